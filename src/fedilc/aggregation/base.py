@@ -1,0 +1,157 @@
+"""What every aggregation is: sums that start at zero, accumulate, merge, and are finalized.
+
+An aggregator is two small functions of its own: `terms`, what one value adds to each sum, and
+`finish`, what the sums become. Everything else follows from addition: memory is O(parameters)
+whatever the number of values, any split and order merges to the same result, and the sums can
+travel through an all-reduce or a secure sum. A value of zero adds nothing to any sum; an
+aggregator that needs the number of zeros derives it from the count.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedilc.errors import NonFiniteError
+
+_STACK_BUDGET = 1 << 22
+
+
+@dataclass
+class Sums:
+    """The state of an aggregation: how many values came, and named sums for each parameter."""
+
+    count: int
+    parts: dict[str, dict[str, Tensor]]
+    dtypes: dict[str, torch.dtype]
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """The aggregated value, with measurements as {measurement: {parameter: number}}."""
+
+    value: dict[str, Tensor]
+    measurements: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+def wide_dtype(device: torch.device) -> torch.dtype:
+    """float64 for the sums, except on devices that have no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def require_finite(values: Tensor, source: str, parameter: str) -> None:
+    """Raise an error naming silo and parameter where `values` holds a NaN or an infinity."""
+    if values.numel() == 0 or not values.is_floating_point():
+        return
+    low, high = torch.aminmax(values)
+    if not (torch.isfinite(low) and torch.isfinite(high)):
+        raise NonFiniteError(
+            f"{source} sent a NaN or infinite value for {parameter!r}; check its data for extreme "
+            "values, or lower the learning rate or the penalty"
+        )
+
+
+class Aggregator(ABC):
+    """How many values of one coordinate become one."""
+
+    @abstractmethod
+    def terms(self, values: Tensor) -> dict[str, Tensor]:
+        """What each element of `values` adds to each sum, elementwise, in the sums' dtype."""
+
+    @abstractmethod
+    def finish(self, count: int, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
+        """Turn the sums of one parameter into its aggregate and the measurements of it."""
+
+    def zero(self, like: Mapping[str, Tensor]) -> Sums:
+        """The empty state for parameters of these names, shapes, dtypes and devices."""
+        parts = {}
+        for name, tensor in like.items():
+            terms = self.terms(tensor.new_empty(0))
+            parts[name] = {
+                key: torch.zeros(tensor.shape, dtype=term.dtype, device=tensor.device)
+                for key, term in terms.items()
+            }
+        return Sums(0, parts, {name: tensor.dtype for name, tensor in like.items()})
+
+    def accumulate(self, state: Sums, values: Mapping[str, Tensor], source: str = "a value") -> Sums:
+        """Add one reply, in place; `source` is named if it holds a NaN or an infinity."""
+        for name, value in values.items():
+            require_finite(value, source, name)
+        for name, value in values.items():
+            self.add_stack(state, name, value.unsqueeze(0))
+        state.count += 1
+        return state
+
+    def merge(self, left: Sums, right: Sums) -> Sums:
+        """The state of both sides' values, in a new object."""
+        parts = {
+            name: {key: tensor + right.parts[name][key] for key, tensor in sums.items()}
+            for name, sums in left.parts.items()
+        }
+        return Sums(left.count + right.count, parts, dict(left.dtypes))
+
+    def finalize(self, state: Sums) -> Aggregate:
+        """The aggregate in the dtype the values came in, with its measurements."""
+        if state.count == 0:
+            raise ValueError("nothing was accumulated: there is no aggregate of zero values")
+        value: dict[str, Tensor] = {}
+        measurements: dict[str, dict[str, float]] = {}
+        for name, sums in state.parts.items():
+            result, measured = self.finish(state.count, sums)
+            value[name] = result.to(state.dtypes[name])
+            for key, number in measured.items():
+                measurements.setdefault(key, {})[name] = number
+        return Aggregate(value, measurements)
+
+    def add_stack(self, state: Sums, name: str, stack: Tensor) -> None:
+        """Add values stacked along the first axis to one parameter; the caller counts them."""
+        sums = state.parts[name]
+        rows = max(1, _STACK_BUDGET // max(1, stack[0].numel())) if len(stack) else 1
+        for chunk in stack.split(rows):
+            for key, term in self.terms(chunk).items():
+                sums[key] += term.sum(0) if len(term) > 1 else term[0]
+
+    def add_outer(self, state: Sums, name: str, left: Tensor, right: Tensor) -> None:
+        """Add the outer products left_i right_i^T, one for each row; the caller counts them."""
+        rows = max(1, _STACK_BUDGET // (left.shape[1] * right.shape[1]))
+        for d, a in zip(left.split(rows), right.split(rows), strict=True):
+            self.add_stack(state, name, d.unsqueeze(2) * a.unsqueeze(1))
+
+    def add_rows(self, state: Sums, name: str, index: Tensor, rows: Tensor) -> None:
+        """Add values that are zero but for one row each, rows[i] at index[i]."""
+        sums = state.parts[name]
+        for key, term in self.terms(rows).items():
+            sums[key].index_add_(0, index, term)
+
+
+@dataclass
+class Accumulation:
+    """An aggregator bound to its state: where a silo streams the gradients of its environments."""
+
+    aggregator: Aggregator
+    state: Sums
+    source: str
+
+    def stack(self, name: str, values: Tensor) -> None:
+        """One value a row."""
+        require_finite(values, self.source, name)
+        self.aggregator.add_stack(self.state, name, values)
+
+    def outer(self, name: str, left: Tensor, right: Tensor) -> None:
+        """One outer product a row."""
+        require_finite(left, self.source, name)
+        require_finite(right, self.source, name)
+        self.aggregator.add_outer(self.state, name, left, right)
+
+    def rows(self, name: str, index: Tensor, rows: Tensor) -> None:
+        """Values with a single non-zero row."""
+        require_finite(rows, self.source, name)
+        self.aggregator.add_rows(self.state, name, index, rows)
+
+    def counted(self, values: int) -> None:
+        """Say that this many values have been added to every parameter."""
+        self.state.count += values

@@ -1,0 +1,29 @@
+"""The arithmetic mean, and the plain sum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from fedilc.aggregation.base import Aggregator, Sums, wide_dtype
+
+
+class Mean(Aggregator):
+    """The arithmetic mean of the values, each silo or environment one vote."""
+
+    def terms(self, values: Tensor) -> dict[str, Tensor]:
+        return {"total": values.to(wide_dtype(values.device))}
+
+    def finish(self, count: int, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
+        return sums["total"] / count, {}
+
+    def add_outer(self, state: Sums, name: str, left: Tensor, right: Tensor) -> None:
+        state.parts[name]["total"] += left.T @ right
+
+
+class Sum(Mean):
+    """The sum of the values, as the terms J_e^T v_e of the Fishr gradient need."""
+
+    def finish(self, count: int, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:  # noqa: ARG002
+        return sums["total"], {}

@@ -1,0 +1,107 @@
+"""Small observers of a run: early stopping, and keeping the best round's weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import Tensor
+
+from fedilc.errors import ConfigError
+from fedilc.evaluation import select
+from fedilc.federation import Record
+from fedilc.federation.checkpoint import read_tensors, write_tensors
+
+
+@dataclass
+class Run:
+    """What a callback sees: the run so far, and `stop` to end it after this round."""
+
+    rounds: int
+    history: list[Record] = field(default_factory=list)
+    weights: Mapping[str, Tensor] = field(default_factory=dict)
+    out: Path | None = None
+    stopped: str | None = None
+
+    def stop(self, reason: str) -> None:
+        """End the run after this round; the reason is kept with the checkpoint."""
+        self.stopped = reason
+
+
+class Callback:
+    """Base of callbacks; override what is needed.
+
+    A run that resumes calls `on_start` with the history so far, and may repeat the last round.
+    """
+
+    def on_start(self, run: Run) -> None:
+        """Before the first round of this process."""
+
+    def on_round(self, run: Run, record: Record) -> None:
+        """After a round; `record` is the last of `run.history`."""
+
+    def on_end(self, run: Run) -> None:
+        """After the last round."""
+
+
+class EarlyStopping(Callback):
+    """Stop when a number of the record has not fallen for `patience` evaluated rounds.
+
+    >>> stopper = EarlyStopping(patience=2)
+    >>> run = Run(rounds=9)
+    >>> for number, loss in enumerate([0.5, 0.4, 0.45, 0.41], 1):
+    ...     run.history.append({"round": number, "validation_loss": loss})
+    ...     stopper.on_round(run, run.history[-1])
+    >>> run.stopped
+    'validation_loss has not fallen for 2 rounds'
+    """
+
+    def __init__(self, patience: int, key: str = "validation_loss", least: float = 0.0) -> None:
+        if patience < 1:
+            raise ConfigError(f"patience={patience} is not a number of rounds; give at least 1")
+        self.patience = patience
+        self.key = key
+        self.least = least
+
+    def on_round(self, run: Run, record: Record) -> None:
+        if record.get(self.key) is None:
+            return
+        values = [float(r[self.key]) for r in run.history if r.get(self.key) is not None]
+        best, since = values[0], 0
+        for value in values[1:]:
+            best, since = (value, 0) if value < best - self.least else (best, since + 1)
+        if since >= self.patience:
+            run.stop(f"{self.key} has not fallen for {self.patience} rounds")
+
+
+class KeepBest(Callback):
+    """Keep the weights of the round a criterion would choose, in memory and in the run folder."""
+
+    def __init__(self, criterion: str = "validation") -> None:
+        self.criterion = criterion
+        self.round: int | None = None
+        self.weights: dict[str, Tensor] = {}
+
+    def on_start(self, run: Run) -> None:
+        if run.out is not None and run.history and self._file(run.out).exists():
+            weights, about = read_tensors(self._file(run.out))
+            if about["round"] == self._chosen(run):
+                self.round, self.weights = about["round"], weights
+
+    def on_round(self, run: Run, record: Record) -> None:
+        if self._chosen(run) != record["round"]:
+            return
+        self.round = record["round"]
+        self.weights = {name: tensor.clone() for name, tensor in run.weights.items()}
+        if run.out is not None:
+            write_tensors(self._file(run.out), self.weights, {"round": self.round})
+
+    def _chosen(self, run: Run) -> int | None:
+        try:
+            return int(select(run.history, self.criterion)["round"])
+        except ConfigError:
+            return None
+
+    def _file(self, out: Path) -> Path:
+        return out / f"best-{self.criterion}.safetensors"

@@ -1,0 +1,217 @@
+"""The command `fedilc`. Thin: it parses, calls, and says in one sentence what went wrong."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedilc import __version__
+from fedilc.errors import ConfigError, FedILCError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedilc.config import Experiment
+    from fedilc.federation import Record
+
+app = typer.Typer(
+    help="Train one model over silos that cannot share data, for a site nobody trained on.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def main() -> None:
+    """Run the command; a user's mistake is one sentence and exit code 2, Ctrl-C is 130."""
+    try:
+        app()
+    except FedILCError as error:
+        _say_error(str(error))
+        sys.exit(2)
+    except KeyboardInterrupt:
+        _say_error("interrupted")
+        sys.exit(130)
+
+
+def _say_error(sentence: str) -> None:
+    sys.stderr.write(f"fedilc: {sentence}\n")
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=140)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"fedilc {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def run(
+    experiment: Annotated[str, typer.Argument(help="A shipped experiment or a TOML file.")] = "color-digits",
+    algorithm: Annotated[
+        str | None, typer.Option("--algorithm", "-a", help="An algorithm, or 'all' to compare all.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="How many rounds.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Every random choice derives from it.")] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change any setting; may repeat."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder. [default: a new one in runs/]")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last completed round.")] = False,
+) -> None:
+    """Train, and end with a table and a picture."""
+    from fedilc.algorithms import algorithms
+    from fedilc.config import read_experiment
+
+    every = algorithm == "all"
+    short = {"algorithm": None if every else algorithm, "rounds": rounds, "seed": seed}
+    given = [f"{key}={value}" for key, value in short.items() if value is not None]
+    settings, folder = read_experiment(experiment, [*(changes or []), *given])
+    target = _target(out, settings.name, settings.seed, "all" if every else settings.algorithm, resume)
+    names = list(algorithms) if every else [settings.algorithm]
+    histories: dict[str, list[Record]] = {}
+    console = _console()
+    for name in names:
+        chosen = settings.model_copy(update={"algorithm": name})
+        place = target / name if every else target
+        histories[name] = _train(console, chosen, folder, place, resume, every)
+    _show(console, settings.name, histories, target)
+
+
+def _target(out: Path | None, name: str, seed: int, algorithm: str, resume: bool) -> Path:
+    """The folder given, or the first free one; to resume without one, the newest."""
+    if out is not None:
+        return out
+    stem = Path("runs") / name / f"{algorithm}-seed{seed}"
+    number, folder, newest = 1, stem, None
+    while folder.exists():
+        number, newest = number + 1, folder
+        folder = stem.with_name(f"{stem.name}-{number}")
+    if resume and newest is None:
+        raise ConfigError(f"there is no run to resume at {stem}; name its folder with --out")
+    return newest if resume and newest is not None else folder
+
+
+def _train(
+    console: Console, settings: Experiment, folder: Path, out: Path, resume: bool, several: bool
+) -> list[Record]:
+    from fedilc.callbacks import KeepBest
+    from fedilc.federation import RunFolder
+    from fedilc.report.progress import ProgressBar
+    from fedilc.training import train
+
+    federation = settings.data.build(settings.seed, folder)
+    model = settings.model.build(federation, settings.seed)
+    going_on = resume and (not several or RunFolder(out).settings_file.exists())
+    bar = ProgressBar(console, settings.algorithm)
+    try:
+        result = train(
+            federation,
+            model,
+            settings.algorithm,
+            **settings.options(),
+            callbacks=[bar, KeepBest("validation"), KeepBest("oracle")],
+            out=out,
+            resume=going_on,
+            settings={"experiment": settings.name, **settings.model_dump(include={"data", "model"})},
+        )
+    except KeyboardInterrupt:
+        bar.close()
+        done = len(RunFolder(out).history())
+        sys.stderr.write(f"fedilc: stopped after round {done}; the same command with --resume goes on\n")
+        raise typer.Exit(130) from None
+    finally:
+        bar.close()
+    if result.stopped:
+        console.print(f"stopped early: {result.stopped}")
+    return result.history
+
+
+def _show(console: Console, title: str, histories: dict[str, list[Record]], target: Path) -> None:
+    from fedilc.report.plots import comparison_picture, loss_picture
+    from fedilc.report.tables import comparison_table, run_table, selections
+
+    picture = target / "loss.png"
+    if len(histories) == 1:
+        (name, history), *_ = histories.items()
+        console.print(run_table(f"{title} · {name}", history))
+        loss_picture(picture, f"{title} · {name}", history)
+    else:
+        for criterion in selections(next(iter(histories.values()))):
+            console.print(comparison_table(title, histories, criterion))
+        comparison_picture(picture, title, histories)
+    console.print(f"picture: {picture}\nrun folder: {target}", soft_wrap=True)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of run folders.")],
+    out: Annotated[Path, typer.Option(help="Where to write the picture.")] = Path("report.png"),
+) -> None:
+    """Compare finished or unfinished runs in tables and one picture."""
+    from fedilc.federation import RunFolder
+    from fedilc.report.plots import comparison_picture
+    from fedilc.report.tables import comparison_table, selections
+
+    places = [file.parent for path in runs for file in sorted(path.rglob("run.json"))]
+    if not places:
+        raise ConfigError(f"no run folder in {', '.join(map(str, runs))}; a run folder holds run.json")
+    histories = {}
+    for place in places:
+        history = RunFolder(place).history()
+        if history:
+            histories[_label(place, places)] = history
+    if not histories:
+        raise ConfigError("none of these runs has completed a round yet")
+    console = _console()
+    for criterion in selections(next(iter(histories.values()))):
+        console.print(comparison_table("runs", histories, criterion))
+    comparison_picture(out, "runs", histories)
+    console.print(f"picture: {out}", soft_wrap=True)
+
+
+def _label(place: Path, places: list[Path]) -> str:
+    same = [other for other in places if other.name == place.name]
+    return place.name if len(same) == 1 else str(place)
+
+
+@app.command("list")
+def list_() -> None:
+    """Show algorithms, experiments and models, one line each."""
+    from rich.table import Table
+
+    from fedilc.algorithms import algorithms
+    from fedilc.config import read_experiment, shipped_experiments
+    from fedilc.models import MODELS
+
+    groups = {
+        "algorithms": {name: entry.summary for name, entry in algorithms.items()},
+        "experiments": {name: read_experiment(name)[0].summary for name in shipped_experiments()},
+        "models": {name: entry.summary for name, entry in MODELS.items()},
+    }
+    console = _console()
+    for title, lines in groups.items():
+        table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None)
+        for name, summary in lines.items():
+            table.add_row(f"  {name}", summary)
+        console.print(table)
+        console.print()

@@ -1,0 +1,198 @@
+"""An experiment as one validated object, and as one TOML file. This file needs no torch."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedilc.algorithms import find_algorithm
+from fedilc.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fedilc.data import Federation
+
+
+class Section(BaseModel):
+    """Settings that refuse what they do not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Options(Section):
+    """Every setting of a run beside its data, model and algorithm."""
+
+    rounds: int = Field(ge=1, description="how many steps the server takes")
+    learning_rate: float = Field(gt=0, description="of Adam")
+    weight_decay: float = Field(0.0, ge=0, description="of Adam, in its L2 form")
+    penalty: float = Field(1.0, ge=0, description="lambda, the weight of the Fishr penalty")
+    environment_size: int | None = Field(
+        None, ge=1, description="examples an environment inside a silo; none is the whole silo"
+    )
+    seed: int = Field(0, ge=0, description="every random choice derives from it")
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
+    zeros: Literal["ignore", "strict", "authors"] = Field("ignore", description="what a zero is")
+    agreement: float | None = Field(None, ge=0, le=1, description="least |mean(sign)| to keep")
+    covariance: Literal["diagonal", "full"] = Field("diagonal", description="of Fishr")
+    fishr_reduction: Literal["mean", "sum"] = Field("mean", description="of Fishr over silos")
+    penalty_anneal_rounds: int = Field(0, ge=0, description="rounds at penalty_start first")
+    penalty_start: float = Field(1.0, ge=0, description="lambda of those rounds")
+    min_silos: int | None = Field(None, ge=1, description="silos a round needs; none is all")
+    evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")
+    classifier: str | None = Field(None, description="the layer Fishr matches; none is the last")
+
+
+class ColorDigits(Section):
+    """The embedded federation."""
+
+    source: Literal["color-digits"] = "color-digits"
+    flips: list[float] = [0.15, 0.30, 0.45, 0.60, 0.75]
+    test_flip: float = 0.90
+    test_label_flip: float = 0.15
+
+    def build(self, seed: int, folder: Path) -> Federation:  # noqa: ARG002
+        """The federation, from the data that scikit-learn carries."""
+        from fedilc.data.color import color_digits
+
+        return color_digits(seed, self.flips, self.test_flip, self.test_label_flip)
+
+
+class Files(Section):
+    """One's own silos, a file each."""
+
+    source: Literal["files"] = "files"
+    silos: str | dict[str, str] = Field(description="a pattern like 'silos/*.csv', or name = file")
+    label: str = Field("label", description="the column that holds the label")
+    test: str | None = None
+    loss: Literal["binary", "multiclass"] = "binary"
+    validation_share: float = Field(0.3, ge=0, lt=1)
+
+    def build(self, seed: int, folder: Path) -> Federation:
+        """The federation, from files given relative to the experiment's own folder."""
+        from fedilc.data.files import federation_from_files
+
+        return federation_from_files(
+            self.silos, self.label, self.test, self.loss, self.validation_share, seed, folder
+        )
+
+
+SOURCES: dict[str, type[ColorDigits] | type[Files]] = {"color-digits": ColorDigits, "files": Files}
+
+
+class Network(Section):
+    """A built-in network and its sizes."""
+
+    name: str = "mlp"
+    hidden: list[int] | None = None
+
+    def build(self, federation: Federation, seed: int) -> nn.Module:
+        """The network for a federation's inputs and labels, its weights drawn from `seed`."""
+        from fedilc.models import build_model
+
+        outputs = 1
+        if federation.loss == "multiclass":
+            outputs = 1 + max(int(silo.y.max()) for silo in federation.silos)
+        sizes = {} if self.hidden is None else {"hidden": self.hidden}
+        inputs = tuple(federation.silos[0].x.shape[1:])
+        return build_model(self.name, inputs, outputs, seed, **sizes)
+
+
+class Experiment(Options):
+    """A whole experiment: data, network, algorithm and settings."""
+
+    name: str = "experiment"
+    summary: str = ""
+    algorithm: str = "fishr-inter-geo"
+    data: ColorDigits | Files
+    model: Network = Network()
+
+    def options(self) -> dict[str, Any]:
+        """The settings that `train` takes."""
+        return {key: getattr(self, key) for key in Options.model_fields}
+
+
+SectionType = TypeVar("SectionType", bound=Section)
+
+
+def validated(kind: type[SectionType], values: Mapping[str, Any], where: str = "") -> SectionType:
+    """Make a section of settings, or raise one sentence about the first thing that is wrong.
+
+    >>> validated(Options, {"rounds": 0, "learning_rate": 0.1})
+    Traceback (most recent call last):
+    fedilc.errors.ConfigError: rounds=0 is not valid: input should be greater than or equal to 1
+    """
+    try:
+        return kind.model_validate(dict(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join([*([where] if where else []), *(str(part) for part in first["loc"])])
+        if first["type"] == "extra_forbidden":
+            short = str(first["loc"][-1])
+            hint = nearest(short, kind.model_fields)
+            raise ConfigError(f"the key {key!r} is unknown{hint}") from error
+        if first["type"] == "missing":
+            raise ConfigError(f"the key {key!r} is missing; add it") from error
+        message = first["msg"][0].lower() + first["msg"][1:]
+        raise ConfigError(f"{key}={first['input']!r} is not valid: {message}") from error
+
+
+def parse_experiment(values: Mapping[str, Any]) -> Experiment:
+    """An experiment from nested dictionaries as TOML gives them."""
+    values = dict(values)
+    data = values.pop("data", None)
+    if not isinstance(data, Mapping):
+        raise ConfigError("the experiment has no [data] section; add one with source = ...")
+    source = str(data.get("source"))
+    if source not in SOURCES:
+        raise ConfigError(f"data.source={source!r} is unknown{nearest(source, SOURCES)}")
+    values["data"] = validated(SOURCES[source], data, "data")
+    values["model"] = validated(Network, values.pop("model", {}), "model")
+    experiment = validated(Experiment, values)
+    find_algorithm(experiment.algorithm)
+    return experiment
+
+
+def shipped_experiments() -> dict[str, Path]:
+    """The experiments inside the package, by name."""
+    folder = Path(str(files("fedilc"))) / "experiments"
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def read_experiment(name: str, changes: Sequence[str] = ()) -> tuple[Experiment, Path]:
+    """An experiment by shipped name or by file, with `key=value` changes, and its folder."""
+    shipped = shipped_experiments()
+    path = shipped.get(name, Path(name))
+    try:
+        values = tomllib.loads(path.read_text())
+    except OSError as error:
+        if path.suffix == ".toml":
+            raise ConfigError(f"{name} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"experiment {name!r} is unknown{nearest(name, shipped)}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{name} is not valid TOML: {error}") from error
+    values.setdefault("name", path.stem)
+    for change in changes:
+        _change(values, change)
+    return parse_experiment(values), path.parent
+
+
+def _change(values: dict[str, Any], change: str) -> None:
+    """Apply one `key=value`; the key may be dotted, the value is TOML or else a plain string."""
+    key, equals, text = change.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {change!r} is not of the form key=value")
+    *sections, last = key.strip().split(".")
+    for section in sections:
+        values = values.setdefault(section, {})
+        if not isinstance(values, dict):
+            raise ConfigError(f"--set {change!r}: {section!r} is not a section")
+    try:
+        values[last] = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        values[last] = None if text.strip().lower() in ("none", "null") else text

@@ -1,0 +1,178 @@
+"""A silo's examples, and the federation of several silos with a test domain none of them has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from fedilc.errors import DataError, nearest
+
+LossName = Literal["binary", "multiclass"]
+
+
+@dataclass(init=False)
+class Silo:
+    """One participant: its training examples, and its validation examples if it has any.
+
+    Args:
+        name: how the silo is called in messages, tables and errors.
+        x: the inputs, examples first; a tensor or anything `torch.as_tensor` takes.
+        y: one label an example, 0/1 (float or int) or class numbers.
+        x_val: validation inputs of the same width.
+        y_val: validation labels.
+
+    >>> Silo("clinic", [[0.0], [1.0]], [0, 1])
+    Silo('clinic', 2 examples of shape (1,), 0 for validation)
+    """
+
+    name: str
+    x: Tensor
+    y: Tensor
+    x_val: Tensor | None
+    y_val: Tensor | None
+
+    def __init__(self, name: str, x: Any, y: Any, x_val: Any = None, y_val: Any = None) -> None:
+        self.name = str(name)
+        where = f"silo {self.name!r}"
+        self.x, self.y = _pair(x, y, where, "x", "y")
+        self.x_val = self.y_val = None
+        if (x_val is None) != (y_val is None):
+            raise DataError(f"{where} has one of x_val and y_val without the other; give both")
+        if x_val is not None and len(x_val):
+            self.x_val, self.y_val = _pair(x_val, y_val, where, "x_val", "y_val")
+            _same_width(self.x_val, self.x, f"{where}: x_val", "its x")
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __repr__(self) -> str:
+        held_out = 0 if self.x_val is None else len(self.x_val)
+        shape = tuple(self.x.shape[1:])
+        return f"Silo({self.name!r}, {len(self)} examples of shape {shape}, {held_out} for validation)"
+
+
+@dataclass(init=False)
+class Federation:
+    """Silos that train together, and a test set from a domain that no silo has seen.
+
+    Args:
+        name: how the federation is called in tables and run folders.
+        silos: the participants; their inputs must have one shape and their names must differ.
+        x_test: inputs of the out-of-distribution test set, if there is one.
+        y_test: its labels.
+        loss: "binary" (one logit, labels 0/1) or "multiclass" (a logit for each class number).
+
+    >>> silos = [Silo("a", [[0.0], [1.0]], [0, 1]), Silo("b", [[2.0]], [1])]
+    >>> Federation("demo", silos)
+    Federation('demo', silos: a, b)
+    """
+
+    name: str
+    silos: list[Silo]
+    x_test: Tensor | None
+    y_test: Tensor | None
+    loss: LossName
+
+    def __init__(
+        self,
+        name: str,
+        silos: Iterable[Silo],
+        x_test: Any = None,
+        y_test: Any = None,
+        loss: LossName = "binary",
+    ) -> None:
+        self.name = str(name)
+        self.silos = list(silos)
+        if loss not in get_args(LossName):
+            raise DataError(f"loss={loss!r} is unknown{nearest(str(loss), get_args(LossName))}")
+        self.loss = loss
+        self.x_test = self.y_test = None
+        if (x_test is None) != (y_test is None):
+            raise DataError("the test set has one of x_test and y_test without the other; give both")
+        if x_test is not None:
+            self.x_test, self.y_test = _pair(x_test, y_test, "the test set", "x_test", "y_test")
+        self._check_silos()
+
+    def _check_silos(self) -> None:
+        if not self.silos:
+            raise DataError(f"federation {self.name!r} has no silos; give at least one")
+        names = [silo.name for silo in self.silos]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise DataError(f"two silos are called {twice[0]!r}; give each silo a name of its own")
+        first = self.silos[0]
+        for silo in self.silos:
+            _same_width(silo.x, first.x, f"silo {silo.name!r}", f"silo {first.name!r}")
+            for labels, part in ((silo.y, "y"), (silo.y_val, "y_val")):
+                _check_labels(labels, self.loss, f"silo {silo.name!r}: {part}")
+        if self.x_test is not None:
+            _same_width(self.x_test, first.x, "the test set", f"silo {first.name!r}")
+            _check_labels(self.y_test, self.loss, "the test set: y_test")
+
+    def __repr__(self) -> str:
+        return f"Federation({self.name!r}, silos: {', '.join(silo.name for silo in self.silos)})"
+
+    def check_classes(self, classes: int) -> None:
+        """Raise where a label is not one of the class numbers 0..classes-1 of a multiclass model."""
+        if self.loss != "multiclass":
+            return
+        labelled = [(f"silo {s.name!r}", y) for s in self.silos for y in (s.y, s.y_val)]
+        for where, labels in [*labelled, ("the test set", self.y_test)]:
+            if labels is not None and int(labels.max()) >= classes:
+                raise DataError(
+                    f"{where} has the label {int(labels.max())}, but the model has {classes} "
+                    f"logits for the classes 0 to {classes - 1}; widen the model's last layer or "
+                    "correct the label"
+                )
+
+
+def _tensor(values: Any, where: str, part: str) -> Tensor:
+    try:
+        tensor = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{where}: {part} cannot be made into a tensor ({error})") from error
+    if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        row = int((~torch.isfinite(tensor)).flatten(1).any(1).nonzero()[0]) if tensor.dim() > 1 else 0
+        raise DataError(
+            f"{where}: {part} holds a NaN or an infinity (first in example {row}); remove or fill such values"
+        )
+    return tensor.detach()
+
+
+def _pair(x: Any, y: Any, where: str, x_part: str, y_part: str) -> tuple[Tensor, Tensor]:
+    inputs, labels = _tensor(x, where, x_part), _tensor(y, where, y_part)
+    if inputs.dim() == 0 or len(inputs) == 0:
+        raise DataError(f"{where} is empty: {x_part} holds no example; leave it out or give it data")
+    if labels.dim() == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.dim() != 1 or len(labels) != len(inputs):
+        raise DataError(
+            f"{where}: {y_part} has shape {tuple(labels.shape)} but {x_part} has {len(inputs)} "
+            "examples; give one label an example"
+        )
+    return inputs, labels
+
+
+def _same_width(x: Tensor, reference: Tensor, where: str, other: str) -> None:
+    if x.shape[1:] != reference.shape[1:]:
+        raise DataError(
+            f"{where} has inputs of shape {tuple(x.shape[1:])} but {other} has "
+            f"{tuple(reference.shape[1:])}; all inputs must have one shape"
+        )
+
+
+def _check_labels(labels: Tensor | None, loss: LossName, where: str) -> None:
+    if labels is None:
+        return
+    if loss == "binary":
+        wrong = labels[(labels != 0) & (labels != 1)]
+        expected = "0 or 1 for the binary loss"
+    else:
+        wrong = labels[(labels < 0) | (labels != labels.round())] if len(labels) else labels
+        expected = "class numbers 0, 1, 2, ... for the multiclass loss"
+    if len(wrong):
+        raise DataError(f"{where} holds the label {wrong[0].item():g}; labels must be {expected}")

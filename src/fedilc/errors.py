@@ -1,0 +1,57 @@
+"""What can go wrong, each as one sentence that names the thing and says what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedILCError(Exception):
+    """Base of every error a user can cause; the command prints it and exits with code 2."""
+
+
+class ConfigError(FedILCError):
+    """A setting, name or option is not what was expected."""
+
+
+class DataError(FedILCError):
+    """A silo, a file or a test set cannot be used as it is."""
+
+
+class ModelError(FedILCError):
+    """The network cannot be trained as asked; the message lists every problem and its fix."""
+
+
+class NonFiniteError(FedILCError):
+    """A NaN or an infinity reached an aggregation; the message names silo and parameter."""
+
+
+class ProtocolError(FedILCError):
+    """A silo answered something other than what it was asked."""
+
+
+class SilosLostError(FedILCError):
+    """Fewer silos than `min_silos` are left to finish a round."""
+
+
+class CheckpointError(FedILCError):
+    """A run folder cannot be written or continued; nothing in it was changed."""
+
+
+class FedILCWarning(UserWarning):
+    """A setting is legal but probably not what was meant."""
+
+
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """Say which of `choices` was probably meant, as the end of an error's sentence.
+
+    >>> nearest("fedsdg", ["fedsgd", "geometric"])
+    "; did you mean 'fedsgd'?"
+    >>> nearest("qqq", ["fedsgd", "geometric"])
+    '; choose from fedsgd, geometric'
+    """
+    options = list(choices)
+    close = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; choose from {', '.join(options)}"

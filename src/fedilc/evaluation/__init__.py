@@ -1,0 +1,7 @@
+"""How good a model is, how evenly, and which round's model to report."""
+
+from fedilc.evaluation.fairness import fairness
+from fedilc.evaluation.metrics import measure
+from fedilc.evaluation.selection import CRITERIA, select
+
+__all__ = ["CRITERIA", "fairness", "measure", "select"]

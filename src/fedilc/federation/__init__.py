@@ -1,0 +1,20 @@
+"""The protocol, written once: what the server asks, what a silo answers, what a run leaves on disk."""
+
+from fedilc.federation.checkpoint import RunFolder
+from fedilc.federation.messages import Reply, Request, Runtime
+from fedilc.federation.server import Record, Schedule, Server
+from fedilc.federation.silo import SiloWorker
+from fedilc.federation.task import Reduction, Task
+
+__all__ = [
+    "Record",
+    "Reduction",
+    "Reply",
+    "Request",
+    "RunFolder",
+    "Runtime",
+    "Schedule",
+    "Server",
+    "SiloWorker",
+    "Task",
+]

@@ -1,0 +1,223 @@
+"""A run folder: what a run is, what it has done, and where it goes on from.
+
+    run.json                  the settings the run belongs to
+    history.jsonl             one record a round, no clock in it
+    timing.jsonl              seconds a round, beside the history so that the history repeats exactly
+    checkpoint.safetensors    weights and optimiser after the last completed round
+
+Every file is replaced by writing, syncing and renaming, or appended and cut back on resume to what
+the checkpoint vouches for: a run killed anywhere goes on from the last completed round.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from fedilc.errors import CheckpointError
+
+_NOT_IDENTITY = ("rounds",)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file so that a reader, or a crash, sees the old or the new and nothing between."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """Tensors and a JSON object in one safetensors file, atomically."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_atomically(path, save(plain, {"fedilc": json.dumps(about)}))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the JSON object of `write_tensors`, or an error that names the file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {})["fedilc"])
+            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} is damaged or not a FedILC checkpoint ({error}); restore it from a copy, or "
+            "start again in another folder"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that was read back."""
+
+    round: int
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    stopped: str | None
+    history: list[dict[str, Any]]
+
+
+class RunFolder:
+    """The folder of one run."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.settings_file = self.path / "run.json"
+        self.history_file = self.path / "history.jsonl"
+        self.timing_file = self.path / "timing.jsonl"
+        self.checkpoint_file = self.path / "checkpoint.safetensors"
+
+    def create(self, settings: Mapping[str, Any]) -> None:
+        """Begin a new run here; refuses a folder that already holds one."""
+        if self.settings_file.exists():
+            raise CheckpointError(
+                f"{self.path} already holds a run; continue it with --resume (resume=True), or "
+                "choose another folder"
+            )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.settings_file, _json(settings, indent=2))
+        except OSError as error:
+            raise CheckpointError(f"{self.path} cannot be written: {error.strerror}") from error
+
+    def settings(self) -> dict[str, Any]:
+        """The settings the run belongs to."""
+        try:
+            found = json.loads(self.settings_file.read_text())
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path} holds no run (there is no run.json); leave out --resume to start one"
+            ) from error
+        except ValueError as error:
+            raise CheckpointError(f"{self.settings_file} is damaged: {error}") from error
+        if not isinstance(found, dict):
+            raise CheckpointError(f"{self.settings_file} is damaged: it does not hold an object")
+        return found
+
+    def resume(self, settings: Mapping[str, Any]) -> Saved | None:
+        """What to go on from (None if no round was completed); refuses another configuration."""
+        before, now = self.settings(), json.loads(_json(settings))
+        for key in sorted(set(before) | set(now)):
+            if key not in _NOT_IDENTITY and before.get(key) != now.get(key):
+                raise CheckpointError(
+                    f"{self.path} belongs to another configuration: {key} was "
+                    f"{_short(before.get(key))} there and is {_short(now.get(key))} here; resume "
+                    "with the same settings, or choose another folder"
+                )
+        if not self.checkpoint_file.exists():
+            self._cut(self.history_file, 0)
+            self._cut(self.timing_file, 0)
+            return None
+        saved = self.load()
+        self._cut(self.history_file, saved.round)
+        self._cut(self.timing_file, saved.round)
+        if before.get("rounds") != now.get("rounds"):
+            write_atomically(self.settings_file, _json(settings, indent=2))
+        return saved
+
+    def load(self) -> Saved:
+        """The last completed round, with the history up to it; changes nothing."""
+        tensors, about = read_tensors(self.checkpoint_file)
+        history = self.history()
+        if len(history) < about["round"]:
+            raise CheckpointError(
+                f"{self.history_file} has {len(history)} records but the checkpoint is of round "
+                f"{about['round']}; restore it from a copy, or start again in another folder"
+            )
+        return Saved(
+            round=about["round"],
+            weights=_below(tensors, "weights."),
+            optimizer=_below(tensors, "optimizer."),
+            stopped=about["stopped"],
+            history=history[: about["round"]],
+        )
+
+    def history(self) -> list[dict[str, Any]]:
+        """All complete records of the history file."""
+        try:
+            return [json.loads(line) for line in self._lines(self.history_file)]
+        except ValueError as error:
+            raise CheckpointError(
+                f"{self.history_file} is damaged ({error}); restore it from a copy, or start again "
+                "in another folder"
+            ) from error
+
+    def save(
+        self,
+        record: Mapping[str, Any],
+        seconds: float,
+        weights: Mapping[str, Tensor],
+        optimizer: Mapping[str, Tensor],
+        stopped: str | None,
+    ) -> None:
+        """Put a completed round on disk: first its record, then the checkpoint that vouches for it."""
+        self._append(self.history_file, record)
+        self._append(self.timing_file, {"round": record["round"], "seconds": round(seconds, 6)})
+        tensors = {f"weights.{name}": tensor for name, tensor in weights.items()}
+        tensors |= {f"optimizer.{name}": tensor for name, tensor in optimizer.items()}
+        write_tensors(self.checkpoint_file, tensors, {"round": record["round"], "stopped": stopped})
+
+    def _append(self, path: Path, record: Mapping[str, Any]) -> None:
+        with path.open("ab") as file:
+            file.write(_json(record))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _lines(self, path: Path) -> list[bytes]:
+        content = path.read_bytes() if path.exists() else b""
+        return content[: content.rfind(b"\n") + 1].splitlines()
+
+    def _cut(self, path: Path, records: int) -> None:
+        lines = self._lines(path)[:records]
+        kept = b"".join(line + b"\n" for line in lines)
+        if path.exists() and path.read_bytes() != kept:
+            write_atomically(path, kept)
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimiser's state as named tensors."""
+    state = optimizer.state_dict()["state"]
+    return {
+        f"{number}.{key}": value if isinstance(value, Tensor) else torch.tensor(value)
+        for number, entries in state.items()
+        for key, value in entries.items()
+    }
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Put back what `optimizer_tensors` gave."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        number, key = name.split(".", 1)
+        state.setdefault(int(number), {})[key] = tensor
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+
+
+def _json(value: Mapping[str, Any], indent: int | None = None) -> bytes:
+    return (json.dumps(value, indent=indent, allow_nan=False) + "\n").encode()
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,97 @@
+"""What travels: requests to silos and their replies, the same for every runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+from fedilc.errors import ProtocolError
+
+Phase = Literal["statistics", "gradients", "evaluate"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the server asks of the named silos.
+
+    `weights` are w after `version` updates: a runtime need not send a silo what it already has.
+    `variance` (mean C over the silos asked) and `penalty` (lambda of this round) come with the
+    gradients phase of a two-phase round, and are None in every other request.
+    """
+
+    phase: Phase
+    round: int
+    version: int
+    silos: tuple[str, ...]
+    weights: Mapping[str, Tensor]
+    variance: Tensor | None = None
+    penalty: float | None = None
+
+
+@dataclass
+class Reply:
+    """What one silo answers: tensors by kind ("variance", "gradient", "penalty"), and numbers.
+
+    "variance" holds C_e under the one name "C".
+    """
+
+    silo: str
+    phase: Phase
+    round: int
+    tensors: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    numbers: dict[str, float | None] = field(default_factory=dict)
+
+
+class Runtime(Protocol):
+    """Anything that can put a request to silos and yield their replies as they come.
+
+    A silo that is lost yields nothing; the server compares who answered with who was asked.
+    """
+
+    def ask(self, request: Request) -> Iterator[Reply]: ...
+
+
+def check_reply(reply: Reply, request: Request, expected: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """Raise where a reply is not an answer to `request` with tensors like those `expected`."""
+    who = f"silo {reply.silo!r}"
+    if reply.silo not in request.silos:
+        raise ProtocolError(f"{who} answered without being asked")
+    if (reply.phase, reply.round) != (request.phase, request.round):
+        raise ProtocolError(
+            f"{who} answered phase {reply.phase!r} of round {reply.round}, but was asked for phase "
+            f"{request.phase!r} of round {request.round}"
+        )
+    _same_names(who, "kinds of tensors", reply.tensors, expected)
+    for kind, like in expected.items():
+        _same_names(who, f"{kind} tensors", reply.tensors[kind], like)
+        for name, tensor in like.items():
+            got = reply.tensors[kind][name]
+            if got.shape != tensor.shape or got.dtype != tensor.dtype:
+                raise ProtocolError(
+                    f"{who} sent {kind} {name!r} as {got.dtype} of shape {tuple(got.shape)}; "
+                    f"{tensor.dtype} of shape {tuple(tensor.shape)} was expected"
+                )
+
+
+def _same_names(who: str, what: str, got: Mapping[str, object], expected: Mapping[str, object]) -> None:
+    if set(got) != set(expected):
+        raise ProtocolError(f"{who} sent {what} {sorted(got)}; expected were {sorted(expected)}")
+
+
+def in_order(replies: Iterator[Reply], silos: Sequence[str]) -> Iterator[Reply]:
+    """The same replies in the order the silos were asked, holding back only those that are early.
+
+    Sums then add up in one order whatever the network does, so their last bits do not depend on it.
+    """
+    early: dict[str, Reply] = {}
+    waiting = list(silos)
+    for reply in replies:
+        early[reply.silo] = reply
+        while waiting and waiting[0] in early:
+            yield early.pop(waiting.pop(0))
+    for silo in waiting:
+        if silo in early:
+            yield early.pop(silo)

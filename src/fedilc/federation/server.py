@@ -1,0 +1,203 @@
+"""The round loop. It knows nothing of how bytes travel, and forgets each reply once accumulated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedilc.aggregation import Aggregate, Aggregator, Mean, Sum, Sums
+from fedilc.errors import SilosLostError
+from fedilc.federation.messages import Phase, Reply, Request, Runtime, check_reply, in_order
+from fedilc.federation.task import Reduction
+
+Record = dict[str, Any]
+_NOTHING = torch.empty(0)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """lambda of each round: `start` for the first `anneal_rounds`, then `penalty`."""
+
+    penalty: float
+    anneal_rounds: int = 0
+    start: float = 1.0
+
+    def at(self, round_: int) -> float:
+        """lambda of a round; rounds count from 1."""
+        return self.start if round_ <= self.anneal_rounds else self.penalty
+
+
+class _LostError(Exception):
+    """Silos that were asked and did not answer."""
+
+    def __init__(self, silos: Sequence[str]) -> None:
+        super().__init__(", ".join(silos))
+        self.silos = tuple(silos)
+
+
+@dataclass
+class Server:
+    """Holds w and the optimiser, and runs rounds over whatever runtime it is given.
+
+    Args:
+        model: the model whose trainable parameters are w.
+        optimizer: the optimiser over those parameters.
+        runtime: puts requests to the silos.
+        silos: who takes part, in the order in which replies are accumulated.
+        inter: how the silos' gradients become one.
+        schedule: lambda by round, or None without a penalty.
+        adds_up_in_silo: whether the Fishr product comes inside the gradient.
+        reduction: whether the Fishr loss is the mean over silos or their sum.
+        min_silos: how many silos a round needs at least.
+        test: measures the model on the out-of-distribution test set.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    runtime: Runtime
+    silos: tuple[str, ...]
+    inter: Aggregator
+    schedule: Schedule | None = None
+    adds_up_in_silo: bool = True
+    reduction: Reduction = "mean"
+    min_silos: int | None = None
+    test: Callable[[], dict[str, float | None]] | None = None
+    version: int = 0
+    _parameters: dict[str, nn.Parameter] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._parameters = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """w by name, without graph; a view of the live parameters."""
+        return {name: parameter.detach() for name, parameter in self._parameters.items()}
+
+    def round(self, number: int, evaluate: bool = True) -> Record:
+        """One round: statistics, gradients, step, and evaluation. Returns its record.
+
+        If a silo is lost between the phases, the whole round is asked again without it, because a
+        penalty gradient that misses one silo's term would be wrong.
+        """
+        present = self.silos
+        while True:
+            try:
+                record = self._step(number, present)
+                break
+            except _LostError as lost:
+                present = self._without(present, lost.silos, number)
+        if evaluate:
+            record |= self._evaluate(number, present)
+        return record
+
+    def _step(self, number: int, silos: tuple[str, ...]) -> Record:
+        record: Record = {"round": number}
+        penalty = self.schedule.at(number) if self.schedule else 0.0
+        variance = self._mean_variance(number, silos) if penalty else None
+        request = self._request("gradients", number, silos, variance, penalty)
+        gradients = self.inter.zero(self.weights)
+        products = None
+        if variance is not None and not self.adds_up_in_silo:
+            products = Sum().zero(self.weights)
+        answers: dict[str, dict[str, float | None]] = {}
+        for reply in self._ask(request, self._expected(products)):
+            self.inter.accumulate(gradients, reply.tensors["gradient"], f"silo {reply.silo!r}")
+            if products is not None:
+                Sum().accumulate(products, reply.tensors["penalty"], f"silo {reply.silo!r}")
+            answers[reply.silo] = reply.numbers
+        aggregate = self.inter.finalize(gradients)
+        self._update(aggregate, products, penalty)
+        record["train_loss"] = _mean([numbers["loss"] for numbers in answers.values()])
+        if penalty:
+            distance = _mean([numbers["distance"] for numbers in answers.values()])
+            record["penalty"] = distance * (len(silos) if self.reduction == "sum" else 1)
+            record["penalty_weight"] = penalty
+        record |= {key: dict(by_name) for key, by_name in aggregate.measurements.items()}
+        record["silos"] = {
+            silo: {"examples": numbers["examples"], "train_loss": numbers["loss"]}
+            for silo, numbers in answers.items()
+        }
+        return record
+
+    def _mean_variance(self, number: int, silos: tuple[str, ...]) -> Tensor:
+        request = self._request("statistics", number, silos)
+        mean, state = Mean(), None
+        for reply in self._ask(request, None):
+            if state is None:
+                state = mean.zero(reply.tensors["variance"])
+            mean.accumulate(state, reply.tensors["variance"], f"silo {reply.silo!r}")
+        assert state is not None
+        return mean.finalize(state).value["C"]
+
+    @torch.no_grad()
+    def _update(self, aggregate: Aggregate, products: Sums | None, penalty: float) -> None:
+        total = dict(aggregate.value)
+        if products is not None:
+            for name, product in Sum().finalize(products).value.items():
+                total[name] = total[name] + penalty * product
+        for name, parameter in self._parameters.items():
+            parameter.grad = total[name]
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.version += 1
+
+    def _evaluate(self, number: int, silos: tuple[str, ...]) -> Record:
+        request = self._request("evaluate", number, silos)
+        validation: dict[str, dict[str, float | None]] = {}
+        for reply in in_order(self._checked(request, {}), silos):
+            if reply.numbers:
+                validation[reply.silo] = reply.numbers
+        record: Record = {"validation": validation}
+        if self.test is not None:
+            record["test"] = self.test()
+        return record
+
+    def _request(
+        self,
+        phase: Phase,
+        number: int,
+        silos: tuple[str, ...],
+        variance: Tensor | None = None,
+        penalty: float | None = None,
+    ) -> Request:
+        lambda_ = penalty if variance is not None else None
+        return Request(phase, number, self.version, silos, self.weights, variance, lambda_)
+
+    def _expected(self, products: Sums | None) -> dict[str, dict[str, Tensor]]:
+        expected = {"gradient": self.weights}
+        return expected if products is None else expected | {"penalty": self.weights}
+
+    def _ask(self, request: Request, expected: dict[str, dict[str, Tensor]] | None) -> Iterator[Reply]:
+        """Checked replies in silo order; raises at the end if someone did not answer."""
+        answered: set[str] = set()
+        for reply in in_order(self._checked(request, expected), request.silos):
+            answered.add(reply.silo)
+            yield reply
+        missing = [silo for silo in request.silos if silo not in answered]
+        if missing:
+            raise _LostError(missing)
+
+    def _checked(self, request: Request, expected: dict[str, dict[str, Tensor]] | None) -> Iterator[Reply]:
+        for reply in self.runtime.ask(request):
+            if expected is None:
+                expected = {"variance": {"C": reply.tensors.get("variance", {}).get("C", _NOTHING)}}
+            check_reply(reply, request, expected)
+            yield reply
+
+    def _without(self, present: tuple[str, ...], lost: tuple[str, ...], number: int) -> tuple[str, ...]:
+        left = tuple(silo for silo in present if silo not in lost)
+        needed = self.min_silos or len(self.silos)
+        if len(left) < needed or not left:
+            raise SilosLostError(
+                f"round {number} lost {', '.join(lost)} and {len(left)} of {len(self.silos)} silos "
+                f"are left, fewer than min_silos={needed}; bring them back or lower min_silos"
+            )
+        return left
+
+
+def _mean(numbers: Sequence[float | None]) -> float:
+    return sum(number or 0.0 for number in numbers) / len(numbers)

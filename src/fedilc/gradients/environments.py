@@ -1,0 +1,78 @@
+"""How a silo's examples are cut into environments, and environments into chunks that fit in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedilc.seeds import torch_generator
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows start..stop of the ordered examples, which are votes of `size` examples each.
+
+    `closes` says that the last of its environments ends with it; a chunk of an environment that is
+    larger than memory does not, unless it is the last one.
+    """
+
+    start: int
+    stop: int
+    size: int
+    closes: bool = True
+
+
+@dataclass(frozen=True)
+class Layout:
+    """An order of the examples, the chunks in that order, and how many environments they make."""
+
+    order: Tensor | None
+    chunks: list[Chunk]
+    environments: int
+
+    def rows(self, chunk: Chunk, x: Tensor) -> Tensor:
+        """The examples of a chunk."""
+        if self.order is None:
+            return x[chunk.start : chunk.stop]
+        return x[self.order[chunk.start : chunk.stop]]
+
+
+def lay_out(
+    examples: int, environment_size: int | None, most: int, seed: int, round_: int, silo: str
+) -> Layout:
+    """Environments of `environment_size`, shuffled anew every round; None is the whole silo.
+
+    The last environment is smaller where the size does not divide the examples.
+
+    >>> lay_out(5, 2, most=100, seed=0, round_=1, silo="a").chunks
+    [Chunk(start=0, stop=4, size=2, closes=True), Chunk(start=4, stop=5, size=1, closes=True)]
+    """
+    if environment_size is None or environment_size >= examples:
+        return Layout(None, list(_cut(0, examples, examples, most)), 1)
+    full, rest = divmod(examples, environment_size)
+    border = full * environment_size
+    chunks = list(_cut(0, border, environment_size, most))
+    if rest:
+        chunks += _cut(border, examples, rest, most)
+    order = None
+    if environment_size > 1:
+        generator = torch_generator(seed, round_, silo, "environments")
+        order = torch.randperm(examples, generator=generator)
+    return Layout(order, chunks, full + bool(rest))
+
+
+def _cut(start: int, stop: int, size: int, most: int) -> Iterator[Chunk]:
+    """Whole environments a chunk where they fit, parts of one where they do not."""
+    if size <= most:
+        step = most - most % size
+        for begin in range(start, stop, step):
+            yield Chunk(begin, min(begin + step, stop), size)
+        return
+    for first in range(start, stop, size):
+        last = first + size
+        for begin in range(first, last, most):
+            end = min(begin + most, last)
+            yield Chunk(begin, end, size, closes=end == last)

@@ -1,0 +1,47 @@
+"""The two usual losses, with the gradient at the logits in closed form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from fedilc.data import LossName
+from fedilc.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Cross-entropy of logits, "binary" with one logit or "multiclass" with one a class."""
+
+    name: LossName
+
+    def logits(self, output: Tensor) -> Tensor:
+        """The model's output as (examples, logits), or an error that says what was expected."""
+        if output.dim() == 1:
+            output = output.unsqueeze(1)
+        if output.dim() != 2 or (self.name == "binary") != (output.shape[1] == 1):
+            expected = "one logit" if self.name == "binary" else "one logit for each class"
+            raise ModelError(
+                f"the model gives an output of shape {tuple(output.shape)}; the {self.name} loss "
+                f"needs {expected} an example"
+            )
+        return output
+
+    def labels(self, y: Tensor, dtype: torch.dtype) -> Tensor:
+        """Labels in the dtype this loss computes with."""
+        return y.to(dtype) if self.name == "binary" else y.long()
+
+    def per_example(self, logits: Tensor, y: Tensor) -> Tensor:
+        """The loss of each example."""
+        if self.name == "binary":
+            return F.binary_cross_entropy_with_logits(logits[:, 0], y, reduction="none")
+        return F.cross_entropy(logits, y, reduction="none")
+
+    def logit_gradient(self, logits: Tensor, y: Tensor) -> Tensor:
+        """delta, the gradient of each example's loss at its logits: probability minus target."""
+        if self.name == "binary":
+            return torch.sigmoid(logits) - y.unsqueeze(1)
+        return torch.softmax(logits, 1) - F.one_hot(y, logits.shape[1])

@@ -1,0 +1,112 @@
+"""Layer rules: the gradient of every environment at once, from a layer's inputs and output gradients.
+
+A rule gets `a`, the layer's inputs, and `d`, the loss's gradients at its outputs, both shaped
+(environments, examples an environment, ...), and returns {parameter: (environments, *shape)}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+Rule = Callable[[nn.Module, Tensor, Tensor], dict[str, Tensor]]
+RULES: dict[type[nn.Module], Rule] = {}
+
+
+def register_rule(*types: type[nn.Module]) -> Callable[[Rule], Rule]:
+    """Make a function the rule of these layer types (exactly, not of their subclasses)."""
+
+    def register(rule: Rule) -> Rule:
+        RULES.update(dict.fromkeys(types, rule))
+        return rule
+
+    return register
+
+
+@register_rule(nn.Linear)
+def linear(module: nn.Module, a: Tensor, d: Tensor) -> dict[str, Tensor]:
+    """sum over an environment's examples (and positions of a sequence) of d a^T."""
+    a, d = a.flatten(1, -2), d.flatten(1, -2)
+    gradients = {"weight": d.transpose(1, 2) @ a}
+    if module.bias is not None:
+        gradients["bias"] = d.sum(1)
+    return gradients
+
+
+@register_rule(nn.Conv1d, nn.Conv2d)
+def convolution(module: nn.Module, a: Tensor, d: Tensor) -> dict[str, Tensor]:
+    """Unfold the input into patches: a convolution is a linear layer over them."""
+    assert isinstance(module, nn.Conv1d | nn.Conv2d)
+    environments, groups = len(a), module.groups
+    patches = _patches(module, a.flatten(0, 1))
+    d = d.flatten(3).transpose(1, 2).flatten(2).unflatten(1, (groups, -1))
+    patches = patches.unflatten(0, (environments, -1)).transpose(1, 2).flatten(2)
+    patches = patches.unflatten(1, (groups, -1))
+    weight = (d @ patches.transpose(2, 3)).reshape(environments, *module.weight.shape)
+    gradients = {"weight": weight}
+    if module.bias is not None:
+        gradients["bias"] = d.sum(3).flatten(1)
+    return gradients
+
+
+def _patches(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
+    """(examples, channels * kernel, positions) of the padded input."""
+    padding = list(module._reversed_padding_repeated_twice)
+    mode = module.padding_mode if module.padding_mode != "zeros" else "constant"
+    x = F.pad(x, padding, mode=mode) if any(padding) else x
+    sizes: list[tuple[int, ...]] = [module.kernel_size, module.dilation, module.stride]
+    if isinstance(module, nn.Conv1d):
+        x = x.unsqueeze(2)
+        sizes = [(1, *size) for size in sizes]
+    kernel, dilation, stride = sizes
+    return F.unfold(x, kernel, dilation=dilation, stride=stride)
+
+
+@register_rule(nn.LayerNorm)
+def layer_norm(module: nn.Module, a: Tensor, d: Tensor) -> dict[str, Tensor]:
+    """weight: d times the normalised input, bias: d, added up over examples and positions."""
+    assert isinstance(module, nn.LayerNorm)
+    shape = module.normalized_shape
+    normal = F.layer_norm(a, shape, None, None, module.eps)
+    return _affine(module, normal, d, tuple(range(1, a.dim() - len(shape))))
+
+
+@register_rule(nn.GroupNorm)
+def group_norm(module: nn.Module, a: Tensor, d: Tensor) -> dict[str, Tensor]:
+    """As LayerNorm, with the channel axis kept."""
+    assert isinstance(module, nn.GroupNorm)
+    flat = F.group_norm(a.flatten(0, 1), module.num_groups, None, None, module.eps)
+    return _affine(module, flat.view_as(a), d, (1, *range(3, a.dim())))
+
+
+def _affine(module: nn.Module, normal: Tensor, d: Tensor, axes: tuple[int, ...]) -> dict[str, Tensor]:
+    gradients = {"weight": (d * normal).sum(axes)}
+    if module.bias is not None:
+        gradients["bias"] = d.sum(axes)
+    return gradients
+
+
+@register_rule(nn.Embedding)
+def embedding(module: nn.Module, a: Tensor, d: Tensor) -> dict[str, Tensor]:
+    """The dense form, one table an environment; `embedding_rows` is the one that streams."""
+    assert isinstance(module, nn.Embedding)
+    environment, index, rows = embedding_rows(module, a, d)
+    table = d.new_zeros(len(a) * module.num_embeddings, module.embedding_dim)
+    table.index_add_(0, environment * module.num_embeddings + index, rows)
+    return {"weight": table.unflatten(0, (len(a), -1))}
+
+
+def embedding_rows(module: nn.Embedding, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The non-zero rows of all environments' gradients: environment, table row, and gradient."""
+    environments = torch.arange(len(a), device=a.device).view(-1, *[1] * (a.dim() - 1))
+    keys = (environments * module.num_embeddings + a).flatten()
+    rows = d.reshape(-1, module.embedding_dim)
+    if module.padding_idx is not None:
+        kept = (a != module.padding_idx).flatten()
+        keys, rows = keys[kept], rows[kept]
+    unique, place = torch.unique(keys, return_inverse=True)
+    summed = rows.new_zeros(len(unique), rows.shape[1]).index_add_(0, place, rows)
+    return unique // module.num_embeddings, unique % module.num_embeddings, summed

@@ -1,0 +1,248 @@
+"""What one silo computes in a round: its C_e, its gradient, and the Fishr product J_e^T v_e."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedilc.data import Silo
+from fedilc.gradients.environments import Chunk, Layout, lay_out
+from fedilc.gradients.forward import (
+    CHUNK_BYTES,
+    Pass,
+    bytes_per_example,
+    classifier_input,
+    only_features,
+    private_randomness,
+    tapped,
+)
+from fedilc.gradients.losses import Loss
+from fedilc.gradients.per_example import Plan, Sink, plan_layers, stream_environments
+from fedilc.gradients.variance import (
+    Covariance,
+    Moments,
+    classifier_moments,
+    vector_jacobian_form,
+)
+from fedilc.models import find_classifier
+from fedilc.seeds import seed_for
+
+
+class Workbench:
+    """One resident model that many silos compute with, its parameters restored in place."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        classifier: str | None = None,
+        covariance: Covariance = "diagonal",
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        self.model = model.train()
+        self.loss = loss
+        self.covariance = covariance
+        self.chunk_bytes = chunk_bytes
+        self.classifier_name, self.classifier = find_classifier(model, classifier)
+        self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        first = next(iter(self.parameters.values()))
+        self.dtype, self.device = first.dtype, first.device
+        self._version: int | None = None
+        self._most: int | None = None
+        self._plan: Plan | None = None
+
+    @torch.no_grad()
+    def load(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Take the server's weights, unless they are already here."""
+        if version != self._version:
+            for name, parameter in self.parameters.items():
+                parameter.copy_(weights[name])
+            self._version = version
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Inputs on the model's device, and in its dtype if they are floating-point."""
+        return x.to(self.device, self.dtype if x.is_floating_point() else None)
+
+    def labels(self, y: Tensor) -> Tensor:
+        """Labels as the loss needs them."""
+        return self.loss.labels(y, self.dtype).to(self.device)
+
+    def most_examples(self, x: Tensor) -> int:
+        """How many examples a chunk may hold."""
+        if self._most is None:
+            self._most = max(1, self.chunk_bytes // bytes_per_example(self.model, x))
+        return self._most
+
+    def plan(self, x: Tensor, y: Tensor) -> Plan:
+        """How the gradients of single environments are found, decided once."""
+        if self._plan is None:
+            self._plan = plan_layers(self.model, self.loss, x, y)
+        return self._plan
+
+    def forward(self, x: Tensor, y: Tensor, taps: Mapping[str, nn.Module]) -> Pass:
+        """One chunk's forward with features, and taps on the layers asked for."""
+        with classifier_input(self.classifier) as seen, tapped(dict(taps)) as recorded:
+            logits = self.loss.logits(self.model(x))
+        return Pass(x, y, logits, seen, recorded)
+
+    def moments(self, chunk: Pass) -> Moments:
+        """The chunk's part of C_e."""
+        delta = self.loss.logit_gradient(chunk.logits, chunk.y)
+        features = only_features(chunk.features, self.classifier_name)
+        bias = self.classifier.bias is not None
+        return classifier_moments(features, delta, bias, self.covariance)
+
+    @torch.inference_mode()
+    def predict(self, x: Tensor) -> Tensor:
+        """Logits of any number of examples, without graph, in evaluation mode."""
+        self.model.eval()
+        try:
+            rows = 4 * self.most_examples(x)
+            return torch.cat([self.loss.logits(self.model(part)) for part in x.split(rows)])
+        finally:
+            self.model.train()
+
+
+@dataclass
+class Computed:
+    """A silo's answer before aggregation inside it: gradients by parameter, and the mean loss."""
+
+    gradient: dict[str, Tensor] | None
+    penalty: dict[str, Tensor] | None
+    loss: float
+
+
+class SiloComputation:
+    """One silo's examples on a workbench, and what it remembers between the phases of a round."""
+
+    def __init__(
+        self, bench: Workbench, silo: Silo, environment_size: int | None, streams: bool, seed: int
+    ) -> None:
+        self.bench = bench
+        self.name = silo.name
+        self.x, self.y = bench.inputs(silo.x), bench.labels(silo.y)
+        self.environment_size = environment_size
+        self.streams = streams
+        self.seed = seed
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what the last round left."""
+        self._round: int | None = None
+        self._moments: Moments | None = None
+        self._kept: Pass | None = None
+
+    @property
+    def kept_bytes(self) -> int:
+        """About how much memory the forward pass kept for the next phase takes."""
+        return len(self.x) * bytes_per_example(self.bench.model, self.x) if self._kept else 0
+
+    def statistics(self, round_: int, keep: bool) -> Tensor:
+        """C_e at the current weights; with `keep`, the forward pass stays for the gradients."""
+        self.forget()
+        layout = self._layout(round_)
+        keep = keep and len(layout.chunks) == 1
+        total: Moments | None = None
+        with torch.set_grad_enabled(keep):
+            for _, chunk in self._passes(layout, round_, taps=keep):
+                moments = self.bench.moments(chunk).detach()
+                total = moments if total is None else total + moments
+                self._kept = chunk if keep else None
+        assert total is not None
+        self._round, self._moments = round_, total
+        return total.variance()
+
+    def variance(self, round_: int) -> Tensor:
+        """C_e of this round, computed again where the phase before was not asked of this silo."""
+        if self._moments is None or self._round != round_:
+            return self.statistics(round_, keep=True)
+        return self._moments.variance()
+
+    def gradients(
+        self, round_: int, vector: Tensor | None, scale: float | None, sink: Sink | None
+    ) -> Computed:
+        """The gradient (into `sink` where environments vote) and, given v_e, J_e^T v_e.
+
+        With `scale` the product is multiplied by it and added to the gradient, in one backward
+        pass where that is possible; without, it is returned beside the gradient.
+        """
+        layout, parameters = self._layout(round_), self.bench.parameters
+        gradient = None if sink else {n: torch.zeros_like(p) for n, p in parameters.items()}
+        apart = sink is not None or scale is None
+        penalty = None
+        if vector is not None and apart:
+            penalty = {n: torch.zeros_like(p) for n, p in parameters.items()}
+        partial: dict[str, Tensor] = {}
+        loss = 0.0
+        for cut, chunk in self._passes(layout, round_, taps=True):
+            losses = self.bench.loss.per_example(chunk.logits, chunk.y)
+            loss += float(losses.detach().double().sum())
+            form = None
+            if vector is not None:
+                assert self._moments is not None, "variance() comes before a product with it"
+                form = vector_jacobian_form(self.bench.moments(chunk), self._moments, vector)
+            objective = losses.sum() / (layout.environments * cut.size)
+            if gradient is not None:
+                if form is not None and scale is not None:
+                    objective, form = objective + scale * form, None
+                self._add_gradient(gradient, objective, keep_graph=form is not None)
+            elif sink is not None:
+                self._vote(sink, cut, chunk, losses, partial, keep_graph=form is not None)
+            if form is not None and penalty is not None:
+                self._add_gradient(penalty, form, keep_graph=False)
+        self.forget()
+        return Computed(gradient, penalty, loss / len(self.x))
+
+    def _layout(self, round_: int) -> Layout:
+        most = self.bench.most_examples(self.x)
+        return lay_out(len(self.x), self.environment_size, most, self.seed, round_, self.name)
+
+    def _taps(self) -> dict[str, nn.Module]:
+        return self.bench.plan(self.x, self.y).tapped if self.streams else {}
+
+    def _passes(self, layout: Layout, round_: int, taps: bool) -> Iterator[tuple[Chunk, Pass]]:
+        if self._kept is not None:
+            yield layout.chunks[0], self._kept
+            return
+        tapped_layers = self._taps() if taps else {}
+        seed = seed_for(self.seed, round_, self.name, "dropout")
+        with private_randomness(self.bench.model, seed):
+            for cut in layout.chunks:
+                x, y = layout.rows(cut, self.x), layout.rows(cut, self.y)
+                yield cut, self.bench.forward(x, y, tapped_layers)
+
+    def _add_gradient(self, total: dict[str, Tensor], objective: Tensor, keep_graph: bool) -> None:
+        found = torch.autograd.grad(
+            objective,
+            list(self.bench.parameters.values()),
+            retain_graph=keep_graph,
+            materialize_grads=True,
+        )
+        for name, value in zip(total, found, strict=True):
+            total[name] += value
+
+    def _vote(
+        self,
+        sink: Sink,
+        cut: Chunk,
+        chunk: Pass,
+        losses: Tensor,
+        partial: dict[str, Tensor],
+        keep_graph: bool,
+    ) -> None:
+        """Hand the mean gradients of the chunk's environments to the sink."""
+        if cut.stop - cut.start >= cut.size and cut.closes and not partial:
+            plan = self.bench.plan(self.x, self.y)
+            stream_environments(self.bench.model, self.bench.loss, chunk, cut.size, plan, sink, keep_graph)
+            return
+        if not partial:
+            partial.update({n: torch.zeros_like(p) for n, p in self.bench.parameters.items()})
+        self._add_gradient(partial, losses.sum() / cut.size, keep_graph)
+        if cut.closes:
+            for name, value in partial.items():
+                sink.stack(name, value.unsqueeze(0))
+            sink.counted(1)
+            partial.clear()

@@ -1,0 +1,151 @@
+"""The paper's three networks, and how any torch module names its classifier."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedilc.errors import ConfigError, ModelError, nearest
+from fedilc.seeds import torch_generator
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """A built-in network: what makes it, and the line that describes it."""
+
+    build: Callable[..., nn.Module]
+    summary: str
+
+
+def mlp(
+    inputs: Sequence[int], outputs: int, generator: torch.Generator, hidden: Sequence[int] = (390, 390)
+) -> nn.Module:
+    """The Color-MNIST network: linear layers with ReLU, Xavier-uniform weights, zero biases."""
+    return _linear_stack(inputs, outputs, generator, hidden, relu_before_classifier=True)
+
+
+def eicu_mlp(
+    inputs: Sequence[int],
+    outputs: int,
+    generator: torch.Generator,
+    hidden: Sequence[int] = (1024, 1024, 512),
+) -> nn.Module:
+    """The eICU network: as `mlp`, with no ReLU between the last hidden layer and the classifier."""
+    return _linear_stack(inputs, outputs, generator, hidden, relu_before_classifier=False)
+
+
+def _linear_stack(
+    inputs: Sequence[int],
+    outputs: int,
+    generator: torch.Generator,
+    hidden: Sequence[int],
+    relu_before_classifier: bool,
+) -> nn.Module:
+    widths = [math.prod(inputs), *hidden]
+    with torch.device("meta"):
+        layers: list[nn.Module] = [nn.Flatten()]
+        for narrow, wide in pairwise(widths):
+            layers += [nn.Linear(narrow, wide), nn.ReLU()]
+        if hidden and not relu_before_classifier:
+            layers.pop()
+        network = nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
+    return _initialise(network, generator, _xavier)
+
+
+def cnn(inputs: Sequence[int], outputs: int, generator: torch.Generator) -> nn.Module:
+    """The Rotated-CIFAR10 network: three convolutions with GroupNorm, one linear layer, classifier."""
+    if len(inputs) != 3:
+        raise ConfigError(f"model 'cnn' needs images of shape (channels, height, width), not {tuple(inputs)}")
+    channels = inputs[0]
+    with torch.device("meta"):
+        convolutions = nn.Sequential(
+            *[nn.Conv2d(channels, 64, 3, padding=1), nn.ReLU(), nn.GroupNorm(8, 64)],
+            nn.MaxPool2d(2),
+            *[nn.Conv2d(64, 128, 3, stride=2, padding=1), nn.ReLU(), nn.GroupNorm(8, 128)],
+            nn.MaxPool2d(2),
+            *[nn.Conv2d(128, 128, 3, padding=1), nn.ReLU(), nn.GroupNorm(8, 128)],
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+        )
+        features = convolutions(torch.empty(1, *inputs)).shape[1]
+        network = nn.Sequential(*convolutions, nn.Linear(features, 128), nn.Linear(128, outputs))
+    return _initialise(network, generator, _uniform_fan_in)
+
+
+MODELS: dict[str, ModelEntry] = {
+    "mlp": ModelEntry(mlp, "392-390-390-1 for Color-MNIST; set hidden = [..] for other widths"),
+    "cnn": ModelEntry(cnn, "three 3x3 convolutions with GroupNorm for Rotated-CIFAR10"),
+    "eicu-mlp": ModelEntry(eicu_mlp, "1024-1024-512-1 for eICU; set hidden = [..] for other widths"),
+}
+
+
+def build_model(name: str, inputs: Sequence[int], outputs: int, seed: int, **sizes: Any) -> nn.Module:
+    """A built-in network for inputs of this shape, its weights drawn from `seed` alone.
+
+    >>> network = build_model("mlp", (2, 8, 8), 1, seed=0, hidden=[16])
+    >>> sum(weights.numel() for weights in network.parameters())
+    2081
+    """
+    if name not in MODELS:
+        raise ConfigError(f"model {name!r} is unknown{nearest(name, MODELS)}")
+    generator = torch_generator(seed, "model")
+    try:
+        return MODELS[name].build(inputs, outputs, generator, **sizes)
+    except TypeError as error:
+        raise ConfigError(f"model {name!r} cannot be built with {sizes}: {error}") from error
+
+
+def find_classifier(model: nn.Module, name: str | None = None) -> tuple[str, nn.Linear]:
+    """The classifier whose gradient variance Fishr matches: the last `nn.Linear`, unless named.
+
+    >>> find_classifier(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1)))[0]
+    '2'
+    """
+    linears = {key: module for key, module in model.named_modules() if isinstance(module, nn.Linear)}
+    if not linears:
+        raise ModelError("the model has no nn.Linear to serve as its classifier; end it with one")
+    if name is None:
+        name = list(linears)[-1]
+    if name not in linears:
+        raise ModelError(f"the model has no linear layer {name!r}{nearest(name, linears)}")
+    return name, linears[name]
+
+
+def _initialise(
+    network: nn.Module, generator: torch.Generator, draw: Callable[[nn.Module, torch.Generator], None]
+) -> nn.Module:
+    network = network.to_empty(device="cpu")
+    for module in network.modules():
+        if isinstance(module, nn.GroupNorm):
+            module.reset_parameters()
+        elif isinstance(module, nn.Linear | nn.Conv2d):
+            draw(module, generator)
+    return network
+
+
+@torch.no_grad()
+def _xavier(module: nn.Module, generator: torch.Generator) -> None:
+    weight, bias = _weight_and_bias(module)
+    nn.init.xavier_uniform_(weight, generator=generator)
+    bias.zero_()
+
+
+@torch.no_grad()
+def _uniform_fan_in(module: nn.Module, generator: torch.Generator) -> None:
+    weight, bias = _weight_and_bias(module)
+    bound = 1 / math.sqrt(weight[0].numel())
+    weight.uniform_(-bound, bound, generator=generator)
+    bias.uniform_(-bound, bound, generator=generator)
+
+
+def _weight_and_bias(module: nn.Module) -> tuple[Tensor, Tensor]:
+    weight, bias = module.weight, module.bias
+    if not (isinstance(weight, Tensor) and isinstance(bias, Tensor)):
+        raise ModelError(f"{type(module).__name__} has no weight and bias to initialise")
+    return weight, bias

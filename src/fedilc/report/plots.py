@@ -1,0 +1,82 @@
+"""Pictures of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedilc.report.tables import History, selections
+
+PANELS = {
+    "train_loss": "train loss (mean over silos)",
+    "validation_loss": "validation loss (mean over silos)",
+    "test_loss": "OOD test loss",
+}
+COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#da8bc3", "#8c8c8c")
+_STYLE: dict[Any, Any] = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "axes.titlesize": 11,
+    "axes.labelsize": 10,
+    "legend.frameon": False,
+    "font.size": 10,
+}
+
+
+def loss_picture(path: Path, title: str, history: History) -> None:
+    """One run: train, validation and OOD loss in one panel, with the rounds that were chosen."""
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(7.5, 4.4), layout="constrained")
+        axes = figure.add_subplot()
+        for (key, label), colour in zip(PANELS.items(), COLOURS, strict=False):
+            _line(axes, history, key, label, colour)
+        for criterion, record in selections(history).items():
+            key = "validation_loss" if criterion == "validation" else "test_loss"
+            if criterion != "last" and record.get(key) is not None:
+                axes.plot(record["round"], record[key], "o", color="black", markersize=5, zorder=5)
+                text = f"{criterion}: round {record['round']}"
+                axes.annotate(
+                    text, (record["round"], record[key]), (4, 8), textcoords="offset points", fontsize=9
+                )
+        _finish(axes, title)
+        axes.legend()
+        figure.savefig(path, dpi=130)
+
+
+def comparison_picture(path: Path, title: str, histories: Mapping[str, History]) -> None:
+    """Several runs: a panel for each loss, a line for each run."""
+    keys = [
+        key for key in PANELS if any(record.get(key) is not None for h in histories.values() for record in h)
+    ]
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(5.0 * len(keys), 4.6), layout="constrained")
+        panels = figure.subplots(1, len(keys), squeeze=False)[0]
+        for axes, key in zip(panels, keys, strict=True):
+            for number, (name, history) in enumerate(histories.items()):
+                _line(axes, history, key, name, COLOURS[number % len(COLOURS)])
+            _finish(axes, PANELS[key])
+        figure.suptitle(title)
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels)))
+        figure.savefig(path, dpi=130)
+
+
+def _line(axes: Axes, history: History, key: str, label: str, colour: str) -> None:
+    points = [(record["round"], record[key]) for record in history if record.get(key) is not None]
+    if points:
+        rounds, values = zip(*points, strict=True)
+        axes.plot(rounds, values, label=label, color=colour, linewidth=1.7)
+
+
+def _finish(axes: Axes, title: str) -> None:
+    axes.set_title(title)
+    axes.set_xlabel("round")
+    axes.set_ylabel("cross-entropy")
+    axes.margins(x=0.01)

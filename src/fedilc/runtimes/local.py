@@ -1,0 +1,53 @@
+"""All silos in this process: the embedded default, and the reference for every other runtime."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+from torch import nn
+
+from fedilc.data import Federation
+from fedilc.federation.messages import Reply, Request
+from fedilc.federation.silo import Metrics, SiloWorker
+from fedilc.federation.task import Task
+from fedilc.gradients import Loss, Workbench
+from fedilc.gradients.forward import CHUNK_BYTES
+
+KEPT_BYTES = 1 << 30
+
+
+class LocalRuntime:
+    """Puts each request to the silos of a federation, one after another, on one resident model.
+
+    Between the phases of a round it keeps the forward passes of as many silos as fit in
+    `kept_bytes`; the others compute theirs again, to the same bits.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        model: nn.Module,
+        task: Task,
+        metrics: Metrics,
+        kept_bytes: int = KEPT_BYTES,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        self.kept_bytes = kept_bytes
+        self.bench = Workbench(
+            copy.deepcopy(model), Loss(task.loss), task.classifier, task.covariance, chunk_bytes
+        )
+        self.workers = {silo.name: SiloWorker(silo, self.bench, task, metrics) for silo in federation.silos}
+
+    @property
+    def silos(self) -> tuple[str, ...]:
+        """The names of the silos, in order."""
+        return tuple(self.workers)
+
+    def ask(self, request: Request) -> Iterator[Reply]:
+        """Answer for each silo that was asked, in the order asked."""
+        kept = 0
+        for name in request.silos:
+            worker = self.workers[name]
+            yield worker.answer(request, keep=kept < self.kept_bytes)
+            kept += worker.computation.kept_bytes
