@@ -148,7 +148,7 @@ def _train(
 
 def _show(console: Console, title: str, histories: dict[str, list[Record]], target: Path) -> None:
     from fedilc.report.plots import comparison_picture, loss_picture
-    from fedilc.report.tables import comparison_table, run_table, selections
+    from fedilc.report.tables import comparison_table, run_table
 
     picture = target / "loss.png"
     if len(histories) == 1:
@@ -156,8 +156,7 @@ def _show(console: Console, title: str, histories: dict[str, list[Record]], targ
         console.print(run_table(f"{title} · {name}", history))
         loss_picture(picture, f"{title} · {name}", history)
     else:
-        for criterion in selections(next(iter(histories.values()))):
-            console.print(comparison_table(title, histories, criterion))
+        console.print(comparison_table(title, histories))
         comparison_picture(picture, title, histories)
     console.print(f"picture: {picture}\nrun folder: {target}", soft_wrap=True)
 
@@ -170,7 +169,7 @@ def report(
     """Compare finished or unfinished runs in tables and one picture."""
     from fedilc.federation import RunFolder
     from fedilc.report.plots import comparison_picture
-    from fedilc.report.tables import comparison_table, selections
+    from fedilc.report.tables import comparison_table
 
     places = [file.parent for path in runs for file in sorted(path.rglob("run.json"))]
     if not places:
@@ -183,8 +182,7 @@ def report(
     if not histories:
         raise ConfigError("none of these runs has completed a round yet")
     console = _console()
-    for criterion in selections(next(iter(histories.values()))):
-        console.print(comparison_table("runs", histories, criterion))
+    console.print(comparison_table("runs", histories, first="run"))
     comparison_picture(out, "runs", histories)
     console.print(f"picture: {out}", soft_wrap=True)
 

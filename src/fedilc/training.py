@@ -17,8 +17,8 @@ from fedilc.aggregation import Aggregator, build_aggregator
 from fedilc.algorithms import Algorithm, find_algorithm
 from fedilc.callbacks import Callback, Run
 from fedilc.config import Options, validated
-from fedilc.data import Federation
-from fedilc.errors import CheckpointError, ConfigError, FedILCWarning
+from fedilc.data import Federation, LossName
+from fedilc.errors import ConfigError, FedILCWarning
 from fedilc.evaluation import fairness, measure, select
 from fedilc.federation import Record, RunFolder, Runtime, Schedule, Server, Task
 from fedilc.federation.checkpoint import Saved, optimizer_tensors, restore_optimizer
@@ -128,33 +128,19 @@ class _Training:
         self.name, self.algorithm = find_algorithm(algorithm)
         self.model = copy.deepcopy(model).to(_device(options.device))
         self.loss = Loss(federation.loss)
-        task = self._task()
+        task = make_task(self.algorithm, federation.loss, options)
         require_supported(self.model, environments=_votes(task))
-        self.bench = Workbench(self.model, self.loss, options.classifier)
-        self._check_output()
-        self.runtime = runtime or LocalRuntime(federation, self.model, task, self._measure)
-        self.server = self._server()
-
-    def _task(self) -> Task:
-        algorithm, options = self.algorithm, self.options
-        intra = None if algorithm.intra == "whole" else _aggregator(options, algorithm.intra)
-        if intra is not None and options.environment_size is None:
+        if task.intra is not None and options.environment_size is None:
             warnings.warn(
                 f"{self.name} works on environments inside a silo, but environment_size is None, "
                 "so that each silo is one environment; set environment_size to 1 or to a batch size",
                 FedILCWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
-        return Task(
-            algorithm=algorithm,
-            loss=self.federation.loss,
-            intra=intra,
-            environment_size=options.environment_size,
-            covariance=options.covariance,
-            reduction=options.fishr_reduction,
-            classifier=options.classifier,
-            seed=options.seed,
-        )
+        self.bench = Workbench(self.model, self.loss, options.classifier)
+        self._check_output()
+        self.runtime = runtime or LocalRuntime(federation, self.model, task, self._measure)
+        self.server = self._server()
 
     def _server(self) -> Server:
         options = self.options
@@ -241,15 +227,10 @@ class _Training:
             return
         saved = folder.resume(facts)
         if saved is not None:
-            self._restore(saved, folder)
+            self._restore(saved)
             run.history, run.stopped = saved.history, saved.stopped
 
-    def _restore(self, saved: Saved, folder: RunFolder) -> None:
-        if saved.round > self.options.rounds:
-            raise CheckpointError(
-                f"{folder.path} has already done {saved.round} rounds, more than rounds="
-                f"{self.options.rounds}; ask for at least as many, or choose another folder"
-            )
+    def _restore(self, saved: Saved) -> None:
         with torch.no_grad():
             for name, parameter in self.bench.parameters.items():
                 parameter.copy_(saved.weights[name])
@@ -288,6 +269,20 @@ def flatten(record: Record) -> Record:
         silos.setdefault(silo, {}).update({f"validation_{key}": value for key, value in numbers.items()})
     flat["silos"] = silos
     return flat
+
+
+def make_task(algorithm: Algorithm, loss: LossName, options: Options) -> Task:
+    """What silos must know of a run with these settings."""
+    return Task(
+        algorithm=algorithm,
+        loss=loss,
+        intra=None if algorithm.intra == "whole" else _aggregator(options, algorithm.intra),
+        environment_size=options.environment_size,
+        covariance=options.covariance,
+        reduction=options.fishr_reduction,
+        classifier=options.classifier,
+        seed=options.seed,
+    )
 
 
 def _aggregator(options: Options, choice: str | Aggregator) -> Aggregator:

@@ -125,6 +125,11 @@ class RunFolder:
             self._cut(self.timing_file, 0)
             return None
         saved = self.load()
+        if saved.round > now["rounds"]:
+            raise CheckpointError(
+                f"{self.path} has already done {saved.round} rounds, more than rounds={now['rounds']}; "
+                "ask for at least as many, or choose another folder"
+            )
         self._cut(self.history_file, saved.round)
         self._cut(self.timing_file, saved.round)
         if before.get("rounds") != now.get("rounds"):

@@ -91,7 +91,7 @@ def bytes_per_example(model: nn.Module, x: Tensor) -> int:
     leaves = [module for module in model.modules() if not list(module.children())]
     handles = [module.register_forward_hook(measure) for module in leaves]
     try:
-        with torch.no_grad():
+        with torch.no_grad(), private_randomness(model, 0):
             model(x[:2])
     finally:
         for handle in handles:

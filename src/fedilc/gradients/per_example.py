@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedilc.errors import ModelError
-from fedilc.gradients.forward import Pass, Tap, bytes_per_example, tapped
+from fedilc.gradients.forward import Pass, Tap, bytes_per_example, private_randomness, tapped
 from fedilc.gradients.losses import Loss
 from fedilc.gradients.rules import RULES, embedding_rows
 
@@ -51,7 +51,7 @@ def plan_layers(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Plan:
         for name, module in model.named_modules(remove_duplicate=False)
         if type(module) in RULES and any(p.requires_grad for p in module.parameters())
     }
-    with tapped(candidates) as taps:
+    with tapped(candidates) as taps, private_randomness(model, 0):
         logits = loss.logits(model(x[:2]))
     calls = Counter(tap.name for tap in taps)
     once = [tap for tap in taps if calls[tap.name] == 1]

@@ -51,7 +51,7 @@ class Workbench:
         first = next(iter(self.parameters.values()))
         self.dtype, self.device = first.dtype, first.device
         self._version: int | None = None
-        self._most: int | None = None
+        self._example_bytes: int | None = None
         self._plan: Plan | None = None
 
     @torch.no_grad()
@@ -70,11 +70,15 @@ class Workbench:
         """Labels as the loss needs them."""
         return self.loss.labels(y, self.dtype).to(self.device)
 
+    def example_bytes(self, x: Tensor) -> int:
+        """About how much memory the forward pass of one example takes, measured once."""
+        if self._example_bytes is None:
+            self._example_bytes = bytes_per_example(self.model, x)
+        return self._example_bytes
+
     def most_examples(self, x: Tensor) -> int:
         """How many examples a chunk may hold."""
-        if self._most is None:
-            self._most = max(1, self.chunk_bytes // bytes_per_example(self.model, x))
-        return self._most
+        return max(1, self.chunk_bytes // self.example_bytes(x))
 
     def plan(self, x: Tensor, y: Tensor) -> Plan:
         """How the gradients of single environments are found, decided once."""
@@ -138,7 +142,7 @@ class SiloComputation:
     @property
     def kept_bytes(self) -> int:
         """About how much memory the forward pass kept for the next phase takes."""
-        return len(self.x) * bytes_per_example(self.bench.model, self.x) if self._kept else 0
+        return len(self.x) * self.bench.example_bytes(self.x) if self._kept else 0
 
     def statistics(self, round_: int, keep: bool) -> Tensor:
         """C_e at the current weights; with `keep`, the forward pass stays for the gradients."""

@@ -59,5 +59,7 @@ class ProgressBar(Callback):
         self.close()
 
     def close(self) -> None:
-        """Take the bar off the screen, also where the run did not end."""
-        self.progress.stop()
+        """Leave the bar as it stands, also where the run did not end."""
+        if self.task is not None:
+            self.progress.stop()
+            self.task = None

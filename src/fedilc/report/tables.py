@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
 from fedilc.errors import ConfigError
@@ -14,17 +15,18 @@ History = Sequence[Mapping[str, Any]]
 
 _COLUMNS = {
     "test_loss": "OOD loss",
-    "test_accuracy": "OOD acc.",
-    "test_auroc": "AUROC",
-    "test_auprc": "AUPRC",
-    "validation_loss": "val. loss",
-    "validation_accuracy": "val. acc.",
+    "test_accuracy": "OOD accuracy",
+    "test_auroc": "OOD AUROC",
+    "test_auprc": "OOD AUPRC",
+    "validation_loss": "validation loss",
+    "validation_accuracy": "validation accuracy",
     "train_loss": "train loss",
 }
+_SHORT = {"oracle": "oracle", "validation": "valid.", "last": "last"}
 _LOWER_IS_BETTER = {"test_loss", "validation_loss", "train_loss"}
 _READINGS = {
     "oracle": "lowest OOD loss",
-    "validation": "lowest validation loss",
+    "validation": "lowest val. loss",
     "last": "last round",
 }
 
@@ -41,51 +43,77 @@ def selections(history: History) -> dict[str, Mapping[str, Any]]:
 
 
 def run_table(title: str, history: History) -> Table:
-    """One run: a row for each way to choose its round."""
-    rows = selections(history)
-    table = _table(title, "chosen by", rows.values())
-    for criterion, record in rows.items():
-        table.add_row(f"{criterion}: {_READINGS[criterion]}", *_cells(record, rows.values(), mark=False))
+    """One run: a column for each way to choose its round, a row for each measurement."""
+    chosen = selections(history)
+    table = _table(title)
+    table.add_column("\nround chosen by", no_wrap=True)
+    for criterion in chosen:
+        table.add_column(f"{criterion}:\n{_READINGS[criterion]}", justify="right")
+    table.add_row("round", *(str(record["round"]) for record in chosen.values()))
+    for key, heading in _COLUMNS.items():
+        if any(record.get(key) is not None for record in chosen.values()):
+            table.add_row(heading, *(_number(record.get(key)) for record in chosen.values()))
+    table.add_row("worst silo", *(_worst(record) for record in chosen.values()))
     return table
 
 
-def comparison_table(title: str, histories: Mapping[str, History], criterion: str) -> Table:
-    """Several runs under one criterion, a row each, the best of each column in bold."""
-    rows = {
-        name: found[criterion]
-        for name, history in histories.items()
-        if criterion in (found := selections(history))
-    }
-    caption = f"round chosen by {criterion}: {_READINGS[criterion]}"
-    table = _table(f"{title} · {caption}", "algorithm", rows.values())
-    for name, record in rows.items():
-        table.add_row(name, *_cells(record, rows.values(), mark=len(rows) > 1))
+def comparison_table(title: str, histories: Mapping[str, History], first: str = "algorithm") -> Table:
+    """Several runs, a row each, under every criterion; the best of each column in bold."""
+    chosen = {name: selections(history) for name, history in histories.items()}
+    tested = any("oracle" in found for found in chosen.values())
+    keys = ("test_loss", "test_accuracy") if tested else ("validation_loss", "validation_accuracy")
+    columns = [
+        (criterion, key)
+        for criterion in CRITERIA
+        for key in keys
+        if any(_value(found, criterion, key) is not None for found in chosen.values())
+    ]
+    table = _table(title)
+    table.add_column(f"\n{first}", no_wrap=True)
+    for criterion, key in columns:
+        table.add_column(f"{_SHORT[criterion]}\n{_COLUMNS[key].split()[-1]}", justify="right")
+    table.add_column("worst\nsilo", justify="right")
+    set_name = "out-of-distribution test set" if tested else "validation sets"
+    chosen_by = ", ".join(f"{_SHORT[name]}: {_READINGS[name]}" for name in dict(columns))
+    table.caption = (
+        f"On the {set_name}, at the round chosen by {chosen_by}. Worst silo: its validation accuracy."
+    )
+    best = {column: _best(chosen, *column) for column in columns}
+    for name, found in chosen.items():
+        cells = []
+        for column in columns:
+            text = _number(_value(found, *column))
+            marked = len(chosen) > 1 and text == _number(best[column])
+            cells.append(f"[bold green]{text}[/]" if marked else text)
+        table.add_row(name, *cells, _worst(found["last"]).split()[0])
     return table
 
 
-def _table(title: str, first: str, records: Any) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="dim")
-    table.add_column(first, no_wrap=True)
-    table.add_column("round", justify="right")
-    for key in _present(records):
-        table.add_column(_COLUMNS[key], justify="right")
-    table.add_column("worst silo", no_wrap=True)
-    return table
+def _table(title: str) -> Table:
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        header_style="",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
 
 
-def _present(records: Any) -> list[str]:
-    return [key for key in _COLUMNS if any(record.get(key) is not None for record in records)]
+def _value(found: Mapping[str, Mapping[str, Any]], criterion: str, key: str) -> float | None:
+    return found[criterion].get(key) if criterion in found else None
 
 
-def _cells(record: Mapping[str, Any], records: Any, mark: bool) -> list[str]:
-    cells = [str(record["round"])]
-    for key in _present(records):
-        values = [float(other[key]) for other in records if other.get(key) is not None]
-        best = min(values) if key in _LOWER_IS_BETTER else max(values)
-        value = record.get(key)
-        text = "-" if value is None else f"{value:.3f}"
-        tied = value is not None and text == f"{best:.3f}"
-        cells.append(f"[bold green]{text}[/]" if mark and tied else text)
+def _best(chosen: Mapping[str, Mapping[str, Mapping[str, Any]]], criterion: str, key: str) -> float:
+    values = [_value(found, criterion, key) for found in chosen.values()]
+    present = [value for value in values if value is not None]
+    return min(present) if key in _LOWER_IS_BETTER else max(present)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _worst(record: Mapping[str, Any]) -> str:
     fair = record.get("fairness")
-    cells.append(f"{fair['worst_accuracy']:.3f} {fair['worst_silo']}" if fair else "-")
-    return cells
+    return f"{fair['worst_accuracy']:.3f} {fair['worst_silo']}" if fair else "-"

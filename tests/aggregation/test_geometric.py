@@ -1,0 +1,204 @@
+"""The weighted geometric mean against 60-digit arithmetic, and its required properties."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from wgm_oracle import relative_error, wgm_oracle
+
+from fedilc import weighted_geometric_mean
+from fedilc.aggregation import WeightedGeometricMean
+from fedilc.errors import ConfigError, NonFiniteError
+
+ZEROS = ("ignore", "strict", "authors")
+SMALLEST, LARGEST = 1e-45, 3e38
+
+float32s = st.floats(width=32, allow_nan=False, allow_infinity=False)
+stacks = hnp.arrays(
+    np.float32,
+    st.tuples(st.integers(1, 12), st.integers(1, 4)),
+    elements=float32s,
+)
+
+
+def assert_equals_oracle(
+    stack: torch.Tensor, zeros: str, agreement: float = 0.0, tolerance: float = 1e-6
+) -> None:
+    found = weighted_geometric_mean(stack, zeros=zeros, agreement=agreement)
+    for column in range(stack.shape[1]):
+        expected = wgm_oracle([float(v) for v in stack[:, column]], zeros, agreement)
+        assert relative_error(float(found[column]), expected) < tolerance
+
+
+@given(stacks, st.sampled_from(ZEROS), st.sampled_from([0.0, 0.3, 1.0]))
+def test_it_equals_the_oracle_on_any_float32(stack: np.ndarray, zeros: str, agreement: float) -> None:
+    values = torch.from_numpy(stack)
+    with_cancellation = weighted_geometric_mean(values, zeros=zeros, agreement=agreement)
+    for column in range(values.shape[1]):
+        numbers = [float(v) for v in values[:, column]]
+        expected = wgm_oracle(numbers, zeros, agreement)
+        largest = max(abs(v) for v in [*numbers, 1e-10 if zeros == "authors" else 0.0])
+        allowed = 1e-6 * abs(float(expected)) + 1e-13 * largest + 2e-45
+        assert abs(float(with_cancellation[column]) - float(expected)) <= allowed
+
+
+@pytest.mark.parametrize("zeros", ZEROS)
+@pytest.mark.parametrize("environments", [1, 2, 5, 50])
+def test_mixed_magnitudes_from_1e_40_to_1e30_stay_exact(
+    zeros: str, environments: int, generator: torch.Generator
+) -> None:
+    exponents = torch.rand(environments, 40, generator=generator, dtype=torch.float64) * 70 - 40
+    signs = torch.randint(0, 2, exponents.shape, generator=generator) * 2 - 1
+    stack = (10**exponents * signs).float()
+    stack[torch.rand(stack.shape, generator=generator) < 0.1] = 0.0
+    assert_equals_oracle(stack, zeros)
+
+
+@pytest.mark.parametrize("size", [SMALLEST, 1e-40, 1e-38, 1.0, 1e30, LARGEST])
+@pytest.mark.parametrize("environments", [1, 3, 1000])
+def test_equal_values_give_that_value(size: float, environments: int) -> None:
+    value = torch.tensor([size, -size])
+    found = weighted_geometric_mean(value.expand(environments, 2))
+    assert torch.equal(found, value)
+
+
+def test_a_hundred_thousand_environments_neither_underflow_nor_overflow(generator: torch.Generator) -> None:
+    tiny = torch.rand(100_000, 1, generator=generator) * 1e-38
+    huge = torch.rand(100_000, 1, generator=generator) * 1e38
+    mixed = torch.randn(100_000, 1, generator=generator)
+    found = weighted_geometric_mean(torch.cat([tiny, huge, mixed], 1))
+    for column, values in enumerate((tiny, huge, mixed)):
+        wide = values.double().squeeze(1)
+        expected = 0.0
+        for sign in (1, -1):
+            side = wide[wide * sign > 0].abs()
+            if len(side):
+                logs = math.fsum(side.log().tolist())
+                expected += sign * len(side) / len(wide) * math.exp(logs / len(side))
+        assert float(found[column]) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_hundred_thousand_environments_equal_the_oracle(generator: torch.Generator) -> None:
+    stack = torch.randn(100_000, 1, generator=generator) * 1e-30
+    stack[::7] = 0.0
+    for zeros in ("ignore", "authors"):
+        assert_equals_oracle(stack, zeros, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("zeros", ZEROS)
+@pytest.mark.parametrize(
+    "column",
+    [
+        [0.0, 0.0, 0.0],
+        [2.0, 8.0, 4.0],
+        [-2.0, -8.0, -4.0],
+        [5.0],
+        [-5.0],
+        [0.0],
+        [1.0, 0.0],
+        [-1.0, 0.0, 3.0],
+    ],
+)
+def test_edge_columns_equal_the_oracle(column: list[float], zeros: str) -> None:
+    assert_equals_oracle(torch.tensor(column).unsqueeze(1), zeros)
+
+
+@given(stacks, st.sampled_from(["ignore", "strict"]), st.sampled_from([0.0, 0.5]))
+def test_it_is_odd_to_the_last_bit(stack: np.ndarray, zeros: str, agreement: float) -> None:
+    values = torch.from_numpy(stack)
+    right = weighted_geometric_mean(-values, zeros=zeros, agreement=agreement)
+    assert torch.equal(right, -weighted_geometric_mean(values, zeros=zeros, agreement=agreement))
+
+
+@given(stacks, st.sampled_from(["ignore", "strict"]))
+def test_it_never_exceeds_the_largest_magnitude(stack: np.ndarray, zeros: str) -> None:
+    for values in (torch.from_numpy(stack), torch.from_numpy(stack).double()):
+        assert bool((weighted_geometric_mean(values, zeros=zeros).abs() <= values.abs().amax(0)).all())
+
+
+@given(stacks, st.data())
+def test_the_order_of_the_values_does_not_matter(stack: np.ndarray, data: st.DataObject) -> None:
+    values = torch.from_numpy(stack)
+    order = data.draw(st.permutations(range(len(stack))))
+    torch.testing.assert_close(
+        weighted_geometric_mean(values[list(order)]), weighted_geometric_mean(values), rtol=1e-6, atol=0
+    )
+
+
+@given(stacks, st.data())
+def test_any_split_and_order_of_merging_equals_one_pass(stack: np.ndarray, data: st.DataObject) -> None:
+    assume(len(stack) > 1)
+    values = torch.from_numpy(stack)
+    aggregator = WeightedGeometricMean()
+    owners = data.draw(st.lists(st.integers(0, 2), min_size=len(stack), max_size=len(stack)))
+    states = [aggregator.zero({"w": values[0]}) for _ in range(3)]
+    for owner, value in zip(owners, values, strict=True):
+        aggregator.accumulate(states[owner], {"w": value})
+    first, second, third = (states[i] for i in data.draw(st.permutations(range(3))))
+    merged = aggregator.merge(first, aggregator.merge(second, third))
+    whole = weighted_geometric_mean(values).double()
+    scale = values.double().abs().amax(0)
+    difference = (aggregator.finalize(merged).value["w"].double() - whole).abs()
+    assert bool((difference <= 1e-6 * whole.abs() + 1e-13 * scale).all())
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2, -1])
+def test_dim_chooses_the_axis_of_the_values(dim: int, generator: torch.Generator) -> None:
+    values = torch.randn(3, 4, 5, generator=generator)
+    expected = weighted_geometric_mean(values.movedim(dim, 0).contiguous())
+    assert torch.equal(weighted_geometric_mean(values, dim=dim), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_dtype_stays(dtype: torch.dtype) -> None:
+    found = weighted_geometric_mean(torch.tensor([[1.0], [4.0]], dtype=dtype))
+    assert found.dtype == dtype
+    assert float(found) == 2.0
+
+
+def test_a_list_of_tensors_is_stacked() -> None:
+    assert float(weighted_geometric_mean([torch.tensor([2.0]), torch.tensor([8.0])])) == pytest.approx(4.0)
+
+
+def test_the_agreement_mask_zeroes_what_disagrees() -> None:
+    stack = torch.tensor([[1.0, 1.0], [1.0, 1.0], [1.0, -1.0], [1.0, -1.0]])
+    assert weighted_geometric_mean(stack, agreement=0.5).tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_is_named(bad: float) -> None:
+    with pytest.raises(NonFiniteError, match="value 1 along dim 0"):
+        weighted_geometric_mean(torch.tensor([[1.0], [bad]]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"zeros": "strct"}, "did you mean 'strict'"),
+        ({"agreement": 1.5}, "between 0 and 1"),
+    ],
+)
+def test_unknown_options_are_refused(arguments: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        weighted_geometric_mean(torch.ones(2, 2), **arguments)
+
+
+def test_no_value_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at least one"):
+        weighted_geometric_mean(torch.empty(0, 3))
+    with pytest.raises(ConfigError, match="at least one"):
+        weighted_geometric_mean([])
+
+
+def test_measurements_say_how_far_signs_agree_and_how_much_is_zero() -> None:
+    aggregator = WeightedGeometricMean(agreement=0.5)
+    state = aggregator.zero({"w": torch.zeros(2)})
+    aggregator.accumulate(state, {"w": torch.tensor([1.0, 1.0])})
+    aggregator.accumulate(state, {"w": torch.tensor([1.0, -1.0])})
+    assert aggregator.finalize(state).measurements == {"sign_agreement": {"w": 0.5}, "zero_share": {"w": 0.5}}

@@ -1,0 +1,20 @@
+"""Lets tests import the oracles that lie beside them, and gives every test its own generator."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+sys.path.insert(0, str(Path(__file__).parent / "oracles"))
+
+settings.register_profile("fedilc", deadline=None, max_examples=100, derandomize=True)
+settings.load_profile("fedilc")
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(20221)

@@ -1,0 +1,222 @@
+"""Silos from files: what is read is what was written, and each file that cannot be used is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from fedilc import Federation
+from fedilc.data.files import Table, federation_from_files, read_table, split
+from fedilc.errors import DataError
+
+
+def write(path: Path, columns: Mapping[str, Any], label: str = "label") -> Path:
+    """A table as CSV, Parquet or NPZ, as the path's suffix says."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frame = pl.DataFrame(columns)
+    if path.suffix == ".npz":
+        np.savez(path, **{"x": frame.drop(label).to_numpy(), label: frame[label].to_numpy()})
+    elif path.suffix == ".parquet":
+        frame.write_parquet(path)
+    else:
+        frame.write_csv(path)
+    return path
+
+
+def columns(number: int = 20, classes: int = 2, seed: int = 3) -> dict[str, Any]:
+    random = np.random.default_rng(seed)
+    return {
+        "age": random.integers(20, 90, number),
+        "label": np.arange(number) % classes,
+        "dose": random.normal(size=number).astype(np.float32),
+    }
+
+
+def federation(folder: Path, silos: str | dict[str, str] = "*.csv", **more: Any) -> Federation:
+    settings = {"label": "label", "test": None, "loss": "binary", "validation_share": 0.3, "seed": 0}
+    return federation_from_files(silos, folder=folder, **(settings | more))
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "npz"])
+def test_a_file_gives_back_the_inputs_and_labels_that_were_written(tmp_path: Path, suffix: str) -> None:
+    written = columns()
+    table = read_table(write(tmp_path / f"clinic.{suffix}", written), "label")
+    assert np.array_equal(table.x, np.stack([written["age"], written["dose"]], 1).astype(np.float32))
+    assert table.y.tolist() == written["label"].tolist()
+    assert table.x.dtype == np.float32
+
+
+def test_the_label_may_be_any_column(tmp_path: Path) -> None:
+    table = read_table(write(tmp_path / "clinic.csv", columns(), "age"), "age")
+    assert table.columns == ("label", "dose")
+    assert table.y.tolist() == columns()["age"].tolist()
+
+
+def test_truth_values_become_zero_and_one(tmp_path: Path) -> None:
+    path = tmp_path / "clinic.csv"
+    path.write_text("smokes,label\ntrue,false\nfalse,true\n")
+    table = read_table(path, "label")
+    assert (table.x.tolist(), table.y.tolist()) == ([[1.0], [0.0]], [0.0, 1.0])
+
+
+def test_an_npz_may_hold_images_and_call_its_labels_y(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).normal(size=(6, 3, 4, 4)).astype(np.float32)
+    np.savez(tmp_path / "a.npz", x=images, y=np.arange(6) % 2)
+    silo = federation(tmp_path, "*.npz", validation_share=0.0).silos[0]
+    assert torch.equal(silo.x, torch.from_numpy(images))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("a.txt", b"x,label\n1,0\n", "a.txt is not a .csv, .parquet or .npz file"),
+        ("a.csv", b"", "a.csv .*empty"),
+        ("a.csv", b"x,y\n1,0\n", "a.csv has no label column 'label'"),
+        ("a.csv", b"x,labels\n1,0\n", "no label column 'label'; did you mean 'labels'"),
+        ("a.csv", b"x,label\nred,0\n", "a.csv: column 'x' holds String, not numbers"),
+        ("a.csv", b"x,label\n1,yes\n", "a.csv: column 'label' holds String, not numbers"),
+        ("a.csv", b"x,label\n1,0\n,1\n,1\n", "a.csv: column 'x' has 2 empty cells"),
+        ("a.parquet", b"no parquet", "a.parquet cannot be read: "),
+        ("a.npz", b"no numpy", "a.npz cannot be read: "),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named(
+    tmp_path: Path, name: str, content: bytes, sentence: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=sentence) as refused:
+        read_table(tmp_path / name, "label")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"gone.csv does not exist"):
+        read_table(tmp_path / "gone.csv", "label")
+
+
+def test_an_npz_without_inputs_or_labels_says_what_it_holds(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=np.zeros(3))
+    with pytest.raises(DataError, match=r"must hold the arrays 'x' and 'label'; it holds \['images'\]"):
+        read_table(tmp_path / "a.npz", "label")
+
+
+def test_an_npz_with_python_objects_is_never_unpickled(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.array([{}], dtype=object), y=np.zeros(1))
+    with pytest.raises(DataError, match=r"a.npz cannot be read"):
+        read_table(tmp_path / "a.npz", "y")
+
+
+def numbered(counts: Mapping[int, int]) -> Table:
+    """A table whose only input is the row's number."""
+    y = np.repeat(list(counts), list(counts.values())).astype(np.float32)
+    return Table(np.arange(len(y), dtype=np.float32)[:, None], y)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.5, 0.9])
+def test_a_split_holds_out_the_same_share_of_every_class(share: float) -> None:
+    counts = {0: 50, 1: 30, 2: 10}
+    train, held_out = split(numbered(counts), share, np.random.default_rng(1))
+    for label, number in counts.items():
+        assert (held_out.y == label).sum() == round(share * number)
+        assert (train.y == label).sum() == number - round(share * number)
+
+
+def test_a_split_uses_every_example_exactly_once_and_keeps_its_label() -> None:
+    table = numbered({0: 50, 1: 30})
+    parts = split(table, 0.3, np.random.default_rng(1))
+    rows = np.concatenate([part.x[:, 0] for part in parts]).astype(int)
+    assert sorted(rows) == list(range(80))
+    assert np.array_equal(np.concatenate([part.y for part in parts]), table.y[rows])
+
+
+def test_a_split_is_drawn_at_random() -> None:
+    table = numbered({0: 50, 1: 30})
+    drawn = [split(table, 0.3, np.random.default_rng(seed))[1].x.ravel().tolist() for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1]
+    assert drawn[0] != drawn[2]
+
+
+def test_a_pattern_makes_each_file_a_silo_in_the_order_of_names(tmp_path: Path) -> None:
+    for name in ("b", "c", "a"):
+        write(tmp_path / "silos" / f"{name}.csv", columns())
+    found = federation(tmp_path, "silos/*.csv")
+    assert [silo.name for silo in found.silos] == ["a", "b", "c"]
+    assert [len(silo) for silo in found.silos] == [14, 14, 14]
+    assert [len(silo.y_val) for silo in found.silos if silo.y_val is not None] == [6, 6, 6]
+    assert found.x_test is None
+
+
+def test_silos_may_be_named_and_in_different_formats(tmp_path: Path) -> None:
+    write(tmp_path / "one" / "data.csv", columns())
+    write(tmp_path / "two" / "data.parquet", columns())
+    found = federation(tmp_path, {"paris": "one/data.csv", "rome": "two/data.parquet"})
+    assert [silo.name for silo in found.silos] == ["paris", "rome"]
+
+
+def test_the_test_file_is_read_whole(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", columns())
+    outside = columns(seed=9)
+    write(tmp_path / "outside" / "far.csv", outside)
+    found = federation(tmp_path, test="outside/far.csv")
+    assert found.y_test is not None
+    assert found.y_test.tolist() == outside["label"].tolist()
+
+
+def test_class_numbers_make_a_multiclass_federation(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", columns(classes=4))
+    assert set(federation(tmp_path, loss="multiclass").silos[0].y.tolist()) == {0, 1, 2, 3}
+
+
+def test_another_silo_beside_it_does_not_change_a_silos_split(tmp_path: Path) -> None:
+    write(tmp_path / "b.csv", columns())
+    alone = federation(tmp_path).silos[0]
+    write(tmp_path / "a.csv", columns())
+    together = federation(tmp_path).silos[1]
+    assert torch.equal(alone.x, together.x)
+    assert not torch.equal(alone.x, federation(tmp_path, seed=1).silos[1].x)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"weight": [1.0] * 20}, "b and a differ in columns weight; give all files the same columns"),
+        ({"dose": None}, "b and a differ in columns dose"),
+        ({"dose": [float("nan")] * 20}, r"\bb\b.* NaN"),
+        ({"dose": [float("inf")] * 20}, r"\bb\b.* infinity"),
+        ({"label": [7] * 20}, "silo 'b': y holds the label 7; labels must be 0 or 1"),
+    ],
+    ids=["another column", "a column less", "nan", "infinity", "label"],
+)
+def test_a_silo_that_does_not_fit_the_others_is_named(
+    tmp_path: Path, change: dict[str, Any], sentence: str
+) -> None:
+    write(tmp_path / "a.csv", columns())
+    merged = columns() | change
+    write(tmp_path / "b.csv", {name: values for name, values in merged.items() if values is not None})
+    with pytest.raises(DataError, match=sentence):
+        federation(tmp_path)
+
+
+def test_columns_in_another_order_are_refused_rather_than_mixed_up(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", columns())
+    write(tmp_path / "b.csv", dict(reversed(columns().items())))
+    with pytest.raises(DataError, match=r"b and a differ in the order of their columns"):
+        federation(tmp_path)
+
+
+def test_a_test_file_with_other_columns_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", columns())
+    write(tmp_path / "far.csv", columns() | {"weight": [1.0] * 20})
+    with pytest.raises(DataError, match=r"the test set and a differ in columns weight"):
+        federation(tmp_path, "a.csv", test="far.csv")
+
+
+def test_a_pattern_without_a_match_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no file matches 'silos/\*.csv' in .*; correct data.silos"):
+        federation(tmp_path, "silos/*.csv")

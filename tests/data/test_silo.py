@@ -1,0 +1,145 @@
+"""Silos and federations: what they take, and each sentence with which they refuse the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from fedilc import Federation, Silo
+from fedilc.errors import DataError
+
+NAN, INF = float("nan"), float("inf")
+X, Y = [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]], [0, 1, 1]
+
+
+@pytest.mark.parametrize("convert", [list, np.array, torch.tensor], ids=["list", "numpy", "torch"])
+def test_a_silo_takes_lists_arrays_and_tensors(convert: Callable[[object], object]) -> None:
+    silo = Silo("clinic", convert(X), convert(Y))
+    assert silo.x.tolist() == X
+    assert silo.y.tolist() == Y
+    assert len(silo) == 3
+
+
+def test_labels_may_come_as_one_column() -> None:
+    assert Silo("clinic", X, [[0], [1], [1]]).y.tolist() == Y
+
+
+def test_a_silo_holds_no_graph() -> None:
+    assert not Silo("clinic", torch.tensor(X, requires_grad=True), Y).x.requires_grad
+
+
+@pytest.mark.parametrize("held_out", [(None, None), (np.empty((0, 2)), np.empty(0))], ids=["none", "empty"])
+def test_a_silo_may_have_no_validation_examples(held_out: tuple[object, object]) -> None:
+    silo = Silo("clinic", X, Y, *held_out)
+    assert (silo.x_val, silo.y_val) == (None, None)
+
+
+def test_a_silo_shows_its_size_and_not_its_data() -> None:
+    shown = repr(Silo("clinic", X, Y, X[:2], Y[:2]))
+    assert shown == "Silo('clinic', 3 examples of shape (2,), 2 for validation)"
+
+
+@pytest.mark.parametrize(
+    ("parts", "sentence"),
+    [
+        ((np.empty((0, 2)), []), "silo 'c' is empty: x holds no example"),
+        ((1.0, 1), "silo 'c' is empty"),
+        ((X, [0, 1]), r"silo 'c': y has shape \(2,\) but x has 3 examples"),
+        ((X, [[0, 1], [0, 1], [0, 1]]), r"y has shape \(3, 2\) .* one label an example"),
+        (([[0.0, 1.0], [2.0]], [0, 1]), "x cannot be made into a tensor"),
+        ((X, ["yes", "no", "no"]), "y cannot be made into a tensor"),
+        (([[0.0, 1.0], [2.0, 3.0], [NAN, 5.0]], Y), "silo 'c': x holds a NaN .*first in example 2"),
+        (([[0.0, 1.0], [2.0, -INF], [4.0, 5.0]], Y), "silo 'c': x holds .* an infinity .*first in example 1"),
+        ((X, [NAN, 0.0, 1.0]), "silo 'c': y holds a NaN .*first in example 0"),
+        ((X, Y, X), "one of x_val and y_val without the other"),
+        ((X, Y, None, Y), "one of x_val and y_val without the other"),
+        ((X, Y, X, Y[:1]), r"y_val has shape \(1,\) but x_val has 3 examples"),
+        ((X, Y, [[NAN, 0.0]], [0]), "x_val holds a NaN"),
+        ((X, Y, [[0.0]], [0]), r"x_val has inputs of shape \(1,\) but its x has \(2,\)"),
+    ],
+)
+def test_a_silo_refuses_examples_it_cannot_use(parts: tuple[object, ...], sentence: str) -> None:
+    with pytest.raises(DataError, match=sentence):
+        Silo("c", *parts)
+
+
+def silo(name: str = "a", y: object = Y, x: object = X, **held_out: object) -> Silo:
+    return Silo(name, x, y, **held_out)
+
+
+def test_a_federation_shows_its_silos() -> None:
+    assert repr(Federation("demo", [silo("a"), silo("b")])) == "Federation('demo', silos: a, b)"
+
+
+def test_a_federation_without_a_test_set_has_none() -> None:
+    federation = Federation("demo", [silo()])
+    assert (federation.x_test, federation.y_test) == (None, None)
+
+
+@pytest.mark.parametrize("y", [[0, 1, 1], [0.0, 1.0, 1.0], [False, True, True]], ids=["int", "float", "bool"])
+def test_binary_labels_may_be_numbers_or_truth_values(y: list[object]) -> None:
+    assert Federation("demo", [silo(y=y)]).silos[0].y.tolist() == y
+
+
+@pytest.mark.parametrize("y", [[0, 5, 2], [0.0, 5.0, 2.0]], ids=["int", "float"])
+def test_class_numbers_may_be_whole_floats(y: list[float]) -> None:
+    assert Federation("demo", [silo(y=y)], loss="multiclass").silos[0].y.tolist() == y
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: Federation("f", []), "federation 'f' has no silos"),
+        (lambda: Federation("f", [silo("a"), silo("a")]), "two silos are called 'a'"),
+        (lambda: Federation("f", [silo()], loss="binery"), "loss='binery' is unknown; did you mean 'binary'"),
+        (lambda: Federation("f", [silo()], X), "one of x_test and y_test without the other"),
+        (lambda: Federation("f", [silo()], np.empty((0, 2)), []), "the test set is empty"),
+        (
+            lambda: Federation("f", [silo("a"), silo("b", x=[[1.0]] * 3)]),
+            r"silo 'b' has inputs of shape \(1,\) but silo 'a' has \(2,\)",
+        ),
+        (
+            lambda: Federation("f", [silo()], [[1.0]], [1]),
+            r"the test set has inputs of shape \(1,\) but silo 'a' has \(2,\)",
+        ),
+        (lambda: Federation("f", [silo("b", [0, 1, 2])]), "silo 'b': y holds the label 2; .* be 0 or 1"),
+        (lambda: Federation("f", [silo("b", [0, 1, 0.5])]), "silo 'b': y holds the label 0.5"),
+        (lambda: Federation("f", [silo(x_val=X, y_val=[0, 3, 0])]), "silo 'a': y_val holds the label 3"),
+        (lambda: Federation("f", [silo()], X, [0, 1, -1]), "the test set: y_test holds the label -1"),
+        (
+            lambda: Federation("f", [silo(y=[0, 1, -1])], loss="multiclass"),
+            "silo 'a': y holds the label -1; labels must be class numbers",
+        ),
+        (
+            lambda: Federation("f", [silo(y=[0, 1, 1.5])], loss="multiclass"),
+            "silo 'a': y holds the label 1.5; labels must be class numbers",
+        ),
+    ],
+)
+def test_a_federation_refuses_silos_that_do_not_fit(make: Callable[[], Federation], sentence: str) -> None:
+    with pytest.raises(DataError, match=sentence):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("where", "federation"),
+    [
+        ("silo 'a'", lambda: Federation("f", [silo(y=[0, 1, 4])], loss="multiclass")),
+        ("silo 'a'", lambda: Federation("f", [silo(x_val=X, y_val=[4, 1, 1])], loss="multiclass")),
+        ("the test set", lambda: Federation("f", [silo()], X, [4, 0, 1], loss="multiclass")),
+    ],
+    ids=["training", "validation", "test"],
+)
+def test_a_label_beyond_the_models_classes_is_refused_wherever_it_is(
+    where: str, federation: Callable[[], Federation]
+) -> None:
+    federation().check_classes(5)
+    with pytest.raises(DataError, match=f"{where} has the label 4, but the model has 4 logits"):
+        federation().check_classes(4)
+
+
+def test_binary_labels_need_no_class_check() -> None:
+    Federation("f", [silo()]).check_classes(1)

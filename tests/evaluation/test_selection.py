@@ -1,0 +1,83 @@
+"""Which round is reported: after the warm-up, the earliest of the best."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fedilc.errors import ConfigError
+from fedilc.evaluation import select
+
+History = list[dict[str, Any]]
+
+
+def history(*losses: float | None, key: str = "validation_loss") -> History:
+    return [{"round": number, key: loss} for number, loss in enumerate(losses, 1)]
+
+
+KEYS = pytest.mark.parametrize(
+    ("criterion", "key"), [("validation", "validation_loss"), ("oracle", "test_loss")]
+)
+
+
+@KEYS
+@pytest.mark.parametrize(
+    ("losses", "chosen"),
+    [
+        ((0.1, 0.1, 0.1, 0.1, 0.1, 0.9, 0.8), 7),
+        ((0.1, 0.1, 0.1, 0.1, 0.0, 0.9), 6),
+        ((9, 9, 9, 9, 9, 0.5, 0.3, 0.4, 0.3, 0.3), 7),
+        ((9, 9, 9, 9, 9, None, 0.3, None), 7),
+        ((0.3, 0.1, 0.1, 0.2), 2),
+        ((0.3, 0.2, 0.2, None, None, None, None), 2),
+    ],
+    ids=[
+        "the first five rounds do not count",
+        "the sixth round counts",
+        "a tie goes to the earliest",
+        "rounds that were not measured do not count",
+        "without a later round the first five count",
+        "without a later measurement the first five count",
+    ],
+)
+def test_the_lowest_loss_after_round_five_is_chosen(
+    criterion: str, key: str, losses: tuple[float | None, ...], chosen: int
+) -> None:
+    assert select(history(*losses, key=key), criterion)["round"] == chosen
+
+
+def test_the_warm_up_counts_rounds_not_records() -> None:
+    sparse = [{"round": 1, "validation_loss": 0.1}, {"round": 10, "validation_loss": 0.9}]
+    assert select(sparse)["round"] == 10
+
+
+def test_last_is_the_last_round_whatever_its_losses() -> None:
+    assert select(history(0.1, 0.2, None), "last")["round"] == 3
+
+
+def test_each_criterion_looks_at_its_own_loss() -> None:
+    rounds = [
+        {"round": 6, "validation_loss": 0.1, "test_loss": 0.9},
+        {"round": 7, "validation_loss": 0.2, "test_loss": 0.3},
+        {"round": 8, "validation_loss": 0.4, "test_loss": 0.5},
+    ]
+    assert [select(rounds, name)["round"] for name in ("validation", "oracle", "last")] == [6, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "criterion", "sentence"),
+    [
+        ([{"round": 1}], "oracle", "'oracle' cannot choose a round: it needs a test set"),
+        (history(None, None), "validation", "'validation' cannot .* needs validation examples"),
+        ([], "last", "'last' cannot choose a round"),
+        ([], "validation", "'validation' cannot choose a round"),
+        (history(1.0), "valdation", "'valdation' is unknown; did you mean 'validation'"),
+    ],
+    ids=["no test set", "nothing measured", "no round", "no round measured", "unknown"],
+)
+def test_a_criterion_that_cannot_choose_says_what_it_needs(
+    rounds: History, criterion: str, sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        select(rounds, criterion)

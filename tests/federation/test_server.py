@@ -1,0 +1,257 @@
+"""The round loop over runtimes that lose, reorder and damage replies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from networks import mlp
+
+from fedilc import Federation, Silo, algorithms, train
+from fedilc.algorithms import find_algorithm
+from fedilc.config import Options
+from fedilc.data.color import color_digits
+from fedilc.errors import FedILCError, NonFiniteError, ProtocolError, SilosLostError
+from fedilc.evaluation import measure
+from fedilc.federation import Reply, Request
+from fedilc.federation.messages import in_order
+from fedilc.gradients import Loss
+from fedilc.runtimes.local import LocalRuntime
+from fedilc.training import make_task
+
+
+def federation_of(generator: torch.Generator, names: str = "abcde") -> Federation:
+    silos = []
+    for e, name in enumerate(names):
+        x, x_val = (torch.randn(n, 6, generator=generator) + 0.3 * e for n in (10, 4))
+        silos.append(Silo(name, x, (x[:, 0] > 0.3 * e).long(), x_val, (x_val[:, 0] > 0.3 * e).long()))
+    return Federation("f", silos)
+
+
+class Wrapped:
+    """A local runtime whose replies pass through `change`; it has nothing but `ask`."""
+
+    def __init__(self, federation: Federation, algorithm: str = "fishr-inter-geo", **limits: int) -> None:
+        options = Options(rounds=3, learning_rate=0.05, environment_size=4)
+        task = make_task(find_algorithm(algorithm)[1], federation.loss, options)
+        loss = Loss(federation.loss)
+        self.inner = LocalRuntime(federation, mlp(), task, lambda a, b: measure(loss, a, b), **limits)
+        self.requests: list[Request] = []
+
+    def ask(self, request: Request) -> Iterator[Reply]:
+        self.requests.append(request)
+        yield from self.change(request, self.inner.ask(request))
+
+    def change(self, request: Request, replies: Iterator[Reply]) -> Iterator[Reply]:
+        yield from replies
+
+
+class Reversed(Wrapped):
+    def change(self, request: Request, replies: Iterator[Reply]) -> Iterator[Reply]:
+        yield from reversed(list(replies))
+
+
+class Duplicating(Wrapped):
+    def change(self, request: Request, replies: Iterator[Reply]) -> Iterator[Reply]:
+        for reply in replies:
+            yield reply
+            yield reply
+
+
+class Losing(Wrapped):
+    """Loses one silo in one phase of the second round."""
+
+    phase = "gradients"
+    lost = ("b",)
+
+    def change(self, request: Request, replies: Iterator[Reply]) -> Iterator[Reply]:
+        for reply in replies:
+            gone = request.round == 2 and request.phase == self.phase and reply.silo in self.lost
+            if not gone:
+                yield reply
+
+
+def run(federation: Federation, runtime: object, algorithm: str = "fishr-inter-geo", **options: object):
+    return train(
+        federation, mlp(), algorithm, rounds=3, learning_rate=0.05, penalty=2.0, runtime=runtime,
+        environment_size=4, **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [Wrapped, Reversed, Duplicating])
+def test_order_and_duplicates_do_not_change_a_bit(kind: type[Wrapped], generator: torch.Generator) -> None:
+    federation = federation_of(generator)
+    plain = run(federation, None)
+    other = run(federation, kind(federation))
+    assert other.history == plain.history
+    assert all(
+        torch.equal(a, b) for a, b in zip(plain.model.parameters(), other.model.parameters(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("algorithm", algorithms)
+def test_replies_that_are_not_kept_between_phases_give_the_same_bits(
+    algorithm: str, generator: torch.Generator
+) -> None:
+    federation = federation_of(generator)
+    keeping, forgetting = Wrapped(federation, algorithm), Wrapped(federation, algorithm, kept_bytes=0)
+    first, second = run(federation, keeping, algorithm), run(federation, forgetting, algorithm)
+    assert first.history == second.history
+
+
+@pytest.mark.parametrize("phase", ["statistics", "gradients"])
+def test_a_silo_lost_in_a_round_is_left_out_of_both_phases_and_comes_back(
+    phase: str, generator: torch.Generator
+) -> None:
+    federation = federation_of(generator)
+    losing = Losing(federation)
+    losing.phase = phase
+    result = run(federation, losing, min_silos=3)
+    assert [sorted(record["silos"]) for record in result.history] == [
+        list("abcde"),
+        list("acde"),
+        list("abcde"),
+    ]
+    asked = [(r.phase, "".join(r.silos)) for r in losing.requests if r.round == 2]
+    assert asked[-3:] == [("statistics", "acde"), ("gradients", "acde"), ("evaluate", "acde")]
+    final = [r for r in losing.requests if r.round == 2 and r.phase == "gradients"][-1]
+    assert final.variance is not None
+
+
+def test_a_round_without_one_silo_equals_a_federation_without_it(generator: torch.Generator) -> None:
+    federation = federation_of(generator)
+
+    class AlwaysLosing(Losing):
+        def change(self, request: Request, replies: Iterator[Reply]) -> Iterator[Reply]:
+            yield from (reply for reply in replies if reply.silo != "b")
+
+    left = Federation("f", [silo for silo in federation.silos if silo.name != "b"])
+    without = run(left, None)
+    lost = run(federation, AlwaysLosing(federation), min_silos=4)
+    assert all(
+        torch.equal(a, b) for a, b in zip(without.model.parameters(), lost.model.parameters(), strict=True)
+    )
+
+
+def test_too_few_silos_end_the_run_with_a_sentence(generator: torch.Generator) -> None:
+    federation = federation_of(generator)
+    with pytest.raises(SilosLostError, match="lost b and 4 of 5 silos are left, fewer than min_silos=5"):
+        run(federation, Losing(federation))
+
+
+def damaged(kind: str) -> type[Wrapped]:
+    class Damaged(Wrapped):
+        def change(self, request: Request, replies: Iterator[Reply]) -> Iterator[Reply]:
+            for reply in replies:
+                if reply.silo == "c" and request.phase == "gradients":
+                    gradient = reply.tensors["gradient"]
+                    if kind == "name":
+                        gradient["other"] = gradient.pop("1.weight")
+                    elif kind == "shape":
+                        gradient["1.weight"] = gradient["1.weight"][:1]
+                    elif kind == "dtype":
+                        gradient["1.weight"] = gradient["1.weight"].double()
+                    elif kind == "phase":
+                        reply.phase = "statistics"
+                    elif kind == "round":
+                        reply.round = 99
+                    elif kind == "stranger":
+                        reply.silo = "zoe"
+                    elif kind == "nan":
+                        gradient["1.weight"][0, 0] = float("nan")
+                    elif kind == "penalty":
+                        del reply.tensors["penalty"]
+                yield reply
+
+    return Damaged
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "sentence"),
+    [
+        ("name", ProtocolError, "silo 'c' sent gradient tensors"),
+        ("shape", ProtocolError, r"silo 'c' sent gradient '1.weight' as torch.float32 of shape \(1, 6\)"),
+        ("dtype", ProtocolError, "torch.float64"),
+        ("phase", ProtocolError, "answered phase 'statistics'"),
+        ("round", ProtocolError, "round 99"),
+        ("stranger", ProtocolError, "'zoe' answered without being asked"),
+        ("nan", NonFiniteError, "silo 'c' sent a NaN or infinite value for '1.weight'"),
+        ("penalty", ProtocolError, "silo 'c' sent kinds of tensors"),
+    ],
+)
+def test_a_damaged_reply_is_refused_and_the_silo_named(
+    kind: str, error: type[FedILCError], sentence: str, generator: torch.Generator
+) -> None:
+    federation = federation_of(generator)
+    with pytest.raises(error, match=sentence):
+        run(federation, damaged(kind)(federation))
+
+
+def test_statistics_of_another_shape_are_refused(generator: torch.Generator) -> None:
+    federation = federation_of(generator)
+
+    class Odd(Wrapped):
+        def change(self, request: Request, replies: Iterator[Reply]) -> Iterator[Reply]:
+            for reply in replies:
+                if request.phase == "statistics" and reply.silo == "d":
+                    reply.tensors["variance"] = {"C": torch.zeros(2)}
+                yield reply
+
+    with pytest.raises(ProtocolError, match="silo 'd' sent variance 'C'"):
+        run(federation, Odd(federation))
+
+
+def test_what_travels_is_what_the_algorithm_needs(generator: torch.Generator) -> None:
+    federation = federation_of(generator)
+    for name, entry in algorithms.items():
+        runtime = Wrapped(federation, name)
+        seen: dict[str, set[str]] = {}
+
+        def note(request: Request, replies: Iterator[Reply], seen: dict = seen) -> Iterator[Reply]:
+            for reply in replies:
+                seen.setdefault(request.phase, set()).update(reply.tensors)
+                yield reply
+
+        runtime.change = note
+        run(federation, runtime, name)
+        apart = entry.penalty and entry.inter == "geometric"
+        assert seen["gradients"] == ({"gradient", "penalty"} if apart else {"gradient"})
+        assert ("statistics" in seen) == bool(entry.penalty)
+
+
+def test_in_order_holds_back_only_what_is_early() -> None:
+    arrived = []
+
+    def replies() -> Iterator[Reply]:
+        for name in ("b", "a", "c"):
+            arrived.append(name)
+            yield Reply(name, "evaluate", 1)
+
+    ordered = in_order(replies(), ["a", "b", "c"])
+    assert next(ordered).silo == "a"
+    assert arrived == ["b", "a"]
+    assert [reply.silo for reply in ordered] == ["b", "c"]
+
+
+def test_evaluation_may_be_rarer_than_rounds(generator: torch.Generator) -> None:
+    result = train(federation_of(generator), mlp(), "fedsgd", rounds=7, learning_rate=0.01, evaluate_every=3)
+    measured = [record["round"] for record in result.history if "validation_loss" in record]
+    assert measured == [1, 3, 6, 7]
+
+
+def test_a_record_holds_means_silos_fairness_and_the_test() -> None:
+    result = train(color_digits(0), torch.nn.Sequential(torch.nn.Flatten(), mlp_for_digits()), "geometric",
+                   rounds=1, learning_rate=0.01)  # fmt: skip
+    record = result.history[0]
+    assert {"round", "train_loss", "validation_loss", "validation_accuracy", "test_loss", "test_accuracy",
+            "test_auroc", "test_auprc", "fairness", "silos", "sign_agreement", "zero_share"} <= set(
+        record
+    )  # fmt: skip
+    silo = record["silos"]["flip-0.15"]
+    assert silo["examples"] == 200
+    assert {"train_loss", "validation_loss", "validation_accuracy", "validation_auroc"} <= set(silo)
+
+
+def mlp_for_digits() -> torch.nn.Module:
+    return torch.nn.Linear(128, 1)

@@ -1,0 +1,142 @@
+"""The shape of the package: who may import whom, and what nobody may call."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fedilc
+
+ROOMS = ("data", "gradients", "aggregation", "federation", "evaluation", "report")
+ROOT = Path(fedilc.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+FORBIDDEN = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+
+
+def module_name(path: Path) -> str:
+    parts = ("fedilc", *path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in FILES}
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+
+
+def running(node: ast.AST) -> Iterator[ast.AST]:
+    """Every node below one that can run: not the bodies of `if TYPE_CHECKING`."""
+    for child in ast.iter_child_nodes(node):
+        if is_type_checking(child):
+            assert isinstance(child, ast.If)
+            for other in child.orelse:
+                yield from (other, *running(other))
+        else:
+            yield child
+            yield from running(child)
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(path: Path) -> set[str]:
+    """The names of all modules, and of what is taken from them, that a file imports when it runs."""
+    names = set()
+    for node in running(tree(path)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import; write it in full"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
+    return names
+
+
+def room(module: str) -> str | None:
+    parts = module.split(".")
+    return parts[1] if parts[0] == "fedilc" and len(parts) > 1 and parts[1] in ROOMS else None
+
+
+def reached(module: str) -> set[str]:
+    """The package's modules that this one imports, itself or through others."""
+    found: set[str] = set()
+    new = {module}
+    while new:
+        found |= new
+        new = {name for one in new for name in imported(MODULES[one]) if name in MODULES} - found
+    return found
+
+
+def test_every_room_is_there() -> None:
+    assert {room(module) for module in MODULES} - {None} == set(ROOMS)
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_a_room_never_imports_from_a_room_to_its_right(name: str) -> None:
+    right = set(ROOMS[ROOMS.index(name) + 1 :])
+    wrong = {
+        (module, other)
+        for module in MODULES
+        if room(module) == name
+        for other in imported(MODULES[module])
+        if room(other) in right
+    }
+    assert not wrong
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_nor_does_it_reach_one_through_modules_that_are_in_no_room(name: str) -> None:
+    right = set(ROOMS[ROOMS.index(name) + 1 :])
+    wrong = {
+        (module, other)
+        for module in MODULES
+        if room(module) == name
+        for other in reached(module)
+        if room(other) in right
+    }
+    assert not wrong
+
+
+@pytest.mark.parametrize("module", ["fedilc.seeds", "fedilc.errors", "fedilc.algorithms", "fedilc.config"])
+def test_what_every_room_may_use_loads_neither_torch_nor_a_room(module: str) -> None:
+    top = [node for node in tree(MODULES[module]).body if not is_type_checking(node)]
+    names = {alias.name for node in top if isinstance(node, ast.Import) for alias in node.names}
+    names |= {str(node.module) for node in top if isinstance(node, ast.ImportFrom)}
+    assert "torch" not in {name.split(".")[0] for name in names}
+    assert {room(name) for name in names} <= {None}
+
+
+@pytest.mark.parametrize("name", fedilc.__all__)
+def test_every_public_name_resolves(name: str) -> None:
+    assert getattr(fedilc, name) is not None
+    assert name in dir(fedilc)
+
+
+def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        _ = fedilc.trian
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if MODULES[name].name == "__init__.py"])
+def test_what_a_package_says_it_exports_it_has(module: str) -> None:
+    package = importlib.import_module(module)
+    missing = [name for name in getattr(package, "__all__", []) if not hasattr(package, name)]
+    assert not missing
+
+
+@pytest.mark.parametrize("path", FILES, ids=[module_name(path) for path in FILES])
+def test_no_file_unpickles_or_runs_text_as_code(path: Path) -> None:
+    nodes = list(ast.walk(tree(path)))
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            modules = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
+            assert FORBIDDEN.isdisjoint(name.split(".")[0] for name in modules)
+    calls = {ast.unparse(node.func): ast.unparse(node) for node in nodes if isinstance(node, ast.Call)}
+    assert calls.keys().isdisjoint({"eval", "exec", "compile", "__import__", "torch.load", "torch.jit.load"})
+    for name, call in calls.items():
+        assert not name.endswith(("np.load", "numpy.load")) or "allow_pickle=False" in call

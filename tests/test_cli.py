@@ -1,0 +1,443 @@
+"""The command as a user meets it: its files, its tables, and one sentence for each mistake."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedilc import __version__, algorithms
+from fedilc.cli import app, main
+from fedilc.config import shipped_experiments
+from fedilc.models import MODELS
+
+SMALL = ("--set", "model.hidden=[8]")
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def fedilc(*arguments: object) -> str:
+    """Run the command in this process; what it wrote on stdout."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "fedilc", *map(str, arguments)]
+
+
+def one_sentence(stderr: str) -> str:
+    """The contract of every refusal: one line on stderr, with the command's name in front."""
+    assert stderr.startswith("fedilc: ")
+    assert stderr.endswith("\n")
+    assert stderr.count("\n") == 1
+    assert "Traceback" not in stderr
+    return stderr.removeprefix("fedilc: ").strip()
+
+
+Refusal = Callable[..., str]
+
+
+@pytest.fixture
+def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refusal:
+    """Run the command in this process where it must refuse; its one sentence."""
+
+    def refuse(*arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", ["fedilc", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert stop.value.code == 2
+        return one_sentence(capsys.readouterr().err)
+
+    return refuse
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def records(folder: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run of three rounds that no test changes, and what it printed."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    return out, fedilc("run", "--rounds", 3, "--out", out, *SMALL)
+
+
+@pytest.fixture
+def copy(finished: tuple[Path, str], tmp_path: Path) -> Path:
+    """That run again, to be spoilt."""
+    return Path(shutil.copytree(finished[0], tmp_path / "run"))
+
+
+def test_a_run_ends_with_a_table_and_says_where_its_picture_and_folder_are(
+    finished: tuple[Path, str],
+) -> None:
+    out, printed = finished
+    for expected in ("color-digits · fishr-inter-geo", "oracle: ", "validation: ", "last: ", "OOD loss"):
+        assert expected in printed
+    assert f"picture: {out / 'loss.png'}" in printed
+    assert f"run folder: {out}" in printed
+
+
+def test_a_run_leaves_a_picture_a_record_for_each_round_and_a_checkpoint(finished: tuple[Path, str]) -> None:
+    out, _ = finished
+    assert (out / "loss.png").read_bytes().startswith(PNG)
+    assert [record["round"] for record in records(out)] == [1, 2, 3]
+    assert {path.name for path in out.iterdir()} == {
+        *("run.json", "history.jsonl", "timing.jsonl", "checkpoint.safetensors", "loss.png"),
+        *("best-validation.safetensors", "best-oracle.safetensors"),
+    }
+
+
+def test_the_settings_on_the_command_line_are_those_of_the_run(tmp_path: Path) -> None:
+    fedilc(
+        "run",
+        "-a",
+        "fedsgd",
+        "--rounds",
+        1,
+        "--seed",
+        5,
+        "--set",
+        "data.flips=[0.2]",
+        *SMALL,
+        "--out",
+        tmp_path,
+    )
+    settings = json.loads((tmp_path / "run.json").read_text())
+    assert (settings["algorithm"], settings["rounds"], settings["seed"]) == ("fedsgd", 1, 5)
+    assert settings["silos"] == {"flip-0.20": 1000}
+    assert settings["model"] == {"name": "mlp", "hidden": [8]}
+
+
+REPEATABLE = ("history.jsonl", "checkpoint.safetensors", "best-validation.safetensors", "run.json")
+
+
+def test_the_same_command_twice_writes_the_same_bytes(finished: tuple[Path, str], tmp_path: Path) -> None:
+    fedilc("run", "--rounds", 3, "--out", tmp_path, *SMALL)
+    for name in REPEATABLE:
+        assert (tmp_path / name).read_bytes() == (finished[0] / name).read_bytes(), name
+
+
+def test_another_seed_writes_other_bytes(finished: tuple[Path, str], tmp_path: Path) -> None:
+    fedilc("run", "--rounds", 3, "--seed", 1, "--out", tmp_path, *SMALL)
+    assert (tmp_path / "history.jsonl").read_bytes() != (finished[0] / "history.jsonl").read_bytes()
+
+
+def test_a_resumed_run_equals_one_longer_run_to_the_byte(copy: Path, tmp_path: Path) -> None:
+    printed = fedilc("run", "--rounds", 7, "--out", copy, "--resume", *SMALL)
+    fedilc("run", "--rounds", 7, "--out", tmp_path / "straight", *SMALL)
+    assert "going on after round 3" in printed
+    for name in REPEATABLE:
+        assert (copy / name).read_bytes() == (tmp_path / "straight" / name).read_bytes(), name
+
+
+def test_resuming_a_run_that_has_done_its_rounds_shows_it_again(copy: Path) -> None:
+    before = {name: (copy / name).read_bytes() for name in REPEATABLE}
+    assert "last: last round" in fedilc("run", "--rounds", 3, "--out", copy, "--resume", *SMALL)
+    assert {name: (copy / name).read_bytes() for name in REPEATABLE} == before
+
+
+def test_without_out_each_run_has_a_new_folder_and_resume_takes_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    brief = ("run", "-a", "fedsgd", *SMALL)
+    fedilc(*brief, "--rounds", 1)
+    fedilc(*brief, "--rounds", 1)
+    fedilc(*brief, "--rounds", 2, "--resume")
+    done = {path.name: len(records(path)) for path in Path("runs/color-digits").iterdir()}
+    assert done == {"fedsgd-seed0": 1, "fedsgd-seed0-2": 2}
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    out = tmp_path_factory.mktemp("compared") / "all"
+    return out, fedilc("run", "--algorithm", "all", "--rounds", 2, "--out", out, *SMALL)
+
+
+def table_rows(printed: str, caption: str) -> list[str]:
+    """The first cells of the table under a caption."""
+    _, _, below = printed.partition(caption)
+    body, _, _ = below.partition("└")
+    return [line.split("│")[1].strip() for line in body.splitlines() if line.startswith("│")]
+
+
+@pytest.mark.parametrize("criterion", ["oracle", "validation", "last"])
+def test_all_compares_every_algorithm_in_one_table(compared: tuple[Path, str], criterion: str) -> None:
+    assert table_rows(compared[1], f"round chosen by {criterion}") == list(algorithms)
+
+
+def test_all_leaves_one_picture_and_a_run_folder_for_each_algorithm(compared: tuple[Path, str]) -> None:
+    out, _ = compared
+    assert [path.relative_to(out) for path in out.rglob("*.png")] == [Path("loss.png")]
+    assert {path.name: len(records(path)) for path in out.iterdir() if path.is_dir()} == dict.fromkeys(
+        algorithms, 2
+    )
+
+
+def test_all_can_be_resumed_where_some_algorithms_have_not_begun(
+    compared: tuple[Path, str], tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(compared[0], tmp_path / "all"))
+    shutil.rmtree(out / "geometric")
+    printed = fedilc("run", "--algorithm", "all", "--rounds", 2, "--out", out, "--resume", *SMALL)
+    assert table_rows(printed, "round chosen by last") == list(algorithms)
+    for name in algorithms:
+        history = (out / name / "history.jsonl").read_bytes()
+        assert history == (compared[0] / name / "history.jsonl").read_bytes()
+
+
+def test_report_compares_the_run_folders_it_finds(
+    finished: tuple[Path, str], compared: tuple[Path, str], tmp_path: Path
+) -> None:
+    printed = fedilc("report", finished[0], compared[0], "--out", tmp_path / "report.png")
+    assert table_rows(printed, "round chosen by validation") == ["run", *sorted(algorithms)]
+    assert (tmp_path / "report.png").read_bytes().startswith(PNG)
+    assert f"picture: {tmp_path / 'report.png'}" in printed
+
+
+def test_report_tells_runs_of_one_name_apart_by_their_folders(
+    finished: tuple[Path, str], copy: Path, tmp_path: Path
+) -> None:
+    printed = fedilc("report", finished[0], copy, "--out", tmp_path / "report.png")
+    assert len(set(table_rows(printed, "round chosen by last"))) == 2
+
+
+def test_report_leaves_out_a_run_without_a_completed_round(
+    finished: tuple[Path, str], copy: Path, tmp_path: Path
+) -> None:
+    (copy / "history.jsonl").unlink()
+    printed = fedilc("report", finished[0], copy, "--out", tmp_path / "report.png")
+    assert len(table_rows(printed, "round chosen by last")) == 1
+
+
+def test_report_refuses_where_there_is_no_run(tmp_path: Path, refusal: Refusal) -> None:
+    assert "a run folder holds run.json" in refusal("report", tmp_path)
+
+
+def test_report_refuses_where_no_run_has_completed_a_round(copy: Path, refusal: Refusal) -> None:
+    (copy / "history.jsonl").unlink()
+    assert "has completed a round" in refusal("report", copy)
+
+
+def test_list_names_every_algorithm_experiment_and_model_with_its_summary() -> None:
+    lines = [line.split(maxsplit=1) for line in fedilc("list").splitlines()]
+    described = {line[0] for line in lines if len(line) == 2}
+    assert described == {*algorithms, *shipped_experiments(), *MODELS}
+
+
+def test_version_is_the_packages_version() -> None:
+    assert fedilc("--version") == f"fedilc {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["run"], ["report"], ["list"]], ids=["fedilc", "run", "report", "list"]
+)
+def test_every_command_explains_itself(words: list[str]) -> None:
+    assert "Usage: " in fedilc(*words, "--help")
+
+
+def test_help_comes_without_loading_torch() -> None:
+    code = (
+        "import sys\n"
+        "from fedilc.cli import main\n"
+        "sys.argv = ['fedilc', '--help']\n"
+        "try:\n    main()\n"
+        "finally:\n    heavy = {'torch', 'numpy', 'polars', 'matplotlib'} & set(sys.modules)\n"
+        "    print('loaded:', sorted(heavy))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("loaded: []\n")
+
+
+GOOD = "age,dose,label\n" + "".join(f"{row},{row / 2},{row % 2}\n" for row in range(20))
+
+
+def experiment(folder: Path, second: str, third: str = "loss = 'binary'") -> Path:
+    """An experiment of two CSV silos, of which the first is good."""
+    folder.joinpath("a.csv").write_text(GOOD)
+    folder.joinpath("b.csv").write_text(second)
+    path = folder / "mine.toml"
+    lines = ["rounds = 1", "learning_rate = 0.1", "[data]", "source = 'files'", "silos = '[ab].csv'", third]
+    path.write_text("\n".join([*lines, "[model]", "hidden = [4]"]))
+    return path
+
+
+def test_an_experiment_of_ones_own_files_runs(tmp_path: Path) -> None:
+    printed = fedilc("run", experiment(tmp_path, GOOD), "--out", tmp_path / "run")
+    assert "mine · fishr-inter-geo" in printed
+    assert "OOD" not in printed
+    assert len(records(tmp_path / "run")) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["-a", "fedsdg"], "algorithm 'fedsdg' is unknown; did you mean 'fedsgd'?"),
+        (["color-digit"], "experiment 'color-digit' is unknown; did you mean 'color-digits'?"),
+        (["gone.toml"], "gone.toml cannot be read: No such file or directory"),
+        (["--set", "learning_rat=1"], "the key 'learning_rat' is unknown; did you mean 'learning_rate'?"),
+        (["--set", "learning_rate"], "--set 'learning_rate' is not of the form key=value"),
+        (["--set", "model.name=mpl"], "model 'mpl' is unknown; did you mean 'mlp'?"),
+        (["--set", "device=abacus"], "device 'abacus' cannot be used here"),
+        (["--set", "classifier=head"], "the model has no linear layer 'head'"),
+        (["--rounds", "0"], "rounds=0 is not valid: input should be greater than or equal to 1"),
+    ],
+)
+def test_a_mistake_in_the_command_is_one_sentence(
+    tmp_path: Path, refusal: Refusal, arguments: list[str], sentence: str
+) -> None:
+    assert refusal("run", *arguments, "--out", tmp_path / "run").startswith(sentence)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("silo", "more", "sentence"),
+    [
+        (GOOD.replace("5,2.5", "5,NaN"), "", "NaN"),
+        (GOOD.replace("5,2.5", "5,"), "", "column 'dose' has 1 empty cells; fill or drop them"),
+        (GOOD.replace("dose", "size"), "", "b and a differ in columns dose, size"),
+        (GOOD.replace("2.5,1", "2.5,3"), "", "silo 'b': y holds the label 3; labels must be 0 or 1"),
+        (GOOD.replace("2.5,1", "2.5,-3"), "loss = 'multiclass'", "silo 'b': y holds the label -3"),
+        (GOOD.replace("label", "outcome"), "", "b.csv has no label column 'label'"),
+        (GOOD.replace("2.5", "much"), "", "b.csv: column 'dose' holds String, not numbers"),
+        (GOOD, "test = 'far.csv'", "far.csv does not exist"),
+    ],
+    ids=["nan", "empty cell", "columns", "binary label", "class number", "no label", "text", "no test file"],
+)
+def test_a_silo_that_cannot_be_used_is_one_sentence(
+    tmp_path: Path, refusal: Refusal, silo: str, more: str, sentence: str
+) -> None:
+    path = experiment(tmp_path, silo, more)
+    assert sentence in refusal("run", path, "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_class_only_the_test_set_has_is_one_sentence(tmp_path: Path, refusal: Refusal) -> None:
+    (tmp_path / "far.csv").write_text(GOOD.replace("2.5,1", "2.5,7"))
+    path = experiment(tmp_path, GOOD, "loss = 'multiclass'\ntest = 'far.csv'")
+    said = refusal("run", path, "--out", tmp_path / "run")
+    assert said.startswith("the test set has the label 7, but the model has 2 logits")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "already holds a run; continue it with --resume"),
+        (["--resume", "--rounds", "2"], "has already done 3 rounds, more than rounds=2"),
+        (["--resume", "--seed", "1"], "belongs to another configuration: seed was 0 there and is 1 here"),
+        (["--resume", "-a", "fedsgd"], "belongs to another configuration: algorithm was 'fishr-inter-geo'"),
+        (["--resume", "--set", "data.test_flip=0.5"], "belongs to another configuration: data was"),
+    ],
+    ids=["no resume", "rounds", "seed", "algorithm", "data"],
+)
+def test_a_folder_of_another_run_is_refused_and_left_as_it_was(
+    copy: Path, refusal: Refusal, arguments: list[str], sentence: str
+) -> None:
+    before = contents(copy)
+    assert sentence in refusal("run", "--rounds", 3, "--out", copy, *SMALL, *arguments)
+    assert contents(copy) == before
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil"),
+    [
+        ("run.json", cut),
+        ("checkpoint.safetensors", lambda path: path.write_bytes(b"")),
+        ("checkpoint.safetensors", lambda path: path.write_bytes(path.read_bytes()[::-1])),
+        ("history.jsonl", lambda path: path.write_text(path.read_text().replace('"round"', "round", 1))),
+        ("history.jsonl", cut),
+    ],
+    ids=["cut settings", "empty checkpoint", "reversed checkpoint", "broken history", "short history"],
+)
+def test_a_damaged_folder_is_refused_and_left_as_it_was(
+    copy: Path, refusal: Refusal, name: str, spoil: Callable[[Path], object]
+) -> None:
+    spoil(copy / name)
+    before = contents(copy)
+    assert f"{name} " in refusal("run", "--rounds", 9, "--out", copy, "--resume", *SMALL)
+    assert contents(copy) == before
+
+
+def test_resume_needs_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Refusal) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "holds no run (there is no run.json)" in refusal("run", "--resume", "--out", tmp_path / "none")
+    assert refusal("run", "--resume").startswith("there is no run to resume at runs/color-digits/")
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path, refusal: Refusal) -> None:
+    (tmp_path / "file").write_text("")
+    assert "cannot be written: " in refusal("run", "--rounds", 1, "--out", tmp_path / "file" / "run")
+
+
+def refused_by_the_real_command(*arguments: object) -> str:
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    return one_sentence(done.stderr)
+
+
+def test_the_real_command_refuses_an_unknown_algorithm_in_one_sentence() -> None:
+    said = refused_by_the_real_command("run", "--algorithm", "fedsdg")
+    assert said == "algorithm 'fedsdg' is unknown; did you mean 'fedsgd'?"
+
+
+def test_the_real_command_refuses_an_empty_silo_in_one_sentence(tmp_path: Path) -> None:
+    said = refused_by_the_real_command("run", experiment(tmp_path, ""), "--out", tmp_path / "run")
+    assert str(tmp_path / "b.csv") in said
+    assert "empty" in said
+
+
+def test_the_real_command_refuses_a_truncated_checkpoint_and_leaves_the_folder_as_it_was(copy: Path) -> None:
+    cut(copy / "checkpoint.safetensors")
+    before = contents(copy)
+    said = refused_by_the_real_command("run", "--rounds", 9, "--out", copy, "--resume", *SMALL)
+    assert said.startswith(f"{copy / 'checkpoint.safetensors'} is damaged or not a FedILC checkpoint")
+    assert contents(copy) == before
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run in the middle of its rounds."""
+    started = subprocess.Popen(
+        command("run", "-a", "fedsgd", "--rounds", 10**6, "--out", tmp_path / "run", *SMALL),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        while not (tmp_path / "run" / "checkpoint.safetensors").exists():
+            assert started.poll() is None
+            time.sleep(0.05)
+        yield started
+    finally:
+        started.kill()
+        started.communicate()
+
+
+def test_ctrl_c_says_in_one_sentence_how_to_go_on_and_that_works(
+    endless: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    endless.send_signal(signal.SIGINT)
+    _, stderr = endless.communicate(timeout=60)
+    done = len(records(tmp_path / "run"))
+    assert endless.returncode == 130
+    assert one_sentence(stderr) == f"stopped after round {done}; the same command with --resume goes on"
+    fedilc("run", "-a", "fedsgd", "--rounds", done + 1, "--out", tmp_path / "run", "--resume", *SMALL)
+    assert [record["round"] for record in records(tmp_path / "run")] == list(range(1, done + 2))
