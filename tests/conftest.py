@@ -18,3 +18,9 @@ settings.load_profile("fedilc")
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(20221)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    """Tests run side by side; threads of small tensors would only wait for each other."""
+    torch.set_num_threads(1)

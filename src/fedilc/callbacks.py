@@ -8,8 +8,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fedilc.errors import ConfigError
-from fedilc.evaluation import select
+from fedilc.errors import ConfigError, nearest
+from fedilc.evaluation import CRITERIA, select
 from fedilc.federation import Record
 from fedilc.federation.checkpoint import read_tensors, write_tensors
 
@@ -79,6 +79,8 @@ class KeepBest(Callback):
     """Keep the weights of the round a criterion would choose, in memory and in the run folder."""
 
     def __init__(self, criterion: str = "validation") -> None:
+        if criterion not in CRITERIA:
+            raise ConfigError(f"criterion {criterion!r} is unknown{nearest(criterion, CRITERIA)}")
         self.criterion = criterion
         self.round: int | None = None
         self.weights: dict[str, Tensor] = {}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
 from fedilc import __version__
-from fedilc.errors import ConfigError, FedILCError
+from fedilc.errors import ConfigError, FedILCError, FedILCWarning
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,18 +28,42 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command; a user's mistake is one sentence and exit code 2, Ctrl-C is 130."""
+    warnings.showwarning = _say_warning
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
     except FedILCError as error:
-        _say_error(str(error))
+        _say(str(error))
         sys.exit(2)
-    except KeyboardInterrupt:
-        _say_error("interrupted")
+    except (KeyboardInterrupt, typer.Abort):
+        _say("interrupted")
         sys.exit(130)
+    except Exception as error:
+        # typer's usage errors; where their base class lives depends on typer's version.
+        if not hasattr(error, "format_message"):
+            raise
+        _say(f"{error.format_message()} (fedilc {' '.join(sys.argv[1:2])} --help tells more)")
+        sys.exit(2)
 
 
-def _say_error(sentence: str) -> None:
-    sys.stderr.write(f"fedilc: {sentence}\n")
+def _say(sentence: str) -> None:
+    sys.stderr.write(f"fedilc: {' '.join(sentence.split())}\n")
+
+
+_show_other_warning = warnings.showwarning
+
+
+def _say_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    if issubclass(category, FedILCWarning):
+        _say(f"note: {message}")
+    else:
+        _show_other_warning(message, category, filename, lineno, file, line)
 
 
 def _console() -> Console:
@@ -137,7 +162,7 @@ def _train(
     except KeyboardInterrupt:
         bar.close()
         done = len(RunFolder(out).history())
-        sys.stderr.write(f"fedilc: stopped after round {done}; the same command with --resume goes on\n")
+        _say(f"stopped after round {done}; the same command with --resume goes on")
         raise typer.Exit(130) from None
     finally:
         bar.close()
@@ -153,12 +178,12 @@ def _show(console: Console, title: str, histories: dict[str, list[Record]], targ
     picture = target / "loss.png"
     if len(histories) == 1:
         (name, history), *_ = histories.items()
-        console.print(run_table(f"{title} · {name}", history))
         loss_picture(picture, f"{title} · {name}", history)
+        console.print(run_table(f"{title} · {name}", history))
     else:
-        console.print(comparison_table(title, histories))
         comparison_picture(picture, title, histories)
-    console.print(f"picture: {picture}\nrun folder: {target}", soft_wrap=True)
+        console.print(comparison_table(title, histories))
+    console.print(f"picture: {picture}\nrun folder: {target}", soft_wrap=True, markup=False)
 
 
 @app.command()
@@ -182,9 +207,9 @@ def report(
     if not histories:
         raise ConfigError("none of these runs has completed a round yet")
     console = _console()
-    console.print(comparison_table("runs", histories, first="run"))
     comparison_picture(out, "runs", histories)
-    console.print(f"picture: {out}", soft_wrap=True)
+    console.print(comparison_table("runs", histories, first="run"))
+    console.print(f"picture: {out}", soft_wrap=True, markup=False)
 
 
 def _label(place: Path, places: list[Path]) -> str:

@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator
 
 from fedilc.algorithms import find_algorithm
 from fedilc.errors import ConfigError, nearest
@@ -67,11 +67,19 @@ class Files(Section):
     """One's own silos, a file each."""
 
     source: Literal["files"] = "files"
-    silos: str | dict[str, str] = Field(description="a pattern like 'silos/*.csv', or name = file")
+    silos: dict[str, str] | str = Field(description="a pattern like 'silos/*.csv', or name = file")
     label: str = Field("label", description="the column that holds the label")
     test: str | None = None
     loss: Literal["binary", "multiclass"] = "binary"
     validation_share: float = Field(0.3, ge=0, lt=1)
+
+    @field_validator("silos", mode="before")
+    @classmethod
+    def _pattern_or_table(cls, value: object) -> object:
+        files = list(value.values()) if isinstance(value, dict) else [value]
+        if not all(isinstance(file, str) and file for file in files):
+            raise ValueError("give a pattern like 'silos/*.csv', or a table of name = \"file\"")
+        return value
 
     def build(self, seed: int, folder: Path) -> Federation:
         """The federation, from files given relative to the experiment's own folder."""
@@ -89,7 +97,7 @@ class Network(Section):
     """A built-in network and its sizes."""
 
     name: str = "mlp"
-    hidden: list[int] | None = None
+    hidden: list[PositiveInt] | None = None
 
     def build(self, federation: Federation, seed: int) -> nn.Module:
         """The network for a federation's inputs and labels, its weights drawn from `seed`."""
@@ -127,10 +135,13 @@ def validated(kind: type[SectionType], values: Mapping[str, Any], where: str = "
     Traceback (most recent call last):
     fedilc.errors.ConfigError: rounds=0 is not valid: input should be greater than or equal to 1
     """
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{where}={values!r} is not a section; set its keys, as in {where}.name=...")
     try:
         return kind.model_validate(dict(values))
     except ValidationError as error:
-        first = error.errors()[0]
+        found = error.errors()
+        first = next((e for e in found if e["type"] == "extra_forbidden"), found[0])
         key = ".".join([*([where] if where else []), *(str(part) for part in first["loc"])])
         if first["type"] == "extra_forbidden":
             short = str(first["loc"][-1])
@@ -138,7 +149,8 @@ def validated(kind: type[SectionType], values: Mapping[str, Any], where: str = "
             raise ConfigError(f"the key {key!r} is unknown{hint}") from error
         if first["type"] == "missing":
             raise ConfigError(f"the key {key!r} is missing; add it") from error
-        message = first["msg"][0].lower() + first["msg"][1:]
+        message = first["msg"].removeprefix("Value error, ")
+        message = message[0].lower() + message[1:]
         raise ConfigError(f"{key}={first['input']!r} is not valid: {message}") from error
 
 
@@ -148,7 +160,9 @@ def parse_experiment(values: Mapping[str, Any]) -> Experiment:
     data = values.pop("data", None)
     if not isinstance(data, Mapping):
         raise ConfigError("the experiment has no [data] section; add one with source = ...")
-    source = str(data.get("source"))
+    if "source" not in data:
+        raise ConfigError(f"the key 'data.source' is missing{nearest('', SOURCES)}")
+    source = str(data["source"])
     if source not in SOURCES:
         raise ConfigError(f"data.source={source!r} is unknown{nearest(source, SOURCES)}")
     values["data"] = validated(SOURCES[source], data, "data")

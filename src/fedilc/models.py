@@ -97,8 +97,12 @@ def build_model(name: str, inputs: Sequence[int], outputs: int, seed: int, **siz
     generator = torch_generator(seed, "model")
     try:
         return MODELS[name].build(inputs, outputs, generator, **sizes)
-    except TypeError as error:
-        raise ConfigError(f"model {name!r} cannot be built with {sizes}: {error}") from error
+    except (TypeError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"model {name!r} cannot be built for inputs of shape {tuple(inputs)} with {sizes or 'no sizes'}: "
+            f"{reason}"
+        ) from error
 
 
 def find_classifier(model: nn.Module, name: str | None = None) -> tuple[str, nn.Linear]:

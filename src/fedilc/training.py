@@ -140,28 +140,10 @@ class _Training:
         self.bench = Workbench(self.model, self.loss, options.classifier)
         self._check_output()
         self.runtime = runtime or LocalRuntime(federation, self.model, task, self._measure)
-        self.server = self._server()
-
-    def _server(self) -> Server:
-        options = self.options
-        names = getattr(self.runtime, "silos", None) or [s.name for s in self.federation.silos]
-        schedule = Schedule(options.penalty, options.penalty_anneal_rounds, options.penalty_start)
-        return Server(
-            model=self.model,
-            optimizer=torch.optim.Adam(
-                list(self.bench.parameters.values()),
-                lr=options.learning_rate,
-                weight_decay=options.weight_decay,
-            ),
-            runtime=self.runtime,
-            silos=tuple(names),
-            inter=_aggregator(options, self.algorithm.inter),
-            schedule=schedule if self.algorithm.two_phase else None,
-            adds_up_in_silo=self.algorithm.adds_up_in_silo,
-            reduction=options.fishr_reduction,
-            min_silos=options.min_silos,
-            test=self._test if self.federation.x_test is not None else None,
-        )
+        names = getattr(self.runtime, "silos", None) or [silo.name for silo in federation.silos]
+        self.server = make_server(self.model, self.runtime, names, self.algorithm, options)
+        if federation.x_test is not None:
+            self.server.test = self._test
 
     def _check_output(self) -> None:
         """Try the model on one example, so that a wrong shape is said before the first round."""
@@ -285,6 +267,25 @@ def make_task(algorithm: Algorithm, loss: LossName, options: Options) -> Task:
     )
 
 
+def make_server(
+    model: nn.Module, runtime: Runtime, silos: Sequence[str], algorithm: Algorithm, options: Options
+) -> Server:
+    """A server that trains `model` itself, with these settings, over a runtime."""
+    schedule = Schedule(options.penalty, options.penalty_anneal_rounds, options.penalty_start)
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return Server(
+        model=model,
+        optimizer=torch.optim.Adam(trainable, lr=options.learning_rate, weight_decay=options.weight_decay),
+        runtime=runtime,
+        silos=tuple(silos),
+        inter=_aggregator(options, algorithm.inter),
+        schedule=schedule if algorithm.two_phase else None,
+        adds_up_in_silo=algorithm.adds_up_in_silo,
+        reduction=options.fishr_reduction,
+        min_silos=options.min_silos,
+    )
+
+
 def _aggregator(options: Options, choice: str | Aggregator) -> Aggregator:
     given = {"zeros": options.zeros, "agreement": options.agreement}
     return build_aggregator(choice, **{k: value for k, value in given.items() if value is not None})
@@ -299,7 +300,7 @@ def _device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"device {name!r} cannot be used here: {reason}") from error

@@ -59,13 +59,16 @@ def color_digits(
     images = (bundle.images[order] / 16).astype(np.float32)
     digits = bundle.target[order].astype(np.int64)
     train, validation = slice(0, 1000), slice(1000, 1397)
+    names = [f"flip-{flip:.2f}" for flip in flips]
+    if len(set(names)) < len(names):
+        names = [f"silo-{number}-{name}" for number, name in enumerate(names, 1)]
     silos = []
     for number, flip in enumerate(flips):
         random = numpy_generator(seed, "color-digits", number, "colour")
         dealt = slice(number, None, len(flips))
         x, y = colour(images[train][dealt], digits[train][dealt], flip, random)
         x_val, y_val = colour(images[validation][dealt], digits[validation][dealt], flip, random)
-        silos.append(Silo(f"flip-{flip:.2f}", x, y, x_val, y_val))
+        silos.append(Silo(names[number], x, y, x_val, y_val))
     random = numpy_generator(seed, "color-digits", "test", "colour")
     x_test, y_test = colour(images[1397:], digits[1397:], test_flip, random, test_label_flip)
     return Federation("color-digits", silos, x_test, y_test, loss="binary")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
 
 import numpy as np
@@ -36,17 +38,21 @@ def read_table(path: Path, label: str) -> Table:
     if path.suffix not in (".csv", ".parquet"):
         raise DataError(f"{path} is not a .csv, .parquet or .npz file")
     try:
-        frame = pl.read_csv(path) if path.suffix == ".csv" else pl.read_parquet(path)
+        csv = path.suffix == ".csv"
+        frame = pl.read_csv(path, infer_schema_length=None) if csv else pl.read_parquet(path)
     except (pl.exceptions.PolarsError, OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
     if label not in frame.columns:
         raise DataError(f"{path} has no label column {label!r}{nearest(label, frame.columns)}")
+    if frame.is_empty() or len(frame.columns) < 2:
+        missing = "example" if frame.is_empty() else f"column beside {label!r}"
+        raise DataError(f"{path} is empty: it holds no {missing}; leave it out or give it data")
     for column in frame.columns:
         _check_column(path, frame[column])
     inputs = frame.drop(label)
     return Table(
-        inputs.cast(pl.Float32).to_numpy().astype(np.float32),
-        frame[label].cast(pl.Float32).to_numpy(),
+        np.array(inputs.cast(pl.Float32).to_numpy(), dtype=np.float32),
+        np.array(frame[label].cast(pl.Float32).to_numpy()),
         tuple(inputs.columns),
     )
 
@@ -60,6 +66,12 @@ def _check_column(path: Path, column: pl.Series) -> None:
         raise DataError(
             f"{path}: column {column.name!r} has {column.null_count()} empty cells; fill or drop them"
         )
+    wrong = column.cast(pl.Float64).is_finite().not_().arg_true()
+    if len(wrong):
+        raise DataError(
+            f"{path}: column {column.name!r} holds a NaN or an infinity (first in row {wrong[0] + 1}); "
+            "remove or fill such values"
+        )
 
 
 def _read_npz(path: Path, label: str) -> Table:
@@ -69,9 +81,14 @@ def _read_npz(path: Path, label: str) -> Table:
             target = label if label in names else "y"
             if "x" not in names or target not in names:
                 raise DataError(f"{path} must hold the arrays 'x' and {label!r}; it holds {names}")
-            return Table(arrays["x"].astype(np.float32), arrays[target])
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+            x, y = arrays["x"].astype(np.float32), arrays[target]
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} cannot be read: it is damaged, or no NPZ file of numbers") from error
+    if y.ndim != 1 or len(x) != len(y):
+        raise DataError(
+            f"{path}: {target!r} has shape {y.shape} but 'x' has {len(x)} examples; give one label an example"
+        )
+    return Table(x, y)
 
 
 def split(table: Table, share: float, random: np.random.Generator) -> tuple[Table, Table]:
@@ -94,13 +111,8 @@ def federation_from_files(
     folder: Path,
 ) -> Federation:
     """A federation of files; paths and patterns are relative to `folder`."""
-    if isinstance(silos, str):
-        paths = {path.stem: path for path in sorted(folder.glob(silos))}
-        if not paths:
-            raise DataError(f"no file matches {silos!r} in {folder}; correct data.silos")
-    else:
-        paths = {name: folder / path for name, path in silos.items()}
-    tables = {name: read_table(path, label) for name, path in paths.items()}
+    paths = _matching(silos, folder) if isinstance(silos, str) else silos
+    tables = {name: read_table(folder / path, label) for name, path in paths.items()}
     outside = read_table(folder / test, label) if test else None
     first = next(iter(tables))
     for name, table in [*tables.items(), *([("the test set", outside)] if outside else [])]:
@@ -113,6 +125,18 @@ def federation_from_files(
     if outside is None:
         return Federation(folder.name or "files", members, loss=loss)
     return Federation(folder.name or "files", members, outside.x, outside.y, loss=loss)
+
+
+def _matching(pattern: str, folder: Path) -> dict[str, str]:
+    """The files of a pattern by their shortest names that differ."""
+    found = [Path(path) for path in sorted(glob(pattern, root_dir=folder, recursive=True))]  # noqa: PTH207
+    found = [path for path in found if (folder / path).is_file()]
+    if not found:
+        raise DataError(f"no file matches {pattern!r} in {folder}; correct data.silos")
+    for names in ([p.stem for p in found], [str(p.with_suffix("")) for p in found], [str(p) for p in found]):
+        if len(set(names)) == len(names):
+            break
+    return dict(zip(names, map(str, found), strict=True))
 
 
 def _same_columns(name: str, table: Table, first: str, reference: Table) -> None:

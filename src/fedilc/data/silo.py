@@ -136,11 +136,12 @@ def _tensor(values: Any, where: str, part: str) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"{where}: {part} cannot be made into a tensor ({error})") from error
     if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-        row = int((~torch.isfinite(tensor)).flatten(1).any(1).nonzero()[0]) if tensor.dim() > 1 else 0
+        wrong = ~torch.isfinite(tensor)
+        row = int(wrong.reshape(len(tensor), -1).any(1).nonzero()[0]) if tensor.dim() else 0
         raise DataError(
             f"{where}: {part} holds a NaN or an infinity (first in example {row}); remove or fill such values"
         )
-    return tensor.detach()
+    return tensor.detach().long() if tensor.dtype == torch.bool else tensor.detach()
 
 
 def _pair(x: Any, y: Any, where: str, x_part: str, y_part: str) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score
 from torch import Tensor
@@ -30,7 +31,7 @@ def measure(loss: Loss, logits: Tensor, y: Tensor) -> dict[str, float | None]:
     else:
         right = logits.argmax(1) == y
         targets = y.unsqueeze(1) == y.unique().unsqueeze(0)
-        logits = logits.softmax(1)[:, y.unique()]
+        logits = _log_odds(logits.double())[:, y.unique()]
     auroc, auprc = _areas(targets.cpu().numpy(), logits.double().cpu().numpy())
     return {
         "loss": mean if math.isfinite(mean := float(values.mean())) else None,
@@ -39,6 +40,13 @@ def measure(loss: Loss, logits: Tensor, y: Tensor) -> dict[str, float | None]:
         "auprc": auprc,
         "examples": len(y),
     }
+
+
+def _log_odds(logits: Tensor) -> Tensor:
+    """Each class against all others; ranks as its probability does, and never saturates."""
+    columns = range(logits.shape[1])
+    others = [logits[:, [k for k in columns if k != c]].logsumexp(1) for c in columns]
+    return logits - torch.stack(others, 1)
 
 
 def _areas(targets: NDArray[np.bool_], scores: NDArray[np.float64]) -> tuple[float | None, float | None]:

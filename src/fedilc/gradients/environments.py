@@ -27,11 +27,21 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Layout:
-    """An order of the examples, the chunks in that order, and how many environments they make."""
+    """An order of the examples, the chunks in that order, and how many environments they make.
+
+    `weights` are of the examples in a mean over environments, where they are not all the same.
+    """
 
     order: Tensor | None
     chunks: list[Chunk]
     environments: int
+    weights: Tensor | None = None
+
+    def mean(self, chunk: Chunk, losses: Tensor) -> Tensor:
+        """The chunk's part of the mean over environments of their mean losses."""
+        if self.weights is None:
+            return losses.sum() / (self.environments * chunk.size)
+        return (losses * self.weights[chunk.start : chunk.stop].to(losses)).sum()
 
     def rows(self, chunk: Chunk, x: Tensor) -> Tensor:
         """The examples of a chunk."""
@@ -62,6 +72,28 @@ def lay_out(
         generator = torch_generator(seed, round_, silo, "environments")
         order = torch.randperm(examples, generator=generator)
     return Layout(order, chunks, full + bool(rest))
+
+
+def lay_out_mean(
+    examples: int, environment_size: int | None, most: int, seed: int, round_: int, silo: str
+) -> Layout:
+    """The mean over the environments of `lay_out` as one weighted sum over examples, in their own order.
+
+    An example counts 1/(environments * size of its environment), so only the members of a smaller
+    last environment count differently.
+
+    >>> lay_out_mean(3, 2, most=100, seed=0, round_=1, silo="a").weights.sort().values
+    tensor([0.2500, 0.2500, 0.5000], dtype=torch.float64)
+    """
+    votes = lay_out(examples, environment_size, most, seed, round_, silo)
+    whole = lay_out(examples, None, most, seed, round_, silo)
+    last = votes.chunks[-1].size
+    if votes.order is None or examples % votes.environments == 0:
+        return whole
+    size = (examples - last) // (votes.environments - 1)
+    weights = torch.full((examples,), 1 / (votes.environments * size), dtype=torch.float64)
+    weights[votes.order[examples - last :]] = 1 / (votes.environments * last)
+    return Layout(None, whole.chunks, 1, weights)
 
 
 def _cut(start: int, stop: int, size: int, most: int) -> Iterator[Chunk]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedilc.data import Silo
-from fedilc.gradients.environments import Chunk, Layout, lay_out
+from fedilc.gradients.environments import Chunk, Layout, lay_out, lay_out_mean
 from fedilc.gradients.forward import (
     CHUNK_BYTES,
     Pass,
@@ -188,8 +188,8 @@ class SiloComputation:
             if vector is not None:
                 assert self._moments is not None, "variance() comes before a product with it"
                 form = vector_jacobian_form(self.bench.moments(chunk), self._moments, vector)
-            objective = losses.sum() / (layout.environments * cut.size)
             if gradient is not None:
+                objective = layout.mean(cut, losses)
                 if form is not None and scale is not None:
                     objective, form = objective + scale * form, None
                 self._add_gradient(gradient, objective, keep_graph=form is not None)
@@ -202,7 +202,8 @@ class SiloComputation:
 
     def _layout(self, round_: int) -> Layout:
         most = self.bench.most_examples(self.x)
-        return lay_out(len(self.x), self.environment_size, most, self.seed, round_, self.name)
+        lay = lay_out if self.streams else lay_out_mean
+        return lay(len(self.x), self.environment_size, most, self.seed, round_, self.name)
 
     def _taps(self) -> dict[str, nn.Module]:
         return self.bench.plan(self.x, self.y).tapped if self.streams else {}

@@ -9,7 +9,9 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
+from fedilc.errors import ConfigError
 from fedilc.report.tables import History, selections
 
 PANELS = {
@@ -47,7 +49,7 @@ def loss_picture(path: Path, title: str, history: History) -> None:
                 )
         _finish(axes, title)
         axes.legend()
-        figure.savefig(path, dpi=130)
+        _save(figure, path)
 
 
 def comparison_picture(path: Path, title: str, histories: Mapping[str, History]) -> None:
@@ -65,18 +67,28 @@ def comparison_picture(path: Path, title: str, histories: Mapping[str, History])
         figure.suptitle(title)
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels)))
+        _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=130)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the picture {path} cannot be written: {str(error).splitlines()[0]}") from error
 
 
 def _line(axes: Axes, history: History, key: str, label: str, colour: str) -> None:
     points = [(record["round"], record[key]) for record in history if record.get(key) is not None]
     if points:
         rounds, values = zip(*points, strict=True)
-        axes.plot(rounds, values, label=label, color=colour, linewidth=1.7)
+        marker = "o" if len(points) < 2 else None
+        axes.plot(rounds, values, label=label, color=colour, linewidth=1.7, marker=marker)
 
 
 def _finish(axes: Axes, title: str) -> None:
     axes.set_title(title)
     axes.set_xlabel("round")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel("cross-entropy")
     axes.margins(x=0.01)

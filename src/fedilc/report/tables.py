@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from fedilc.errors import ConfigError
@@ -71,7 +72,9 @@ def comparison_table(title: str, histories: Mapping[str, History], first: str = 
     table = _table(title)
     table.add_column(f"\n{first}", no_wrap=True)
     for criterion, key in columns:
-        table.add_column(f"{_SHORT[criterion]}\n{_COLUMNS[key].split()[-1]}", justify="right")
+        table.add_column(
+            f"{_SHORT[criterion]}\n{_COLUMNS[key].split()[-1].replace('accuracy', 'acc.')}", justify="right"
+        )
     table.add_column("worst\nsilo", justify="right")
     set_name = "out-of-distribution test set" if tested else "validation sets"
     chosen_by = ", ".join(f"{_SHORT[name]}: {_READINGS[name]}" for name in dict(columns))
@@ -85,13 +88,13 @@ def comparison_table(title: str, histories: Mapping[str, History], first: str = 
             text = _number(_value(found, *column))
             marked = len(chosen) > 1 and text == _number(best[column])
             cells.append(f"[bold green]{text}[/]" if marked else text)
-        table.add_row(name, *cells, _worst(found["last"]).split()[0])
+        table.add_row(escape(name), *cells, _worst(found["last"]).split()[0])
     return table
 
 
 def _table(title: str) -> Table:
     return Table(
-        title=title,
+        title=escape(title),
         title_justify="left",
         title_style="bold",
         header_style="",
@@ -116,4 +119,4 @@ def _number(value: float | None) -> str:
 
 def _worst(record: Mapping[str, Any]) -> str:
     fair = record.get("fairness")
-    return f"{fair['worst_accuracy']:.3f} {fair['worst_silo']}" if fair else "-"
+    return f"{fair['worst_accuracy']:.3f} {escape(fair['worst_silo'])}" if fair else "-"

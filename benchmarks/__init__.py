@@ -1,0 +1,1 @@
+"""Speed as ratios: every number compares two things measured side by side in one run."""
