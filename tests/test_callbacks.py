@@ -189,3 +189,8 @@ def test_keep_best_keeps_nothing_where_its_criterion_has_nothing_to_choose_by(
     go(Federation("no test", federation.silos), model, 2, keeper, out=tmp_path)
     assert keeper.round is None
     assert not (tmp_path / "best-oracle.safetensors").exists()
+
+
+def test_keep_best_refuses_an_unknown_criterion() -> None:
+    with pytest.raises(ConfigError, match="criterion 'valdation' is unknown; did you mean 'validation'"):
+        KeepBest("valdation")

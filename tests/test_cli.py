@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise, takewhile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -17,6 +20,7 @@ from typer.testing import CliRunner
 from fedilc import __version__, algorithms
 from fedilc.cli import app, main
 from fedilc.config import shipped_experiments
+from fedilc.evaluation import select
 from fedilc.models import MODELS
 
 SMALL = ("--set", "model.hidden=[8]")
@@ -64,7 +68,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def records(folder: Path) -> list[dict[str, object]]:
+def records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
 
 
@@ -89,6 +93,24 @@ def test_a_run_ends_with_a_table_and_says_where_its_picture_and_folder_are(
         assert expected in printed
     assert f"picture: {out / 'loss.png'}" in printed
     assert f"run folder: {out}" in printed
+
+
+def test_what_is_printed_has_no_two_blank_lines_in_a_row(
+    finished: tuple[Path, str], compared: tuple[Path, str]
+) -> None:
+    for _, printed in (finished, compared):
+        lines = [line.strip() for line in printed.splitlines()]
+        assert [number for number, pair in enumerate(pairwise(lines)) if pair == ("", "")] == []
+
+
+@pytest.mark.parametrize("name", ["a[bold]b", "a[/b]"])
+def test_brackets_in_a_folders_name_are_shown_and_not_taken_for_markup(tmp_path: Path, name: str) -> None:
+    out = tmp_path / name
+    printed = fedilc("run", "-a", "fedsgd", "--rounds", 1, "--out", out, *SMALL)
+    assert f"picture: {out / 'loss.png'}\nrun folder: {out}\n" in printed
+    printed = fedilc("report", out, "--out", out / "report.png")
+    assert list(table(printed)) == [out.name]
+    assert f"picture: {out / 'report.png'}\n" in printed
 
 
 def test_a_run_leaves_a_picture_a_record_for_each_round_and_a_checkpoint(finished: tuple[Path, str]) -> None:
@@ -146,7 +168,8 @@ def test_a_resumed_run_equals_one_longer_run_to_the_byte(copy: Path, tmp_path: P
 
 def test_resuming_a_run_that_has_done_its_rounds_shows_it_again(copy: Path) -> None:
     before = {name: (copy / name).read_bytes() for name in REPEATABLE}
-    assert "last: last round" in fedilc("run", "--rounds", 3, "--out", copy, "--resume", *SMALL)
+    printed = fedilc("run", "--rounds", 3, "--out", copy, "--resume", *SMALL)
+    assert re.findall(r"^ +round +(\d) +(\d) +(\d) *$", printed, re.MULTILINE) == [("1", "3", "3")]
     assert {name: (copy / name).read_bytes() for name in REPEATABLE} == before
 
 
@@ -168,16 +191,25 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return out, fedilc("run", "--algorithm", "all", "--rounds", 2, "--out", out, *SMALL)
 
 
-def table_rows(printed: str, caption: str) -> list[str]:
-    """The first cells of the table under a caption."""
-    _, _, below = printed.partition(caption)
-    body, _, _ = below.partition("└")
-    return [line.split("│")[1].strip() for line in body.splitlines() if line.startswith("│")]
+def table(printed: str) -> dict[str, list[str]]:
+    """The rows of the one table that was printed, by their first cells."""
+    lines = printed.splitlines()
+    (rule,) = [number for number, line in enumerate(lines) if line.strip() and set(line.strip()) == {"─"}]
+    cells = [line.split() for line in takewhile(str.strip, lines[rule + 1 :])]
+    return {name: rest for name, *rest in cells}
 
 
-@pytest.mark.parametrize("criterion", ["oracle", "validation", "last"])
-def test_all_compares_every_algorithm_in_one_table(compared: tuple[Path, str], criterion: str) -> None:
-    assert table_rows(compared[1], f"round chosen by {criterion}") == list(algorithms)
+def test_all_compares_every_algorithm_in_one_table_under_every_criterion(compared: tuple[Path, str]) -> None:
+    out, printed = compared
+    found = table(printed)
+    assert list(found) == list(algorithms)
+    for name, cells in found.items():
+        history = records(out / name)
+        chosen = [select(history, criterion) for criterion in ("oracle", "validation", "last")]
+        numbers = [record[key] for record in chosen for key in ("test_loss", "test_accuracy")]
+        assert cells == [f"{number:.3f}" for number in (*numbers, chosen[-1]["fairness"]["worst_accuracy"])]
+    for reading in ("oracle: lowest OOD loss", "valid.: lowest val. loss", "last: last round"):
+        assert reading in " ".join(printed.split())
 
 
 def test_all_leaves_one_picture_and_a_run_folder_for_each_algorithm(compared: tuple[Path, str]) -> None:
@@ -194,7 +226,7 @@ def test_all_can_be_resumed_where_some_algorithms_have_not_begun(
     out = Path(shutil.copytree(compared[0], tmp_path / "all"))
     shutil.rmtree(out / "geometric")
     printed = fedilc("run", "--algorithm", "all", "--rounds", 2, "--out", out, "--resume", *SMALL)
-    assert table_rows(printed, "round chosen by last") == list(algorithms)
+    assert list(table(printed)) == list(algorithms)
     for name in algorithms:
         history = (out / name / "history.jsonl").read_bytes()
         assert history == (compared[0] / name / "history.jsonl").read_bytes()
@@ -204,7 +236,7 @@ def test_report_compares_the_run_folders_it_finds(
     finished: tuple[Path, str], compared: tuple[Path, str], tmp_path: Path
 ) -> None:
     printed = fedilc("report", finished[0], compared[0], "--out", tmp_path / "report.png")
-    assert table_rows(printed, "round chosen by validation") == ["run", *sorted(algorithms)]
+    assert list(table(printed)) == ["run", *sorted(algorithms)]
     assert (tmp_path / "report.png").read_bytes().startswith(PNG)
     assert f"picture: {tmp_path / 'report.png'}" in printed
 
@@ -213,7 +245,7 @@ def test_report_tells_runs_of_one_name_apart_by_their_folders(
     finished: tuple[Path, str], copy: Path, tmp_path: Path
 ) -> None:
     printed = fedilc("report", finished[0], copy, "--out", tmp_path / "report.png")
-    assert len(set(table_rows(printed, "round chosen by last"))) == 2
+    assert list(table(printed)) == [str(finished[0]), str(copy)]
 
 
 def test_report_leaves_out_a_run_without_a_completed_round(
@@ -221,7 +253,23 @@ def test_report_leaves_out_a_run_without_a_completed_round(
 ) -> None:
     (copy / "history.jsonl").unlink()
     printed = fedilc("report", finished[0], copy, "--out", tmp_path / "report.png")
-    assert len(table_rows(printed, "round chosen by last")) == 1
+    assert list(table(printed)) == [str(finished[0])]
+
+
+def test_report_makes_the_folder_its_picture_goes_to(finished: tuple[Path, str], tmp_path: Path) -> None:
+    picture = tmp_path / "not" / "yet" / "report.png"
+    assert f"picture: {picture}" in fedilc("report", finished[0], "--out", picture)
+    assert picture.read_bytes().startswith(PNG)
+
+
+@pytest.mark.parametrize("name", ["report.xyz", "file/report.png"], ids=["format", "folder"])
+def test_report_refuses_a_picture_that_cannot_be_written(
+    finished: tuple[Path, str], tmp_path: Path, refusal: Refusal, name: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    said = refusal("report", finished[0], "--out", tmp_path / name)
+    assert said.startswith(f"the picture {tmp_path / name} cannot be written: ")
+    assert not (tmp_path / name).exists()
 
 
 def test_report_refuses_where_there_is_no_run(tmp_path: Path, refusal: Refusal) -> None:
@@ -292,7 +340,16 @@ def test_an_experiment_of_ones_own_files_runs(tmp_path: Path) -> None:
         (["--set", "learning_rat=1"], "the key 'learning_rat' is unknown; did you mean 'learning_rate'?"),
         (["--set", "learning_rate"], "--set 'learning_rate' is not of the form key=value"),
         (["--set", "model.name=mpl"], "model 'mpl' is unknown; did you mean 'mlp'?"),
+        (["--set", "model=cnn"], "model='cnn' is not a section; set its keys, as in model.name=..."),
+        (["--set", "model.name=cnn"], "model 'cnn' cannot be built for inputs of shape (2, 8, 8) with {"),
+        (
+            ["--set", "model.name=cnn", "--set", "model.hidden=none"],
+            "model 'cnn' cannot be built for inputs of shape (2, 8, 8) with no sizes: ",
+        ),
+        (["--set", "model.hidden=[0]"], "model.hidden.0=0 is not valid: "),
+        (["--set", "data={}"], "the key 'data.source' is missing; choose from color-digits, files"),
         (["--set", "device=abacus"], "device 'abacus' cannot be used here"),
+        (["--set", "device=meta"], "device 'meta' cannot be used here"),
         (["--set", "classifier=head"], "the model has no linear layer 'head'"),
         (["--rounds", "0"], "rounds=0 is not valid: input should be greater than or equal to 1"),
     ],
@@ -302,6 +359,27 @@ def test_a_mistake_in_the_command_is_one_sentence(
 ) -> None:
     assert refusal("run", *arguments, "--out", tmp_path / "run").startswith(sentence)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what", "help_of"),
+    [
+        (["run", "--nope"], "--nope", "run"),
+        (["run", "--rounds", "many"], "'--rounds'", "run"),
+        (["run", "--rounds"], "'--rounds'", "run"),
+        (["run", "color-digits", "more"], "more", "run"),
+        (["report"], "runs", "report"),
+        (["rnu"], "'rnu'", ""),
+    ],
+    ids=["unknown option", "no number", "no value", "one argument too many", "one too few", "no command"],
+)
+def test_a_command_that_cannot_be_parsed_is_one_sentence_that_names_what_is_wrong(
+    refusal: Refusal, arguments: list[str], what: str, help_of: str
+) -> None:
+    said = refusal(*arguments)
+    assert what.lower() in said.lower()
+    assert f"(fedilc {help_of}" in said
+    assert said.endswith("--help tells more)")
 
 
 @pytest.mark.parametrize(
@@ -410,6 +488,29 @@ def test_the_real_command_refuses_a_truncated_checkpoint_and_leaves_the_folder_a
     said = refused_by_the_real_command("run", "--rounds", 9, "--out", copy, "--resume", *SMALL)
     assert said.startswith(f"{copy / 'checkpoint.safetensors'} is damaged or not a FedILC checkpoint")
     assert contents(copy) == before
+
+
+def test_a_warning_of_the_real_command_is_one_sentence_and_no_refusal(tmp_path: Path) -> None:
+    whole = ("-a", "fishr-intra-geo", "--set", "environment_size=none")
+    arguments = command("run", "--rounds", 1, *whole, "--out", tmp_path / "run", *SMALL)
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    said = one_sentence(done.stderr)
+    assert said.startswith("note: fishr-intra-geo works on environments inside a silo")
+    assert len(records(tmp_path / "run")) == 1
+
+
+def test_ctrl_c_before_the_first_round_is_said_and_has_its_own_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedilc.config.read_experiment", interrupt)
+    monkeypatch.setattr(sys, "argv", ["fedilc", "run"])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 130
+    assert capsys.readouterr().err.splitlines()[-1:] == ["fedilc: interrupted"]
 
 
 @pytest.fixture

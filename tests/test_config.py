@@ -123,7 +123,12 @@ def test_a_string_that_holds_an_equals_sign_stays_whole(tmp_path: Path) -> None:
         ("algorithm=fedsdg", "algorithm 'fedsdg' is unknown; did you mean 'fedsgd'"),
         ("data.source=color-digit", "data.source='color-digit' is unknown; did you mean 'color-digits'"),
         ("data=5", r"the experiment has no \[data\] section"),
+        ("data={}", "the key 'data.source' is missing; choose from color-digits, files"),
         ("model.hidden=[1.5]", "model.hidden.0=1.5 is not valid"),
+        ("model.hidden=[8, 0]", "model.hidden.1=0 is not valid: .* greater than 0"),
+        ("model.hidden=[-1]", "model.hidden.0=-1 is not valid: .* greater than 0"),
+        ("model=cnn", "model='cnn' is not a section; set its keys, as in model.name="),
+        ("model=3", "model=3 is not a section; set its keys, as in model.name="),
     ],
 )
 def test_a_change_that_makes_no_sense_is_one_sentence_that_names_it(
@@ -140,7 +145,7 @@ def test_a_change_that_makes_no_sense_is_one_sentence_that_names_it(
         ("rounds = \n", "mine.toml is not valid TOML: .*line 1"),
         ("rounds = 1\nrounds = 2", "mine.toml is not valid TOML: "),
         ("rounds = 1", r"no \[data\] section; add one with source"),
-        ("[data]\nflips = [0.1]", "data.source='None' is unknown; choose from color-digits, files"),
+        ("[data]\nflips = [0.1]", "the key 'data.source' is missing; choose from color-digits, files"),
         ("rounds = 1\n[data]\nsource = 'color-digits'", "the key 'learning_rate' is missing; add it"),
         ("[data]\nsource = 'files'", "the key 'data.silos' is missing; add it"),
         (TOML + "silos = 'x.csv'", "the key 'data.silos' is unknown"),
@@ -203,6 +208,15 @@ def test_data_files_are_found_beside_the_experiment_wherever_the_command_runs(
     assert federation.x_test is not None
     network = settings.model.build(federation, 0)
     assert network(federation.x_test).shape == (12, 3)
+
+
+@pytest.mark.parametrize("silos", ["", 3, ["a.csv"], {"a": 3}, {"a": ""}], ids=str)
+def test_silos_that_are_no_pattern_and_no_table_of_files_are_refused(silos: object) -> None:
+    values = {"rounds": 1, "learning_rate": 0.1, "data": {"source": "files", "silos": silos}}
+    with pytest.raises(
+        ConfigError, match=r"data.silos=.* is not valid: give a pattern like .* or a table of"
+    ):
+        parse_experiment(values)
 
 
 def test_an_experiment_can_be_given_as_dictionaries() -> None:

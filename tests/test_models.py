@@ -138,15 +138,30 @@ def test_every_parameter_is_a_trainable_float_on_the_cpu(name: str) -> None:
     [
         (("mpl", (4,), 1, 0), {}, "model 'mpl' is unknown; did you mean 'mlp'"),
         (("cnn", (4,), 1, 0), {}, r"model 'cnn' needs images .* not \(4,\)"),
-        (("cnn", (3, 16, 16), 1, 0), {"hidden": [3]}, "model 'cnn' cannot be built with .*hidden"),
+        (
+            ("cnn", (3, 16, 16), 1, 0),
+            {"hidden": [3]},
+            r"model 'cnn' cannot be built for inputs of shape \(3, 16, 16\) with {'hidden': \[3\]}: .*hidden",
+        ),
+        (
+            ("cnn", (2, 8, 8), 1, 0),
+            {},
+            r"model 'cnn' cannot be built for inputs of shape \(2, 8, 8\) with no sizes: .*too small",
+        ),
+        (
+            ("mlp", (4,), 1, 0),
+            {"hidden": [-1]},
+            r"model 'mlp' cannot be built for inputs of shape \(4,\) with {'hidden': \[-1\]}: .*negative",
+        ),
     ],
-    ids=["name", "shape", "sizes"],
+    ids=["name", "shape", "sizes", "small images", "negative width"],
 )
 def test_a_network_that_cannot_be_built_is_refused(
     arguments: tuple[str, tuple[int, ...], int, int], sizes: dict[str, list[int]], sentence: str
 ) -> None:
-    with pytest.raises(ConfigError, match=sentence):
+    with pytest.raises(ConfigError, match=sentence) as refused:
         build_model(*arguments, **sizes)
+    assert "\n" not in str(refused.value)
 
 
 class Branches(nn.Module):

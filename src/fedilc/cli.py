@@ -30,19 +30,37 @@ def main() -> None:
     """Run the command; a user's mistake is one sentence and exit code 2, Ctrl-C is 130."""
     warnings.showwarning = _say_warning
     try:
-        sys.exit(app(standalone_mode=False))
+        code = app(standalone_mode=False)
     except FedILCError as error:
         _say(str(error))
         sys.exit(2)
-    except (KeyboardInterrupt, typer.Abort):
-        _say("interrupted")
+    except _InterruptedError as error:
+        _say(str(error))
         sys.exit(130)
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
     except Exception as error:
         # typer's usage errors; where their base class lives depends on typer's version.
         if not hasattr(error, "format_message"):
             raise
-        _say(f"{error.format_message()} (fedilc {' '.join(sys.argv[1:2])} --help tells more)")
+        if error.format_message():
+            _say(f"{error.format_message()} ({_command()} --help tells more)")
         sys.exit(2)
+    if code == 130:
+        _say("interrupted")
+    sys.exit(code)
+
+
+def _command() -> str:
+    """The command as far as it was given rightly."""
+    known = [
+        command.name or command.callback.__name__ for command in app.registered_commands if command.callback
+    ]
+    return f"fedilc {sys.argv[1]}" if sys.argv[1:2] and sys.argv[1] in known else "fedilc"
+
+
+class _InterruptedError(Exception):
+    """Ctrl-C during a run, with the sentence that says how to go on."""
 
 
 def _say(sentence: str) -> None:
@@ -162,8 +180,8 @@ def _train(
     except KeyboardInterrupt:
         bar.close()
         done = len(RunFolder(out).history())
-        _say(f"stopped after round {done}; the same command with --resume goes on")
-        raise typer.Exit(130) from None
+        sentence = f"stopped after round {done}; the same command with --resume goes on"
+        raise _InterruptedError(sentence) from None
     finally:
         bar.close()
     if result.stopped:
@@ -207,14 +225,16 @@ def report(
     if not histories:
         raise ConfigError("none of these runs has completed a round yet")
     console = _console()
+    out = out if out.suffix else out.with_suffix(".png")
     comparison_picture(out, "runs", histories)
     console.print(comparison_table("runs", histories, first="run"))
     console.print(f"picture: {out}", soft_wrap=True, markup=False)
 
 
 def _label(place: Path, places: list[Path]) -> str:
-    same = [other for other in places if other.name == place.name]
-    return place.name if len(same) == 1 else str(place)
+    name = place.resolve().name
+    same = [other for other in places if other.resolve().name == name]
+    return name if len(same) == 1 else str(place)
 
 
 @app.command("list")

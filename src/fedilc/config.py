@@ -77,7 +77,7 @@ class Files(Section):
     @classmethod
     def _pattern_or_table(cls, value: object) -> object:
         files = list(value.values()) if isinstance(value, dict) else [value]
-        if not all(isinstance(file, str) and file for file in files):
+        if not files or not all(isinstance(file, str) and file for file in files):
             raise ValueError("give a pattern like 'silos/*.csv', or a table of name = \"file\"")
         return value
 

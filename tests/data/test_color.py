@@ -130,6 +130,15 @@ def test_color_digits_is_the_same_for_one_seed_and_another_for_another() -> None
     assert not any(torch.equal(one, two) for one, two in zip(first, other, strict=True))
 
 
+def test_two_silos_may_have_one_flip_and_still_have_names_of_their_own() -> None:
+    federation = color_digits(flips=[0.15, 0.3, 0.15])
+    assert [silo.name for silo in federation.silos] == [
+        *("silo-1-flip-0.15", "silo-2-flip-0.30", "silo-3-flip-0.15")
+    ]
+    first, _, third = federation.silos
+    assert not torch.equal(first.x[:300], third.x[:300])
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [

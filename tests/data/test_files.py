@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -77,13 +80,16 @@ def test_an_npz_may_hold_images_and_call_its_labels_y(tmp_path: Path) -> None:
     [
         ("a.txt", b"x,label\n1,0\n", "a.txt is not a .csv, .parquet or .npz file"),
         ("a.csv", b"", "a.csv .*empty"),
+        ("a.csv", b"x,label\n", "a.csv is empty: it holds no example; leave it out or give it data"),
+        ("a.csv", b"label\n0\n1\n", "a.csv is empty: it holds no column beside 'label'"),
         ("a.csv", b"x,y\n1,0\n", "a.csv has no label column 'label'"),
         ("a.csv", b"x,labels\n1,0\n", "no label column 'label'; did you mean 'labels'"),
         ("a.csv", b"x,label\nred,0\n", "a.csv: column 'x' holds String, not numbers"),
         ("a.csv", b"x,label\n1,yes\n", "a.csv: column 'label' holds String, not numbers"),
         ("a.csv", b"x,label\n1,0\n,1\n,1\n", "a.csv: column 'x' has 2 empty cells"),
         ("a.parquet", b"no parquet", "a.parquet cannot be read: "),
-        ("a.npz", b"no numpy", "a.npz cannot be read: "),
+        ("a.npz", b"no numpy", "a.npz cannot be read: it is damaged"),
+        ("a.npz", b"", "a.npz cannot be read: it is damaged"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named(
@@ -93,6 +99,7 @@ def test_a_file_that_cannot_be_used_is_named(
     with pytest.raises(DataError, match=sentence) as refused:
         read_table(tmp_path / name, "label")
     assert "\n" not in str(refused.value)
+    assert "pickle" not in str(refused.value), "nobody is advised to unpickle a file that cannot be read"
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -110,6 +117,46 @@ def test_an_npz_with_python_objects_is_never_unpickled(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.array([{}], dtype=object), y=np.zeros(1))
     with pytest.raises(DataError, match=r"a.npz cannot be read"):
         read_table(tmp_path / "a.npz", "y")
+
+
+@pytest.mark.parametrize("kept", [100, -10])
+def test_an_npz_that_was_cut_off_is_named(tmp_path: Path, kept: int) -> None:
+    path = write(tmp_path / "a.npz", columns())
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(DataError, match=r"a.npz cannot be read: it is damaged"):
+        read_table(path, "label")
+
+
+def test_a_single_array_that_calls_itself_an_npz_is_named(tmp_path: Path) -> None:
+    with (tmp_path / "a.npz").open("wb") as file:
+        np.save(file, np.zeros(3))
+    with pytest.raises(DataError, match=r"a.npz cannot be read"):
+        read_table(tmp_path / "a.npz", "label")
+
+
+@pytest.mark.parametrize("labels", [8, 10])
+def test_an_npz_with_another_number_of_labels_than_examples_is_named(tmp_path: Path, labels: int) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((9, 2)), label=np.arange(labels) % 2)
+    with pytest.raises(DataError, match=rf"a.npz: 'label' has shape \({labels},\) but 'x' has 9 examples"):
+        read_table(tmp_path / "a.npz", "label")
+
+
+def test_the_first_fraction_of_a_csv_may_come_late(tmp_path: Path) -> None:
+    whole = "1,0\n2,1\n" * 5000
+    (tmp_path / "a.csv").write_text(f"x,label\n{whole}1.5,1\n")
+    x = read_table(tmp_path / "a.csv", "label").x
+    assert (len(x), x[-1].item()) == (10_001, 1.5)
+
+
+def test_reading_files_warns_of_nothing(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom fedilc.data.files import federation_from_files\n"
+        "federation_from_files('*.*', 'label', 'a.csv', 'binary', 0.3, 0, Path(sys.argv[1]))"
+    )
+    for name in ("a.csv", "b.parquet"):
+        write(tmp_path / name, columns())
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
 
 
 def numbered(counts: Mapping[int, int]) -> Table:
@@ -150,6 +197,37 @@ def test_a_pattern_makes_each_file_a_silo_in_the_order_of_names(tmp_path: Path) 
     assert [len(silo) for silo in found.silos] == [14, 14, 14]
     assert [len(silo.y_val) for silo in found.silos if silo.y_val is not None] == [6, 6, 6]
     assert found.x_test is None
+
+
+def test_a_pattern_may_be_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a.csv", columns())
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    found = federation(tmp_path / "elsewhere", str(tmp_path / "*.csv"))
+    assert [silo.name for silo in found.silos] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("places", "pattern", "names"),
+    [
+        (["paris/data.csv", "rome/data.csv"], "*/data.csv", ["paris/data", "rome/data"]),
+        (["data.csv", "data.parquet"], "data.*", ["data.csv", "data.parquet"]),
+        (["paris/data.csv", "rome.csv"], "**/*.csv", ["data", "rome"]),
+    ],
+    ids=["folders", "formats", "different names"],
+)
+def test_files_of_one_name_are_silos_of_their_own(
+    tmp_path: Path, places: list[str], pattern: str, names: list[str]
+) -> None:
+    for place in places:
+        write(tmp_path / place, columns())
+    assert [silo.name for silo in federation(tmp_path, pattern).silos] == names
+
+
+def test_a_pattern_passes_over_folders(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", columns())
+    (tmp_path / "b.csv").mkdir()
+    assert [silo.name for silo in federation(tmp_path).silos] == ["a"]
 
 
 def test_silos_may_be_named_and_in_different_formats(tmp_path: Path) -> None:
@@ -217,6 +295,9 @@ def test_a_test_file_with_other_columns_is_refused(tmp_path: Path) -> None:
         federation(tmp_path, "a.csv", test="far.csv")
 
 
-def test_a_pattern_without_a_match_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no file matches 'silos/\*.csv' in .*; correct data.silos"):
-        federation(tmp_path, "silos/*.csv")
+@pytest.mark.parametrize("pattern", ["silos/*.csv", "", "fol*"], ids=["no folder", "empty", "only a folder"])
+def test_a_pattern_without_a_match_is_named(tmp_path: Path, pattern: str) -> None:
+    (tmp_path / "folder").mkdir()
+    write(tmp_path / "a.csv", columns())
+    with pytest.raises(DataError, match=rf"no file matches '{re.escape(pattern)}' in .*; correct data.silos"):
+        federation(tmp_path, pattern)

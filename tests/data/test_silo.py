@@ -54,6 +54,7 @@ def test_a_silo_shows_its_size_and_not_its_data() -> None:
         (([[0.0, 1.0], [2.0, 3.0], [NAN, 5.0]], Y), "silo 'c': x holds a NaN .*first in example 2"),
         (([[0.0, 1.0], [2.0, -INF], [4.0, 5.0]], Y), "silo 'c': x holds .* an infinity .*first in example 1"),
         ((X, [NAN, 0.0, 1.0]), "silo 'c': y holds a NaN .*first in example 0"),
+        ((X, [0.0, 1.0, NAN]), "silo 'c': y holds a NaN .*first in example 2"),
         ((X, Y, X), "one of x_val and y_val without the other"),
         ((X, Y, None, Y), "one of x_val and y_val without the other"),
         ((X, Y, X, Y[:1]), r"y_val has shape \(1,\) but x_val has 3 examples"),
@@ -84,8 +85,8 @@ def test_binary_labels_may_be_numbers_or_truth_values(y: list[object]) -> None:
     assert Federation("demo", [silo(y=y)]).silos[0].y.tolist() == y
 
 
-@pytest.mark.parametrize("y", [[0, 5, 2], [0.0, 5.0, 2.0]], ids=["int", "float"])
-def test_class_numbers_may_be_whole_floats(y: list[float]) -> None:
+@pytest.mark.parametrize("y", [[0, 5, 2], [0.0, 5.0, 2.0], [False, True, True]], ids=["int", "float", "bool"])
+def test_class_numbers_may_be_whole_floats_or_truth_values(y: list[float]) -> None:
     assert Federation("demo", [silo(y=y)], loss="multiclass").silos[0].y.tolist() == y
 
 

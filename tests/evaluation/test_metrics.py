@@ -94,3 +94,9 @@ def test_huge_logits_still_have_a_finite_loss() -> None:
     found = measure(BINARY, torch.tensor([[-1e4], [1e4]]), torch.tensor([1.0, 0.0]))
     assert found["loss"] == pytest.approx(1e4)
     assert found["accuracy"] == 0
+
+
+def test_confident_multiclass_logits_keep_their_order() -> None:
+    logits = torch.tensor([[20.0, 0.0], [25.0, 0.0], [30.0, 0.0], [35.0, 0.0]])
+    found = measure(MULTICLASS, logits, torch.tensor([1, 1, 0, 0]))
+    assert (found["auroc"], found["auprc"]) == (1.0, 1.0)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
+from fedilc import algorithms
 from fedilc.callbacks import Run
+from fedilc.errors import ConfigError
 from fedilc.report.plots import comparison_picture, loss_picture
 from fedilc.report.progress import ProgressBar
 from fedilc.report.tables import comparison_table, run_table, selections
@@ -41,10 +45,10 @@ NO_TEST: History = [record(6, 0.9, 0.5), record(7, 0.8, 0.6)]
 TRAIN_ONLY: History = [record(1, 0.9), record(2, 0.8)]
 
 
-def text(table: Table, styled: bool = False) -> str:
+def text(table: Table, styled: bool = False, width: int = 160) -> str:
     console = Console(
         file=io.StringIO(),
-        width=160,
+        width=width,
         force_terminal=styled,
         color_system="standard" if styled else None,
         highlight=False,
@@ -54,14 +58,23 @@ def text(table: Table, styled: bool = False) -> str:
     return console.file.getvalue()
 
 
-def rows(table: Table) -> dict[str, list[str]]:
-    """The body of a table by its first cell."""
-    lines = [line.strip("│ ").split("│") for line in text(table).splitlines() if line.startswith("│")]
-    return {cells[0].strip(): [cell.strip() for cell in cells[1:]] for cells in lines}
+def rows(table: Table, styled: bool = False) -> dict[str, list[str]]:
+    """The body of a table, from the rule to the next blank line, by its first cell."""
+    lines = text(table, styled).splitlines()
+    rule = next(number for number, line in enumerate(lines) if set(line.strip()) == {"─"})
+    body = takewhile(str.strip, lines[rule + 1 :])
+    cells = [re.split(r" {2,}", line.strip()) for line in body]
+    return {name: rest for name, *rest in cells}
 
 
 def headings(table: Table) -> list[str]:
-    return [str(column.header) for column in table.columns]
+    return [" ".join(str(column.header).split()) for column in table.columns]
+
+
+def caption(table: Table) -> str:
+    assert table.caption is not None
+    assert str(table.caption) in " ".join(text(table).split())
+    return str(table.caption)
 
 
 def test_each_criterion_that_can_choose_has_a_round() -> None:
@@ -74,63 +87,171 @@ def test_each_criterion_that_can_choose_has_a_round() -> None:
     assert list(selections(TRAIN_ONLY)) == ["last"]
 
 
-def test_a_runs_table_has_a_row_for_each_choice_of_round() -> None:
+def test_a_runs_table_has_a_column_for_each_choice_of_round_and_a_row_for_each_measurement() -> None:
     table = run_table("demo", FULL)
     assert text(table).startswith("demo")
+    assert headings(table) == [
+        "round chosen by",
+        "oracle: lowest OOD loss",
+        "validation: lowest val. loss",
+        "last: last round",
+    ]
     assert rows(table) == {
-        "oracle: lowest OOD loss": [
-            "8",
-            "0.700",
-            "0.500",
-            "0.625",
-            "0.450",
-            "0.750",
-            "0.600",
-            "0.250 clinic-b",
-        ],
-        "validation: lowest validation loss": [
-            *("7", "0.900", "0.500", "0.625", "0.400", "0.750", "0.700", "0.250 clinic-b")
-        ],
-        "last: last round": ["9", "1.000", "0.500", "0.625", "0.600", "0.750", "0.500", "0.250 clinic-b"],
+        "round": ["8", "7", "9"],
+        "OOD loss": ["0.700", "0.900", "1.000"],
+        "OOD accuracy": ["0.500"] * 3,
+        "OOD AUPRC": ["0.625"] * 3,
+        "validation loss": ["0.450", "0.400", "0.600"],
+        "validation accuracy": ["0.750"] * 3,
+        "train loss": ["0.600", "0.700", "0.500"],
+        "worst silo": ["0.250 clinic-b"] * 3,
     }
 
 
+VALIDATED = ("validation loss", "validation accuracy")
+
+
 @pytest.mark.parametrize(
-    ("history", "columns"),
+    ("history", "choices", "measurements"),
     [
-        (FULL, ["OOD loss", "OOD acc.", "AUPRC", "val. loss", "val. acc.", "train loss"]),
-        (NO_TEST, ["val. loss", "val. acc.", "train loss"]),
-        (TRAIN_ONLY, ["train loss"]),
+        (FULL, ["oracle", "validation", "last"], ["OOD loss", "OOD accuracy", "OOD AUPRC", *VALIDATED]),
+        (NO_TEST, ["validation", "last"], [*VALIDATED]),
+        (TRAIN_ONLY, ["last"], []),
     ],
     ids=["all but AUROC", "no test", "train only"],
 )
-def test_a_table_has_columns_only_for_what_was_measured(history: History, columns: list[str]) -> None:
-    assert headings(run_table("demo", history)) == ["chosen by", "round", *columns, "worst silo"]
+def test_a_runs_table_shows_only_what_was_measured_and_could_be_chosen(
+    history: History, choices: list[str], measurements: list[str]
+) -> None:
+    table = run_table("demo", history)
+    assert [heading.split(":")[0] for heading in headings(table)[1:]] == choices
+    assert list(rows(table)) == ["round", *measurements, "train loss", "worst silo"]
 
 
-def test_a_comparison_has_a_row_for_each_run_and_says_how_its_round_was_chosen() -> None:
-    table = comparison_table("demo", {"fedsgd": FULL, "geometric": OTHER}, "validation")
-    assert "round chosen by validation: lowest validation loss" in text(table)
-    assert {name: cells[0] for name, cells in rows(table).items()} == {"fedsgd": "7", "geometric": "6"}
+def test_a_run_that_one_choice_did_not_evaluate_shows_a_dash_there() -> None:
+    found = rows(run_table("demo", [*FULL, record(10, 0.4)]))
+    assert found["round"] == ["8", "7", "10"]
+    assert found["OOD loss"] == ["0.700", "0.900", "-"]
+    assert found["worst silo"] == ["0.250 clinic-b", "0.250 clinic-b", "-"]
 
 
-def test_a_comparison_marks_the_lowest_loss_of_all_runs() -> None:
-    lines = text(comparison_table("demo", {"one": FULL, "two": OTHER}, "oracle"), styled=True).splitlines()
-    one, two = (next(line for line in lines if name in line) for name in ("one", "two"))
-    assert "\x1b[1;32m0.700\x1b[0m" in one
-    assert "\x1b[1;32m0.300\x1b[0m" in two
-    assert "\x1b[1;32m0.750\x1b[0m" in one, "the highest accuracy, tied, is marked in both rows"
-    assert "\x1b[1;32m0.750\x1b[0m" in two
-    assert "\x1b[1;32m0.450\x1b[0m" not in one
+def test_a_comparison_has_a_row_for_each_run_with_loss_and_accuracy_under_every_criterion() -> None:
+    table = comparison_table("demo", {"fedsgd": FULL, "geometric": OTHER})
+    assert text(table).startswith("demo")
+    assert headings(table) == [
+        "algorithm",
+        *("oracle loss", "oracle acc.", "valid. loss", "valid. acc.", "last loss", "last acc."),
+        "worst silo",
+    ]
+    assert rows(table) == {
+        "fedsgd": ["0.700", "0.500", "0.900", "0.500", "1.000", "0.500", "0.250"],
+        "geometric": ["0.750", "0.500", "0.750", "0.500", "0.750", "0.500", "0.250"],
+    }
+
+
+def test_a_comparisons_caption_says_what_was_measured_and_how_each_round_was_chosen() -> None:
+    assert caption(comparison_table("demo", {"one": FULL, "two": NO_TEST})) == (
+        "On the out-of-distribution test set, at the round chosen by oracle: lowest OOD loss, "
+        "valid.: lowest val. loss, last: last round. Worst silo: its last validation accuracy."
+    )
+
+
+def test_a_comparison_without_a_test_set_is_of_the_validation_sets() -> None:
+    table = comparison_table("demo", {"one": NO_TEST, "two": [record(6, 0.9, 0.4)]})
+    assert headings(table)[1:-1] == ["valid. loss", "valid. acc.", "last loss", "last acc."]
+    assert rows(table) == {
+        "one": ["0.500", "0.750", "0.600", "0.750", "0.250"],
+        "two": ["0.400", "0.750", "0.400", "0.750", "0.250"],
+    }
+    assert caption(table).startswith(
+        "On the validation sets, at the round chosen by valid.: lowest val. loss, last: last round."
+    )
+
+
+def test_a_comparison_names_its_first_column_after_what_it_compares() -> None:
+    assert headings(comparison_table("demo", {"one": FULL}, first="run"))[0] == "run"
+
+
+BEST = re.compile(r"\x1b\[1;32m(.*)\x1b\[0m")
+
+
+def marked(table: Table) -> dict[str, list[bool]]:
+    """Which cells of the table are marked as the best of their column."""
+    return {name: [bool(BEST.fullmatch(cell)) for cell in cells] for name, cells in rows(table, True).items()}
+
+
+def test_a_comparison_marks_the_lowest_loss_and_the_highest_accuracy_of_each_column_ties_included() -> None:
+    better = [{**OTHER[0], "test_accuracy": 0.625}]
+    found = marked(comparison_table("demo", {"one": FULL, "two": better, "three": OTHER}))
+    assert found == {
+        "one": [True, False, False, False, False, False, False],
+        "two": [False, True, True, True, True, True, False],
+        "three": [False, False, True, False, True, False, False],
+    }
+
+
+def test_a_run_alone_is_not_marked_as_the_best() -> None:
+    assert marked(comparison_table("demo", {"one": FULL})) == {"one": [False] * 7}
 
 
 def test_a_run_without_a_number_shows_a_dash_beside_one_that_has_it() -> None:
-    found = rows(comparison_table("demo", {"full": FULL, "plain": TRAIN_ONLY}, "last"))
-    assert found["plain"] == ["2", "-", "-", "-", "-", "-", "0.800", "-"]
+    found = rows(comparison_table("demo", {"full": FULL, "plain": TRAIN_ONLY}))
+    assert found["plain"] == ["-"] * 7
+    assert "-" not in found["full"]
 
 
-def test_a_run_whose_round_a_criterion_cannot_choose_is_left_out() -> None:
-    assert list(rows(comparison_table("demo", {"full": FULL, "plain": NO_TEST}, "oracle"))) == ["full"]
+def test_a_run_whose_round_a_criterion_cannot_choose_keeps_its_row() -> None:
+    found = rows(comparison_table("demo", {"full": FULL, "plain": NO_TEST}))
+    assert found["plain"] == [*["-"] * 6, "0.250"]
+
+
+@pytest.mark.parametrize("name", ["a[bold]b", "a[/b]", "[red]"])
+def test_brackets_in_a_name_are_shown_and_not_taken_for_markup(name: str) -> None:
+    fair = {"worst_accuracy": 0.25, "worst_silo": name}
+    history = [{**FULL[0], "fairness": fair}]
+    assert text(run_table(name, history)).startswith(name)
+    assert rows(run_table("demo", history))["worst silo"] == [f"0.250 {name}"] * 3
+    assert text(comparison_table(name, {"one": history})).startswith(name)
+    assert list(rows(comparison_table("demo", {name: history}))) == [name]
+
+
+MEASURED = (
+    *("test_loss", "test_accuracy", "test_auroc", "test_auprc"),
+    *("validation_loss", "validation_accuracy", "train_loss"),
+)
+
+
+def different(number: int, oracle: bool, validation: bool) -> dict[str, Any]:
+    """A record whose every measurement is another number, the losses lowest where asked."""
+    found = {key: (100 * place + number) / 1000 for place, key in enumerate(MEASURED, 1)}
+    found["test_loss"] -= 0.05 * oracle
+    found["validation_loss"] -= 0.05 * validation
+    fair = {"worst_accuracy": 0.8 + number / 1000, "worst_silo": "flip-0.75"}
+    return {"round": 130 + number, "fairness": fair, **found}
+
+
+DIFFERENT: History = [different(1, True, False), different(2, False, True), different(3, False, False)]
+
+
+def unseen(shown: str, keys: Sequence[str]) -> list[str]:
+    return [f"{found[key]:.3f}" for found in DIFFERENT for key in keys if f"{found[key]:.3f}" not in shown]
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_a_runs_table_shows_every_number_in_a_terminal(width: int) -> None:
+    shown = text(run_table("demo", DIFFERENT), width=width)
+    assert unseen(shown, MEASURED) == []
+    assert re.findall(r"\b13[123]\b", shown) == ["131", "132", "133"]
+    assert re.findall(r"0\.80[123] flip-0\.75", shown) == [f"0.80{number} flip-0.75" for number in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_a_comparison_of_all_algorithms_shows_every_number_in_a_terminal(width: int) -> None:
+    shown = text(comparison_table("demo", dict.fromkeys(algorithms, DIFFERENT)), width=width)
+    lines = {line.split()[0]: line for line in shown.splitlines() if line.strip()}
+    for name in algorithms:
+        assert unseen(lines[name], ["test_loss", "test_accuracy"]) == []
+        assert lines[name].rstrip().endswith("0.803")
 
 
 def size(path: Path) -> tuple[int, int]:
@@ -162,6 +283,19 @@ def test_the_picture_of_several_runs_has_a_panel_for_each_loss_that_any_has(
 ) -> None:
     comparison_picture(tmp_path / "loss.png", "demo", histories)
     assert size(tmp_path / "loss.png")[0] == panels * 650
+
+
+def test_a_picture_makes_the_folder_it_goes_to(tmp_path: Path) -> None:
+    loss_picture(tmp_path / "deep" / "er" / "loss.png", "demo", FULL)
+    assert min(size(tmp_path / "deep" / "er" / "loss.png")) > 400
+
+
+@pytest.mark.parametrize("name", ["loss.xyz", "file/loss.png"], ids=["format", "folder"])
+def test_a_picture_that_cannot_be_written_is_named_in_one_sentence(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=f"the picture .*{name} cannot be written: ") as refused:
+        comparison_picture(tmp_path / name, "demo", {"a": FULL})
+    assert "\n" not in str(refused.value)
 
 
 def watch(console: Console, history: History, rounds: int) -> str:

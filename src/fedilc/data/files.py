@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from glob import glob
@@ -42,6 +41,10 @@ def read_table(path: Path, label: str) -> Table:
         frame = pl.read_csv(path, infer_schema_length=None) if csv else pl.read_parquet(path)
     except (pl.exceptions.PolarsError, OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+    for column in frame.columns:
+        original = column.rpartition("_duplicated_")[0]
+        if original in frame.columns:
+            raise DataError(f"{path} has two columns {original!r}; drop or rename one")
     if label not in frame.columns:
         raise DataError(f"{path} has no label column {label!r}{nearest(label, frame.columns)}")
     if frame.is_empty() or len(frame.columns) < 2:
@@ -82,8 +85,16 @@ def _read_npz(path: Path, label: str) -> Table:
             if "x" not in names or target not in names:
                 raise DataError(f"{path} must hold the arrays 'x' and {label!r}; it holds {names}")
             x, y = arrays["x"].astype(np.float32), arrays[target]
-    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except DataError:
+        raise
+    except Exception as error:
+        # NumPy lets through whatever its zip, zlib and header parsers raise on a damaged file.
         raise DataError(f"{path} cannot be read: it is damaged, or no NPZ file of numbers") from error
+    if y.dtype.kind not in "biuf" or x.ndim == 0:
+        raise DataError(
+            f"{path} must hold numbers, examples first, in 'x' and one label an example in {target!r}"
+        )
+    y = y.astype(np.float32 if y.dtype.kind == "f" else np.int64)
     if y.ndim != 1 or len(x) != len(y):
         raise DataError(
             f"{path}: {target!r} has shape {y.shape} but 'x' has {len(x)} examples; give one label an example"

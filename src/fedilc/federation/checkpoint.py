@@ -156,7 +156,10 @@ class RunFolder:
     def history(self) -> list[dict[str, Any]]:
         """All complete records of the history file."""
         try:
-            return [json.loads(line) for line in self._lines(self.history_file)]
+            records = [json.loads(line) for line in self._lines(self.history_file)]
+            if not all(isinstance(record, dict) and "train_loss" in record for record in records):
+                raise ValueError("a line is not the record of a round")
+            return records
         except ValueError as error:
             raise CheckpointError(
                 f"{self.history_file} is damaged ({error}); restore it from a copy, or start again "

@@ -62,7 +62,9 @@ def comparison_table(title: str, histories: Mapping[str, History], first: str = 
     """Several runs, a row each, under every criterion; the best of each column in bold."""
     chosen = {name: selections(history) for name, history in histories.items()}
     tested = any("oracle" in found for found in chosen.values())
-    keys = ("test_loss", "test_accuracy") if tested else ("validation_loss", "validation_accuracy")
+    validated = any("validation" in found for found in chosen.values())
+    part = "test" if tested else "validation" if validated else "train"
+    keys = [key for key in (f"{part}_loss", f"{part}_accuracy") if key in _COLUMNS]
     columns = [
         (criterion, key)
         for criterion in CRITERIA
@@ -70,16 +72,17 @@ def comparison_table(title: str, histories: Mapping[str, History], first: str = 
         if any(_value(found, criterion, key) is not None for found in chosen.values())
     ]
     table = _table(title)
-    table.add_column(f"\n{first}", no_wrap=True)
+    table.add_column(f"\n{first}", overflow="fold")
     for criterion, key in columns:
-        table.add_column(
-            f"{_SHORT[criterion]}\n{_COLUMNS[key].split()[-1].replace('accuracy', 'acc.')}", justify="right"
-        )
-    table.add_column("worst\nsilo", justify="right")
-    set_name = "out-of-distribution test set" if tested else "validation sets"
+        measured = _COLUMNS[key].split()[-1].replace("accuracy", "acc.")
+        table.add_column(f"{_SHORT[criterion]}\n{measured}", justify="right", no_wrap=True)
+    table.add_column("worst\nsilo", justify="right", no_wrap=True)
+    set_name = {"test": "out-of-distribution test set", "validation": "validation sets"}.get(
+        part, "training sets"
+    )
     chosen_by = ", ".join(f"{_SHORT[name]}: {_READINGS[name]}" for name in dict(columns))
     table.caption = (
-        f"On the {set_name}, at the round chosen by {chosen_by}. Worst silo: its validation accuracy."
+        f"On the {set_name}, at the round chosen by {chosen_by}. Worst silo: its last validation accuracy."
     )
     best = {column: _best(chosen, *column) for column in columns}
     for name, found in chosen.items():
@@ -100,6 +103,7 @@ def _table(title: str) -> Table:
         header_style="",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
+        pad_edge=False,
     )
 
 
