@@ -26,6 +26,7 @@ bench: .venv/installed
 .venv/installed: .venv/made pyproject.toml constraints.txt
 	@echo "installing fedilc into .venv (torch is large: the first time takes a minute or more)"
 	$(PIP) -e .
+	$(BIN)/python -c 'import fedilc.aggregation.kernels'
 	touch $@
 
 .venv/installed-dev: .venv/installed

@@ -23,11 +23,17 @@ _STACK_BUDGET = 1 << 22
 
 @dataclass
 class Sums:
-    """The state of an aggregation: how many values came, and named sums for each parameter."""
+    """The state of an aggregation: how many values came, and named sums for each parameter.
+
+    `like` has an empty tensor of each parameter's shape on no device. A part is made when it is first
+    needed; an aggregator may hold a few replies back to add them all at once.
+    """
 
     count: int
-    parts: dict[str, dict[str, Tensor]]
-    dtypes: dict[str, torch.dtype]
+    like: dict[str, Tensor]
+    devices: dict[str, torch.device]
+    parts: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    held: list[dict[str, Tensor]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -68,14 +74,21 @@ class Aggregator(ABC):
 
     def zero(self, like: Mapping[str, Tensor]) -> Sums:
         """The empty state for parameters of these names, shapes, dtypes and devices."""
-        parts = {}
-        for name, tensor in like.items():
-            terms = self.terms(tensor.new_empty(0))
-            parts[name] = {
-                key: torch.zeros(tensor.shape, dtype=term.dtype, device=tensor.device)
-                for key, term in terms.items()
+        shapes = {name: torch.empty_like(tensor, device="meta") for name, tensor in like.items()}
+        return Sums(0, shapes, {name: tensor.device for name, tensor in like.items()})
+
+    def part(self, state: Sums, name: str) -> dict[str, Tensor]:
+        """The sums of one parameter; zeros where nothing was added yet."""
+        if name not in state.parts:
+            like, device = state.like[name], state.devices[name]
+            terms = self.terms(torch.empty(0, dtype=like.dtype, device=device))
+            state.parts[name] = {
+                key: torch.zeros(like.shape, dtype=term.dtype, device=device) for key, term in terms.items()
             }
-        return Sums(0, parts, {name: tensor.dtype for name, tensor in like.items()})
+        return state.parts[name]
+
+    def settle(self, state: Sums) -> None:  # noqa: B027
+        """Bring replies that are held back into the sums; nothing to do where none are."""
 
     def accumulate(self, state: Sums, values: Mapping[str, Tensor], source: str = "a value") -> Sums:
         """Add one reply, in place; `source` is named if it holds a NaN or an infinity."""
@@ -88,11 +101,13 @@ class Aggregator(ABC):
 
     def merge(self, left: Sums, right: Sums) -> Sums:
         """The state of both sides' values, in a new object."""
+        self.settle(left)
+        self.settle(right)
         parts = {
-            name: {key: tensor + right.parts[name][key] for key, tensor in sums.items()}
-            for name, sums in left.parts.items()
+            name: {key: tensor + self.part(right, name)[key] for key, tensor in self.part(left, name).items()}
+            for name in left.like
         }
-        return Sums(left.count + right.count, parts, dict(left.dtypes))
+        return Sums(left.count + right.count, left.like, left.devices, parts)
 
     def finalize(self, state: Sums) -> Aggregate:
         """The aggregate in the dtype the values came in, with its measurements."""
@@ -100,16 +115,21 @@ class Aggregator(ABC):
             raise ValueError("nothing was accumulated: there is no aggregate of zero values")
         value: dict[str, Tensor] = {}
         measurements: dict[str, dict[str, float]] = {}
-        for name, sums in state.parts.items():
-            result, measured = self.finish(state.count, sums)
-            value[name] = result.to(state.dtypes[name])
+        for name, like in state.like.items():
+            result, measured = self.finalize_one(state, name)
+            value[name] = result.to(like.dtype)
             for key, number in measured.items():
                 measurements.setdefault(key, {})[name] = number
         return Aggregate(value, measurements)
 
+    def finalize_one(self, state: Sums, name: str) -> tuple[Tensor, dict[str, float]]:
+        """The aggregate of one parameter, and the measurements of it."""
+        self.settle(state)
+        return self.finish(state.count, self.part(state, name))
+
     def add_stack(self, state: Sums, name: str, stack: Tensor) -> None:
         """Add values stacked along the first axis to one parameter; the caller counts them."""
-        sums = state.parts[name]
+        sums = self.part(state, name)
         rows = max(1, _STACK_BUDGET // max(1, stack[0].numel())) if len(stack) else 1
         for chunk in stack.split(rows):
             for key, term in self.terms(chunk).items():
@@ -123,7 +143,7 @@ class Aggregator(ABC):
 
     def add_rows(self, state: Sums, name: str, index: Tensor, rows: Tensor) -> None:
         """Add values that are zero but for one row each, rows[i] at index[i]."""
-        sums = state.parts[name]
+        sums = self.part(state, name)
         for key, term in self.terms(rows).items():
             sums[key].index_add_(0, index, term)
 

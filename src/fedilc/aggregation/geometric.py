@@ -16,12 +16,14 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from fedilc.aggregation import fast
 from fedilc.aggregation.base import Aggregator, Sums, require_finite, wide_dtype
 from fedilc.aggregation.outer import outer_sums
 from fedilc.errors import ConfigError, nearest
 
 Zeros = Literal["ignore", "strict", "authors"]
 AUTHORS_ZERO = 1e-10
+HELD = 15
 
 
 class WeightedGeometricMean(Aggregator):
@@ -39,6 +41,7 @@ class WeightedGeometricMean(Aggregator):
             raise ConfigError(f"agreement={agreement} is not a share between 0 and 1")
         self.zeros = zeros
         self.agreement = agreement
+        fast.prepare()
 
     def terms(self, values: Tensor) -> dict[str, Tensor]:
         wide = values.to(wide_dtype(values.device))
@@ -65,15 +68,54 @@ class WeightedGeometricMean(Aggregator):
             result = result.where(zeros == 0, 0.0)
         if self.agreement > 0:
             result = result.where(agreement >= self.agreement, 0.0)
-        return result, {
-            "sign_agreement": float(agreement.mean()),
-            "zero_share": float((result == 0).double().mean()),
-        }
+        return result, _measured(result, float(agreement.mean()))
 
     def add_outer(self, state: Sums, name: str, left: Tensor, right: Tensor) -> None:
         """Add outer products by matrix products alone: log|d a| = log|d| + log|a|."""
         for key, term in outer_sums(left, right).items():
-            state.parts[name][key] += term
+            self.part(state, name)[key] += term
+
+    def add_stack(self, state: Sums, name: str, stack: Tensor) -> None:
+        if fast.suits(stack) and len(stack):
+            fast.add_rows(list(stack), self.part(state, name))
+        else:
+            super().add_stack(state, name, stack)
+
+    def accumulate(self, state: Sums, values: Mapping[str, Tensor], source: str = "a value") -> Sums:
+        """Add one reply; up to `HELD` replies are held as they are, and must not be changed meanwhile."""
+        if not all(fast.suits(value) for value in values.values()):
+            self.settle(state)
+            return super().accumulate(state, values, source)
+        for name, value in values.items():
+            require_finite(value, source, name)
+        state.held.append(dict(values))
+        state.count += 1
+        if len(state.held) == HELD:
+            self.settle(state)
+        return state
+
+    def settle(self, state: Sums) -> None:
+        held, state.held = state.held, []
+        for name in state.like if held else ():
+            fast.add_rows([values[name] for values in held], self.part(state, name))
+
+    def finalize_one(self, state: Sums, name: str) -> tuple[Tensor, dict[str, float]]:
+        """All at once from the replies that are held, if these are all; otherwise from the five sums."""
+        if len(state.held) == state.count:
+            rows = [values[name] for values in state.held]
+            result, agreement, _ = fast.stacked(rows, self.zeros, self.agreement)
+            return result.view(state.like[name].shape), _measured(result, agreement)
+        self.settle(state)
+        sums = self.part(state, name)
+        if fast.suits(torch.empty(0, dtype=state.like[name].dtype, device=state.devices[name])):
+            result, agreement = fast.finish(state.count, sums, self.zeros, self.agreement)
+            return result, _measured(result, agreement)
+        return self.finish(state.count, sums)
+
+
+def _measured(result: Tensor, agreement: float) -> dict[str, float]:
+    zeros = result.numel() - int(torch.count_nonzero(result))
+    return {"sign_agreement": agreement, "zero_share": zeros / max(1, result.numel())}
 
 
 def _side(members: Tensor, logs: Tensor, count: int) -> Tensor:
@@ -102,6 +144,10 @@ def weighted_geometric_mean(
     """
     stack = _as_stack(values, dim)
     aggregator = WeightedGeometricMean(zeros, agreement)
+    if fast.suits(stack):
+        result, _, finite = fast.stacked(list(stack), zeros, agreement)
+        if finite:
+            return result.view(stack.shape[1:])
     for number, value in enumerate(stack):
         require_finite(value, f"value {number} along dim {dim}", "values")
     state = aggregator.zero({"values": stack[0]})

@@ -19,7 +19,7 @@ class Mean(Aggregator):
         return sums["total"] / count, {}
 
     def add_outer(self, state: Sums, name: str, left: Tensor, right: Tensor) -> None:
-        state.parts[name]["total"] += left.T @ right
+        self.part(state, name)["total"] += left.T @ right
 
 
 class Sum(Mean):

@@ -7,7 +7,10 @@ A+ = [a > 0], A- = [a < 0] as 0/1 matrices,
     |P|       = D+^T A+ + D-^T A-
     sum_P log = (D+ log|d|)^T A+ + D+^T (A+ log|a|) + (D- log|d|)^T A- + D-^T (A- log|a|)
 
-and likewise for N with A+ and A- exchanged: matrix products of the batch, O(parameters) memory.
+and likewise for N with A+ and A- exchanged: matrix products of the batch, O(parameters) memory. The
+products of one sum are joined along the batch. Both counts come from one product: a chunk has fewer than
+4096 rows, so |P| + 4096 |N| is a whole number that float32 holds exactly. After ReLU there is no A-. Where
+there is one, the sums over both signs and their difference, T and Q below, need half as many products.
 """
 
 from __future__ import annotations
@@ -15,24 +18,50 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+ROWS = 4095
+
 
 def outer_sums(left: Tensor, right: Tensor) -> dict[str, Tensor]:
     """|P|, |N| and the sums of logarithms over rows i of left_i right_i^T, coordinate by coordinate."""
-    d_plus, d_minus = _side(left, left > 0), _side(left, left < 0)
-    a_plus = _side(right, right > 0)
-    sides = [(d_plus, a_plus, "positive"), (d_minus, a_plus, "negative")]
-    if bool((right < 0).any()):
-        a_minus = _side(right, right < 0)
-        sides += [(d_plus, a_minus, "negative"), (d_minus, a_minus, "positive")]
-    sums: dict[str, Tensor] = {}
-    for (d, log_d), (a, log_a), sign in sides:
-        members = (d.T @ a).round().to(torch.int32)
-        logs = (torch.cat([log_d, d]).T @ torch.cat([a, log_a])).double()
-        for key, term in ((f"{sign}s", members), (f"log_{sign}", logs)):
-            sums[key] = sums[key] + term if key in sums else term
-    return sums
+    total: dict[str, Tensor] = {}
+    signed = bool((right < 0).any())
+    for d, a in zip(left.split(ROWS), right.split(ROWS), strict=True):
+        for key, term in (_signed(d, a) if signed else _positive(d, a)).items():
+            total[key] = total[key] + term if key in total else term
+    return total
 
 
-def _side(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The 0/1 matrix of one sign, and the logarithms of its members with zeros elsewhere."""
-    return mask.to(values.dtype), values.abs().log().where(mask, 0.0)
+def _positive(d: Tensor, a: Tensor) -> dict[str, Tensor]:
+    """The sums where no input is negative."""
+    width = d.shape[1]
+    up, down, present = (d > 0).to(d.dtype), (d < 0).to(d.dtype), (a > 0).to(a.dtype)
+    log_d, log_a = _masked_log(d), _masked_log(a)
+    packed = torch.add(up, down, alpha=ROWS + 1).T @ present
+    members = torch.cat([torch.cat([up * log_d, down * log_d], 1), torch.cat([up, down], 1)])
+    logs = (members.T @ torch.cat([present, log_a])).double()
+    return _unpacked(packed) | {"log_positive": logs[:width], "log_negative": logs[width:]}
+
+
+def _signed(d: Tensor, a: Tensor) -> dict[str, Tensor]:
+    """The sums in general: T over all non-zero products, Q with their signs; P is half of T + Q."""
+    up, down = (d > 0).to(d.dtype), (d < 0).to(d.dtype)
+    above, below = (a > 0).to(a.dtype), (a < 0).to(a.dtype)
+    log_d, log_a = _masked_log(d), _masked_log(a)
+    joined = torch.cat([torch.add(up, down, alpha=ROWS + 1), torch.add(down, up, alpha=ROWS + 1)])
+    packed = joined.T @ torch.cat([above, below])
+    present, sign_d, sign_a = up + down, up - down, above - below
+    both = torch.cat([log_d, present]).T @ torch.cat([above + below, log_a])
+    difference = torch.cat([sign_d * log_d, sign_d]).T @ torch.cat([sign_a, sign_a * log_a])
+    t, q = both.double(), difference.double()
+    return _unpacked(packed) | {"log_positive": (t + q) / 2, "log_negative": (t - q) / 2}
+
+
+def _masked_log(values: Tensor) -> Tensor:
+    """log|v|, and 0 where v is 0."""
+    return values.abs().log_().masked_fill_(values == 0, 0.0)
+
+
+def _unpacked(packed: Tensor) -> dict[str, Tensor]:
+    whole = packed.round().to(torch.int32)
+    negatives = whole // (ROWS + 1)
+    return {"positives": whole - negatives * (ROWS + 1), "negatives": negatives}

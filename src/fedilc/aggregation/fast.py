@@ -1,0 +1,132 @@
+"""Torch tensors into the compiled kernels: addresses, threads, and a compilation nobody waits for.
+
+What these functions give does not depend on the number of threads, nor on how rows are grouped.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_VALUES_A_THREAD = 1 << 16
+
+
+def prepare() -> None:
+    """Begin to load (the first time ever: to compile) the kernels while the caller goes on."""
+    threading.Thread(target=_kernels, daemon=True).start()
+
+
+_loading = threading.Lock()
+
+
+@cache
+def _kernels() -> ModuleType:
+    with _loading:
+        try:
+            return import_module("fedilc.aggregation.kernels")
+        except RuntimeError:
+            # numba found no folder to keep compiled code in; any writable one will do.
+            os.environ.setdefault("NUMBA_CACHE_DIR", tempfile.gettempdir())
+            return import_module("fedilc.aggregation.kernels")
+
+
+def suits(tensor: Tensor) -> bool:
+    """Whether the kernels can take this tensor; others go through plain torch."""
+    return tensor.dtype == torch.float32 and tensor.device.type == "cpu"
+
+
+def stacked(rows: Sequence[Tensor], zeros: str, agreement: float) -> tuple[Tensor, float, bool]:
+    """wgm of rows of one size, the mean of |mean(sign)| over coordinates, and whether all was finite."""
+    kernels = _kernels()
+    flat, addresses, steps = _addresses(rows)
+    out = torch.empty_like(flat[0])
+    least = _least(agreement, len(flat))
+    results = _in_threads(
+        kernels.stacked,
+        len(out),
+        len(flat),
+        addresses,
+        steps,
+        len(flat),
+        kernels.ZEROS[zeros],
+        least,
+        out.numpy(),
+    )
+    agreed = math.fsum(agreed for _, agreed in results) / (len(flat) * max(1, len(out)))
+    return out, agreed, all(finite for finite, _ in results)
+
+
+def add_rows(rows: Sequence[Tensor], sums: Mapping[str, Tensor]) -> None:
+    """Add rows to the five sums, in place."""
+    flat, addresses, steps = _addresses(rows)
+    _in_threads(_kernels().add_rows, flat[0].numel(), len(flat), addresses, steps, *_five(sums))
+
+
+def finish(count: int, sums: Mapping[str, Tensor], zeros: str, agreement: float) -> tuple[Tensor, float]:
+    """wgm from the five sums in float32, and the mean of |mean(sign)| over coordinates."""
+    kernels = _kernels()
+    out = torch.empty(sums["positives"].shape)
+    flat = out.view(-1).numpy()
+    least = _least(agreement, count)
+    agreed = _in_threads(kernels.finish, len(flat), 8, *_five(sums), count, kernels.ZEROS[zeros], least, flat)
+    return out, math.fsum(agreed) / (count * max(1, len(flat)))
+
+
+def _least(agreement: float, count: int) -> float:
+    """The least |P - N| for which |P - N| / count >= agreement."""
+    least = math.floor(agreement * count)
+    while least / count < agreement:
+        least += 1
+    while least > 0 and (least - 1) / count >= agreement:
+        least -= 1
+    return float(least)
+
+
+def _five(sums: Mapping[str, Tensor]) -> list[NDArray[Any]]:
+    keys = ("positives", "negatives", "log_positive", "log_negative")
+    return [sums[key].view(-1).numpy() for key in keys]
+
+
+def _addresses(rows: Sequence[Tensor]) -> tuple[list[Tensor], NDArray[np.int64], NDArray[np.int64]]:
+    """The rows made flat, their addresses in whole groups, and bytes from one value to the next.
+
+    What is missing from the last group is a tile of zeros that is read again and again.
+    """
+    flat = [row.detach().reshape(-1).contiguous() for row in rows]
+    missing = -len(flat) % _kernels().GROUP
+    addresses = [row.data_ptr() for row in flat] + [_zeros().data_ptr()] * missing
+    steps = [4] * len(flat) + [0] * missing
+    return flat, np.array(addresses, np.int64), np.array(steps, np.int64)
+
+
+@cache
+def _zeros() -> Tensor:
+    return torch.zeros(_kernels().TILE)
+
+
+def _in_threads(kernel: Callable[..., Any], size: int, rows: int, *arguments: Any) -> list[Any]:
+    """The kernel's results for consecutive ranges of coordinates, one range a thread."""
+    threads = min(torch.get_num_threads(), max(1, size * rows // _VALUES_A_THREAD))
+    tile = _kernels().TILE
+    step = max(tile, math.ceil(size / threads / tile) * tile)
+    ranges = [(start, min(start + step, size)) for start in range(0, size, step)] or [(0, 0)]
+    others = [_pool().submit(kernel, *place, *arguments) for place in ranges[1:]]
+    return [kernel(*ranges[0], *arguments), *(other.result() for other in others)]
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max(1, (os.cpu_count() or 2) - 1), thread_name_prefix="fedilc-kernel")

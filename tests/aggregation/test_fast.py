@@ -1,0 +1,82 @@
+"""The compiled kernels: sizes around tiles and groups, threads, held replies, and what they do not take."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedilc.aggregation import WeightedGeometricMean, weighted_geometric_mean
+from fedilc.aggregation.geometric import HELD
+from fedilc.errors import NonFiniteError
+
+
+def plain(stack: torch.Tensor, **options: object) -> torch.Tensor:
+    """The same through float64 torch, which the kernels never take."""
+    return weighted_geometric_mean(stack.double(), **options).float()
+
+
+@pytest.mark.parametrize("size", [1, 7, 1023, 1024, 1025, 5000])
+@pytest.mark.parametrize("rows", [1, 4, 5, 6, 23])
+def test_any_number_of_rows_and_coordinates_equals_plain_torch(
+    rows: int, size: int, generator: torch.Generator
+) -> None:
+    stack = torch.randn(rows, size, generator=generator)
+    stack[torch.rand(stack.shape, generator=generator) < 0.05] = 0.0
+    for zeros in ("ignore", "strict", "authors"):
+        torch.testing.assert_close(
+            weighted_geometric_mean(stack, zeros=zeros), plain(stack, zeros=zeros), rtol=2e-7, atol=1e-12
+        )
+
+
+@pytest.mark.parametrize("rows", [3, 10, 49, 100])
+@pytest.mark.parametrize("agreement", [0.1, 0.3, 0.6, 0.98, 1.0])
+def test_the_mask_is_the_same_to_the_last_vote(
+    rows: int, agreement: float, generator: torch.Generator
+) -> None:
+    stack = torch.randn(rows, 500, generator=generator) + 1.0
+    stack[:, 0] = 1.0
+    found = weighted_geometric_mean(stack, agreement=agreement)
+    assert torch.equal(found == 0, plain(stack, agreement=agreement) == 0)
+    assert found[0] == 1.0
+
+
+def test_the_number_of_threads_does_not_change_a_bit(generator: torch.Generator) -> None:
+    stack = torch.randn(9, 200_001, generator=generator)
+    before = torch.get_num_threads()
+    try:
+        results = []
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            results.append(weighted_geometric_mean(stack))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("replies", [1, HELD - 1, HELD, HELD + 1, 3 * HELD + 2])
+def test_a_stream_longer_than_what_is_held_equals_the_stack(replies: int, generator: torch.Generator) -> None:
+    stack = torch.randn(replies, 4, 30, generator=generator)
+    aggregator = WeightedGeometricMean()
+    state = aggregator.zero({"w": stack[0]})
+    for value in stack:
+        aggregator.accumulate(state, {"w": value})
+        assert len(state.held) < HELD
+    found = aggregator.finalize(state)
+    torch.testing.assert_close(found.value["w"], weighted_geometric_mean(stack), rtol=3e-7, atol=1e-12)
+    share = float(stack.sign().mean(0).abs().mean())
+    assert found.measurements["sign_agreement"]["w"] == pytest.approx(share, rel=1e-6)
+
+
+def test_strided_values_are_taken(generator: torch.Generator) -> None:
+    stack = torch.randn(6, 40, 30, generator=generator)
+    assert torch.equal(weighted_geometric_mean(stack.transpose(1, 2)), weighted_geometric_mean(stack).T)
+
+
+@pytest.mark.parametrize("place", [0, 5, 4999])
+@pytest.mark.parametrize("bad", [float("nan"), -float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite_is_found_wherever_it_is(bad: float, place: int) -> None:
+    stack = torch.ones(7, 5000)
+    stack[3, place] = bad
+    with pytest.raises(NonFiniteError, match="value 3"):
+        weighted_geometric_mean(stack)
