@@ -140,7 +140,7 @@ def test_the_settings_on_the_command_line_are_those_of_the_run(tmp_path: Path) -
     )
     settings = json.loads((tmp_path / "run.json").read_text())
     assert (settings["algorithm"], settings["rounds"], settings["seed"]) == ("fedsgd", 1, 5)
-    assert settings["silos"] == {"flip-0.20": 1000}
+    assert {name: silo["examples"] for name, silo in settings["silos"].items()} == {"flip-0.20": 1000}
     assert settings["model"] == {"name": "mlp", "hidden": [8]}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 from fedilc.errors import ConfigError, nearest
 
@@ -11,13 +11,16 @@ if TYPE_CHECKING:
     from fedilc.aggregation import Aggregator
 
 
+_ALIASES = {None: "whole", "whole silo": "whole", "wgm": "geometric"}
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """How a federation turns gradients into one step.
 
     Args:
-        intra: how the environments of one silo become its gradient: "whole" (the silo is one
-            environment) or an aggregation by name ("mean", "geometric", ...) or object.
+        intra: how the environments of one silo become its gradient: "whole" or None (the silo is
+            one environment) or an aggregation by name ("mean", "geometric", ...) or object.
         inter: how the silos' gradients become one: an aggregation by name or object.
         penalty: "fishr" to match the silos' gradient variances, or None.
         summary: one line for tables.
@@ -26,14 +29,20 @@ class Algorithm:
     True
     """
 
-    intra: str | Aggregator = "whole"
+    intra: str | Aggregator | None = "whole"
     inter: str | Aggregator = "mean"
-    penalty: Literal["fishr"] | None = None
+    penalty: str | None = None
     summary: str = ""
 
     def __post_init__(self) -> None:
-        if self.penalty not in ("fishr", None):
+        penalty = self.penalty.lower() if isinstance(self.penalty, str) else self.penalty
+        if penalty not in ("fishr", None):
             raise ConfigError(f"penalty={self.penalty!r} is unknown; choose 'fishr' or None")
+        object.__setattr__(self, "penalty", penalty)
+        for level in ("intra", "inter"):
+            choice = getattr(self, level)
+            if choice is None or isinstance(choice, str):
+                object.__setattr__(self, level, _ALIASES.get(choice, choice))
 
     @property
     def two_phase(self) -> bool:
@@ -45,13 +54,9 @@ class Algorithm:
         """Whether gradient and Fishr product may travel as one vector: where inter is a mean."""
         return self.inter == "mean"
 
-    def describe(self) -> dict[str, str | None]:
-        """The three choices by name, as run folders and manifests record them."""
-        return {
-            "intra": _name(self.intra),
-            "inter": _name(self.inter),
-            "penalty": self.penalty,
-        }
+    def describe(self) -> dict[str, Any]:
+        """The three choices with their settings, as run folders record them."""
+        return {"intra": _facts(self.intra), "inter": _facts(self.inter), "penalty": self.penalty}
 
 
 algorithms: dict[str, Algorithm] = {
@@ -98,5 +103,7 @@ def find_algorithm(choice: str | Algorithm) -> tuple[str, Algorithm]:
     return choice, algorithms[choice]
 
 
-def _name(choice: str | Aggregator) -> str:
-    return choice if isinstance(choice, str) else type(choice).__name__
+def _facts(choice: str | Aggregator | None) -> Any:
+    if choice is None or isinstance(choice, str):
+        return choice
+    return {"class": type(choice).__name__, **{key: repr(value) for key, value in vars(choice).items()}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,6 +43,29 @@ class Callback:
 
     def on_end(self, run: Run) -> None:
         """After the last round."""
+
+
+class _Function(Callback):
+    """A plain function of each record."""
+
+    def __init__(self, function: Callable[[Record], object]) -> None:
+        self.function = function
+
+    def on_round(self, run: Run, record: Record) -> None:  # noqa: ARG002
+        self.function(record)
+
+
+def as_callback(given: Callback | Callable[[Record], object]) -> Callback:
+    """A callback from a callback, from an object with some of its methods, or from a function of records."""
+    if isinstance(given, Callback):
+        return given
+    if callable(given):
+        return _Function(given)
+    adapted = Callback()
+    for name in ("on_start", "on_round", "on_end"):
+        if hasattr(given, name):
+            setattr(adapted, name, getattr(given, name))
+    return adapted
 
 
 class EarlyStopping(Callback):

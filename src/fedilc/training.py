@@ -6,23 +6,24 @@ import copy
 import os
 import time
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedilc.aggregation import Aggregator, build_aggregator
 from fedilc.algorithms import Algorithm, find_algorithm
-from fedilc.callbacks import Callback, Run
+from fedilc.assembly import find_device, make_server, make_task, run_facts
+from fedilc.callbacks import Callback, Run, as_callback
 from fedilc.config import Options, validated
-from fedilc.data import Federation, LossName
-from fedilc.errors import ConfigError, FedILCWarning
-from fedilc.evaluation import fairness, measure, select
-from fedilc.federation import Record, RunFolder, Runtime, Schedule, Server, Task
+from fedilc.data import Federation
+from fedilc.errors import ConfigError, FedILCError, FedILCWarning, ModelError
+from fedilc.evaluation import measure, select
+from fedilc.federation import Record, RunFolder, Runtime
 from fedilc.federation.checkpoint import Saved, optimizer_tensors, restore_optimizer
-from fedilc.gradients import Loss, Workbench, require_supported
+from fedilc.gradients import Loss, Workbench, logits_layer, require_supported
+from fedilc.records import flatten
 from fedilc.runtimes.local import LocalRuntime
 
 
@@ -44,7 +45,7 @@ class Result:
 
     def best(self, criterion: str = "validation") -> Record:
         """The record of the round that "oracle", "validation" or "last" chooses."""
-        return dict(select(self.history, criterion))
+        return copy.deepcopy(dict(select(self.history, criterion)))
 
 
 def train(
@@ -58,9 +59,9 @@ def train(
     penalty: float = 1.0,
     environment_size: int | None = None,
     seed: int = 0,
-    device: str = "auto",
+    device: str | torch.device = "auto",
     runtime: Runtime | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback | Callable[[Record], None]] = (),
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
     settings: dict[str, Any] | None = None,
@@ -81,7 +82,7 @@ def train(
         seed: every random choice of the run derives from it.
         device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1", ...
         runtime: how requests reach the silos; None is in this process.
-        callbacks: observers; see `fedilc.callbacks`.
+        callbacks: observers (see `fedilc.callbacks`), or functions that are given each record.
         out: a folder for history and checkpoints; None keeps everything in memory.
         resume: go on from the last completed round in `out`.
         settings: further facts to record in `out`, which a resumed run must share.
@@ -104,11 +105,11 @@ def train(
         "penalty": penalty,
         "environment_size": environment_size,
         "seed": seed,
-        "device": device,
+        "device": str(device),
     }
     options = validated(Options, named | more)
     return _Training(federation, model, algorithm, options, runtime).run(
-        list(callbacks), out, resume, settings or {}
+        [as_callback(callback) for callback in callbacks], out, resume, settings or {}
     )
 
 
@@ -126,10 +127,9 @@ class _Training:
         self.federation = federation
         self.options = options
         self.name, self.algorithm = find_algorithm(algorithm)
-        self.model = copy.deepcopy(model).to(_device(options.device))
+        self.model = copy.deepcopy(model).to(find_device(options.device))
         self.loss = Loss(federation.loss)
         task = make_task(self.algorithm, federation.loss, options)
-        require_supported(self.model, environments=_votes(task))
         if task.intra is not None and options.environment_size is None:
             warnings.warn(
                 f"{self.name} works on environments inside a silo, but environment_size is None, "
@@ -137,25 +137,49 @@ class _Training:
                 FedILCWarning,
                 stacklevel=3,
             )
-        self.bench = Workbench(self.model, self.loss, options.classifier)
-        self._check_output()
-        self.runtime = runtime or LocalRuntime(federation, self.model, task, self._measure)
-        names = getattr(self.runtime, "silos", None) or [silo.name for silo in federation.silos]
-        self.server = make_server(self.model, self.runtime, names, self.algorithm, options)
+        votes = task.intra is not None and options.environment_size is not None
+        require_supported(self.model, environments=votes)
+        self.bench = Workbench(self.model, self.loss)
+        sample = self._try_model()
+        if self.algorithm.two_phase:
+            classifier = logits_layer(self.model, self.loss, sample, options.classifier)
+            task = replace(task, classifier=classifier)
+        if runtime is None:
+            runtime = LocalRuntime(federation, self.model, task, self._measure)
+        names = getattr(runtime, "silos", None) or [silo.name for silo in federation.silos]
+        self.server = make_server(self.model, runtime, names, self.algorithm, options)
         if federation.x_test is not None:
             self.server.test = self._test
 
-    def _check_output(self) -> None:
-        """Try the model on one example, so that a wrong shape is said before the first round."""
-        sample = self.bench.inputs(self.federation.silos[0].x[:1])
+    def _try_model(self) -> Tensor:
+        """Run the model on two examples, so that what cannot work is said before the first round."""
+        sample = self.bench.inputs(self.federation.silos[0].x[:2])
+        before = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         try:
+            self.bench.example_bytes(sample)
             logits = self.bench.predict(sample)
-        except (RuntimeError, ValueError, TypeError) as error:
+        except FedILCError:
+            raise
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            hint = (
+                "" if sample.is_floating_point() else "; if they are numbers, give them as floats (x.float())"
+            )
             raise ConfigError(
                 f"the model cannot take inputs of shape {tuple(sample.shape[1:])} and type "
-                f"{sample.dtype}: {str(error).splitlines()[0]}"
+                f"{sample.dtype}: {str(error).splitlines()[0]}{hint}"
             ) from error
+        if len(logits) != len(sample):
+            raise ModelError(
+                f"the model gives {len(logits)} outputs for {len(sample)} examples; it must give one each"
+            )
+        for name, buffer in self.model.named_buffers():
+            if not torch.equal(buffer, before[name]):
+                raise ModelError(
+                    f"the buffer {name!r} changes in the forward pass, and what silos see does not travel; "
+                    "use a layer without running statistics"
+                )
         self.federation.check_classes(logits.shape[1])
+        return sample
 
     def _measure(self, logits: Tensor, y: Tensor) -> dict[str, float | None]:
         return measure(self.loss, logits, y)
@@ -203,7 +227,7 @@ class _Training:
             folder.save(record, seconds, self.server.weights, optimizer, run.stopped)
 
     def _open(self, folder: RunFolder, resume: bool, settings: dict[str, Any], run: Run) -> None:
-        facts = self._facts() | settings
+        facts = run_facts(self.federation, self.model, self.name, self.algorithm, self.options) | settings
         if not resume:
             folder.create(facts)
             return
@@ -218,90 +242,3 @@ class _Training:
                 parameter.copy_(saved.weights[name])
         restore_optimizer(self.server.optimizer, saved.optimizer)
         self.server.version = saved.round
-
-    def _facts(self) -> dict[str, Any]:
-        """What identifies the run, for the folder."""
-        shapes = {name: list(p.shape) for name, p in self.bench.parameters.items()}
-        return {
-            "federation": self.federation.name,
-            "silos": {silo.name: len(silo) for silo in self.federation.silos},
-            "loss": self.federation.loss,
-            "algorithm": self.name,
-            "choices": self.algorithm.describe(),
-            "parameters": shapes,
-            **self.options.model_dump(),
-        }
-
-
-def flatten(record: Record) -> Record:
-    """Bring the server's record into the shape of a history: means on top, silos and fairness below."""
-    validation = record.pop("validation", {})
-    test = record.pop("test", {})
-    silos = record.pop("silos")
-    flat = dict(record)
-    for key in ("loss", "accuracy", "auroc", "auprc"):
-        values = [numbers[key] for numbers in validation.values() if numbers[key] is not None]
-        if values:
-            flat[f"validation_{key}"] = sum(values) / len(values)
-        if key in test:
-            flat[f"test_{key}"] = test[key]
-    if validation:
-        flat["fairness"] = fairness({s: numbers["accuracy"] for s, numbers in validation.items()})
-    for silo, numbers in validation.items():
-        silos.setdefault(silo, {}).update({f"validation_{key}": value for key, value in numbers.items()})
-    flat["silos"] = silos
-    return flat
-
-
-def make_task(algorithm: Algorithm, loss: LossName, options: Options) -> Task:
-    """What silos must know of a run with these settings."""
-    return Task(
-        algorithm=algorithm,
-        loss=loss,
-        intra=None if algorithm.intra == "whole" else _aggregator(options, algorithm.intra),
-        environment_size=options.environment_size,
-        covariance=options.covariance,
-        reduction=options.fishr_reduction,
-        classifier=options.classifier,
-        seed=options.seed,
-    )
-
-
-def make_server(
-    model: nn.Module, runtime: Runtime, silos: Sequence[str], algorithm: Algorithm, options: Options
-) -> Server:
-    """A server that trains `model` itself, with these settings, over a runtime."""
-    schedule = Schedule(options.penalty, options.penalty_anneal_rounds, options.penalty_start)
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return Server(
-        model=model,
-        optimizer=torch.optim.Adam(trainable, lr=options.learning_rate, weight_decay=options.weight_decay),
-        runtime=runtime,
-        silos=tuple(silos),
-        inter=_aggregator(options, algorithm.inter),
-        schedule=schedule if algorithm.two_phase else None,
-        adds_up_in_silo=algorithm.adds_up_in_silo,
-        reduction=options.fishr_reduction,
-        min_silos=options.min_silos,
-    )
-
-
-def _aggregator(options: Options, choice: str | Aggregator) -> Aggregator:
-    given = {"zeros": options.zeros, "agreement": options.agreement}
-    return build_aggregator(choice, **{k: value for k, value in given.items() if value is not None})
-
-
-def _votes(task: Task) -> bool:
-    return task.intra is not None and task.environment_size is not None
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"device {name!r} cannot be used here: {reason}") from error
-    return device

@@ -15,7 +15,8 @@ import pytest
 import torch
 from networks import mlp
 
-from fedilc import Federation, Silo, train
+from fedilc import Algorithm, Federation, Silo, train
+from fedilc.aggregation import AndMask
 from fedilc.errors import CheckpointError, ConfigError
 from fedilc.federation import RunFolder
 from fedilc.federation.checkpoint import read_tensors, write_atomically, write_tensors
@@ -112,10 +113,48 @@ def test_every_half_finished_save_is_taken_back(moment: str, tmp_path: Path) -> 
 
 def test_a_run_killed_before_its_first_round_begins_again(tmp_path: Path) -> None:
     run(tmp_path / "whole", 2)
-    run(tmp_path / "young", 2)
+    run(tmp_path / "young", 1)
     (tmp_path / "young" / "checkpoint.safetensors").unlink()
     run(tmp_path / "young", 2, resume=True)
     assert digest(tmp_path / "young") == digest(tmp_path / "whole")
+
+
+def test_a_lost_checkpoint_does_not_cost_the_history(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run(out, 3)
+    (out / "checkpoint.safetensors").unlink()
+    before = digest(out)
+    with pytest.raises(CheckpointError, match=r"checkpoint\.safetensors is gone but 3 rounds were done"):
+        run(out, 4, resume=True)
+    (out / "run.json").unlink()
+    with pytest.raises(CheckpointError, match="already holds a run"):
+        run(out, 4)
+    assert (out / "history.jsonl").exists()
+    assert before["history.jsonl"] == digest(out)["history.jsonl"]
+
+
+@pytest.mark.parametrize("other", ["data", "test set", "layers", "initial weights", "aggregator"])
+def test_other_data_or_another_model_is_another_configuration(other: str, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    settings = {"rounds": 2, "learning_rate": 0.05, "out": out}
+    mask = Algorithm(inter=AndMask(0.2))
+    train(federation(), mlp(), mask, **settings)
+    changed, model = federation(), mlp()
+    if other == "data":
+        changed.silos[1].x[0, 0] += 1
+    elif other == "test set":
+        changed.x_test[0, 0] += 1
+    elif other == "layers":
+        model[2] = torch.nn.Tanh()
+    elif other == "initial weights":
+        with torch.no_grad():
+            model[1].bias[0] += 1
+    else:
+        mask = Algorithm(inter=AndMask(1.0))
+    before = digest(out)
+    with pytest.raises(CheckpointError, match="another configuration"):
+        train(changed, model, mask, resume=True, **settings)
+    assert digest(out) == before
 
 
 @pytest.mark.parametrize(

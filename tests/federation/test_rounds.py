@@ -20,7 +20,7 @@ ENVIRONMENT = 4
 
 def federation_of(generator: torch.Generator) -> Federation:
     silos = []
-    for e, examples in enumerate((11, 8, 14)):
+    for e, examples in enumerate((11, 9, 14)):
         x = torch.randn(examples, 6, generator=generator, dtype=torch.float64) + 0.4 * e
         silos.append(Silo(f"s{e}", x, torch.randint(0, 2, (examples,), generator=generator)))
     return Federation("f", silos)

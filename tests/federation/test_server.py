@@ -10,6 +10,7 @@ from networks import mlp
 
 from fedilc import Federation, Silo, algorithms, train
 from fedilc.algorithms import find_algorithm
+from fedilc.assembly import make_task
 from fedilc.config import Options
 from fedilc.data.color import color_digits
 from fedilc.errors import FedILCError, NonFiniteError, ProtocolError, SilosLostError
@@ -18,7 +19,6 @@ from fedilc.federation import Reply, Request
 from fedilc.federation.messages import in_order
 from fedilc.gradients import Loss
 from fedilc.runtimes.local import LocalRuntime
-from fedilc.training import make_task
 
 
 def federation_of(generator: torch.Generator, names: str = "abcde") -> Federation:

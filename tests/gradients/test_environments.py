@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedilc.gradients.environments import lay_out
+from fedilc.gradients.environments import lay_out, lay_out_mean
 
 
 @given(st.integers(1, 60), st.one_of(st.none(), st.integers(1, 70)), st.integers(1, 80))
@@ -44,3 +45,18 @@ def test_the_whole_silo_is_one_environment_in_its_own_order() -> None:
     assert layout.order is None
     assert layout.environments == 1
     assert lay_out(50, 50, 1000, 0, 1, "a").environments == 1
+
+
+@given(st.integers(1, 60), st.one_of(st.none(), st.integers(1, 70)), st.integers(1, 80))
+def test_a_mean_over_environments_weighs_each_example_by_its_environments_size(
+    examples: int, size: int | None, most: int
+) -> None:
+    votes = lay_out(examples, size, most, seed=0, round_=1, silo="a")
+    mean = lay_out_mean(examples, size, most, seed=0, round_=1, silo="a")
+    order = list(range(examples)) if votes.order is None else votes.order.tolist()
+    expected = [0.0] * examples
+    for chunk in votes.chunks:
+        for place in range(chunk.start, chunk.stop):
+            expected[order[place]] = 1 / (votes.environments * chunk.size)
+    weights = [1 / examples] * examples if mean.weights is None else mean.weights.tolist()
+    assert weights == pytest.approx(expected)

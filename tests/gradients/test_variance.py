@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from fedilc import Algorithm, Federation, Silo, algorithms, train
 from fedilc.errors import ModelError
-from fedilc.gradients import Loss, SiloComputation, Workbench
+from fedilc.gradients import Loss, SiloComputation, Workbench, logits_layer
 
 KINDS = ("diagonal", "full")
 LOSSES = {"binary": 1, "multiclass": 10}
@@ -141,8 +141,60 @@ class Pooled(nn.Module):
         return self.classifier(x.unflatten(1, (2, 3))).mean(1)
 
 
-def test_a_classifier_over_sequences_is_refused_with_the_fix(generator: torch.Generator) -> None:
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 10 * self.head(x)
+
+
+class HeadFirst(nn.Module):
+    """The head is registered before the body, called with a keyword, and its logits are squeezed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(8, 1)
+        self.body = nn.Linear(6, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(input=self.body(x).tanh()).squeeze(1)
+
+
+@pytest.mark.parametrize("model", [Pooled(), Scaled()])
+def test_a_model_whose_logits_no_linear_layer_gives_cannot_have_the_penalty(
+    model: nn.Module, generator: torch.Generator
+) -> None:
     federation = Federation("f", [silo_of("binary", 6, generator)])
-    with pytest.raises(ModelError, match=r"'classifier' is applied to sequences.*pool before it"):
-        train(federation, Pooled().double(), "fedcurv", rounds=1, learning_rate=0.1)
-    train(federation, Pooled().double(), "fedsgd", rounds=1, learning_rate=0.1)
+    with pytest.raises(ModelError, match="no linear layer gives the model's logits"):
+        train(federation, redraw(model).double(), "fedcurv", rounds=1, learning_rate=0.1)
+    train(federation, redraw(model).double(), "fedsgd", rounds=1, learning_rate=0.1)
+
+
+def test_a_hidden_layer_cannot_be_named_as_classifier(generator: torch.Generator) -> None:
+    federation = Federation("f", [silo_of("binary", 6, generator)])
+    with pytest.raises(ModelError, match="'1' does not give the model's logits"):
+        train(federation, mlp().double(), "fedcurv", rounds=1, learning_rate=0.1, classifier="1")
+
+
+def test_the_layer_that_gives_the_logits_is_found_wherever_it_is_registered(
+    generator: torch.Generator,
+) -> None:
+    silo = silo_of("binary", 6, generator)
+    model = redraw(HeadFirst()).double()
+    assert logits_layer(model, Loss("binary"), silo.x, None) == "head"
+    result = train(Federation("f", [silo, silo_of("binary", 5, generator, "t")]), model, "fishr-inter-geo",
+                   rounds=2, learning_rate=0.1)  # fmt: skip
+    assert result.history[-1]["penalty"] > 0
+
+
+def test_the_variance_is_right_where_gradients_hardly_vary() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = 100 + 0.1 * torch.randn(500, 6, generator=generator)
+    silo = Silo("s", x, torch.ones(500))
+    model = redraw(nn.Linear(6, 1), scale=1e-4)
+    found = SiloComputation(Workbench(model, Loss("binary")), silo, None, False, 0).statistics(1, keep=False)
+    wide = Silo("s", x.double(), torch.ones(500))
+    expected = central_variance(model.double(), wide, "binary", "diagonal")
+    torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-12)

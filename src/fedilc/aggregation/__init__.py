@@ -15,6 +15,7 @@ from fedilc.errors import ConfigError, nearest
 AGGREGATORS: dict[str, Callable[..., Aggregator]] = {
     "mean": Mean,
     "geometric": WeightedGeometricMean,
+    "wgm": WeightedGeometricMean,
     "absolute-geometric": AbsoluteGeometricMean,
     "and-mask": AndMask,
 }

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedilc.errors import NonFiniteError
+from fedilc.errors import ConfigError, NonFiniteError
 
 _STACK_BUDGET = 1 << 22
 
@@ -44,11 +44,6 @@ class Aggregate:
     measurements: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
-def wide_dtype(device: torch.device) -> torch.dtype:
-    """float64 for the sums, except on devices that have no float64."""
-    return torch.float32 if device.type == "mps" else torch.float64
-
-
 def require_finite(values: Tensor, source: str, parameter: str) -> None:
     """Raise an error naming silo and parameter where `values` holds a NaN or an infinity."""
     if values.numel() == 0 or not values.is_floating_point():
@@ -59,6 +54,18 @@ def require_finite(values: Tensor, source: str, parameter: str) -> None:
             f"{source} sent a NaN or infinite value for {parameter!r}; check its data for extreme "
             "values, or lower the learning rate or the penalty"
         )
+
+
+def require_share(agreement: float) -> None:
+    """Raise where an agreement threshold is not a share."""
+    if not 0.0 <= agreement <= 1.0:
+        raise ConfigError(f"agreement={agreement} is not a share between 0 and 1")
+
+
+def measured_signs(result: Tensor, agreement: float) -> dict[str, float]:
+    """How far signs agree, and the share of coordinates that became 0."""
+    zeros = result.numel() - int(torch.count_nonzero(result))
+    return {"sign_agreement": agreement, "zero_share": zeros / max(1, result.numel())}
 
 
 class Aggregator(ABC):

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from fedilc.aggregation import fast
-from fedilc.aggregation.base import Aggregator, Sums, require_finite, wide_dtype
+from fedilc.aggregation.base import Aggregator, Sums, measured_signs, require_finite, require_share
 from fedilc.aggregation.outer import outer_sums
 from fedilc.errors import ConfigError, nearest
+from fedilc.numerics import wide_dtype
 
 Zeros = Literal["ignore", "strict", "authors"]
 AUTHORS_ZERO = 1e-10
@@ -37,8 +38,7 @@ class WeightedGeometricMean(Aggregator):
     def __init__(self, zeros: Zeros = "ignore", agreement: float = 0.0) -> None:
         if zeros not in get_args(Zeros):
             raise ConfigError(f"zeros={zeros!r} is unknown{nearest(str(zeros), get_args(Zeros))}")
-        if not 0.0 <= agreement <= 1.0:
-            raise ConfigError(f"agreement={agreement} is not a share between 0 and 1")
+        require_share(agreement)
         self.zeros = zeros
         self.agreement = agreement
         fast.prepare()
@@ -68,7 +68,7 @@ class WeightedGeometricMean(Aggregator):
             result = result.where(zeros == 0, 0.0)
         if self.agreement > 0:
             result = result.where(agreement >= self.agreement, 0.0)
-        return result, _measured(result, float(agreement.mean()))
+        return result, measured_signs(result, float(agreement.mean()))
 
     def add_outer(self, state: Sums, name: str, left: Tensor, right: Tensor) -> None:
         """Add outer products by matrix products alone: log|d a| = log|d| + log|a|."""
@@ -104,18 +104,13 @@ class WeightedGeometricMean(Aggregator):
         if len(state.held) == state.count:
             rows = [values[name] for values in state.held]
             result, agreement, _ = fast.stacked(rows, self.zeros, self.agreement)
-            return result.view(state.like[name].shape), _measured(result, agreement)
+            return result.view(state.like[name].shape), measured_signs(result, agreement)
         self.settle(state)
         sums = self.part(state, name)
         if fast.suits(torch.empty(0, dtype=state.like[name].dtype, device=state.devices[name])):
             result, agreement = fast.finish(state.count, sums, self.zeros, self.agreement)
-            return result, _measured(result, agreement)
+            return result, measured_signs(result, agreement)
         return self.finish(state.count, sums)
-
-
-def _measured(result: Tensor, agreement: float) -> dict[str, float]:
-    zeros = result.numel() - int(torch.count_nonzero(result))
-    return {"sign_agreement": agreement, "zero_share": zeros / max(1, result.numel())}
 
 
 def _side(members: Tensor, logs: Tensor, count: int) -> Tensor:
@@ -148,8 +143,9 @@ def weighted_geometric_mean(
         result, _, finite = fast.stacked(list(stack), zeros, agreement)
         if finite:
             return result.view(stack.shape[1:])
-    for number, value in enumerate(stack):
-        require_finite(value, f"value {number} along dim {dim}", "values")
+    if not bool(torch.isfinite(stack).all()):
+        for number, value in enumerate(stack):
+            require_finite(value, f"value {number} along dim {dim}", "values")
     state = aggregator.zero({"values": stack[0]})
     aggregator.add_stack(state, "values", stack)
     state.count = len(stack)
@@ -161,9 +157,9 @@ def weighted_geometric_mean(
 
 
 def _as_stack(values: Tensor | Sequence[Tensor], dim: int) -> Tensor:
-    if not isinstance(values, Tensor):
-        tensors = [torch.as_tensor(value) for value in values]
-        values = torch.stack(tensors, dim) if tensors else torch.empty(0)
+    if isinstance(values, list | tuple) and values and all(isinstance(value, Tensor) for value in values):
+        values = torch.stack(values, dim)
+    values = torch.as_tensor(values)
     if values.dim() == 0 or values.shape[dim] == 0:
         raise ConfigError(f"weighted_geometric_mean got no value along dim {dim}; give at least one")
     stack = values

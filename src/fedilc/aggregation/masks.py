@@ -8,10 +8,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedilc.aggregation.base import Aggregator, wide_dtype
-from fedilc.errors import ConfigError
-
-_ZERO_SIZE = 1e-10
+from fedilc.aggregation.base import Aggregator, measured_signs, require_share
+from fedilc.aggregation.geometric import AUTHORS_ZERO
+from fedilc.numerics import wide_dtype
 
 
 class AndMask(Aggregator):
@@ -22,8 +21,7 @@ class AndMask(Aggregator):
     """
 
     def __init__(self, agreement: float = 1.0, rescale: bool = True) -> None:
-        if not 0.0 <= agreement <= 1.0:
-            raise ConfigError(f"agreement={agreement} is not a share between 0 and 1")
+        require_share(agreement)
         self.agreement = agreement
         self.rescale = rescale
 
@@ -37,11 +35,8 @@ class AndMask(Aggregator):
         kept = (agreement >= self.agreement).to(total.dtype)
         result = total / count * kept
         if self.rescale:
-            result = result / kept.mean().clamp(min=_ZERO_SIZE)
-        return result, {
-            "sign_agreement": float(agreement.mean()),
-            "zero_share": float((result == 0).double().mean()),
-        }
+            result = result / kept.mean().clamp(min=AUTHORS_ZERO)
+        return result, measured_signs(result, float(agreement.mean()))
 
 
 class AbsoluteGeometricMean(Aggregator):
@@ -58,6 +53,6 @@ class AbsoluteGeometricMean(Aggregator):
 
     def finish(self, count: int, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
         absent = count - sums["present"].to(sums["log"].dtype)
-        logs = sums["log"] + absent * math.log(_ZERO_SIZE)
+        logs = sums["log"] + absent * math.log(AUTHORS_ZERO)
         result = sums["total"].sign() * torch.exp(logs / count)
-        return result, {"zero_share": float((result == 0).double().mean())}
+        return result, {}

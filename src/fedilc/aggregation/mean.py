@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from fedilc.aggregation.base import Aggregator, Sums, wide_dtype
+from fedilc.aggregation.base import Aggregator, Sums
+from fedilc.numerics import wide_dtype
 
 
 class Mean(Aggregator):

@@ -18,11 +18,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedilc.numerics import wide_dtype
+
 ROWS = 4095
 
 
 def outer_sums(left: Tensor, right: Tensor) -> dict[str, Tensor]:
     """|P|, |N| and the sums of logarithms over rows i of left_i right_i^T, coordinate by coordinate."""
+    if left.dtype.itemsize < 4:
+        left, right = left.float(), right.float()
     total: dict[str, Tensor] = {}
     signed = bool((right < 0).any())
     for d, a in zip(left.split(ROWS), right.split(ROWS), strict=True):
@@ -38,7 +42,7 @@ def _positive(d: Tensor, a: Tensor) -> dict[str, Tensor]:
     log_d, log_a = _masked_log(d), _masked_log(a)
     packed = torch.add(up, down, alpha=ROWS + 1).T @ present
     members = torch.cat([torch.cat([up * log_d, down * log_d], 1), torch.cat([up, down], 1)])
-    logs = (members.T @ torch.cat([present, log_a])).double()
+    logs = (members.T @ torch.cat([present, log_a])).to(wide_dtype(d.device))
     return _unpacked(packed) | {"log_positive": logs[:width], "log_negative": logs[width:]}
 
 
@@ -52,7 +56,7 @@ def _signed(d: Tensor, a: Tensor) -> dict[str, Tensor]:
     present, sign_d, sign_a = up + down, up - down, above - below
     both = torch.cat([log_d, present]).T @ torch.cat([above + below, log_a])
     difference = torch.cat([sign_d * log_d, sign_d]).T @ torch.cat([sign_a, sign_a * log_a])
-    t, q = both.double(), difference.double()
+    t, q = both.to(wide_dtype(d.device)), difference.to(wide_dtype(d.device))
     return _unpacked(packed) | {"log_positive": (t + q) / 2, "log_negative": (t - q) / 2}
 
 

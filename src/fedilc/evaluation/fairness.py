@@ -26,7 +26,7 @@ def fairness(accuracies: Mapping[str, float]) -> dict[str, float | str]:
     worst = min(accuracies, key=lambda silo: accuracies[silo])
     return {
         "variance": sum((value - mean) ** 2 for value in values) / len(values),
-        "entropy": entropy,
+        "entropy": max(0.0, entropy),
         "divergence": max(0.0, math.log(len(values)) - entropy),
         "worst_silo": worst,
         "worst_accuracy": accuracies[worst],

@@ -24,6 +24,7 @@ def measure(loss: Loss, logits: Tensor, y: Tensor) -> dict[str, float | None]:
     >>> found["accuracy"], found["auroc"]
     (0.5, 0.75)
     """
+    logits, y = logits.cpu(), y.cpu()
     values = loss.per_example(logits, y).double()
     if loss.name == "binary":
         right = (logits[:, 0] > 0) == (y > 0.5)
@@ -32,7 +33,7 @@ def measure(loss: Loss, logits: Tensor, y: Tensor) -> dict[str, float | None]:
         right = logits.argmax(1) == y
         targets = y.unsqueeze(1) == y.unique().unsqueeze(0)
         logits = _log_odds(logits.double())[:, y.unique()]
-    auroc, auprc = _areas(targets.cpu().numpy(), logits.double().cpu().numpy())
+    auroc, auprc = _areas(targets.numpy(), logits.double().numpy())
     return {
         "loss": mean if math.isfinite(mean := float(values.mean())) else None,
         "accuracy": float(right.double().mean()),

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fedilc.errors import CheckpointError
 
-_NOT_IDENTITY = ("rounds",)
+_NOT_IDENTITY = ("rounds", "device")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -85,7 +85,7 @@ class RunFolder:
 
     def create(self, settings: Mapping[str, Any]) -> None:
         """Begin a new run here; refuses a folder that already holds one."""
-        if self.settings_file.exists():
+        if any(f.exists() for f in (self.settings_file, self.history_file, self.checkpoint_file)):
             raise CheckpointError(
                 f"{self.path} already holds a run; continue it with --resume (resume=True), or "
                 "choose another folder"
@@ -120,19 +120,21 @@ class RunFolder:
                     f"{_short(before.get(key))} there and is {_short(now.get(key))} here; resume "
                     "with the same settings, or choose another folder"
                 )
-        if not self.checkpoint_file.exists():
-            self._cut(self.history_file, 0)
-            self._cut(self.timing_file, 0)
-            return None
-        saved = self.load()
-        if saved.round > now["rounds"]:
+        saved = self.load() if self.checkpoint_file.exists() else None
+        done = saved.round if saved else 0
+        if saved is None and len(self.history()) > 1:
             raise CheckpointError(
-                f"{self.path} has already done {saved.round} rounds, more than rounds={now['rounds']}; "
+                f"{self.checkpoint_file} is gone but {len(self.history())} rounds were done; restore it "
+                "from a copy, or start again in another folder"
+            )
+        if done > now["rounds"]:
+            raise CheckpointError(
+                f"{self.path} has already done {done} rounds, more than rounds={now['rounds']}; "
                 "ask for at least as many, or choose another folder"
             )
-        self._cut(self.history_file, saved.round)
-        self._cut(self.timing_file, saved.round)
-        if before.get("rounds") != now.get("rounds"):
+        self._cut(self.history_file, done)
+        self._cut(self.timing_file, done)
+        if before != now:
             write_atomically(self.settings_file, _json(settings, indent=2))
         return saved
 

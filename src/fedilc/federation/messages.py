@@ -89,7 +89,8 @@ def in_order(replies: Iterator[Reply], silos: Sequence[str]) -> Iterator[Reply]:
     early: dict[str, Reply] = {}
     waiting = list(silos)
     for reply in replies:
-        early[reply.silo] = reply
+        if reply.silo in waiting:
+            early[reply.silo] = reply
         while waiting and waiting[0] in early:
             yield early.pop(waiting.pop(0))
     for silo in waiting:

@@ -12,6 +12,7 @@ from fedilc.errors import ProtocolError
 from fedilc.federation.messages import Reply, Request
 from fedilc.federation.task import Task
 from fedilc.gradients import SiloComputation, Workbench
+from fedilc.numerics import wide_dtype
 
 Metrics = Callable[[Tensor, Tensor], dict[str, float | None]]
 
@@ -74,7 +75,7 @@ class SiloWorker:
         own = self.computation.variance(request.round)
         difference = own - request.variance.to(own)
         factor = 2.0 / len(request.silos) if self.task.reduction == "mean" else 2.0
-        return factor * difference, float(difference.double().square().sum())
+        return factor * difference, float(difference.to(wide_dtype(own.device)).square().sum())
 
     def _evaluate(self, reply: Reply) -> None:
         if self.silo.x_val is not None and self.silo.y_val is not None:

@@ -1,5 +1,6 @@
 """What a silo computes: gradients of environments, and Fishr's variance with its product."""
 
+from fedilc.gradients.classifier import logits_layer
 from fedilc.gradients.losses import Loss
 from fedilc.gradients.rules import register_rule
 from fedilc.gradients.silo import Computed, SiloComputation, Workbench
@@ -12,6 +13,7 @@ __all__ = [
     "Loss",
     "SiloComputation",
     "Workbench",
+    "logits_layer",
     "model_problems",
     "register_rule",
     "require_supported",

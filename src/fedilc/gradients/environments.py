@@ -88,10 +88,9 @@ def lay_out_mean(
     votes = lay_out(examples, environment_size, most, seed, round_, silo)
     whole = lay_out(examples, None, most, seed, round_, silo)
     last = votes.chunks[-1].size
-    if votes.order is None or examples % votes.environments == 0:
+    if votes.order is None or environment_size is None or last == environment_size:
         return whole
-    size = (examples - last) // (votes.environments - 1)
-    weights = torch.full((examples,), 1 / (votes.environments * size), dtype=torch.float64)
+    weights = torch.full((examples,), 1 / (votes.environments * environment_size), dtype=torch.float64)
     weights[votes.order[examples - last :]] = 1 / (votes.environments * last)
     return Layout(None, whole.chunks, 1, weights)
 

@@ -58,17 +58,24 @@ def tapped(modules: dict[str, nn.Module]) -> Iterator[list[Tap]]:
 
 
 @contextlib.contextmanager
-def classifier_input(classifier: nn.Module) -> Iterator[list[Tensor]]:
+def classifier_input(classifier: nn.Module | None) -> Iterator[list[Tensor]]:
     """Collect the inputs of the classifier in a forward pass run inside the context."""
     seen: list[Tensor] = []
-    handle = classifier.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    if classifier is None:
+        yield seen
+        return
+
+    def record(_: nn.Module, args: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
+        seen.append(args[0] if args else named["input"])
+
+    handle = classifier.register_forward_pre_hook(record, with_kwargs=True)
     try:
         yield seen
     finally:
         handle.remove()
 
 
-def only_features(seen: list[Tensor], name: str) -> Tensor:
+def only_features(seen: list[Tensor], name: str | None) -> Tensor:
     """The classifier's input, or an error where Fishr's formula does not apply to it."""
     if len(seen) != 1 or seen[0].dim() != 2:
         what = f"was called {len(seen)} times" if len(seen) != 1 else "is applied to sequences"
@@ -80,31 +87,35 @@ def only_features(seen: list[Tensor], name: str) -> Tensor:
 
 
 def bytes_per_example(model: nn.Module, x: Tensor) -> int:
-    """About how much memory one example's activations take in a forward pass with graph."""
-    total = 0
+    """About how much memory one example takes in a forward pass that keeps its graph."""
+    known = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    sizes: dict[int, int] = {}
+    kept: list[Tensor] = []
 
-    def measure(_: nn.Module, __: object, output: object) -> None:
-        nonlocal total
-        if isinstance(output, Tensor):
-            total += output.numel() * output.element_size()
+    def measure(tensor: Tensor) -> Tensor:
+        place = tensor.untyped_storage().data_ptr()
+        if place not in known:
+            sizes[place] = max(sizes.get(place, 0), tensor.numel() * tensor.element_size())
+            kept.append(tensor)
+        return tensor
 
-    leaves = [module for module in model.modules() if not list(module.children())]
-    handles = [module.register_forward_hook(measure) for module in leaves]
-    try:
-        with torch.no_grad(), private_randomness(model, 0):
-            model(x[:2])
-    finally:
-        for handle in handles:
-            handle.remove()
-    return max(1, total // len(x[:2]) + x[0].numel() * x.element_size())
+    probe = x[:2].clone()
+    with (
+        torch.enable_grad(),
+        private_randomness(probe.device, 0),
+        torch.autograd.graph.saved_tensors_hooks(measure, lambda tensor: tensor),
+    ):
+        model(probe)
+    return max(1, sum(sizes.values()) // len(probe) + x[0].numel() * x.element_size())
 
 
 @contextlib.contextmanager
-def private_randomness(model: nn.Module, seed: int) -> Iterator[None]:
-    """Give dropout a stream of its own, and put the global one back afterwards."""
-    if any(isinstance(module, nn.modules.dropout._DropoutNd) for module in model.modules()):
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            yield
-    else:
+def private_randomness(device: torch.device, seed: int) -> Iterator[None]:
+    """Give what is random in a model (dropout, say) a stream of its own, and put the global one back."""
+    cuda = device.type == "cuda"
+    with torch.random.fork_rng(devices=[device] if cuda else []):
+        torch.default_generator.manual_seed(seed)
+        if cuda:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
         yield

@@ -20,8 +20,10 @@ class Loss:
 
     def logits(self, output: Tensor) -> Tensor:
         """The model's output as (examples, logits), or an error that says what was expected."""
-        if output.dim() == 1:
-            output = output.unsqueeze(1)
+        if not isinstance(output, Tensor):
+            raise ModelError(f"the model returns {type(output).__name__}; it must return a tensor of logits")
+        if output.dim() < 2:
+            output = output.reshape(-1, 1)
         if output.dim() != 2 or (self.name == "binary") != (output.shape[1] == 1):
             expected = "one logit" if self.name == "binary" else "one logit for each class"
             raise ModelError(

@@ -3,13 +3,15 @@
 The loss's gradients at the layers' outputs come from one backward pass, because no layer mixes
 examples; a rule for each layer (`rules.py`) turns them into the gradient of every environment. What no
 rule covers (other layers, shared parameters, layers called more than once) goes through chunked
-`torch.func.vmap`. Rules are checked once against autograd, and one that disagrees is not used.
+`torch.func.vmap`. Rules are tried once against autograd, and one that disagrees is not used.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,32 +46,78 @@ class Plan:
 
 
 def plan_layers(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Plan:
-    """Choose a way for every trainable parameter, trying the rules on two examples."""
-    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    candidates = {
-        name: module
-        for name, module in model.named_modules(remove_duplicate=False)
-        if type(module) in RULES and any(p.requires_grad for p in module.parameters())
-    }
-    with tapped(candidates) as taps, private_randomness(model, 0):
-        logits = loss.logits(model(x[:2]))
+    """Choose a way for every trainable parameter, trying the rules on three examples.
+
+    The trial runs on a copy with noise in its weights, so that it does not depend on how far training
+    is, and no gradient is zero by chance. A rule is used where it gives each example's own gradient.
+    """
+    trial = _with_noise(model)
+    x, y = x[:3].clone(), y[:3]
+    trainable = {name: p for name, p in trial.named_parameters() if p.requires_grad}
+    with tapped(_candidates(trial)) as taps, private_randomness(x.device, 0):
+        losses = loss.per_example(loss.logits(trial(x)), y)
     calls = Counter(tap.name for tap in taps)
     once = [tap for tap in taps if calls[tap.name] == 1]
-    losses = loss.per_example(logits, y[:2])
-    total = (losses * torch.linspace(1.0, 0.6, len(losses)).to(losses)).sum()
-    expected = torch.autograd.grad(total, list(trainable.values()), retain_graph=True, materialize_grads=True)
-    reference = dict(zip(trainable, expected, strict=True))
-    arrived = _output_gradients(total, once)
-    used: dict[str, nn.Module] = {}
+    rows = [
+        torch.autograd.grad(value, list(trainable.values()), retain_graph=True, materialize_grads=True)
+        for value in losses
+    ]
+    expected = {
+        name: torch.stack(column) for name, column in zip(trainable, zip(*rows, strict=True), strict=True)
+    }
     covered: set[str] = set()
-    for tap, d in zip(once, arrived, strict=True):
-        gradients = RULES[type(tap.module)](tap.module, tap.inputs.unsqueeze(1), d.unsqueeze(1))
-        names = {_join(tap.name, key): value.sum(0) for key, value in gradients.items()}
-        names = {name: value for name, value in names.items() if name in trainable}
-        if names and all(_close(value, reference[name]) for name, value in names.items()):
-            used[tap.name] = tap.module
-            covered |= set(names)
-    return Plan(used, frozenset(covered), [name for name in trainable if name not in covered])
+    used: list[str] = []
+    for tap, d in _output_gradients(losses.sum(), once, keep_graph=True):
+        names = _right_parameters(tap, d, expected)
+        covered |= names
+        used += [tap.name] if names else []
+    fallback = [name for name in trainable if name not in covered]
+    if fallback and _is_random(trial, x):
+        return Plan({}, frozenset(), list(trainable))
+    return Plan({name: model.get_submodule(name) for name in used}, frozenset(covered), fallback)
+
+
+def _with_noise(model: nn.Module) -> nn.Module:
+    trial = copy.deepcopy(model)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in trial.parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            parameter.add_(noise.to(parameter), alpha=0.1)
+    return trial
+
+
+def _candidates(model: nn.Module) -> dict[str, nn.Module]:
+    """Layers with a rule, whose trainable parameters no other layer has."""
+    owners = Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if type(module) in RULES
+        and any(p.requires_grad for p in module.parameters())
+        and all(owners[id(p)] == 1 for p in module.parameters())
+    }
+
+
+def _right_parameters(tap: Tap, d: Tensor, expected: dict[str, Tensor]) -> set[str]:
+    """The parameters of a layer for which its rule gives every example's gradient."""
+    count = len(next(iter(expected.values())))
+    if len(tap.inputs) != count or len(d) != count:
+        return set()
+    gradients = RULES[type(tap.module)](tap.module, tap.inputs.unsqueeze(1), d.unsqueeze(1))
+    found = {_join(tap.name, key): value for key, value in gradients.items()}
+    found = {name: value for name, value in found.items() if name in expected}
+    right = all(_close(value, expected[name]) for name, value in found.items())
+    return set(found) if right else set()
+
+
+@torch.no_grad()
+def _is_random(model: nn.Module, x: Tensor) -> bool:
+    outputs = []
+    for seed in (0, 1):
+        with private_randomness(x.device, seed):
+            outputs.append(model(x.clone()))
+    return not torch.equal(*outputs)
 
 
 def stream_environments(
@@ -78,14 +126,13 @@ def stream_environments(
     """Stream the mean gradient of each environment of `size` consecutive examples into `sink`."""
     losses = loss.per_example(chunk.logits, chunk.y)
     environments = len(losses) // size
-    arrived = _output_gradients(losses.sum() / size, chunk.taps, keep_graph)
-    for tap, d in zip(chunk.taps, arrived, strict=True):
+    shape = (environments, size)
+    for tap, d in _output_gradients(losses.sum() / size, chunk.taps, keep_graph):
         if tap.inputs._version != tap.version:
             raise ModelError(
                 f"the input of layer {tap.name!r} is changed in place after the layer has used it; "
                 "make that operation not in-place"
             )
-        shape = (environments, size)
         a, d = tap.inputs.unflatten(0, shape), d.unflatten(0, shape)
         _stream_layer(tap, a, d, plan.covered, sink)
     if plan.fallback:
@@ -93,15 +140,19 @@ def stream_environments(
     sink.counted(environments)
 
 
-def _output_gradients(total: Tensor, taps: list[Tap], keep_graph: bool = False) -> list[Tensor]:
-    if not taps:
-        return []
-    return list(torch.autograd.grad(total, [tap.edge for tap in taps], retain_graph=keep_graph))
+def _output_gradients(total: Tensor, taps: list[Tap], keep_graph: bool) -> Iterator[tuple[Tap, Tensor]]:
+    """The gradient that arrives at each tap; a layer whose output is not used gets none."""
+    if taps:
+        edges = [tap.edge for tap in taps]
+        arrived = torch.autograd.grad(total, edges, retain_graph=keep_graph, allow_unused=True)
+        yield from ((tap, d) for tap, d in zip(taps, arrived, strict=True) if d is not None)
 
 
 def _close(left: Tensor, right: Tensor) -> bool:
-    tolerance = 1e-3 if left.dtype in (torch.float32, torch.float64) else 1e-1
-    return bool((left - right).norm() <= tolerance * right.norm() + torch.finfo(left.dtype).tiny)
+    """Whether every row agrees in norm, to what the dtype allows."""
+    tolerance = 1e-3 if left.dtype.itemsize >= 4 else 1e-1
+    difference, size = (left - right).flatten(1).norm(dim=1), right.flatten(1).norm(dim=1)
+    return bool((difference <= tolerance * size + torch.finfo(left.dtype).tiny).all())
 
 
 def _join(layer: str, parameter: str) -> str:
@@ -139,7 +190,11 @@ def _bytes_an_environment(module: nn.Module, a: Tensor) -> int:
 def _stream_fallback(
     model: nn.Module, loss: Loss, chunk: Pass, size: int, names: list[str], sink: Sink
 ) -> None:
-    """Whole-model `vmap` over environments for the parameters that no rule covers."""
+    """Whole-model `vmap` over environments for the parameters that no rule covers.
+
+    On a copy, because swapping weights in and out would break a module that has two names.
+    """
+    model = copy.deepcopy(model)
     state = dict(model.named_parameters()) | dict(model.named_buffers())
     constant = {name: tensor.detach() for name, tensor in state.items() if name not in names}
     wanted = {name: state[name].detach() for name in names}

@@ -46,12 +46,15 @@ class Workbench:
         self.loss = loss
         self.covariance = covariance
         self.chunk_bytes = chunk_bytes
-        self.classifier_name, self.classifier = find_classifier(model, classifier)
+        self.classifier_name, self.classifier = classifier, None
+        if classifier is not None or any(isinstance(module, nn.Linear) for module in model.modules()):
+            self.classifier_name, self.classifier = find_classifier(model, classifier)
         self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         first = next(iter(self.parameters.values()))
         self.dtype, self.device = first.dtype, first.device
         self._version: int | None = None
         self._example_bytes: int | None = None
+        self._clones = False
         self._plan: Plan | None = None
 
     @torch.no_grad()
@@ -74,7 +77,15 @@ class Workbench:
         """About how much memory the forward pass of one example takes, measured once."""
         if self._example_bytes is None:
             self._example_bytes = bytes_per_example(self.model, x)
+            self._clones = self._writes_to_inputs(x)
         return self._example_bytes
+
+    def _writes_to_inputs(self, x: Tensor) -> bool:
+        """Whether the model changes its input, so that it must be given copies."""
+        probe = x[:1].clone()
+        with torch.no_grad(), private_randomness(self.device, 0):
+            self.model(probe)
+        return not torch.equal(probe, x[:1])
 
     def most_examples(self, x: Tensor) -> int:
         """How many examples a chunk may hold."""
@@ -89,23 +100,24 @@ class Workbench:
     def forward(self, x: Tensor, y: Tensor, taps: Mapping[str, nn.Module]) -> Pass:
         """One chunk's forward with features, and taps on the layers asked for."""
         with classifier_input(self.classifier) as seen, tapped(dict(taps)) as recorded:
-            logits = self.loss.logits(self.model(x))
+            logits = self.loss.logits(self.model(x.clone() if self._clones else x))
         return Pass(x, y, logits, seen, recorded)
 
     def moments(self, chunk: Pass) -> Moments:
         """The chunk's part of C_e."""
         delta = self.loss.logit_gradient(chunk.logits, chunk.y)
         features = only_features(chunk.features, self.classifier_name)
-        bias = self.classifier.bias is not None
+        bias = self.classifier is not None and self.classifier.bias is not None
         return classifier_moments(features, delta, bias, self.covariance)
 
-    @torch.inference_mode()
     def predict(self, x: Tensor) -> Tensor:
         """Logits of any number of examples, without graph, in evaluation mode."""
+        rows = 4 * self.most_examples(x)
+        x = x.clone() if self._clones else x
         self.model.eval()
         try:
-            rows = 4 * self.most_examples(x)
-            return torch.cat([self.loss.logits(self.model(part)) for part in x.split(rows)])
+            with torch.inference_mode():
+                return torch.cat([self.loss.logits(self.model(part)) for part in x.split(rows)])
         finally:
             self.model.train()
 
@@ -157,13 +169,13 @@ class SiloComputation:
                 self._kept = chunk if keep else None
         assert total is not None
         self._round, self._moments = round_, total
-        return total.variance()
+        return total.variance().to(self.bench.dtype)
 
     def variance(self, round_: int) -> Tensor:
         """C_e of this round, computed again where the phase before was not asked of this silo."""
         if self._moments is None or self._round != round_:
             return self.statistics(round_, keep=True)
-        return self._moments.variance()
+        return self._moments.variance().to(self.bench.dtype)
 
     def gradients(
         self, round_: int, vector: Tensor | None, scale: float | None, sink: Sink | None
@@ -209,12 +221,12 @@ class SiloComputation:
         return self.bench.plan(self.x, self.y).tapped if self.streams else {}
 
     def _passes(self, layout: Layout, round_: int, taps: bool) -> Iterator[tuple[Chunk, Pass]]:
-        if self._kept is not None:
-            yield layout.chunks[0], self._kept
-            return
         tapped_layers = self._taps() if taps else {}
-        seed = seed_for(self.seed, round_, self.name, "dropout")
-        with private_randomness(self.bench.model, seed):
+        seed = seed_for(self.seed, round_, self.name, "forward")
+        with private_randomness(self.bench.device, seed):
+            if self._kept is not None:
+                yield layout.chunks[0], self._kept
+                return
             for cut in layout.chunks:
                 x, y = layout.rows(cut, self.x), layout.rows(cut, self.y)
                 yield cut, self.bench.forward(x, y, tapped_layers)

@@ -20,6 +20,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedilc.numerics import wide_dtype
+
 Covariance = Literal["diagonal", "full"]
 
 
@@ -49,12 +51,16 @@ class Moments:
 def classifier_moments(features: Tensor, delta: Tensor, bias: bool, kind: Covariance) -> Moments:
     """The moments over these examples, differentiable in features and logits.
 
+    They are float64: the variance is a difference of nearly equal numbers where gradients vary little.
+
     Args:
         features: z, the classifier's inputs, (examples, width).
         delta: the loss's gradient at the logits, (examples, logits).
         bias: whether the classifier has a bias, whose gradient is delta itself.
         kind: "diagonal" or "full".
     """
+    wide = wide_dtype(features.device)
+    features, delta = features.to(wide), delta.to(wide)
     if bias:
         features = torch.cat([features, features.new_ones(len(features), 1)], 1)
     first = (delta.T @ features).flatten()
@@ -68,6 +74,7 @@ def classifier_moments(features: Tensor, delta: Tensor, bias: bool, kind: Covari
 
 def vector_jacobian_form(chunk: Moments, whole: Moments, vector: Tensor) -> Tensor:
     """A number whose gradient, added up over the chunks of a silo, is J_e^T v_e."""
+    vector = vector.to(whole.first)
     mean = whole.first / whole.count
     weighted = vector * mean if vector.dim() == 1 else vector @ mean
     form = (vector * chunk.second).sum() - 2 * (weighted * chunk.first).sum()

@@ -14,7 +14,7 @@ from fedilc.federation.task import Task
 from fedilc.gradients import Loss, Workbench
 from fedilc.gradients.forward import CHUNK_BYTES
 
-KEPT_BYTES = 1 << 30
+KEPT_BYTES = 512 << 20
 
 
 class LocalRuntime:

@@ -1,0 +1,101 @@
+"""Putting a run together from its settings: what silos must know, the server, the device, the facts."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedilc.aggregation import Aggregator, build_aggregator
+from fedilc.algorithms import Algorithm
+from fedilc.config import Options
+from fedilc.data import Federation, LossName
+from fedilc.errors import ConfigError
+from fedilc.federation import Runtime, Schedule, Server, Task
+
+
+def make_task(algorithm: Algorithm, loss: LossName, options: Options) -> Task:
+    """What silos must know of a run with these settings."""
+    whole = algorithm.intra is None or algorithm.intra == "whole"
+    return Task(
+        algorithm=algorithm,
+        loss=loss,
+        intra=None if whole or algorithm.intra is None else _aggregator(options, algorithm.intra),
+        environment_size=options.environment_size,
+        covariance=options.covariance,
+        reduction=options.fishr_reduction,
+        classifier=options.classifier,
+        seed=options.seed,
+    )
+
+
+def make_server(
+    model: nn.Module, runtime: Runtime, silos: Sequence[str], algorithm: Algorithm, options: Options
+) -> Server:
+    """A server that trains `model` itself, with these settings, over a runtime."""
+    if options.min_silos is not None and options.min_silos > len(silos):
+        raise ConfigError(f"min_silos={options.min_silos} is more than the {len(silos)} silos there are")
+    schedule = Schedule(options.penalty, options.penalty_anneal_rounds, options.penalty_start)
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return Server(
+        model=model,
+        optimizer=torch.optim.Adam(trainable, lr=options.learning_rate, weight_decay=options.weight_decay),
+        runtime=runtime,
+        silos=tuple(silos),
+        inter=_aggregator(options, algorithm.inter),
+        schedule=schedule if algorithm.two_phase else None,
+        adds_up_in_silo=algorithm.adds_up_in_silo,
+        reduction=options.fishr_reduction,
+        min_silos=options.min_silos,
+    )
+
+
+def _aggregator(options: Options, choice: str | Aggregator) -> Aggregator:
+    given = {"zeros": options.zeros, "agreement": options.agreement}
+    return build_aggregator(choice, **{k: value for k, value in given.items() if value is not None})
+
+
+def find_device(name: str) -> torch.device:
+    """The device of a name; "auto" is a GPU if there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device {name!r} cannot be used here: {reason}") from error
+    return device
+
+
+def run_facts(
+    federation: Federation, model: nn.Module, name: str, algorithm: Algorithm, options: Options
+) -> dict[str, Any]:
+    """What identifies a run, for its folder: settings, and digests of data and initial weights."""
+    test = [t for t in (federation.x_test, federation.y_test) if t is not None]
+    return {
+        "federation": federation.name,
+        "silos": {
+            silo.name: {"examples": len(silo), "digest": _digest(silo.x, silo.y, silo.x_val, silo.y_val)}
+            for silo in federation.silos
+        },
+        "test": _digest(*test),
+        "loss": federation.loss,
+        "model": {"layers": repr(model), "weights": _digest(*model.state_dict().values())},
+        "algorithm": name,
+        "choices": algorithm.describe(),
+        **options.model_dump(),
+    }
+
+
+def _digest(*tensors: Tensor | None) -> str:
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        if tensor is not None:
+            digest.update(f"{tuple(tensor.shape)}{tensor.dtype}".encode())
+            raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            digest.update(raw.numpy().tobytes())
+    return digest.hexdigest()[:16]
