@@ -13,10 +13,16 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import rounds, startup
+from benchmarks import aggregation, growth, per_example, rounds, startup
 from benchmarks.timing import Row
 
-GROUPS = {"rounds": rounds.rows, "startup": startup.rows}
+GROUPS = {
+    "aggregation": aggregation.rows,
+    "per-example": per_example.rows,
+    "rounds": rounds.rows,
+    "growth": growth.rows,
+    "startup": startup.rows,
+}
 
 
 def main() -> None:

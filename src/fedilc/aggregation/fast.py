@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+Rows = Tensor | Sequence[Tensor]
 _VALUES_A_THREAD = 1 << 16
 
 
@@ -48,28 +49,20 @@ def suits(tensor: Tensor) -> bool:
     return tensor.dtype == torch.float32 and tensor.device.type == "cpu"
 
 
-def stacked(rows: Sequence[Tensor], zeros: str, agreement: float) -> tuple[Tensor, float, bool]:
+def stacked(rows: Rows, zeros: str, agreement: float) -> tuple[Tensor, float, bool]:
     """wgm of rows of one size, the mean of |mean(sign)| over coordinates, and whether all was finite."""
     kernels = _kernels()
     flat, addresses, steps = _addresses(rows)
-    out = torch.empty_like(flat[0])
-    least = _least(agreement, len(flat))
-    results = _in_threads(
-        kernels.stacked,
-        len(out),
-        len(flat),
-        addresses,
-        steps,
-        len(flat),
-        kernels.ZEROS[zeros],
-        least,
-        out.numpy(),
-    )
-    agreed = math.fsum(agreed for _, agreed in results) / (len(flat) * max(1, len(out)))
+    count, size = len(flat), flat[0].numel()
+    out = torch.empty(size)
+    least = _least(agreement, count)
+    arguments = (addresses, steps, count, kernels.ZEROS[zeros], least, out.numpy())
+    results = _in_threads(kernels.stacked, size, count, *arguments)
+    agreed = math.fsum(agreed for _, agreed in results) / (count * max(1, size))
     return out, agreed, all(finite for finite, _ in results)
 
 
-def add_rows(rows: Sequence[Tensor], sums: Mapping[str, Tensor]) -> None:
+def add_rows(rows: Rows, sums: Mapping[str, Tensor]) -> None:
     """Add rows to the five sums, in place."""
     flat, addresses, steps = _addresses(rows)
     _in_threads(_kernels().add_rows, flat[0].numel(), len(flat), addresses, steps, *_five(sums))
@@ -100,16 +93,20 @@ def _five(sums: Mapping[str, Tensor]) -> list[NDArray[Any]]:
     return [sums[key].view(-1).numpy() for key in keys]
 
 
-def _addresses(rows: Sequence[Tensor]) -> tuple[list[Tensor], NDArray[np.int64], NDArray[np.int64]]:
+def _addresses(rows: Rows) -> tuple[Rows, NDArray[np.int64], NDArray[np.int64]]:
     """The rows made flat, their addresses in whole groups, and bytes from one value to the next.
 
     What is missing from the last group is a tile of zeros that is read again and again.
     """
-    flat = [row.detach().reshape(-1).contiguous() for row in rows]
-    missing = -len(flat) % _kernels().GROUP
-    addresses = [row.data_ptr() for row in flat] + [_zeros().data_ptr()] * missing
-    steps = [4] * len(flat) + [0] * missing
-    return flat, np.array(addresses, np.int64), np.array(steps, np.int64)
+    missing = -len(rows) % _kernels().GROUP
+    if isinstance(rows, Tensor):
+        rows = rows.detach().contiguous()
+        places = rows.data_ptr() + 4 * rows[0].numel() * np.arange(len(rows), dtype=np.int64)
+    else:
+        rows = [row.detach().reshape(-1).contiguous() for row in rows]
+        places = np.array([row.data_ptr() for row in rows], dtype=np.int64)
+    addresses = np.concatenate([places, np.full(missing, _zeros().data_ptr(), dtype=np.int64)])
+    return rows, addresses, np.repeat(np.array([4, 0]), [len(rows), missing])
 
 
 @cache

@@ -77,7 +77,7 @@ class WeightedGeometricMean(Aggregator):
 
     def add_stack(self, state: Sums, name: str, stack: Tensor) -> None:
         if fast.suits(stack) and len(stack):
-            fast.add_rows(list(stack), self.part(state, name))
+            fast.add_rows(stack, self.part(state, name))
         else:
             super().add_stack(state, name, stack)
 
@@ -140,7 +140,7 @@ def weighted_geometric_mean(
     stack = _as_stack(values, dim)
     aggregator = WeightedGeometricMean(zeros, agreement)
     if fast.suits(stack):
-        result, _, finite = fast.stacked(list(stack), zeros, agreement)
+        result, _, finite = fast.stacked(stack, zeros, agreement)
         if finite:
             return result.view(stack.shape[1:])
     if not bool(torch.isfinite(stack).all()):

@@ -37,12 +37,18 @@ def outer_sums(left: Tensor, right: Tensor) -> dict[str, Tensor]:
 
 def _positive(d: Tensor, a: Tensor) -> dict[str, Tensor]:
     """The sums where no input is negative."""
-    width = d.shape[1]
-    up, down, present = (d > 0).to(d.dtype), (d < 0).to(d.dtype), (a > 0).to(a.dtype)
-    log_d, log_a = _masked_log(d), _masked_log(a)
-    packed = torch.add(up, down, alpha=ROWS + 1).T @ present
-    members = torch.cat([torch.cat([up * log_d, down * log_d], 1), torch.cat([up, down], 1)])
-    logs = (members.T @ torch.cat([present, log_a])).to(wide_dtype(d.device))
+    rows, width = d.shape
+    members, present = d.new_empty(2 * rows, 2 * width), a.new_empty(2 * rows, a.shape[1])
+    up, down = members[rows:, :width], members[rows:, width:]
+    torch.gt(d, 0, out=up)
+    torch.lt(d, 0, out=down)
+    log_d = _masked_log(d)
+    torch.mul(up, log_d, out=members[:rows, :width])
+    torch.mul(down, log_d, out=members[:rows, width:])
+    torch.gt(a, 0, out=present[:rows])
+    present[rows:] = _masked_log(a)
+    packed = torch.add(up, down, alpha=ROWS + 1).T @ present[:rows]
+    logs = (members.T @ present).to(wide_dtype(d.device))
     return _unpacked(packed) | {"log_positive": logs[:width], "log_negative": logs[width:]}
 
 
@@ -61,8 +67,9 @@ def _signed(d: Tensor, a: Tensor) -> dict[str, Tensor]:
 
 
 def _masked_log(values: Tensor) -> Tensor:
-    """log|v|, and 0 where v is 0."""
-    return values.abs().log_().masked_fill_(values == 0, 0.0)
+    """log|v|, and 0 where v is 0; a logarithm of zero itself would take the processor's slow path."""
+    size = values.abs()
+    return size.add_(size == 0).log_()
 
 
 def _unpacked(packed: Tensor) -> dict[str, Tensor]:

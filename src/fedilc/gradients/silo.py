@@ -105,10 +105,17 @@ class Workbench:
 
     def moments(self, chunk: Pass) -> Moments:
         """The chunk's part of C_e."""
-        delta = self.loss.logit_gradient(chunk.logits, chunk.y)
+        return classifier_moments(*self._classifier_pass(chunk), self.covariance)
+
+    def product(self, chunk: Pass, whole: Moments, vector: Tensor) -> Tensor:
+        """A number whose gradient is the chunk's part of J_e^T v_e."""
+        return vector_jacobian_form(*self._classifier_pass(chunk), whole, vector)
+
+    def _classifier_pass(self, chunk: Pass) -> tuple[Tensor, Tensor, bool]:
+        """z, delta, and whether there is a bias."""
         features = only_features(chunk.features, self.classifier_name)
-        bias = self.classifier is not None and self.classifier.bias is not None
-        return classifier_moments(features, delta, bias, self.covariance)
+        delta = self.loss.logit_gradient(chunk.logits, chunk.y)
+        return features, delta, self.classifier is not None and self.classifier.bias is not None
 
     def predict(self, x: Tensor) -> Tensor:
         """Logits of any number of examples, without graph, in evaluation mode."""
@@ -164,7 +171,7 @@ class SiloComputation:
         total: Moments | None = None
         with torch.set_grad_enabled(keep):
             for _, chunk in self._passes(layout, round_, taps=keep):
-                moments = self.bench.moments(chunk).detach()
+                moments = self.bench.moments(chunk)
                 total = moments if total is None else total + moments
                 self._kept = chunk if keep else None
         assert total is not None
@@ -199,7 +206,7 @@ class SiloComputation:
             form = None
             if vector is not None:
                 assert self._moments is not None, "variance() comes before a product with it"
-                form = vector_jacobian_form(self.bench.moments(chunk), self._moments, vector)
+                form = self.bench.product(chunk, self._moments, vector)
             if gradient is not None:
                 objective = layout.mean(cut, losses)
                 if form is not None and scale is not None:

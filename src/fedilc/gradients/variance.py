@@ -1,15 +1,16 @@
 """Fishr's C_e: the variance over a silo's examples of the classifier's per-example gradient.
 
-The classifier's gradient for example i is delta_i z_i^T (delta: gradient at the logits, in closed
+The classifier's gradient for example i is g_i = delta_i z_i^T (delta: gradient at the logits, in closed
 form; z: features, with a 1 appended for the bias), so both moments of it need a forward pass only:
 
-    diagonal:  C = E[(delta z)^2] - E[delta z]^2          full:  C = E[g g^T] - E[g] E[g]^T
+    diagonal:  C = E[g^2] - E[g]^2          full:  C = E[g g^T] - E[g] E[g]^T
 
-Its vector-Jacobian product is the gradient of a function that is linear in sums over examples,
+Its vector-Jacobian product has a closed form too, up to the network below the classifier. With m = E[g],
 
-    J^T v = d/dw ( <v, second moment> - 2 <v first moment, first moment> ),
+    dC/dg_i contracted with v  =  2/n v (g_i - m)   (full: 2/n V (g_i - m), V symmetric),
 
-the first `first moment` held constant: so a silo larger than memory is done chunk by chunk, exactly.
+and g_i = delta_i z_i^T carries it on to delta and z, where autograd takes over. Every example's part depends
+on the others only through m, so a silo larger than memory is done chunk by chunk, exactly.
 """
 
 from __future__ import annotations
@@ -36,20 +37,21 @@ class Moments:
     def __add__(self, other: Moments) -> Moments:
         return Moments(self.first + other.first, self.second + other.second, self.count + other.count)
 
-    def detach(self) -> Moments:
-        """The same numbers without a graph."""
-        return Moments(self.first.detach(), self.second.detach(), self.count)
+    def mean(self) -> Tensor:
+        """m, the mean gradient, (logits, features) with the bias last."""
+        return self.first / self.count
 
     def variance(self) -> Tensor:
         """C_e, biased (1/n): a vector if diagonal, a matrix if full."""
-        mean = self.first / self.count
+        mean = self.mean().flatten()
         if self.second.dim() == 1:
             return self.second / self.count - mean.square()
         return self.second / self.count - torch.outer(mean, mean)
 
 
+@torch.no_grad()
 def classifier_moments(features: Tensor, delta: Tensor, bias: bool, kind: Covariance) -> Moments:
-    """The moments over these examples, differentiable in features and logits.
+    """The moments over these examples.
 
     They are float64: the variance is a difference of nearly equal numbers where gradients vary little.
 
@@ -60,10 +62,8 @@ def classifier_moments(features: Tensor, delta: Tensor, bias: bool, kind: Covari
         kind: "diagonal" or "full".
     """
     wide = wide_dtype(features.device)
-    features, delta = features.to(wide), delta.to(wide)
-    if bias:
-        features = torch.cat([features, features.new_ones(len(features), 1)], 1)
-    first = (delta.T @ features).flatten()
+    features, delta = _with_ones(features.to(wide), bias), delta.to(wide)
+    first = delta.T @ features
     if kind == "diagonal":
         second = (delta.square().T @ features.square()).flatten()
     else:
@@ -72,10 +72,38 @@ def classifier_moments(features: Tensor, delta: Tensor, bias: bool, kind: Covari
     return Moments(first, second, len(features))
 
 
-def vector_jacobian_form(chunk: Moments, whole: Moments, vector: Tensor) -> Tensor:
+def vector_jacobian_form(
+    features: Tensor, delta: Tensor, bias: bool, whole: Moments, vector: Tensor
+) -> Tensor:
     """A number whose gradient, added up over the chunks of a silo, is J_e^T v_e."""
-    vector = vector.to(whole.first)
-    mean = whole.first / whole.count
-    weighted = vector * mean if vector.dim() == 1 else vector @ mean
-    form = (vector * chunk.second).sum() - 2 * (weighted * chunk.first).sum()
-    return form / whole.count
+    with torch.no_grad():
+        mean = whole.mean().to(features)
+        seeds = _diagonal_seeds if vector.dim() == 1 else _full_seeds
+        at_features, at_delta = seeds(features, delta, bias, mean, vector.to(features))
+    return ((features * at_features).sum() + (delta * at_delta).sum()) * (2 / whole.count)
+
+
+def _diagonal_seeds(
+    z: Tensor, delta: Tensor, bias: bool, mean: Tensor, vector: Tensor
+) -> tuple[Tensor, Tensor]:
+    """v (g - m) carried on to z and delta, by matrix products with v and v m."""
+    v = vector.view_as(mean)
+    weighted, width = v * mean, z.shape[1]
+    at_features = z * (delta.square() @ v[:, :width]) - delta @ weighted[:, :width]
+    at_delta = delta * (z.square() @ v[:, :width].T) - z @ weighted[:, :width].T
+    if bias:
+        at_delta += delta * v[:, -1] - weighted[:, -1]
+    return at_features, at_delta
+
+
+def _full_seeds(z: Tensor, delta: Tensor, bias: bool, mean: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
+    """V (g - m) carried on to z and delta."""
+    ones = _with_ones(z, bias)
+    samples = (delta.unsqueeze(2) * ones.unsqueeze(1)).flatten(1)
+    seeds = ((samples - mean.flatten()) @ vector).unflatten(1, mean.shape)
+    at_features = torch.einsum("nk,nkd->nd", delta, seeds[:, :, : z.shape[1]])
+    return at_features, torch.einsum("nkd,nd->nk", seeds, ones)
+
+
+def _with_ones(features: Tensor, bias: bool) -> Tensor:
+    return torch.cat([features, features.new_ones(len(features), 1)], 1) if bias else features

@@ -1,0 +1,114 @@
+"""Every example a vote: against one plain backward pass, and against chunked vmap."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+
+from benchmarks.federations import color_mnist_like, color_mnist_mlp
+from benchmarks.timing import Row, at_least, at_most, medians
+from fedilc.aggregation import Accumulation, WeightedGeometricMean
+from fedilc.data import LossName, Silo
+from fedilc.gradients import Loss, SiloComputation, Workbench
+from fedilc.models import build_model
+
+
+def voter(model: nn.Module, loss: LossName, silo: Silo) -> SiloComputation:
+    """A silo in which every example is an environment."""
+    return SiloComputation(Workbench(model, Loss(loss)), silo, 1, streams=True, seed=0)
+
+
+def vote(computation: SiloComputation) -> dict[str, Tensor]:
+    """The weighted geometric mean over its examples."""
+    aggregator = WeightedGeometricMean()
+    sink = Accumulation(aggregator, aggregator.zero(computation.bench.parameters), "silo")
+    computation.gradients(1, None, None, sink)
+    return aggregator.finalize(sink.state).value
+
+
+def plain(computation: SiloComputation) -> None:
+    """One forward and one backward pass over the whole silo."""
+    model = computation.bench.model
+    loss = computation.bench.loss
+    value = loss.per_example(loss.logits(model(computation.x)), computation.y).mean()
+    torch.autograd.grad(value, list(model.parameters()))
+
+
+def vmapped(model: nn.Module, x: Tensor, y: Tensor, chunk: int) -> dict[str, Tensor]:
+    """Per-example gradients by chunked vmap, summed as logarithms with masks."""
+    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+    def value(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return functional.cross_entropy(functional_call(model, weights, (x[None],)), y[None])
+
+    each = vmap(grad(value), in_dims=(None, 0, 0))
+    sums = {name: [torch.zeros_like(w) for _ in range(4)] for name, w in weights.items()}
+    for x_part, y_part in zip(x.split(chunk), y.split(chunk), strict=True):
+        for name, gradients in each(weights, x_part, y_part).items():
+            logs = gradients.abs().clamp(min=1e-45).log()
+            for place, mask in ((0, gradients > 0), (2, gradients < 0)):
+                sums[name][place] += mask.sum(0)
+                sums[name][place + 1] += (logs * mask).sum(0)
+    return {
+        name: (up * (log_up / up.clamp(min=1)).exp() - down * (log_down / down.clamp(min=1)).exp()) / len(x)
+        for name, (up, log_up, down, log_down) in sums.items()
+    }
+
+
+def rows(quick: bool) -> list[Row]:
+    """The MLP against a backward pass, its memory, and the CNN against vmap."""
+    examples = 2000 if quick else 8000
+    mlp = voter(color_mnist_mlp(), "binary", color_mnist_like(1, examples).silos[0])
+    seconds = medians({"vote": lambda: vote(mlp), "plain": lambda: plain(mlp)}, repeats=7)
+    detail = f"{seconds['vote']:.3f} s / {seconds['plain']:.3f} s"
+    what = f"MLP, {examples:,} votes"
+    found = [
+        at_most("per example", what, "a plain backward", seconds["vote"] / seconds["plain"], 3.5, detail)
+    ]
+    found.append(_memory(examples))
+    images = 100 if quick else 1000
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(images, 3, 16, 16, generator=generator)
+    y = torch.randint(0, 10, (images,), generator=generator)
+    model = build_model("cnn", (3, 16, 16), 10, seed=0)
+    cnn = voter(model, "multiclass", Silo("images", x, y))
+    seconds = medians({"vote": lambda: vote(cnn), "vmap": lambda: vmapped(model, x, y, 50)}, repeats=2)
+    detail = f"{seconds['vmap']:.2f} s / {seconds['vote']:.2f} s"
+    what = f"CNN, {images:,} votes"
+    found.append(
+        at_least("per example", "vmap and log sums", what, seconds["vmap"] / seconds["vote"], 5, detail)
+    )
+    return found
+
+
+def _memory(examples: int) -> Row:
+    """Peak memory of the votes beyond what the process had, in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.per_example", str(examples)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    extra, budget = (int(number) for number in done.stdout.split())
+    detail = f"{extra / 2**20:.0f} MiB / {budget / 2**20:.0f} MiB"
+    return at_most("per example", "peak extra memory", "parameters + activations", extra / budget, 3, detail)
+
+
+def _measure_memory(examples: int) -> None:
+    """Print the growth of this process's peak during votes, and parameters plus activations, in bytes."""
+    torch.set_num_threads(2)
+    warm = voter(color_mnist_mlp(), "binary", color_mnist_like(1, 10).silos[0])
+    vote(warm)
+    computation = voter(color_mnist_mlp(), "binary", color_mnist_like(1, examples).silos[0])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    vote(computation)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    bench = computation.bench
+    parameters = sum(p.numel() * p.element_size() for p in bench.parameters.values())
+    print((after - before) * 1024, parameters + examples * bench.example_bytes(computation.x))
+
+
+if __name__ == "__main__":
+    _measure_memory(int(sys.argv[1]))
