@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 import torch
 
 from benchmarks.federations import color_mnist_mlp
-from benchmarks.timing import Row, at_most
+from benchmarks.timing import Row, at_most, peak_memory
 from fedilc.algorithms import find_algorithm
 from fedilc.assembly import make_server
 from fedilc.config import Options
@@ -65,8 +64,7 @@ def _measure(silos: int) -> None:
     for number in range(2, 2 + repeats):
         server.round(number, evaluate=False)
     seconds = (time.perf_counter() - started) / repeats
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({"seconds": seconds, "peak": peak}))
+    print(json.dumps({"seconds": seconds, "peak": peak_memory()}))
 
 
 if __name__ == "__main__":

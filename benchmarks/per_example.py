@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 
@@ -12,7 +11,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from benchmarks.federations import color_mnist_like, color_mnist_mlp
-from benchmarks.timing import Row, at_least, at_most, medians
+from benchmarks.timing import Row, at_least, at_most, medians, memory_now, peak_memory
 from fedilc.aggregation import Accumulation, WeightedGeometricMean
 from fedilc.data import LossName, Silo
 from fedilc.gradients import Loss, SiloComputation, Workbench
@@ -102,12 +101,12 @@ def _measure_memory(examples: int) -> None:
     warm = voter(color_mnist_mlp(), "binary", color_mnist_like(1, 10).silos[0])
     vote(warm)
     computation = voter(color_mnist_mlp(), "binary", color_mnist_like(1, examples).silos[0])
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = memory_now()
     vote(computation)
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    after = peak_memory()
     bench = computation.bench
     parameters = sum(p.numel() * p.element_size() for p in bench.parameters.values())
-    print((after - before) * 1024, parameters + examples * bench.example_bytes(computation.x))
+    print(after - before, parameters + examples * bench.example_bytes(computation.x))
 
 
 if __name__ == "__main__":

@@ -142,6 +142,11 @@ class Aggregator(ABC):
             for key, term in self.terms(chunk).items():
                 sums[key] += term.sum(0) if len(term) > 1 else term[0]
 
+    def add_checked(self, state: Sums, name: str, stack: Tensor, source: str) -> None:
+        """`add_stack`, with an error that names source and parameter where a value is not finite."""
+        require_finite(stack, source, name)
+        self.add_stack(state, name, stack)
+
     def add_outer(self, state: Sums, name: str, left: Tensor, right: Tensor) -> None:
         """Add the outer products left_i right_i^T, one for each row; the caller counts them."""
         rows = max(1, _STACK_BUDGET // (left.shape[1] * right.shape[1]))
@@ -165,8 +170,7 @@ class Accumulation:
 
     def stack(self, name: str, values: Tensor) -> None:
         """One value a row."""
-        require_finite(values, self.source, name)
-        self.aggregator.add_stack(self.state, name, values)
+        self.aggregator.add_checked(self.state, name, values, self.source)
 
     def outer(self, name: str, left: Tensor, right: Tensor) -> None:
         """One outer product a row."""

@@ -62,10 +62,11 @@ def stacked(rows: Rows, zeros: str, agreement: float) -> tuple[Tensor, float, bo
     return out, agreed, all(finite for finite, _ in results)
 
 
-def add_rows(rows: Rows, sums: Mapping[str, Tensor]) -> None:
-    """Add rows to the five sums, in place."""
+def add_rows(rows: Rows, sums: Mapping[str, Tensor]) -> bool:
+    """Add rows to the five sums, in place; says whether all was finite."""
     flat, addresses, steps = _addresses(rows)
-    _in_threads(_kernels().add_rows, flat[0].numel(), len(flat), addresses, steps, *_five(sums))
+    size = flat[0].numel()
+    return all(_in_threads(_kernels().add_rows, size, len(flat), addresses, steps, *_five(sums)))
 
 
 def finish(count: int, sums: Mapping[str, Tensor], zeros: str, agreement: float) -> tuple[Tensor, float]:

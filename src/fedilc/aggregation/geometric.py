@@ -81,6 +81,12 @@ class WeightedGeometricMean(Aggregator):
         else:
             super().add_stack(state, name, stack)
 
+    def add_checked(self, state: Sums, name: str, stack: Tensor, source: str) -> None:
+        if not fast.suits(stack) or not len(stack):
+            super().add_checked(state, name, stack, source)
+        elif not fast.add_rows(stack, self.part(state, name)):
+            require_finite(stack, source, name)
+
     def accumulate(self, state: Sums, values: Mapping[str, Tensor], source: str = "a value") -> Sums:
         """Add one reply; up to `HELD` replies are held as they are, and must not be changed meanwhile."""
         if not all(fast.suits(value) for value in values.values()):
