@@ -341,7 +341,10 @@ def test_an_experiment_of_ones_own_files_runs(tmp_path: Path) -> None:
         (["--set", "learning_rate"], "--set 'learning_rate' is not of the form key=value"),
         (["--set", "model.name=mpl"], "model 'mpl' is unknown; did you mean 'mlp'?"),
         (["--set", "model=cnn"], "model='cnn' is not a section; set its keys, as in model.name=..."),
-        (["--set", "model.name=cnn"], "model 'cnn' cannot be built for inputs of shape (2, 8, 8) with {"),
+        (
+            ["--set", "model.name=cnn"],
+            "model 'cnn' has no setting 'hidden'; leave it out (--set model.hidden=none)",
+        ),
         (
             ["--set", "model.name=cnn", "--set", "model.hidden=none"],
             "model 'cnn' cannot be built for inputs of shape (2, 8, 8) with no sizes: ",
@@ -387,7 +390,7 @@ def test_a_command_that_cannot_be_parsed_is_one_sentence_that_names_what_is_wron
     [
         (GOOD.replace("5,2.5", "5,NaN"), "", "NaN"),
         (GOOD.replace("5,2.5", "5,"), "", "column 'dose' has 1 empty cells; fill or drop them"),
-        (GOOD.replace("dose", "size"), "", "b and a differ in columns dose, size"),
+        (GOOD.replace("dose", "size"), "", "b and a differ: b lacks dose and has size besides"),
         (GOOD.replace("2.5,1", "2.5,3"), "", "silo 'b': y holds the label 3; labels must be 0 or 1"),
         (GOOD.replace("2.5,1", "2.5,-3"), "loss = 'multiclass'", "silo 'b': y holds the label -3"),
         (GOOD.replace("label", "outcome"), "", "b.csv has no label column 'label'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -94,6 +95,9 @@ def build_model(name: str, inputs: Sequence[int], outputs: int, seed: int, **siz
     """
     if name not in MODELS:
         raise ConfigError(f"model {name!r} is unknown{nearest(name, MODELS)}")
+    for key in sizes:
+        if key not in inspect.signature(MODELS[name].build).parameters:
+            raise ConfigError(f"model {name!r} has no setting {key!r}; leave it out (--set model.{key}=none)")
     generator = torch_generator(seed, "model")
     try:
         return MODELS[name].build(inputs, outputs, generator, **sizes)

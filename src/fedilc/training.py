@@ -108,6 +108,11 @@ def train(
         "device": str(device),
     }
     options = validated(Options, named | more)
+    for given, kind in ((federation, Federation), (model, nn.Module)):
+        if not isinstance(given, kind):
+            raise ConfigError(f"train() was given {type(given).__name__} where a {kind.__name__} is needed")
+    if isinstance(callbacks, Callback) or callable(callbacks):
+        callbacks = [callbacks]
     return _Training(federation, model, algorithm, options, runtime).run(
         [as_callback(callback) for callback in callbacks], out, resume, settings or {}
     )

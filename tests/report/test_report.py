@@ -152,7 +152,8 @@ def test_a_comparison_has_a_row_for_each_run_with_loss_and_accuracy_under_every_
 def test_a_comparisons_caption_says_what_was_measured_and_how_each_round_was_chosen() -> None:
     assert caption(comparison_table("demo", {"one": FULL, "two": NO_TEST})) == (
         "On the out-of-distribution test set, at the round chosen by oracle: lowest OOD loss, "
-        "valid.: lowest val. loss, last: last round. Worst silo: its last validation accuracy."
+        "valid.: lowest val. loss, last: last round. Worst silo: its last validation accuracy. "
+        "The oracle begins after round 5, as in the paper."
     )
 
 

@@ -166,7 +166,7 @@ def _as_stack(values: Tensor | Sequence[Tensor], dim: int) -> Tensor:
     if isinstance(values, list | tuple) and values and all(isinstance(value, Tensor) for value in values):
         values = torch.stack(values, dim)
     values = torch.as_tensor(values)
-    if values.dim() == 0 or values.shape[dim] == 0:
+    if not -values.dim() <= dim < values.dim() or values.shape[dim] == 0:
         raise ConfigError(f"weighted_geometric_mean got no value along dim {dim}; give at least one")
     stack = values
     if not stack.is_floating_point():

@@ -62,8 +62,11 @@ def read_table(path: Path, label: str) -> Table:
 
 def _check_column(path: Path, column: pl.Series) -> None:
     if not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
+        wrong = column.cast(pl.Float64, strict=False).is_null().arg_true()
+        where = f", {str(column[wrong[0]])!r} in row {wrong[0] + 1}" if len(wrong) else ""
         raise DataError(
-            f"{path}: column {column.name!r} holds {column.dtype}, not numbers; encode it or drop it"
+            f"{path}: column {column.name!r} holds {column.dtype}, not numbers{where}; "
+            "encode, fill or drop it"
         )
     if column.null_count():
         raise DataError(
@@ -126,8 +129,9 @@ def federation_from_files(
     tables = {name: read_table(folder / path, label) for name, path in paths.items()}
     outside = read_table(folder / test, label) if test else None
     first = next(iter(tables))
-    for name, table in [*tables.items(), *([("the test set", outside)] if outside else [])]:
-        _same_columns(name, table, first, tables[first])
+    tables = {name: _same_columns(name, table, first, tables[first]) for name, table in tables.items()}
+    if outside is not None:
+        outside = _same_columns("the test set", outside, first, tables[first])
     members = []
     for name, table in tables.items():
         random = numpy_generator(seed, "files", name, "validation")
@@ -150,9 +154,17 @@ def _matching(pattern: str, folder: Path) -> dict[str, str]:
     return dict(zip(names, map(str, found), strict=True))
 
 
-def _same_columns(name: str, table: Table, first: str, reference: Table) -> None:
+def _same_columns(name: str, table: Table, first: str, reference: Table) -> Table:
+    """The table with its columns in the order of the reference."""
     if table.columns == reference.columns:
-        return
-    different = sorted(set(table.columns) ^ set(reference.columns))
-    what = f"columns {', '.join(different[:5])}" if different else "the order of their columns"
-    raise DataError(f"{name} and {first} differ in {what}; give all files the same columns")
+        return table
+    lacks = [column for column in reference.columns if column not in table.columns]
+    more = [column for column in table.columns if column not in reference.columns]
+    if lacks or more:
+        said = [f"lacks {', '.join(lacks)}"] if lacks else []
+        said += [f"has {', '.join(more)} besides"] if more else []
+        raise DataError(
+            f"{name} and {first} differ: {name} {' and '.join(said)}; give all files the same columns"
+        )
+    order = [table.columns.index(column) for column in reference.columns]
+    return Table(table.x[:, order], table.y, reference.columns)

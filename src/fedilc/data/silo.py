@@ -171,9 +171,9 @@ def _check_labels(labels: Tensor | None, loss: LossName, where: str) -> None:
         return
     if loss == "binary":
         wrong = labels[(labels != 0) & (labels != 1)]
-        expected = "0 or 1 for the binary loss"
+        expected = '0 or 1 for loss = "binary"; loss = "multiclass" takes class numbers'
     else:
         wrong = labels[(labels < 0) | (labels != labels.round())] if len(labels) else labels
-        expected = "class numbers 0, 1, 2, ... for the multiclass loss"
+        expected = 'class numbers 0, 1, 2, ... for loss = "multiclass"'
     if len(wrong):
         raise DataError(f"{where} holds the label {wrong[0].item():g}; labels must be {expected}")

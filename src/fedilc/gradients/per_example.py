@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -210,7 +211,9 @@ def _stream_fallback(
     piece = max(1, STACK_BYTES // max(largest, activations))
     for x_piece, y_piece in zip(x.split(piece), y.split(piece), strict=True):
         try:
-            gradients = each(wanted, x_piece, y_piece)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="There is a performance drop")
+                gradients = each(wanted, x_piece, y_piece)
         except RuntimeError as error:
             raise ModelError(
                 f"the parameters {', '.join(names[:3])} belong to layers without a rule, and vmap "

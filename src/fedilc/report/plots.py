@@ -20,6 +20,7 @@ PANELS = {
     "test_loss": "OOD test loss",
 }
 COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#da8bc3", "#8c8c8c")
+STYLES = ("-", "--", ":")
 _STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -43,9 +44,16 @@ def loss_picture(path: Path, title: str, history: History) -> None:
             key = "validation_loss" if criterion == "validation" else "test_loss"
             if criterion != "last" and record.get(key) is not None:
                 axes.plot(record["round"], record[key], "o", color="black", markersize=5, zorder=5)
-                text = f"{criterion}: round {record['round']}"
+                late = record["round"] > history[-1]["round"] / 2
                 axes.annotate(
-                    text, (record["round"], record[key]), (4, 8), textcoords="offset points", fontsize=9
+                    f"{criterion}: round {record['round']}",
+                    (record["round"], record[key]),
+                    (0, -7),
+                    textcoords="offset points",
+                    fontsize=9,
+                    ha="right" if late else "left",
+                    va="top",
+                    bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1},
                 )
         _finish(axes, title)
         axes.legend()
@@ -62,7 +70,14 @@ def comparison_picture(path: Path, title: str, histories: Mapping[str, History])
         panels = figure.subplots(1, len(keys), squeeze=False)[0]
         for axes, key in zip(panels, keys, strict=True):
             for number, (name, history) in enumerate(histories.items()):
-                _line(axes, history, key, name, COLOURS[number % len(COLOURS)])
+                _line(
+                    axes,
+                    history,
+                    key,
+                    name,
+                    COLOURS[number % len(COLOURS)],
+                    STYLES[number // len(COLOURS) % 3],
+                )
             _finish(axes, PANELS[key])
         figure.suptitle(title)
         handles, labels = panels[0].get_legend_handles_labels()
@@ -78,12 +93,12 @@ def _save(figure: Figure, path: Path) -> None:
         raise ConfigError(f"the picture {path} cannot be written: {str(error).splitlines()[0]}") from error
 
 
-def _line(axes: Axes, history: History, key: str, label: str, colour: str) -> None:
+def _line(axes: Axes, history: History, key: str, label: str, colour: str, style: str = "-") -> None:
     points = [(record["round"], record[key]) for record in history if record.get(key) is not None]
     if points:
         rounds, values = zip(*points, strict=True)
         marker = "o" if len(points) < 2 else None
-        axes.plot(rounds, values, label=label, color=colour, linewidth=1.7, marker=marker)
+        axes.plot(rounds, values, label=label, color=colour, linestyle=style, linewidth=1.7, marker=marker)
 
 
 def _finish(axes: Axes, title: str) -> None:

@@ -9,9 +9,9 @@ from rich.progress import (
     Progress,
     TaskID,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 from fedilc.callbacks import Callback, Run
 from fedilc.federation import Record
@@ -27,16 +27,14 @@ class ProgressBar(Callback):
         self.label = label
         self.progress = Progress(
             TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[losses]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            BarColumn(bar_width=None, table_column=Column(min_width=4, ratio=1)),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[losses]}", table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
             console=console,
         )
         self.task: TaskID | None = None
-        self._seen = ""
+        self._seen: dict[str, float] = {}
 
     def on_start(self, run: Run) -> None:
         done = len(run.history)
@@ -48,12 +46,15 @@ class ProgressBar(Callback):
         self.task = self.progress.add_task(self.label, total=run.rounds, completed=done, losses="")
 
     def on_round(self, run: Run, record: Record) -> None:
-        shown = [f"{name} {record[key]:.3f}" for key, name in _LOSSES.items() if record.get(key) is not None]
-        self._seen = "  ".join(shown) if "test_loss" in record or "validation_loss" in record else self._seen
+        self._seen |= {name: record[key] for key, name in _LOSSES.items() if record.get(key) is not None}
+        losses = "  ".join(
+            f"{name} {value:.3f}" if value < 1e4 else f"{name} {value:.3g}"
+            for name, value in self._seen.items()
+        )
         if self.task is not None:
-            self.progress.update(self.task, completed=record["round"], losses=self._seen)
+            self.progress.update(self.task, completed=record["round"], losses=losses)
         elif record["round"] % max(1, run.rounds // 5) == 0:
-            self.console.print(f"{self.label}: round {record['round']}/{run.rounds}  {self._seen}")
+            self.console.print(f"{self.label}: round {record['round']}/{run.rounds}  {losses}")
 
     def on_end(self, run: Run) -> None:  # noqa: ARG002
         self.close()

@@ -23,6 +23,7 @@ _COLUMNS = {
     "validation_accuracy": "validation accuracy",
     "train_loss": "train loss",
 }
+_ORACLE = "The oracle begins after round 5, as in the paper."
 _SHORT = {"oracle": "oracle", "validation": "valid.", "last": "last"}
 _LOWER_IS_BETTER = {"test_loss", "validation_loss", "train_loss"}
 _READINGS = {
@@ -55,6 +56,8 @@ def run_table(title: str, history: History) -> Table:
         if any(record.get(key) is not None for record in chosen.values()):
             table.add_row(heading, *(_number(record.get(key)) for record in chosen.values()))
     table.add_row("worst silo", *(_worst(record) for record in chosen.values()))
+    if "oracle" in chosen:
+        table.caption = _ORACLE
     return table
 
 
@@ -81,9 +84,9 @@ def comparison_table(title: str, histories: Mapping[str, History], first: str = 
         part, "training sets"
     )
     chosen_by = ", ".join(f"{_SHORT[name]}: {_READINGS[name]}" for name in dict(columns))
-    table.caption = (
-        f"On the {set_name}, at the round chosen by {chosen_by}. Worst silo: its last validation accuracy."
-    )
+    caption = f"On the {set_name}, at the round chosen by {chosen_by}. "
+    caption += "Worst silo: its last validation accuracy."
+    table.caption = f"{caption} {_ORACLE}" if tested else caption
     best = {column: _best(chosen, *column) for column in columns}
     for name, found in chosen.items():
         cells = []
