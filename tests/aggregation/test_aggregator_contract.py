@@ -145,9 +145,9 @@ def test_single_rows_equal_their_dense_values(aggregator: Aggregator, generator:
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_an_error_names_silo_and_parameter(aggregator: Aggregator, bad: float) -> None:
     state = aggregator.zero({"w": torch.zeros(2)})
+    aggregator.accumulate(state, {"w": torch.tensor([1.0, 2.0])}, "silo 'south'")
     with pytest.raises(NonFiniteError, match=r"silo 'north'.*'w'"):
-        aggregator.accumulate(state, {"w": torch.tensor([1.0, bad])}, "silo 'north'")
-    assert state.count == 0
+        aggregator.finalize(aggregator.accumulate(state, {"w": torch.tensor([1.0, bad])}, "silo 'north'"))
 
 
 @every_aggregator

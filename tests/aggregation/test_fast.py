@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedilc.aggregation import WeightedGeometricMean, weighted_geometric_mean
-from fedilc.aggregation.geometric import HELD
+from fedilc.aggregation.geometric import MOST_HELD
 from fedilc.errors import NonFiniteError
 
 
@@ -54,14 +54,14 @@ def test_the_number_of_threads_does_not_change_a_bit(generator: torch.Generator)
     assert torch.equal(results[0], results[2])
 
 
-@pytest.mark.parametrize("replies", [1, HELD - 1, HELD, HELD + 1, 3 * HELD + 2])
+@pytest.mark.parametrize("replies", [1, MOST_HELD - 1, MOST_HELD, MOST_HELD + 1, 3 * MOST_HELD + 2])
 def test_a_stream_longer_than_what_is_held_equals_the_stack(replies: int, generator: torch.Generator) -> None:
     stack = torch.randn(replies, 4, 30, generator=generator)
     aggregator = WeightedGeometricMean()
     state = aggregator.zero({"w": stack[0]})
     for value in stack:
         aggregator.accumulate(state, {"w": value})
-        assert len(state.held) < HELD
+        assert len(state.held) < MOST_HELD
     found = aggregator.finalize(state)
     torch.testing.assert_close(found.value["w"], weighted_geometric_mean(stack), rtol=3e-7, atol=1e-12)
     share = float(stack.sign().mean(0).abs().mean())

@@ -33,7 +33,7 @@ class Sums:
     like: dict[str, Tensor]
     devices: dict[str, torch.device]
     parts: dict[str, dict[str, Tensor]] = field(default_factory=dict)
-    held: list[dict[str, Tensor]] = field(default_factory=list)
+    held: list[tuple[str, dict[str, Tensor]]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def stacked(rows: Rows, zeros: str, agreement: float) -> tuple[Tensor, float, bo
     least = _least(agreement, count)
     arguments = (addresses, steps, count, kernels.ZEROS[zeros], least, out.numpy())
     results = _in_threads(kernels.stacked, size, count, *arguments)
-    agreed = math.fsum(agreed for _, agreed in results) / (count * max(1, size))
+    agreed = sum(agreed for _, agreed in results) / (count * max(1, size))
     return out, agreed, all(finite for finite, _ in results)
 
 
@@ -76,7 +76,7 @@ def finish(count: int, sums: Mapping[str, Tensor], zeros: str, agreement: float)
     flat = out.view(-1).numpy()
     least = _least(agreement, count)
     agreed = _in_threads(kernels.finish, len(flat), 8, *_five(sums), count, kernels.ZEROS[zeros], least, flat)
-    return out, math.fsum(agreed) / (count * max(1, len(flat)))
+    return out, sum(agreed) / (count * max(1, len(flat)))
 
 
 def _least(agreement: float, count: int) -> float:

@@ -24,7 +24,8 @@ from fedilc.numerics import wide_dtype
 
 Zeros = Literal["ignore", "strict", "authors"]
 AUTHORS_ZERO = 1e-10
-HELD = 15
+LEAST_HELD, MOST_HELD = 5, 25
+HELD_BYTES = 256 << 20
 
 
 class WeightedGeometricMean(Aggregator):
@@ -88,28 +89,33 @@ class WeightedGeometricMean(Aggregator):
             require_finite(stack, source, name)
 
     def accumulate(self, state: Sums, values: Mapping[str, Tensor], source: str = "a value") -> Sums:
-        """Add one reply; up to `HELD` replies are held as they are, and must not be changed meanwhile."""
+        """Add one reply, which is held as it is and must not be changed until a group is added at once.
+
+        A NaN or an infinity is found by the kernel when its group is added, at the latest by `finalize`.
+        """
         if not all(fast.suits(value) for value in values.values()):
             self.settle(state)
             return super().accumulate(state, values, source)
-        for name, value in values.items():
-            require_finite(value, source, name)
-        state.held.append(dict(values))
+        state.held.append((source, dict(values)))
         state.count += 1
-        if len(state.held) == HELD:
+        size = sum(4 * value.numel() for value in values.values())
+        if len(state.held) >= min(MOST_HELD, max(LEAST_HELD, HELD_BYTES // max(1, size))):
             self.settle(state)
         return state
 
     def settle(self, state: Sums) -> None:
         held, state.held = state.held, []
         for name in state.like if held else ():
-            fast.add_rows([values[name] for values in held], self.part(state, name))
+            if not fast.add_rows([values[name] for _, values in held], self.part(state, name)):
+                _name_culprit(held, name)
 
     def finalize_one(self, state: Sums, name: str) -> tuple[Tensor, dict[str, float]]:
         """All at once from the replies that are held, if these are all; otherwise from the five sums."""
         if len(state.held) == state.count:
-            rows = [values[name] for values in state.held]
-            result, agreement, _ = fast.stacked(rows, self.zeros, self.agreement)
+            rows = [values[name] for _, values in state.held]
+            result, agreement, finite = fast.stacked(rows, self.zeros, self.agreement)
+            if not finite:
+                _name_culprit(state.held, name)
             return result.view(state.like[name].shape), measured_signs(result, agreement)
         self.settle(state)
         sums = self.part(state, name)
@@ -117,6 +123,11 @@ class WeightedGeometricMean(Aggregator):
             result, agreement = fast.finish(state.count, sums, self.zeros, self.agreement)
             return result, measured_signs(result, agreement)
         return self.finish(state.count, sums)
+
+
+def _name_culprit(held: list[tuple[str, dict[str, Tensor]]], name: str) -> None:
+    for source, values in held:
+        require_finite(values[name], source, name)
 
 
 def _side(members: Tensor, logs: Tensor, count: int) -> Tensor:

@@ -192,27 +192,32 @@ def _mean(up, down, log_up, log_down, count, zeros, least):
     return 0.0 if hidden else up_side - low_side
 
 
+@njit(inline="always", **_OPTIONS)
+def _margin(members):
+    """|up - down| of a word that holds both counts, as a whole number: sums of those vectorise."""
+    return abs(np.int64(members & _HALF) - np.int64(members >> _U32))
+
+
 @njit(**_OPTIONS)
 def _roots(state, size, groups, count, zeros, least, out):
     """The means of one tile; returns the sum over it of |up - down|."""
-    agreed = 0.0
+    agreed = np.int64(0)
     for j in range(size):
         log_up, log_down = _logs(state, j, 1023.0 * groups)
         members = state[3 * TILE + j]
         out[j] = _mean(_low(members), _high(members), log_up, log_down, count, zeros, least)
-    for j in range(size):
-        agreed += abs(_low(state[3 * TILE + j]) - _high(state[3 * TILE + j]))
+        agreed += _margin(members)
     return agreed
 
 
 @njit(
-    "Tuple((boolean, float64))(int64, int64, int64[::1], int64[::1], int64, int64, float64, float32[::1])",
+    "Tuple((boolean, int64))(int64, int64, int64[::1], int64[::1], int64, int64, float64, float32[::1])",
     **_OPTIONS,
 )
 def stacked(start, stop, rows, steps, count, zeros, least, out):
     """wgm of `count` rows at coordinates start..stop: whether all values were finite, and sum |up - down|."""
     state = np.empty(4 * TILE, np.uint64)
-    mark, agreed = _U0, 0.0
+    mark, agreed = _U0, np.int64(0)
     groups = np.float64(len(rows) // GROUP)
     for first in range(start, stop, TILE):
         size = min(TILE, stop - first)
@@ -220,6 +225,22 @@ def stacked(start, stop, rows, steps, count, zeros, least, out):
         place = out[first : first + size]
         agreed += _roots(state, size, groups, np.float64(count), zeros, least, place)
     return mark < _NOT_FINITE, agreed
+
+
+@njit(**_OPTIONS)
+def _add_logs(state, size, bias, log_positive, log_negative):
+    for j in range(size):
+        log_up, log_down = _logs(state, j, bias)
+        log_positive[j] += log_up * _LN2
+        log_negative[j] += log_down * _LN2
+
+
+@njit(**_OPTIONS)
+def _add_counts(state, size, positives, negatives):
+    for j in range(size):
+        members = state[3 * TILE + j]
+        positives[j] += np.int32(members & _HALF)
+        negatives[j] += np.int32(members >> _U32)
 
 
 @njit(
@@ -234,29 +255,31 @@ def add_rows(start, stop, rows, steps, positives, negatives, log_positive, log_n
     for first in range(start, stop, TILE):
         size = min(TILE, stop - first)
         mark |= _fold_tile(rows, steps, first, size, state)
-        for j in range(size):
-            log_up, log_down = _logs(state, j, bias)
-            log_positive[first + j] += log_up * _LN2
-            log_negative[first + j] += log_down * _LN2
-        for j in range(size):
-            members = state[3 * TILE + j]
-            positives[first + j] += np.int32(members & _HALF)
-            negatives[first + j] += np.int32(members >> _U32)
+        last = first + size
+        _add_logs(state, size, bias, log_positive[first:last], log_negative[first:last])
+        _add_counts(state, size, positives[first:last], negatives[first:last])
     return mark < _NOT_FINITE
 
 
+@njit(**_OPTIONS)
+def _finish_part(positives, negatives, log_positive, log_negative, count, zeros, least, out):
+    for j in range(len(out)):
+        up, down = np.float64(positives[j]), np.float64(negatives[j])
+        log_up, log_down = log_positive[j] * _PER_LN2, log_negative[j] * _PER_LN2
+        out[j] = _mean(up, down, log_up, log_down, count, zeros, least)
+
+
 @njit(
-    "float64(int64, int64, int32[::1], int32[::1], float64[::1], float64[::1], "
+    "int64(int64, int64, int32[::1], int32[::1], float64[::1], float64[::1], "
     "int64, int64, float64, float32[::1])",
     **_OPTIONS,
 )
 def finish(start, stop, positives, negatives, log_positive, log_negative, count, zeros, least, out):
     """wgm from five sums at coordinates start..stop; returns sum |up - down|."""
-    agreed = 0.0
-    total = np.float64(count)
-    for j in range(start, stop):
-        up, down = np.float64(positives[j]), np.float64(negatives[j])
-        log_up, log_down = log_positive[j] * _PER_LN2, log_negative[j] * _PER_LN2
-        out[j] = _mean(up, down, log_up, log_down, total, zeros, least)
-        agreed += abs(up - down)
+    up, down = positives[start:stop], negatives[start:stop]
+    logs_up, logs_down = log_positive[start:stop], log_negative[start:stop]
+    _finish_part(up, down, logs_up, logs_down, np.float64(count), zeros, least, out[start:stop])
+    agreed = np.int64(0)
+    for j in range(len(up)):
+        agreed += np.int64(abs(up[j] - down[j]))
     return agreed
