@@ -62,14 +62,15 @@ def classifier_moments(features: Tensor, delta: Tensor, bias: bool, kind: Covari
         kind: "diagonal" or "full".
     """
     wide = wide_dtype(features.device)
-    features, delta = _with_ones(features.to(wide), bias), delta.to(wide)
-    first = delta.T @ features
-    if kind == "diagonal":
-        second = (delta.square().T @ features.square()).flatten()
-    else:
-        samples = (delta.unsqueeze(2) * features.unsqueeze(1)).flatten(1)
-        second = samples.T @ samples
-    return Moments(first, second, len(features))
+    features, delta = features.to(wide), delta.to(wide)
+    first, second = delta.T @ features, delta.square().T @ features.square()
+    if bias:
+        first = torch.cat([first, delta.sum(0).unsqueeze(1)], 1)
+        second = torch.cat([second, delta.square().sum(0).unsqueeze(1)], 1)
+    if kind == "full":
+        samples = (delta.unsqueeze(2) * _with_ones(features, bias).unsqueeze(1)).flatten(1)
+        return Moments(first, samples.T @ samples, len(features))
+    return Moments(first, second.flatten(), len(features))
 
 
 def vector_jacobian_form(
