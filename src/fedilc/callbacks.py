@@ -51,7 +51,7 @@ class _Function(Callback):
     def __init__(self, function: Callable[[Record], object]) -> None:
         self.function = function
 
-    def on_round(self, run: Run, record: Record) -> None:  # noqa: ARG002
+    def on_round(self, _run: Run, record: Record) -> None:
         self.function(record)
 
 

@@ -56,7 +56,7 @@ class ColorDigits(Section):
     test_flip: float = 0.90
     test_label_flip: float = 0.15
 
-    def build(self, seed: int, folder: Path) -> Federation:  # noqa: ARG002
+    def build(self, seed: int, _folder: Path) -> Federation:
         """The federation, from the data that scikit-learn carries."""
         from fedilc.data.color import color_digits
 

@@ -94,7 +94,7 @@ class Aggregator(ABC):
             }
         return state.parts[name]
 
-    def settle(self, state: Sums) -> None:  # noqa: B027
+    def settle(self, state: Sums) -> None:  # noqa: B027 - a default, not a duty
         """Bring replies that are held back into the sums; nothing to do where none are."""
 
     def accumulate(self, state: Sums, values: Mapping[str, Tensor], source: str = "a value") -> Sums:

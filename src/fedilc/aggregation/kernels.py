@@ -64,7 +64,7 @@ def _cast(to: Any, source: Any, kind: ir.Type) -> Any:
     """A numba function that reads the bits of one scalar type as another."""
 
     @intrinsic
-    def cast(_: Any, value: Any) -> Any:  # noqa: ARG001
+    def cast(_: Any, _value: Any) -> Any:
         def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
             return builder.bitcast(arguments[0], kind)
 
@@ -79,7 +79,7 @@ _single = _cast(types.float32, types.int32, ir.FloatType())
 
 
 @intrinsic
-def _pointer(_: Any, address: Any) -> Any:  # noqa: ARG001
+def _pointer(_: Any, _address: Any) -> Any:
     """An address as a pointer to the bits of float32 numbers."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

@@ -26,5 +26,5 @@ class Mean(Aggregator):
 class Sum(Mean):
     """The sum of the values, as the terms J_e^T v_e of the Fishr gradient need."""
 
-    def finish(self, count: int, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:  # noqa: ARG002
+    def finish(self, _count: int, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
         return sums["total"], {}

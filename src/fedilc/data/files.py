@@ -144,7 +144,8 @@ def federation_from_files(
 
 def _matching(pattern: str, folder: Path) -> dict[str, str]:
     """The files of a pattern by their shortest names that differ."""
-    found = [Path(path) for path in sorted(glob(pattern, root_dir=folder, recursive=True))]  # noqa: PTH207
+    matches = glob(pattern, root_dir=folder, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute one
+    found = [Path(path) for path in sorted(matches)]
     found = [path for path in found if (folder / path).is_file()]
     if not found:
         raise DataError(f"no file matches {pattern!r} in {folder}; correct data.silos")

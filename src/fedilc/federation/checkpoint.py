@@ -54,7 +54,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {})["fedilc"])
-            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118
+            names = file.keys()
+            return {name: file.get_tensor(name) for name in names}, about
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise CheckpointError(
             f"{path} is damaged or not a FedILC checkpoint ({error}); restore it from a copy, or "

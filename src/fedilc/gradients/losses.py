@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
+from torch.nn import functional
 
 from fedilc.data import LossName
 from fedilc.errors import ModelError
@@ -39,11 +39,11 @@ class Loss:
     def per_example(self, logits: Tensor, y: Tensor) -> Tensor:
         """The loss of each example."""
         if self.name == "binary":
-            return F.binary_cross_entropy_with_logits(logits[:, 0], y, reduction="none")
-        return F.cross_entropy(logits, y, reduction="none")
+            return functional.binary_cross_entropy_with_logits(logits[:, 0], y, reduction="none")
+        return functional.cross_entropy(logits, y, reduction="none")
 
     def logit_gradient(self, logits: Tensor, y: Tensor) -> Tensor:
         """delta, the gradient of each example's loss at its logits: probability minus target."""
         if self.name == "binary":
             return torch.sigmoid(logits) - y.unsqueeze(1)
-        return torch.softmax(logits, 1) - F.one_hot(y, logits.shape[1])
+        return torch.softmax(logits, 1) - functional.one_hot(y, logits.shape[1])

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.nn import functional
 
 Rule = Callable[[nn.Module, Tensor, Tensor], dict[str, Tensor]]
 RULES: dict[type[nn.Module], Rule] = {}
@@ -56,13 +56,13 @@ def _patches(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
     """(examples, channels * kernel, positions) of the padded input."""
     padding = list(module._reversed_padding_repeated_twice)
     mode = module.padding_mode if module.padding_mode != "zeros" else "constant"
-    x = F.pad(x, padding, mode=mode) if any(padding) else x
+    x = functional.pad(x, padding, mode=mode) if any(padding) else x
     sizes: list[tuple[int, ...]] = [module.kernel_size, module.dilation, module.stride]
     if isinstance(module, nn.Conv1d):
         x = x.unsqueeze(2)
         sizes = [(1, *size) for size in sizes]
     kernel, dilation, stride = sizes
-    return F.unfold(x, kernel, dilation=dilation, stride=stride)
+    return functional.unfold(x, kernel, dilation=dilation, stride=stride)
 
 
 @register_rule(nn.LayerNorm)
@@ -70,7 +70,7 @@ def layer_norm(module: nn.Module, a: Tensor, d: Tensor) -> dict[str, Tensor]:
     """weight: d times the normalised input, bias: d, added up over examples and positions."""
     assert isinstance(module, nn.LayerNorm)
     shape = module.normalized_shape
-    normal = F.layer_norm(a, shape, None, None, module.eps)
+    normal = functional.layer_norm(a, shape, None, None, module.eps)
     return _affine(module, normal, d, tuple(range(1, a.dim() - len(shape))))
 
 
@@ -78,7 +78,7 @@ def layer_norm(module: nn.Module, a: Tensor, d: Tensor) -> dict[str, Tensor]:
 def group_norm(module: nn.Module, a: Tensor, d: Tensor) -> dict[str, Tensor]:
     """As LayerNorm, with the channel axis kept."""
     assert isinstance(module, nn.GroupNorm)
-    flat = F.group_norm(a.flatten(0, 1), module.num_groups, None, None, module.eps)
+    flat = functional.group_norm(a.flatten(0, 1), module.num_groups, None, None, module.eps)
     return _affine(module, flat.view_as(a), d, (1, *range(3, a.dim())))
 
 

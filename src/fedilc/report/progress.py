@@ -56,7 +56,7 @@ class ProgressBar(Callback):
         elif record["round"] % max(1, run.rounds // 5) == 0:
             self.console.print(f"{self.label}: round {record['round']}/{run.rounds}  {losses}")
 
-    def on_end(self, run: Run) -> None:  # noqa: ARG002
+    def on_end(self, _run: Run) -> None:
         self.close()
 
     def close(self) -> None:
