@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from fedilc import __version__
-from fedilc.errors import ConfigError, FedILCError, FedILCWarning
+from fedilc.commands.data import data_app
+from fedilc.commands.reproduce import reproduce, sweep_app
+from fedilc.errors import ConfigError, FedILCError, FedILCWarning, StoppedError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,7 +36,7 @@ def main() -> None:
     except FedILCError as error:
         _say(str(error))
         sys.exit(2)
-    except _InterruptedError as error:
+    except StoppedError as error:
         _say(str(error))
         sys.exit(130)
     except (KeyboardInterrupt, typer.Abort):
@@ -52,15 +54,15 @@ def main() -> None:
 
 
 def _command() -> str:
-    """The command as far as it was given rightly."""
-    known = [
-        command.name or command.callback.__name__ for command in app.registered_commands if command.callback
-    ]
-    return f"fedilc {sys.argv[1]}" if sys.argv[1:2] and sys.argv[1] in known else "fedilc"
-
-
-class _InterruptedError(Exception):
-    """Ctrl-C during a run, with the sentence that says how to go on."""
+    """The command as far as it was given rightly, with its subcommands."""
+    words, here = ["fedilc"], typer.main.get_command(app)
+    for word in sys.argv[1:]:
+        known = getattr(here, "commands", {})
+        if word not in known:
+            break
+        words.append(word)
+        here = known[word]
+    return " ".join(words)
 
 
 def _say(sentence: str) -> None:
@@ -140,6 +142,9 @@ def run(
     _show(console, settings.name, histories, target)
 
 
+app.command()(reproduce)
+
+
 def _target(out: Path | None, name: str, seed: int, algorithm: str, resume: bool) -> Path:
     """The folder given, or the first free one; to resume without one, the newest."""
     if out is not None:
@@ -181,7 +186,7 @@ def _train(
         bar.close()
         done = len(RunFolder(out).history())
         sentence = f"stopped after round {done}; the same command with --resume goes on"
-        raise _InterruptedError(sentence) from None
+        raise StoppedError(sentence) from None
     finally:
         bar.close()
     if result.stopped:
@@ -258,3 +263,7 @@ def list_() -> None:
             table.add_row(f"  {name}", summary)
         console.print(table)
         console.print()
+
+
+app.add_typer(sweep_app, name="sweep")
+app.add_typer(data_app, name="data")

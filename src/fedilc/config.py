@@ -6,23 +6,19 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator
+from pydantic import Field, PositiveInt, SerializeAsAny
 
 from fedilc.algorithms import find_algorithm
 from fedilc.errors import ConfigError, nearest
+from fedilc.sections import Section, validated
+from fedilc.sources import SOURCES, Source
 
 if TYPE_CHECKING:
     from torch import nn
 
     from fedilc.data import Federation
-
-
-class Section(BaseModel):
-    """Settings that refuse what they do not know."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Options(Section):
@@ -46,51 +42,9 @@ class Options(Section):
     min_silos: int | None = Field(None, ge=1, description="silos a round needs; none is all")
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")
     classifier: str | None = Field(None, description="the layer Fishr matches; none is the last")
-
-
-class ColorDigits(Section):
-    """The embedded federation."""
-
-    source: Literal["color-digits"] = "color-digits"
-    flips: list[float] = [0.15, 0.30, 0.45, 0.60, 0.75]
-    test_flip: float = 0.90
-    test_label_flip: float = 0.15
-
-    def build(self, seed: int, _folder: Path) -> Federation:
-        """The federation, from the data that scikit-learn carries."""
-        from fedilc.data.color import color_digits
-
-        return color_digits(seed, self.flips, self.test_flip, self.test_label_flip)
-
-
-class Files(Section):
-    """One's own silos, a file each."""
-
-    source: Literal["files"] = "files"
-    silos: dict[str, str] | str = Field(description="a pattern like 'silos/*.csv', or name = file")
-    label: str = Field("label", description="the column that holds the label")
-    test: str | None = None
-    loss: Literal["binary", "multiclass"] = "binary"
-    validation_share: float = Field(0.3, ge=0, lt=1)
-
-    @field_validator("silos", mode="before")
-    @classmethod
-    def _pattern_or_table(cls, value: object) -> object:
-        files = list(value.values()) if isinstance(value, dict) else [value]
-        if not files or not all(isinstance(file, str) and file for file in files):
-            raise ValueError("give a pattern like 'silos/*.csv', or a table of name = \"file\"")
-        return value
-
-    def build(self, seed: int, folder: Path) -> Federation:
-        """The federation, from files given relative to the experiment's own folder."""
-        from fedilc.data.files import federation_from_files
-
-        return federation_from_files(
-            self.silos, self.label, self.test, self.loss, self.validation_share, seed, folder
-        )
-
-
-SOURCES: dict[str, type[ColorDigits] | type[Files]] = {"color-digits": ColorDigits, "files": Files}
+    thresholded_batch: int | None = Field(
+        None, ge=2, description="report areas of thresholded predictions too, in batches of this many"
+    )
 
 
 class Network(Section):
@@ -117,41 +71,12 @@ class Experiment(Options):
     name: str = "experiment"
     summary: str = ""
     algorithm: str = "fishr-inter-geo"
-    data: ColorDigits | Files
+    data: SerializeAsAny[Source]
     model: Network = Network()
 
     def options(self) -> dict[str, Any]:
         """The settings that `train` takes."""
         return {key: getattr(self, key) for key in Options.model_fields}
-
-
-SectionType = TypeVar("SectionType", bound=Section)
-
-
-def validated(kind: type[SectionType], values: Mapping[str, Any], where: str = "") -> SectionType:
-    """Make a section of settings, or raise one sentence about the first thing that is wrong.
-
-    >>> validated(Options, {"rounds": 0, "learning_rate": 0.1})
-    Traceback (most recent call last):
-    fedilc.errors.ConfigError: rounds=0 is not valid: input should be greater than or equal to 1
-    """
-    if not isinstance(values, Mapping):
-        raise ConfigError(f"{where}={values!r} is not a section; set its keys, as in {where}.name=...")
-    try:
-        return kind.model_validate(dict(values))
-    except ValidationError as error:
-        found = error.errors()
-        first = next((e for e in found if e["type"] == "extra_forbidden"), found[0])
-        key = ".".join([*([where] if where else []), *(str(part) for part in first["loc"])])
-        if first["type"] == "extra_forbidden":
-            short = str(first["loc"][-1])
-            hint = nearest(short, kind.model_fields)
-            raise ConfigError(f"the key {key!r} is unknown{hint}") from error
-        if first["type"] == "missing":
-            raise ConfigError(f"the key {key!r} is missing; add it") from error
-        message = first["msg"].removeprefix("Value error, ")
-        message = message[0].lower() + message[1:]
-        raise ConfigError(f"{key}={first['input']!r} is not valid: {message}") from error
 
 
 def parse_experiment(values: Mapping[str, Any]) -> Experiment:

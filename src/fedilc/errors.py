@@ -38,6 +38,10 @@ class CheckpointError(FedILCError):
     """A run folder cannot be written or continued; nothing in it was changed."""
 
 
+class StoppedError(Exception):
+    """Ctrl-C during work that can go on, with the sentence that says how; the exit code is 130."""
+
+
 class FedILCWarning(UserWarning):
     """A setting is legal but probably not what was meant."""
 

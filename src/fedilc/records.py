@@ -2,27 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fedilc.evaluation import fairness
 from fedilc.federation import Record
 
 _METRICS = ("loss", "accuracy", "auroc", "auprc")
+_DOMAIN_METRICS = ("accuracy", "loss", "examples")
+
+Numbers = Mapping[str, float | None]
 
 
 def flatten(record: Record) -> Record:
-    """Means on top; below them each silo's numbers and the fairness over silos."""
-    validation = record.pop("validation", {})
+    """Means on top; below them each silo's numbers, by sub-domain where it has any, and the fairness."""
+    validation: dict[str, Numbers] = record.pop("validation", {})
     test = record.pop("test", {})
     silos = record.pop("silos")
     flat = dict(record)
     for key in _METRICS:
-        values = [numbers[key] for numbers in validation.values() if numbers[key] is not None]
+        values = [value for numbers in validation.values() if (value := numbers[key]) is not None]
         if values:
             flat[f"validation_{key}"] = sum(values) / len(values)
-        if key in test:
-            flat[f"test_{key}"] = test[key]
+    flat |= {f"test_{key}": value for key, value in test.items() if key != "examples"}
     if validation:
-        flat["fairness"] = fairness({silo: numbers["accuracy"] for silo, numbers in validation.items()})
+        flat["fairness"] = fairness(
+            {silo: numbers["accuracy"] or 0.0 for silo, numbers in validation.items()}
+        )
+    by_domain: dict[str, float] = {}
     for silo, numbers in validation.items():
-        silos.setdefault(silo, {}).update({f"validation_{key}": v for key, v in numbers.items()})
+        entry = silos.setdefault(silo, {})
+        entry.update({f"validation_{key}": v for key, v in numbers.items() if " of " not in key})
+        domains = _domains(numbers)
+        if domains:
+            entry["validation_domains"] = domains
+            by_domain |= {f"{silo} {name}": found["accuracy"] or 0.0 for name, found in domains.items()}
+    if by_domain:
+        flat["domain_fairness"] = fairness(by_domain)
     flat["silos"] = silos
     return flat
+
+
+def _domains(numbers: Numbers) -> dict[str, dict[str, float | None]]:
+    """The numbers that `domain_key` names, by sub-domain."""
+    domains: dict[str, dict[str, float | None]] = {}
+    for key, value in numbers.items():
+        metric, of, domain = key.partition(" of ")
+        if of and metric in _DOMAIN_METRICS:
+            domains.setdefault(domain, {})[metric] = value
+    return domains

@@ -16,15 +16,16 @@ from torch import Tensor, nn
 from fedilc.algorithms import Algorithm, find_algorithm
 from fedilc.assembly import find_device, make_server, make_task, run_facts
 from fedilc.callbacks import Callback, Run, as_callback
-from fedilc.config import Options, validated
+from fedilc.config import Options
 from fedilc.data import Federation
 from fedilc.errors import ConfigError, FedILCError, FedILCWarning, ModelError
-from fedilc.evaluation import measure, select
+from fedilc.evaluation import measure, select, thresholded_areas
 from fedilc.federation import Record, RunFolder, Runtime
 from fedilc.federation.checkpoint import Saved, optimizer_tensors, restore_optimizer
 from fedilc.gradients import Loss, Workbench, logits_layer, require_supported
 from fedilc.records import flatten
 from fedilc.runtimes.local import LocalRuntime
+from fedilc.sections import validated
 
 
 @dataclass
@@ -88,7 +89,8 @@ def train(
         settings: further facts to record in `out`, which a resumed run must share.
         more: `zeros`, `agreement`, `covariance` ("diagonal", "full"), `fishr_reduction` ("mean",
             "sum"), `penalty_anneal_rounds` and `penalty_start`, `min_silos`, `evaluate_every`,
-            `classifier` (the name of the layer whose variances Fishr matches).
+            `classifier` (the name of the layer whose variances Fishr matches), `thresholded_batch`
+            (report the areas of thresholded predictions too, in batches of this many).
 
     >>> import torch
     >>> from fedilc import Federation, Silo
@@ -193,7 +195,12 @@ class _Training:
         assert self.federation.x_test is not None
         assert self.federation.y_test is not None
         logits = self.bench.predict(self.bench.inputs(self.federation.x_test))
-        return self._measure(logits, self.bench.labels(self.federation.y_test))
+        y = self.bench.labels(self.federation.y_test)
+        found = self._measure(logits, y)
+        if self.options.thresholded_batch is not None and self.loss.name == "binary":
+            areas = thresholded_areas(logits, y, self.options.thresholded_batch)
+            found |= {f"thresholded_{key}": area for key, area in areas.items()}
+        return found
 
     def run(
         self,
@@ -207,16 +214,20 @@ class _Training:
             raise ConfigError("resume=True needs out=..., the folder of the run to continue")
         run = Run(self.options.rounds, out=folder.path if folder else None)
         run.weights = self.server.weights
-        if folder is not None:
-            self._open(folder, resume, settings, run)
-        for callback in callbacks:
-            callback.on_start(run)
-        for number in range(len(run.history) + 1, self.options.rounds + 1):
-            if run.stopped:
-                break
-            self._round(number, run, callbacks, folder)
-        for callback in callbacks:
-            callback.on_end(run)
+        try:
+            if folder is not None:
+                self._open(folder, resume, settings, run)
+            for callback in callbacks:
+                callback.on_start(run)
+            for number in range(len(run.history) + 1, self.options.rounds + 1):
+                if run.stopped:
+                    break
+                self._round(number, run, callbacks, folder)
+            for callback in callbacks:
+                callback.on_end(run)
+        finally:
+            if folder is not None:
+                folder.release()
         return Result(self.model.eval(), run.history, self.name, run.stopped)
 
     def _round(self, number: int, run: Run, callbacks: list[Callback], folder: RunFolder | None) -> None:

@@ -12,8 +12,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from fedilc import Federation, Silo
-from fedilc.data.color import color_digits, colour
-from fedilc.errors import ConfigError
+from fedilc.data.color import color_digits, color_mnist, colour
+from fedilc.errors import ConfigError, DataError
 
 
 def digits(number: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -153,3 +153,63 @@ def test_color_digits_refuses_flips_that_are_no_probabilities(
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
         color_digits(**settings)
+
+
+@pytest.fixture(scope="module")
+def drawn() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """As many images as MNIST has, each with its own number written into its corner pixels."""
+    random = np.random.default_rng(3)
+    images = random.integers(1, 256, (60_000, 28, 28), dtype=np.uint8)
+    number = np.arange(60_000)
+    images[:, 0, 0], images[:, 0, 2] = number % 250 + 1, number // 250 + 1
+    return images, random.integers(0, 10, 60_000, dtype=np.uint8)
+
+
+def numbers(x: Tensor) -> NDArray[np.int64]:
+    """Which of the images these are, from the pixels that survive the subsampling."""
+    pixels = (x.sum(1)[:, 0, :2] * 255).round().long().numpy()
+    return (pixels[:, 0] - 1) + 250 * (pixels[:, 1] - 1)
+
+
+def test_color_mnist_is_dealt_as_the_paper_says(
+    drawn: tuple[NDArray[np.uint8], NDArray[np.uint8]],
+) -> None:
+    federation = color_mnist(*drawn, seed=1)
+    assert [(len(s), len(s.x_val)) for s in federation.silos] == [(8000, 2000)] * 5
+    assert federation.silos[0].x.shape[1:] == (2, 14, 14)
+    assert federation.x_test is not None
+    assert numbers(federation.x_test).tolist() == list(range(50_000, 60_000))
+    dealt = np.concatenate([numbers(part) for s in federation.silos for part in (s.x, s.x_val)])
+    assert sorted(dealt.tolist()) == list(range(50_000))
+    assert dealt[:100].tolist() != sorted(dealt[:100].tolist())
+
+
+def test_color_mnist_labels_and_flips_are_the_papers(
+    drawn: tuple[NDArray[np.uint8], NDArray[np.uint8]],
+) -> None:
+    federation = color_mnist(*drawn)
+    for silo, flip in zip(federation.silos, (0.15, 0.30, 0.45, 0.60, 0.75), strict=True):
+        below_five = torch.from_numpy((drawn[1][numbers(silo.x)] < 5).astype(np.float32))
+        assert torch.equal(silo.y, below_five)
+        assert float((shown(silo.x) != silo.y).float().mean()) == pytest.approx(flip, abs=0.02)
+    assert federation.y_test is not None
+    truth = torch.from_numpy((drawn[1][50_000:] < 5).astype(np.float32))
+    assert float((federation.y_test != truth).float().mean()) == pytest.approx(0.15, abs=0.015)
+    assert float((shown(federation.x_test) != federation.y_test).float().mean()) == pytest.approx(
+        0.9, abs=0.015
+    )
+
+
+def test_a_subset_takes_its_share_of_training_and_validation_and_the_whole_test(
+    drawn: tuple[NDArray[np.uint8], NDArray[np.uint8]],
+) -> None:
+    federation = color_mnist(*drawn, subset=0.1)
+    assert [(len(s), len(s.x_val)) for s in federation.silos] == [(800, 200)] * 5
+    assert len(federation.x_test) == 10_000
+    whole = color_mnist(*drawn)
+    assert set(numbers(federation.silos[0].x)) <= set(numbers(whole.silos[0].x))
+
+
+def test_too_few_images_are_refused(drawn: tuple[NDArray[np.uint8], NDArray[np.uint8]]) -> None:
+    with pytest.raises(DataError, match="needs the 60,000 training images of MNIST, not 100"):
+        color_mnist(drawn[0][:100], drawn[1][:100])

@@ -144,3 +144,10 @@ def test_a_label_beyond_the_models_classes_is_refused_wherever_it_is(
 
 def test_binary_labels_need_no_class_check() -> None:
     Federation("f", [silo()]).check_classes(1)
+
+
+def test_sub_domains_must_name_each_validation_example() -> None:
+    with pytest.raises(DataError, match="silo 'a': domains has 2 names but x_val has 1 examples"):
+        Silo("a", [[0.0]], [1], [[1.0]], [0], domains=["x", "y"])
+    with pytest.raises(DataError, match="domains has 1 names but x_val has 0 examples"):
+        Silo("a", [[0.0]], [1], domains=["x"])

@@ -198,3 +198,23 @@ def test_the_variance_is_right_where_gradients_hardly_vary() -> None:
     wide = Silo("s", x.double(), torch.ones(500))
     expected = central_variance(model.double(), wide, "binary", "diagonal")
     torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_taken_in_blocks_give_the_same_variance_and_product(
+    kind: str, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silo = silo_of("multiclass", 23, generator)
+
+    def computed() -> list[Tensor]:
+        bench = Workbench(mlp(10).double(), Loss("multiclass"), covariance=kind)
+        computation = SiloComputation(bench, silo, None, False, seed=0)
+        variance = computation.statistics(1, keep=True)
+        found = computation.gradients(1, variance - 0.5, None, None)
+        assert found.penalty is not None
+        return [variance, *found.penalty.values()]
+
+    whole = computed()
+    monkeypatch.setattr("fedilc.gradients.variance.CACHE_BYTES", 8 * 8 * 5)
+    for ours, theirs in zip(computed(), whole, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 Rows = Tensor | Sequence[Tensor]
 _VALUES_A_THREAD = 1 << 16
+_RANGES_A_THREAD = 8
 
 
 def prepare() -> None:
@@ -116,13 +117,21 @@ def _zeros() -> Tensor:
 
 
 def _in_threads(kernel: Callable[..., Any], size: int, rows: int, *arguments: Any) -> list[Any]:
-    """The kernel's results for consecutive ranges of coordinates, one range a thread."""
+    """The kernel's results for consecutive ranges of coordinates.
+
+    Each thread takes the next range when it has done one: another thread of the process may keep a core
+    busy (torch's own workers spin for a while after each operation), and nobody waits for the slower half.
+    """
     threads = min(torch.get_num_threads(), max(1, size * rows // _VALUES_A_THREAD))
     tile = _kernels().TILE
-    step = max(tile, math.ceil(size / threads / tile) * tile)
-    ranges = [(start, min(start + step, size)) for start in range(0, size, step)] or [(0, 0)]
-    others = [_pool().submit(kernel, *place, *arguments) for place in ranges[1:]]
-    return [kernel(*ranges[0], *arguments), *(other.result() for other in others)]
+    step = size if threads == 1 else max(1, math.ceil(size / threads / _RANGES_A_THREAD / tile)) * tile
+    ranges = iter([(start, min(start + step, size)) for start in range(0, size, step or 1)] or [(0, 0)])
+
+    def work() -> list[Any]:
+        return [kernel(*place, *arguments) for place in ranges]
+
+    others = [_pool().submit(work) for _ in range(threads - 1)]
+    return work() + [result for other in others for result in other.result()]
 
 
 @cache

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedilc.data.silo import Federation, Silo
-from fedilc.errors import ConfigError
+from fedilc.errors import ConfigError, DataError
 from fedilc.seeds import numpy_generator
 
 FLIPS = (0.15, 0.30, 0.45, 0.60, 0.75)
@@ -49,26 +49,64 @@ def color_digits(
     """
     from sklearn.datasets import load_digits
 
+    bundle = load_digits()
+    order = numpy_generator(seed, "color-digits", "shuffle").permutation(len(bundle.target))
+    images = (bundle.images[order] / 16).astype(np.float32)
+    digits = bundle.target[order].astype(np.int64)
+    parts = [(images[part], digits[part]) for part in (slice(1000), slice(1000, 1397), slice(1397, None))]
+    return _federation("color-digits", seed, parts, flips, test_flip, test_label_flip)
+
+
+def color_mnist(
+    images: NDArray[np.uint8],
+    digits: NDArray[np.uint8],
+    seed: int = 0,
+    flips: Sequence[float] = FLIPS,
+    test_flip: float = 0.90,
+    test_label_flip: float = 0.15,
+    subset: float = 1.0,
+) -> Federation:
+    """The paper's Color-MNIST, from the 60,000 MNIST training images.
+
+    The first 50,000 are shuffled by `seed`: 40,000 train and 10,000 validate, dealt in turn to the
+    silos; the last 10,000 are the out-of-distribution test. Images are subsampled to 14 by 14.
+    With `subset`, the silos share only that part of the training and validation images.
+    """
+    if len(images) < 60_000:
+        raise DataError(f"Color-MNIST needs the 60,000 training images of MNIST, not {len(images)}")
+    order = numpy_generator(seed, "color-mnist", "shuffle").permutation(50_000)
+    small = images[:, ::2, ::2].astype(np.float32) / np.float32(255)
+    train, validation = order[: round(40_000 * subset)], order[40_000 : 40_000 + round(10_000 * subset)]
+    chosen = (train, validation, slice(50_000, 60_000))
+    parts = [(small[part], digits[part].astype(np.int64)) for part in chosen]
+    return _federation("color-mnist", seed, parts, flips, test_flip, test_label_flip)
+
+
+def _federation(
+    name: str,
+    seed: int,
+    parts: Sequence[tuple[NDArray[np.float32], NDArray[np.int64]]],
+    flips: Sequence[float],
+    test_flip: float,
+    test_label_flip: float,
+) -> Federation:
+    """Deal the first two of (training, validation, test) in turn to the silos, and colour all."""
     if not flips:
         raise ConfigError("flips is empty; give the colour flip of at least one silo")
     for flip in (*flips, test_flip, test_label_flip):
         if not 0.0 <= flip <= 1.0:
             raise ConfigError(f"a colour or label flip of {flip} is not a probability from 0 to 1")
-    bundle = load_digits()
-    order = numpy_generator(seed, "color-digits", "shuffle").permutation(len(bundle.target))
-    images = (bundle.images[order] / 16).astype(np.float32)
-    digits = bundle.target[order].astype(np.int64)
-    train, validation = slice(0, 1000), slice(1000, 1397)
     names = [f"flip-{flip:.2f}" for flip in flips]
     if len(set(names)) < len(names):
-        names = [f"silo-{number}-{name}" for number, name in enumerate(names, 1)]
+        names = [f"silo-{number}-{label}" for number, label in enumerate(names, 1)]
+    train, validation, test = parts
     silos = []
     for number, flip in enumerate(flips):
-        random = numpy_generator(seed, "color-digits", number, "colour")
+        random = numpy_generator(seed, name, number, "colour")
         dealt = slice(number, None, len(flips))
-        x, y = colour(images[train][dealt], digits[train][dealt], flip, random)
-        x_val, y_val = colour(images[validation][dealt], digits[validation][dealt], flip, random)
+        x, y = colour(train[0][dealt], train[1][dealt], flip, random)
+        x_val, y_val = colour(validation[0][dealt], validation[1][dealt], flip, random)
         silos.append(Silo(names[number], x, y, x_val, y_val))
-    random = numpy_generator(seed, "color-digits", "test", "colour")
-    x_test, y_test = colour(images[1397:], digits[1397:], test_flip, random, test_label_flip)
-    return Federation("color-digits", silos, x_test, y_test, loss="binary")
+    random = numpy_generator(seed, name, "test", "colour")
+    x_test, y_test = colour(*test, test_flip, random, test_label_flip)
+    return Federation(name, silos, x_test, y_test, loss="binary")

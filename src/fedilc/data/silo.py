@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -24,6 +24,8 @@ class Silo:
         y: one label an example, 0/1 (float or int) or class numbers.
         x_val: validation inputs of the same width.
         y_val: validation labels.
+        domains: the sub-domain each validation example is from, where the silo knows; the validation
+            is then also reported by sub-domain.
 
     >>> Silo("clinic", [[0.0], [1.0]], [0, 1])
     Silo('clinic', 2 examples of shape (1,), 0 for validation)
@@ -34,8 +36,17 @@ class Silo:
     y: Tensor
     x_val: Tensor | None
     y_val: Tensor | None
+    domains: list[str] | None
 
-    def __init__(self, name: str, x: Any, y: Any, x_val: Any = None, y_val: Any = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        x: Any,
+        y: Any,
+        x_val: Any = None,
+        y_val: Any = None,
+        domains: Sequence[str] | None = None,
+    ) -> None:
         self.name = str(name)
         where = f"silo {self.name!r}"
         self.x, self.y = _pair(x, y, where, "x", "y")
@@ -45,6 +56,13 @@ class Silo:
         if x_val is not None and len(x_val):
             self.x_val, self.y_val = _pair(x_val, y_val, where, "x_val", "y_val")
             _same_width(self.x_val, self.x, f"{where}: x_val", "its x")
+        self.domains = None if domains is None else [str(domain) for domain in domains]
+        held_out = 0 if self.x_val is None else len(self.x_val)
+        if self.domains is not None and len(self.domains) != held_out:
+            raise DataError(
+                f"{where}: domains has {len(self.domains)} names but x_val has {held_out} examples; "
+                "name the sub-domain of each validation example"
+            )
 
     def __len__(self) -> int:
         return len(self.x)

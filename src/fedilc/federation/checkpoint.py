@@ -4,6 +4,7 @@
     history.jsonl             one record a round, no clock in it
     timing.jsonl              seconds a round, beside the history so that the history repeats exactly
     checkpoint.safetensors    weights and optimiser after the last completed round
+    .lock                     held by the process that trains here
 
 Every file is replaced by writing, syncing and renaming, or appended and cut back on resume to what
 the checkpoint vouches for: a run killed anywhere goes on from the last completed round.
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -83,6 +85,7 @@ class RunFolder:
         self.history_file = self.path / "history.jsonl"
         self.timing_file = self.path / "timing.jsonl"
         self.checkpoint_file = self.path / "checkpoint.safetensors"
+        self._lock = FileLock(self.path / ".lock", timeout=0)
 
     def create(self, settings: Mapping[str, Any]) -> None:
         """Begin a new run here; refuses a folder that already holds one."""
@@ -93,9 +96,23 @@ class RunFolder:
             )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            self._take()
             write_atomically(self.settings_file, _json(settings, indent=2))
         except OSError as error:
             raise CheckpointError(f"{self.path} cannot be written: {error.strerror}") from error
+
+    def _take(self) -> None:
+        """Keep the folder for this process; the lock goes with the process, however that ends."""
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise CheckpointError(
+                f"{self.path} is in use by another process; wait until that ends, or choose another folder"
+            ) from None
+
+    def release(self) -> None:
+        """Let other processes have the folder."""
+        self._lock.release()
 
     def settings(self) -> dict[str, Any]:
         """The settings the run belongs to."""
@@ -114,6 +131,7 @@ class RunFolder:
     def resume(self, settings: Mapping[str, Any]) -> Saved | None:
         """What to go on from (None if no round was completed); refuses another configuration."""
         before, now = self.settings(), json.loads(_json(settings))
+        self._take()
         for key in sorted(set(before) | set(now)):
             if key not in _NOT_IDENTITY and before.get(key) != now.get(key):
                 raise CheckpointError(

@@ -45,6 +45,15 @@ class Reply:
     numbers: dict[str, float | None] = field(default_factory=dict)
 
 
+def domain_key(domain: str, metric: str) -> str:
+    """How a reply's numbers name a metric of one sub-domain of the silo.
+
+    >>> domain_key("-40°", "accuracy")
+    'accuracy of -40°'
+    """
+    return f"{metric} of {domain}"
+
+
 class Runtime(Protocol):
     """Anything that can put a request to silos and yield their replies as they come.
 

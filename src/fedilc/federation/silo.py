@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from fedilc.aggregation import Accumulation, Mean
 from fedilc.data import Silo
 from fedilc.errors import ProtocolError
-from fedilc.federation.messages import Reply, Request
+from fedilc.federation.messages import Reply, Request, domain_key
 from fedilc.federation.task import Task
 from fedilc.gradients import SiloComputation, Workbench
 from fedilc.numerics import wide_dtype
@@ -80,4 +81,10 @@ class SiloWorker:
     def _evaluate(self, reply: Reply) -> None:
         if self.silo.x_val is not None and self.silo.y_val is not None:
             logits = self.bench.predict(self.bench.inputs(self.silo.x_val))
-            reply.numbers |= self.metrics(logits, self.bench.labels(self.silo.y_val))
+            y = self.bench.labels(self.silo.y_val)
+            reply.numbers |= self.metrics(logits, y)
+            names = self.silo.domains or []
+            for domain in dict.fromkeys(names):
+                rows = torch.tensor([name == domain for name in names], device=y.device)
+                found = self.metrics(logits[rows], y[rows])
+                reply.numbers |= {domain_key(domain, metric): value for metric, value in found.items()}

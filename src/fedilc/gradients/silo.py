@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import convert_conv2d_weight_memory_format
 
 from fedilc.data import Silo
 from fedilc.gradients.environments import Chunk, Layout, lay_out, lay_out_mean
@@ -19,16 +20,19 @@ from fedilc.gradients.forward import (
     private_randomness,
     tapped,
 )
+from fedilc.gradients.linear import FastLinear
 from fedilc.gradients.losses import Loss
 from fedilc.gradients.per_example import Plan, Sink, plan_layers, stream_environments
 from fedilc.gradients.variance import (
     Covariance,
     Moments,
     classifier_moments,
-    vector_jacobian_form,
+    vector_jacobian_seeds,
 )
 from fedilc.models import find_classifier
 from fedilc.seeds import seed_for
+
+Seeds = list[tuple[Tensor, Tensor]]
 
 
 class Workbench:
@@ -43,6 +47,10 @@ class Workbench:
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         self.model = model.train()
+        self.format = torch.preserve_format
+        if any(isinstance(module, nn.Conv2d) for module in model.modules()):
+            self.format = torch.channels_last
+            convert_conv2d_weight_memory_format(self.model, self.format)
         self.loss = loss
         self.covariance = covariance
         self.chunk_bytes = chunk_bytes
@@ -66,8 +74,9 @@ class Workbench:
             self._version = version
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Inputs on the model's device, and in its dtype if they are floating-point."""
-        return x.to(self.device, self.dtype if x.is_floating_point() else None)
+        """Inputs on the model's device, in its dtype if they are floating-point, laid out to suit it."""
+        layout = self.format if x.dim() == 4 else torch.preserve_format
+        return x.to(self.device, self.dtype if x.is_floating_point() else None, memory_format=layout)
 
     def labels(self, y: Tensor) -> Tensor:
         """Labels as the loss needs them."""
@@ -99,7 +108,7 @@ class Workbench:
 
     def forward(self, x: Tensor, y: Tensor, taps: Mapping[str, nn.Module]) -> Pass:
         """One chunk's forward with features, and taps on the layers asked for."""
-        with classifier_input(self.classifier) as seen, tapped(dict(taps)) as recorded:
+        with classifier_input(self.classifier) as seen, tapped(dict(taps)) as recorded, FastLinear():
             logits = self.loss.logits(self.model(x.clone() if self._clones else x))
         return Pass(x, y, logits, seen, recorded)
 
@@ -107,9 +116,12 @@ class Workbench:
         """The chunk's part of C_e."""
         return classifier_moments(*self._classifier_pass(chunk), self.covariance)
 
-    def product(self, chunk: Pass, whole: Moments, vector: Tensor) -> Tensor:
-        """A number whose gradient is the chunk's part of J_e^T v_e."""
-        return vector_jacobian_form(*self._classifier_pass(chunk), whole, vector)
+    def product(self, chunk: Pass, whole: Moments, vector: Tensor) -> Seeds:
+        """Where a backward pass must begin, and with what, to give the chunk's part of J_e^T v_e."""
+        features, delta, bias = self._classifier_pass(chunk)
+        seeds = vector_jacobian_seeds(features, delta, bias, whole, vector)
+        pairs = zip((features, delta), seeds, strict=True)
+        return [(place, seed) for place, seed in pairs if place.requires_grad]
 
     def _classifier_pass(self, chunk: Pass) -> tuple[Tensor, Tensor, bool]:
         """z, delta, and whether there is a bias."""
@@ -123,7 +135,7 @@ class Workbench:
         x = x.clone() if self._clones else x
         self.model.eval()
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), FastLinear():
                 return torch.cat([self.loss.logits(self.model(part)) for part in x.split(rows)])
         finally:
             self.model.train()
@@ -203,19 +215,21 @@ class SiloComputation:
         for cut, chunk in self._passes(layout, round_, taps=True):
             losses = self.bench.loss.per_example(chunk.logits, chunk.y)
             loss += float(losses.detach().double().sum())
-            form = None
+            product: Seeds = []
             if vector is not None:
                 assert self._moments is not None, "variance() comes before a product with it"
-                form = self.bench.product(chunk, self._moments, vector)
+                product = self.bench.product(chunk, self._moments, vector)
             if gradient is not None:
-                objective = layout.mean(cut, losses)
-                if form is not None and scale is not None:
-                    objective, form = objective + scale * form, None
-                self._add_gradient(gradient, objective, keep_graph=form is not None)
+                mean = layout.mean(cut, losses)
+                begin = [(mean, torch.ones_like(mean))]
+                if product and scale is not None:
+                    begin += [(place, seed.mul_(scale)) for place, seed in product]
+                    product = []
+                self._add_gradient(gradient, begin, keep_graph=bool(product))
             elif sink is not None:
-                self._vote(sink, cut, chunk, losses, partial, keep_graph=form is not None)
-            if form is not None and penalty is not None:
-                self._add_gradient(penalty, form, keep_graph=False)
+                self._vote(sink, cut, chunk, losses, partial, keep_graph=bool(product))
+            if product and penalty is not None:
+                self._add_gradient(penalty, product, keep_graph=False)
         self.forget()
         return Computed(gradient, penalty, loss / len(self.x))
 
@@ -238,10 +252,13 @@ class SiloComputation:
                 x, y = layout.rows(cut, self.x), layout.rows(cut, self.y)
                 yield cut, self.bench.forward(x, y, tapped_layers)
 
-    def _add_gradient(self, total: dict[str, Tensor], objective: Tensor, keep_graph: bool) -> None:
+    def _add_gradient(self, total: dict[str, Tensor], begin: Seeds, keep_graph: bool) -> None:
+        """Add to `total` the gradient that a backward pass from these places brings."""
+        places, seeds = zip(*begin, strict=True)
         found = torch.autograd.grad(
-            objective,
+            places,
             list(self.bench.parameters.values()),
+            seeds,
             retain_graph=keep_graph,
             materialize_grads=True,
         )
@@ -264,7 +281,7 @@ class SiloComputation:
             return
         if not partial:
             partial.update({n: torch.zeros_like(p) for n, p in self.bench.parameters.items()})
-        self._add_gradient(partial, losses.sum() / cut.size, keep_graph)
+        self._add_gradient(partial, [(losses, torch.full_like(losses, 1 / cut.size))], keep_graph)
         if cut.closes:
             for name, value in partial.items():
                 sink.stack(name, value.unsqueeze(0))

@@ -15,6 +15,7 @@ on the others only through m, so a silo larger than memory is done chunk by chun
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,6 +25,7 @@ from torch import Tensor
 from fedilc.numerics import wide_dtype
 
 Covariance = Literal["diagonal", "full"]
+CACHE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -61,27 +63,47 @@ def classifier_moments(features: Tensor, delta: Tensor, bias: bool, kind: Covari
         bias: whether the classifier has a bias, whose gradient is delta itself.
         kind: "diagonal" or "full".
     """
+    totals = None
+    for rows in _cached_rows(features):
+        moments = _moments(features[rows], delta[rows], bias, kind)
+        totals = moments if totals is None else totals + moments
+    assert totals is not None, "a chunk has examples"
+    return totals
+
+
+def _moments(features: Tensor, delta: Tensor, bias: bool, kind: Covariance) -> Moments:
     wide = wide_dtype(features.device)
     features, delta = features.to(wide), delta.to(wide)
-    first, second = delta.T @ features, delta.square().T @ features.square()
+    if kind == "full":
+        ones = _with_ones(features, bias)
+        samples = (delta.unsqueeze(2) * ones.unsqueeze(1)).flatten(1)
+        return Moments(delta.T @ ones, samples.T @ samples, len(features))
+    squares = delta.square()
+    first, second = delta.T @ features, squares.T @ features.square()
     if bias:
         first = torch.cat([first, delta.sum(0).unsqueeze(1)], 1)
-        second = torch.cat([second, delta.square().sum(0).unsqueeze(1)], 1)
-    if kind == "full":
-        samples = (delta.unsqueeze(2) * _with_ones(features, bias).unsqueeze(1)).flatten(1)
-        return Moments(first, samples.T @ samples, len(features))
+        second = torch.cat([second, squares.sum(0).unsqueeze(1)], 1)
     return Moments(first, second.flatten(), len(features))
 
 
-def vector_jacobian_form(
+def _cached_rows(features: Tensor) -> Iterator[slice]:
+    """Rows in blocks that stay in cache as float64; on other devices, all at once."""
+    block = max(1, CACHE_BYTES // (8 * features.shape[1])) if features.device.type == "cpu" else len(features)
+    for start in range(0, len(features), block):
+        yield slice(start, start + block)
+
+
+@torch.no_grad()
+def vector_jacobian_seeds(
     features: Tensor, delta: Tensor, bias: bool, whole: Moments, vector: Tensor
-) -> Tensor:
-    """A number whose gradient, added up over the chunks of a silo, is J_e^T v_e."""
-    with torch.no_grad():
-        mean = whole.mean().to(features)
-        seeds = _diagonal_seeds if vector.dim() == 1 else _full_seeds
-        at_features, at_delta = seeds(features, delta, bias, mean, vector.to(features))
-    return ((features * at_features).sum() + (delta * at_delta).sum()) * (2 / whole.count)
+) -> tuple[Tensor, Tensor]:
+    """The gradients at z and delta from which a backward pass gives a chunk's part of J_e^T v_e."""
+    mean, vector = whole.mean().to(features), vector.to(features) * (2 / whole.count)
+    at_features, at_delta = torch.empty_like(features), torch.empty_like(delta)
+    seeds = _diagonal_seeds if vector.dim() == 1 else _full_seeds
+    for rows in _cached_rows(features):
+        at_features[rows], at_delta[rows] = seeds(features[rows], delta[rows], bias, mean, vector)
+    return at_features, at_delta
 
 
 def _diagonal_seeds(
@@ -90,7 +112,7 @@ def _diagonal_seeds(
     """v (g - m) carried on to z and delta, by matrix products with v and v m."""
     v = vector.view_as(mean)
     weighted, width = v * mean, z.shape[1]
-    at_features = z * (delta.square() @ v[:, :width]) - delta @ weighted[:, :width]
+    at_features = (delta.square() @ v[:, :width]).mul_(z).addmm_(delta, weighted[:, :width], alpha=-1)
     at_delta = delta * (z.square() @ v[:, :width].T) - z @ weighted[:, :width].T
     if bias:
         at_delta += delta * v[:, -1] - weighted[:, -1]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedilc.errors import ConfigError
+from fedilc.report.style import COLOURS, STYLE, save
 from fedilc.report.tables import History, selections
 
 PANELS = {
@@ -19,23 +18,12 @@ PANELS = {
     "validation_loss": "validation loss (mean over silos)",
     "test_loss": "OOD test loss",
 }
-COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#da8bc3", "#8c8c8c")
 STYLES = ("-", "--", ":")
-_STYLE: dict[Any, Any] = {
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.25,
-    "axes.titlesize": 11,
-    "axes.labelsize": 10,
-    "legend.frameon": False,
-    "font.size": 10,
-}
 
 
 def loss_picture(path: Path, title: str, history: History) -> None:
     """One run: train, validation and OOD loss in one panel, with the rounds that were chosen."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.5, 4.4), layout="constrained")
         axes = figure.add_subplot()
         for (key, label), colour in zip(PANELS.items(), COLOURS, strict=False):
@@ -57,7 +45,7 @@ def loss_picture(path: Path, title: str, history: History) -> None:
                 )
         _finish(axes, title)
         axes.legend()
-        _save(figure, path)
+        save(figure, path)
 
 
 def comparison_picture(path: Path, title: str, histories: Mapping[str, History]) -> None:
@@ -65,7 +53,7 @@ def comparison_picture(path: Path, title: str, histories: Mapping[str, History])
     keys = [
         key for key in PANELS if any(record.get(key) is not None for h in histories.values() for record in h)
     ]
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(5.0 * len(keys), 4.6), layout="constrained")
         panels = figure.subplots(1, len(keys), squeeze=False)[0]
         for axes, key in zip(panels, keys, strict=True):
@@ -82,15 +70,7 @@ def comparison_picture(path: Path, title: str, histories: Mapping[str, History])
         figure.suptitle(title)
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels)))
-        _save(figure, path)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=130)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"the picture {path} cannot be written: {str(error).splitlines()[0]}") from error
+        save(figure, path)
 
 
 def _line(axes: Axes, history: History, key: str, label: str, colour: str, style: str = "-") -> None:

@@ -47,7 +47,7 @@ def selections(history: History) -> dict[str, Mapping[str, Any]]:
 def run_table(title: str, history: History) -> Table:
     """One run: a column for each way to choose its round, a row for each measurement."""
     chosen = selections(history)
-    table = _table(title)
+    table = empty_table(title)
     table.add_column("\nround chosen by", no_wrap=True)
     for criterion in chosen:
         table.add_column(f"{criterion}:\n{_READINGS[criterion]}", justify="right")
@@ -74,7 +74,7 @@ def comparison_table(title: str, histories: Mapping[str, History], first: str = 
         for key in keys
         if any(_value(found, criterion, key) is not None for found in chosen.values())
     ]
-    table = _table(title)
+    table = empty_table(title)
     table.add_column(f"\n{first}", overflow="fold")
     for criterion, key in columns:
         measured = _COLUMNS[key].split()[-1].replace("accuracy", "acc.")
@@ -98,7 +98,8 @@ def comparison_table(title: str, histories: Mapping[str, History], first: str = 
     return table
 
 
-def _table(title: str) -> Table:
+def empty_table(title: str) -> Table:
+    """A table as all of ours look, still without columns."""
     return Table(
         title=escape(title),
         title_justify="left",

@@ -1,0 +1,175 @@
+"""`fedilc reproduce` and `fedilc sweep`: many runs, one table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedilc.commands import make_console
+from fedilc.commands.data import DataDir, use_data_folder
+from fedilc.errors import ConfigError, StoppedError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedilc.jobs import Job, Work
+    from fedilc.reproduction import Plan
+
+sweep_app = typer.Typer(help="Run one algorithm over the values of a setting.", no_args_is_help=True)
+
+Seeds = Annotated[int, typer.Option(min=1, help="How many seeds, from 0 on.")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(min=1, help="Runs side by side; they share the threads. [default: half the cores]"),
+]
+Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds a run, where not as in the paper.")]
+Subset = Annotated[
+    float | None, typer.Option(help="The share of the training and validation examples to use.")
+]
+EvaluateEvery = Annotated[int | None, typer.Option(min=1, help="Rounds between evaluations.")]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change any setting; may repeat.")
+]
+
+
+def reproduce(
+    benchmark: Annotated[
+        str,
+        typer.Argument(help="color-mnist, rotated-cifar10, eicu, eicu-demo, eicu-synthetic or color-digits."),
+    ] = "color-mnist",
+    algorithm: Annotated[
+        list[str] | None, typer.Option("--algorithm", "-a", help="Only this one; may repeat.")
+    ] = None,
+    seeds: Seeds = 5,
+    jobs: Jobs = None,
+    rounds: Rounds = None,
+    subset: Subset = None,
+    evaluate_every: EvaluateEvery = None,
+    changes: Changes = None,
+    out: Annotated[Path | None, typer.Option(help="Where results go. [default: results/BENCHMARK]")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Run the paper's algorithms over seeds, and print its tables with ours beside the paper's numbers.
+
+    What is there is continued: interrupt it and call it again as you like.
+    """
+    from fedilc.report.formats import rich_table
+    from fedilc.reproduction import Plan, write_results
+
+    use_data_folder(data_dir)
+    given = [*_changes(rounds, subset, evaluate_every), *(changes or [])]
+    plan = Plan.of(benchmark, algorithm or [], seeds, given, out)
+    console = make_console()
+    console.print(f"{plan.benchmark}: {plan.note}", soft_wrap=True)
+    _do(console, plan.jobs(), jobs)
+    with console.status("tables and pictures"):
+        tables = write_results(plan, plan.campaign())
+    for table in tables:
+        console.print(rich_table(table, all_notes=False))
+    _say_where(console, plan)
+
+
+def _say_where(console: Console, plan: Plan) -> None:
+    files = "tables.md, tables.tex, tables/*.csv, summary.json, history.csv, figures/*.png"
+    console.print(f"results: {plan.out} ({files})", soft_wrap=True, markup=False)
+
+
+def _changes(rounds: int | None, subset: float | None, evaluate_every: int | None) -> list[str]:
+    keys = {"rounds": rounds, "data.subset": subset, "evaluate_every": evaluate_every}
+    return [f"{key}={value}" for key, value in keys.items() if value is not None]
+
+
+def _do(console: Console, jobs: list[Job], side_by_side: int | None) -> None:
+    """Run what is not finished, with progress; Ctrl-C ends with a sentence on how to go on."""
+    from fedilc.jobs import Work, run_jobs
+
+    work = Work(jobs, side_by_side or max(1, (os.cpu_count() or 2) // 2))
+    if not work.waiting:
+        return
+    try:
+        with _progress(console, work) as show:
+            run_jobs(work, show)
+    except KeyboardInterrupt:
+        done = sum(job.finished() for job in jobs)
+        raise StoppedError(
+            f"stopped with {done} of {len(jobs)} runs finished and {work.done()} of {work.rounds} rounds "
+            "done; the same command goes on"
+        ) from None
+
+
+@contextmanager
+def _progress(console: Console, work: Work) -> Iterator[Callable[[Work], None]]:
+    """A bar for the whole, one for each run under way, and the time left; lines where no terminal is."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    bars: dict[Job, TaskID] = {}
+    said: set[Job] = set()
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        whole = progress.add_task("[bold]all rounds", total=work.rounds, note="")
+
+        def show(work: Work) -> None:
+            left = work.seconds_left()
+            note = "" if left is None else f"about {timedelta(seconds=round(left))} left"
+            progress.update(whole, completed=work.done(), note=note)
+            for job in work.running:
+                if job not in bars:
+                    bars[job] = progress.add_task(f"  {job.label}", total=job.settings.rounds, note="")
+                progress.update(bars[job], completed=job.done())
+            for job in [job for job in bars if job not in work.running and job not in said]:
+                said.add(job)
+                progress.remove_task(bars[job])
+                how = "failed" if job in work.failed else "done"
+                console.print(f"{job.label}: {how} ({work.done()} of {work.rounds} rounds; {note})")
+
+        yield show
+
+
+@sweep_app.command("lambda")
+def lambda_(
+    experiment: Annotated[str, typer.Argument(help="A shipped experiment or a TOML file.")] = "color-digits",
+    values: Annotated[str, typer.Option(help="Values of lambda, with commas.")] = "0,0.01,0.1,1,10,100",
+    algorithm: Annotated[str, typer.Option("--algorithm", "-a")] = "fishr-inter-geo",
+    seeds: Seeds = 3,
+    jobs: Jobs = None,
+    rounds: Rounds = None,
+    subset: Subset = None,
+    evaluate_every: EvaluateEvery = None,
+    changes: Changes = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where results go. [default: results/EXPERIMENT-lambda]")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Train with several weights of the Fishr penalty, and show the OOD loss against lambda."""
+    from fedilc.report.formats import rich_table
+    from fedilc.sweep import Sweep, write_sweep
+
+    use_data_folder(data_dir)
+    given = [*_changes(rounds, subset, evaluate_every), *(changes or [])]
+    sweep = Sweep.of(experiment, algorithm, _values(values), seeds, given, out)
+    console = make_console()
+    _do(console, sweep.jobs(), jobs)
+    console.print(rich_table(write_sweep(sweep)))
+    console.print(f"results: {sweep.out} (tables.md, tables.tex, tables/*.csv, lambda.png)", markup=False)
+
+
+def _values(text: str) -> list[float]:
+    try:
+        found = sorted({float(part) for part in text.split(",")})
+    except ValueError as error:
+        raise ConfigError(f"--values {text!r} is not a list of numbers like 0,0.1,1") from error
+    if found[0] < 0:
+        raise ConfigError(f"--values {text!r} has a negative lambda; give 0 or more")
+    return found

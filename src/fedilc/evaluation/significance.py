@@ -1,0 +1,119 @@
+"""Whether a difference between two algorithms is more than the noise of the seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedilc.errors import ConfigError
+from fedilc.evaluation.summary import Campaign, lower_is_better
+
+LEVEL = 0.05
+FEWEST_SEEDS = 3
+_MOST_EXACT = 20
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """How one algorithm differs from another over the seeds that both have.
+
+    Attributes:
+        seeds: how many pairs.
+        difference: the mean of value minus reference.
+        t_p: two-sided p of the paired t-test; None below three pairs.
+        flip_p: two-sided p of the exact sign-flip test; None below three pairs and above 20.
+        verdict: "better" or "worse" where t_p < 0.05, else "within noise"; "not tested" below three
+            pairs. The t-test decides, since with n pairs flip_p is never below 2 / 2^n: 0.0625 for
+            the paper's five seeds, whatever the difference.
+    """
+
+    seeds: int
+    difference: float
+    t_p: float | None
+    flip_p: float | None
+    verdict: str
+
+
+def paired_test(
+    values: Sequence[float], reference: Sequence[float], *, lower_is_better: bool = True
+) -> PairedTest:
+    """Test `values` against `reference`, the same seeds in the same order.
+
+    >>> found = paired_test([0.50, 0.52, 0.51, 0.50, 0.53], [0.56, 0.57, 0.55, 0.56, 0.58])
+    >>> found.verdict, found.flip_p
+    ('better', 0.0625)
+    >>> paired_test([0.5], [0.6]).verdict
+    'not tested'
+    """
+    if len(values) != len(reference) or not len(values):
+        raise ConfigError(
+            f"a paired test was given {len(values)} values and {len(reference)} to compare them with; "
+            "give one of each for every seed"
+        )
+    ours, theirs = np.asarray(values, float), np.asarray(reference, float)
+    differences = ours - theirs
+    # Values that are equal on paper differ by rounding; that much is no difference.
+    differences[np.abs(differences) <= _ROUNDING * np.maximum(np.abs(ours), np.abs(theirs))] = 0.0
+    mean = float(differences.mean())
+    if len(differences) < FEWEST_SEEDS:
+        return PairedTest(len(differences), mean, None, None, "not tested")
+    t_p = _t_test(differences, float(np.abs(ours).max()))
+    flip_p = sign_flip_p(differences) if len(differences) <= _MOST_EXACT else None
+    verdict = "within noise"
+    if t_p < LEVEL:
+        verdict = "better" if (mean < 0) == lower_is_better else "worse"
+    return PairedTest(len(differences), mean, t_p, flip_p, verdict)
+
+
+def sign_flip_p(differences: Sequence[float] | NDArray[np.float64]) -> float:
+    """The share of all 2^n ways to sign the differences whose sum is at least as far from zero.
+
+    If two algorithms were the same but for chance, each seed's difference could as well have had the
+    other sign; the test assumes nothing else.
+
+    >>> sign_flip_p([1.0, 2.0, 3.0])
+    0.25
+    """
+    sums = np.zeros(1)
+    for difference in differences:
+        sums = np.concatenate((sums + difference, sums - difference))
+    slack = _ROUNDING * float(np.abs(differences).sum())
+    return float(np.mean(np.abs(sums) >= abs(float(np.sum(differences))) - slack))
+
+
+def smallest_flip_p(seeds: int) -> float:
+    """The least p that a sign-flip test of so many pairs can find.
+
+    >>> smallest_flip_p(5)
+    0.0625
+    """
+    return 2.0 / 2.0**seeds
+
+
+def compare(
+    campaign: Campaign, algorithm: str, reference: str, metric: str, criterion: str
+) -> PairedTest | None:
+    """Test one algorithm of a campaign against another over their common seeds; None without any."""
+    ours = campaign.values(algorithm, criterion, metric)
+    theirs = campaign.values(reference, criterion, metric)
+    common = [seed for seed in ours if seed in theirs]
+    if not common:
+        return None
+    return paired_test(
+        [ours[seed] for seed in common],
+        [theirs[seed] for seed in common],
+        lower_is_better=lower_is_better(metric),
+    )
+
+
+def _t_test(differences: NDArray[np.float64], scale: float) -> float:
+    """The paired t-test; differences that are all alike leave nothing to doubt, and no deviation."""
+    if float(np.ptp(differences)) <= _ROUNDING * scale:
+        return 0.0 if differences.any() else 1.0
+    from scipy.stats import ttest_1samp
+
+    return float(ttest_1samp(differences, 0.0).pvalue)

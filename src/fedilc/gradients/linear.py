@@ -1,0 +1,80 @@
+"""Linear layers whose widths suit no vector register, multiplied on the CPU without their penalty.
+
+Where the rows of a product are not a multiple of eight floats long, the BLAS that torch carries runs at
+half speed. oneDNN does not, forward; backward the product goes into rows that are padded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+LANES = 8
+LEAST_ROWS, LEAST_WIDTH = 256, 64
+
+
+def _odd(width: int) -> bool:
+    return width >= LEAST_WIDTH and width % LANES != 0
+
+
+class _Linear(torch.autograd.Function):
+    """x W^T + b, differentiable as often as one likes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        if _odd(len(weight)):
+            out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+            return out
+        return functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        (gradient,) = gradients
+        x, weight = ctx.saved_tensors
+        to_x = _times(gradient, weight) if ctx.needs_input_grad[0] else None
+        to_weight = gradient.t() @ x if ctx.needs_input_grad[1] else None
+        return to_x, to_weight, gradient.sum(0) if ctx.needs_input_grad[2] else None
+
+
+def _times(left: Tensor, right: Tensor) -> Tensor:
+    width = right.shape[1]
+    if torch.is_grad_enabled() or not _odd(width):
+        return left @ right
+    padded = left.new_empty(len(left), width + -width % LANES)[:, :width]
+    return torch.mm(left, right, out=padded)
+
+
+class FastLinear(TorchFunctionMode):
+    """Inside this context, a linear layer with an odd width takes the fast way."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func is functional.linear and not kwargs and _suits(*args):
+            apply: Callable[..., Tensor] = _Linear.apply
+            return apply(args[0], args[1], args[2] if len(args) > 2 else None)
+        return func(*args, **(kwargs or {}))
+
+
+def _suits(x: Any, weight: Any, bias: Any = None) -> bool:
+    tensors = [tensor for tensor in (x, weight, bias) if tensor is not None]
+    return (
+        all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors)
+        and all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
+        and (x.dim(), weight.dim()) == (2, 2)
+        and len(x) >= LEAST_ROWS
+        and x.shape[1] == weight.shape[1]
+        and (_odd(weight.shape[0]) or _odd(weight.shape[1]))
+        and torch.backends.mkldnn.is_available()
+        and not torch.is_autocast_enabled("cpu")
+    )

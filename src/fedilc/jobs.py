@@ -1,0 +1,195 @@
+"""Many runs side by side: each in a process of its own, in a run folder that resumes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedilc.config import Experiment, Options, read_experiment
+from fedilc.errors import CheckpointError, ConfigError, FedILCError
+
+POLL_SECONDS = 0.5
+PATIENCE_SECONDS = 60.0
+
+
+class JobError(FedILCError):
+    """A run of a campaign ended in an error; the others were completed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One run to be done: an experiment with changes, the run's folder, and the experiment's own."""
+
+    experiment: str
+    changes: tuple[str, ...]
+    folder: Path
+    settings: Experiment
+    home: Path
+
+    @classmethod
+    def of(cls, experiment: str, changes: Sequence[str], folder: Path) -> Job:
+        """Check the changes before anything is started."""
+        return cls(experiment, tuple(changes), folder, *read_experiment(experiment, changes))
+
+    @property
+    def label(self) -> str:
+        """How the run is called in progress and errors."""
+        return f"{self.settings.algorithm} seed {self.settings.seed}"
+
+    def done(self) -> int:
+        """How many rounds are complete."""
+        return len(self._lines("timing.jsonl"))
+
+    def finished(self) -> bool:
+        """Whether nothing is left to do here; refuses a folder that belongs to other settings."""
+        self.require_same_settings()
+        return self.done() >= self.settings.rounds
+
+    def seconds(self) -> list[float]:
+        """What each of the last rounds took."""
+        return [json.loads(line)["seconds"] for line in self._lines("timing.jsonl")[-20:]]
+
+    def require_same_settings(self) -> None:
+        """Raise if the folder holds a run with other settings than this one asks for."""
+        if not (self.folder / "run.json").exists():
+            return
+        try:
+            found = json.loads((self.folder / "run.json").read_text())
+        except ValueError as error:
+            raise CheckpointError(f"{self.folder / 'run.json'} is damaged: {error}") from error
+        wanted = self.settings.model_dump(mode="json")
+        for key in (*Options.model_fields, "algorithm", "data", "model"):
+            if key not in ("rounds", "device") and found.get(key) != wanted[key]:
+                raise ConfigError(
+                    f"{self.folder} holds a run with {key}={found.get(key)!r}, and {wanted[key]!r} is asked "
+                    "for; choose another folder with --out, or ask for the same"
+                )
+        if self.done() > self.settings.rounds:
+            raise ConfigError(
+                f"{self.folder} has done {self.done()} rounds already, more than the {self.settings.rounds} "
+                "asked for; choose another folder with --out, or ask for as many"
+            )
+
+    def command(self) -> list[str]:
+        """The command that does or continues it."""
+        sets = [part for change in self.changes for part in ("--set", change)]
+        words = [sys.executable, "-m", "fedilc", "run", self.experiment, *sets, "--out", str(self.folder)]
+        return [*words, "--resume"] if (self.folder / "run.json").exists() else words
+
+    def _lines(self, name: str) -> list[bytes]:
+        try:
+            content = (self.folder / name).read_bytes()
+        except FileNotFoundError:
+            return []
+        return content[: content.rfind(b"\n") + 1].splitlines()
+
+
+@dataclass
+class Work:
+    """Jobs under way: what is running, what is left, what failed."""
+
+    jobs: list[Job]
+    side_by_side: int
+    waiting: list[Job] = field(init=False)
+    running: dict[Job, subprocess.Popen[bytes]] = field(default_factory=dict)
+    failed: dict[Job, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.waiting = [job for job in self.jobs if not job.finished()]
+
+    @property
+    def rounds(self) -> int:
+        """All rounds of all jobs."""
+        return sum(job.settings.rounds for job in self.jobs)
+
+    def done(self) -> int:
+        """How many of them are complete."""
+        return sum(min(job.done(), job.settings.rounds) for job in self.jobs)
+
+    def seconds_left(self) -> float | None:
+        """About how long the rest takes, from what each algorithm's rounds took; None if unknown."""
+        measured: dict[str, list[float]] = {}
+        for job in self.jobs:
+            measured.setdefault(job.settings.algorithm, []).extend(job.seconds())
+        typical = {name: statistics.median(seconds) for name, seconds in measured.items() if seconds}
+        if not typical:
+            return None
+        other = statistics.mean(typical.values())
+        left = [
+            (job.settings.rounds - job.done()) * typical.get(job.settings.algorithm, other)
+            for job in (*self.waiting, *self.running)
+        ]
+        return max(sum(left) / self.side_by_side, max(left, default=0.0))
+
+
+def run_jobs(work: Work, show: Callable[[Work], None]) -> None:
+    """Do all jobs, some side by side with the threads divided; `show` is called again and again.
+
+    Ctrl-C, or any error, ends the runs in an orderly way: each stays in its folder, up to its last
+    complete round, and the same call continues them.
+    """
+    threads = max(1, (os.cpu_count() or 1) // max(1, min(work.side_by_side, len(work.waiting))))
+    with _orderly_end(work):
+        while work.waiting or work.running:
+            while work.waiting and len(work.running) < work.side_by_side:
+                job = work.waiting.pop(0)
+                work.running[job] = _start(job, threads)
+            show(work)
+            time.sleep(POLL_SECONDS)
+            for job in [job for job, process in work.running.items() if process.poll() is not None]:
+                if work.running.pop(job).returncode:
+                    work.failed[job] = _last_words(job)
+        show(work)
+    if work.failed:
+        job, words = next(iter(work.failed.items()))
+        others = f" ({len(work.failed)} runs failed, this is the first)" if len(work.failed) > 1 else ""
+        raise JobError(f"the run {job.label} in {job.folder} failed: {words}{others}")
+
+
+def _start(job: Job, threads: int) -> subprocess.Popen[bytes]:
+    try:
+        job.folder.mkdir(parents=True, exist_ok=True)
+        log = (job.folder / "log.txt").open("wb")
+    except OSError as error:
+        raise ConfigError(f"{job.folder} cannot be written: {error.strerror}") from error
+    with log:
+        return subprocess.Popen(
+            job.command(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+            start_new_session=True,
+        )
+
+
+def _last_words(job: Job) -> str:
+    lines = (job.folder / "log.txt").read_text(errors="replace").strip().splitlines()
+    return lines[-1].removeprefix("fedilc: ") if lines else "it said nothing"
+
+
+@contextlib.contextmanager
+def _orderly_end(work: Work) -> Iterator[None]:
+    """Interrupt what still runs, wait for it, and end it if it does not listen."""
+    try:
+        yield
+    finally:
+        for process in work.running.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        for process in work.running.values():
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

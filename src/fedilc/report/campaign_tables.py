@@ -1,0 +1,231 @@
+"""The paper's tables from a campaign, with ours beside the paper's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fedilc.evaluation import CRITERIA
+from fedilc.evaluation.significance import FEWEST_SEEDS, LEVEL, compare, smallest_flip_p
+from fedilc.evaluation.summary import DOMAIN_ACCURACY, Campaign, lower_is_better, unequal_runs
+from fedilc.report.cells import FAR, NOTHING, distance_cell, our_cell, paper_cell, verdict_cells, with_best
+from fedilc.report.claims import claims_table
+from fedilc.report.formats import Cell, Column, TableData
+from fedilc.report.paper import (
+    PaperNumber,
+    in_paper_order,
+    on_the_papers_data,
+    paper_benchmark,
+    paper_numbers,
+)
+
+BASELINE = "fedsgd"
+_CHOICES = (
+    "Rounds are chosen by oracle: lowest OOD loss after round 5, as in the paper; validation: lowest mean "
+    "validation loss of the silos; last: the last round."
+)
+_DAGGER = (
+    "† The authors' reading, for comparison with the paper only: areas of thresholded predictions, "
+    "averaged batch by batch. The paper's areas are such."
+)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A table of the paper: its file name, our metric, its title, and what the paper multiplies by."""
+
+    name: str
+    metric: str
+    title: str
+    scale: float = 1.0
+
+
+MEASURES = (
+    Measure("ood-loss", "test_loss", "OOD test loss"),
+    Measure("ood-accuracy", "test_accuracy", "OOD test accuracy"),
+    Measure("ood-aucroc", "test_auroc", "OOD AUCROC of the scores"),
+    Measure("ood-aucpr", "test_auprc", "OOD AUCPR of the scores"),
+    Measure("ood-aucroc-thresholded", "test_thresholded_auroc", "OOD AUCROC†, thresholded"),
+    Measure("ood-aucpr-thresholded", "test_thresholded_auprc", "OOD AUCPR†, thresholded"),
+)
+
+
+def campaign_tables(campaign: Campaign) -> list[TableData]:
+    """Every table of the paper that the campaign has numbers for, and its claims checked.
+
+    Each has a group of rows for each criterion. The paper's numbers stand in the group of the oracle,
+    by which the paper chooses; bold is the best of a group, as in the paper, ties included.
+    """
+    measures = [*MEASURES, *_fairness_measures(campaign)]
+    tables = [_metric_table(campaign, measure) for measure in measures if _measured(campaign, measure.metric)]
+    if campaign.domains:
+        tables += [_domains_table(campaign), _domains_beside_paper(campaign)]
+    claims = claims_table(campaign, size_notes(campaign))
+    return [*tables, claims] if claims else tables
+
+
+def size_notes(campaign: Campaign) -> tuple[str, ...]:
+    """First below a table: the data, the size of the campaign and the Fishr reduction; uneven runs.
+
+    >>> size_notes(Campaign("eicu-synthetic", {}, "5 seeds", synthetic=True))[0]
+    'SYNTHETIC DATA. eicu-synthetic: 5 seeds; fishr_reduction="sum", as in the authors\\' code.'
+    """
+    warning = "SYNTHETIC DATA. " if campaign.synthetic else ""
+    whose = "as in the authors' code" if campaign.fishr_reduction == "sum" else "as in the paper's formula"
+    size = f"{campaign.note}; " if campaign.note else ""
+    first = f'{warning}{campaign.name}: {size}fishr_reduction="{campaign.fishr_reduction}", {whose}.'
+    uneven = unequal_runs(campaign)
+    return (first, uneven) if uneven else (first,)
+
+
+def _metric_table(campaign: Campaign, measure: Measure) -> TableData:
+    """One metric: rows of algorithms under each criterion."""
+    paper = paper_numbers(paper_benchmark(campaign.name), measure.metric)
+    rows: list[tuple[Cell, ...]] = []
+    for criterion in CRITERIA:
+        rows += _group(campaign, criterion, measure, criterion, paper)
+    direction = "lower" if lower_is_better(measure.metric) else "higher"
+    dagger = (_DAGGER,) if "†" in measure.title else ()
+    return TableData(
+        name=measure.name,
+        source=campaign.name,
+        title=f"{campaign.heading}: {measure.title} ({direction} is better)",
+        columns=(Column("round chosen by", words=True), *_columns(campaign, bool(paper))),
+        rows=tuple(rows),
+        notes=(*_notes(campaign, bool(paper)), *dagger),
+        grouped=True,
+    )
+
+
+def _group(
+    campaign: Campaign, label: str, measure: Measure, criterion: str, paper: Mapping[str, PaperNumber]
+) -> list[tuple[Cell, ...]]:
+    """The algorithms under one criterion, ours and the paper's; nothing where it cannot choose."""
+    metric, scale, lower = measure.metric, measure.scale, lower_is_better(measure.metric)
+    # The paper chooses by the oracle: only there do its numbers belong, and only there can they stand alone.
+    numbers = paper if criterion == "oracle" else {}
+    names = [name for name in campaign.algorithms if campaign.values(name, criterion, metric)]
+    names = in_paper_order([*names, *(name for name in numbers if name not in names)])
+    ours = with_best({name: our_cell(campaign, name, criterion, metric, scale) for name in names}, lower)
+    theirs = with_best({name: paper_cell(numbers.get(name), scale) for name in names}, lower)
+    rows = []
+    for name in names:
+        row = [Cell(label), Cell(name), ours[name]]
+        if paper:
+            row.append(theirs[name])
+        if paper and on_the_papers_data(campaign.name):
+            values = list(campaign.values(name, criterion, metric).values())
+            row.append(distance_cell(values, numbers.get(name), lower))
+        if _tested(campaign):
+            test = compare(campaign, name, BASELINE, metric, criterion) if name != BASELINE else None
+            row += verdict_cells(test)
+        rows.append(tuple(row))
+    return rows
+
+
+def _columns(campaign: Campaign, paper: bool) -> list[Column]:
+    columns = [Column("algorithm", words=True), Column("ours", ("ours, mean", "ours, deviation"))]
+    compared = on_the_papers_data(campaign.name)
+    if paper:
+        heading = "paper" if compared else "paper, other data"
+        columns.append(Column(heading, (f"{heading}, mean", f"{heading}, deviation")))
+    if paper and compared:
+        columns.append(Column("diff. in σ", ("difference in the paper's deviations", "reading")))
+    if _tested(campaign):
+        columns.append(Column(f"against {BASELINE}", (f"against {BASELINE}", "mean difference")))
+        columns.append(Column("p: t/flips", ("p, paired t-test", "p, sign flips")))
+    return columns
+
+
+def _notes(campaign: Campaign, paper: bool) -> list[str]:
+    ours = "ours: mean±sample deviation (n - 1) over seeds; bold is the best of its group."
+    if paper and on_the_papers_data(campaign.name):
+        ours += (
+            " paper: over five seeds, at the round of lowest OOD loss. diff. in σ: (ours - paper) / the "
+            f"paper's deviation, with ! where ours is worse by more than {FAR:g}."
+        )
+    elif paper:
+        ours += " paper: of the full eICU database, not of these data, so there is no difference to take."
+    notes = [*size_notes(campaign), _CHOICES, ours]
+    if _tested(campaign):
+        notes.append(
+            f"against {BASELINE}: paired over seeds; better or worse where the t-test has p < {LEVEL:g}, "
+            f"not tested below {FEWEST_SEEDS} seeds. p: t-test/exact sign flips (with n seeds never below "
+            f"2/2^n, which is {smallest_flip_p(5):.4f} for five), not corrected for many comparisons."
+        )
+    return notes
+
+
+def _tested(campaign: Campaign) -> bool:
+    return BASELINE in campaign.algorithms and len(campaign.algorithms) > 1
+
+
+def _measured(campaign: Campaign, metric: str) -> bool:
+    return any(
+        campaign.values(name, criterion, metric) for name in campaign.algorithms for criterion in CRITERIA
+    )
+
+
+def _fairness_measures(campaign: Campaign) -> list[Measure]:
+    """Over sub-environments, as in the paper, where the campaign has them, else over silos."""
+    group, over = "fairness", "silos"
+    if _measured(campaign, "domain_fairness_variance"):
+        group, over = "domain_fairness", "sub-environments"
+    variance, entropy = f"{group}_variance", f"{group}_entropy"
+    return [
+        Measure("fairness-variance", variance, f"variance of accuracy over {over} (×1000)", 1000.0),
+        Measure("fairness-entropy", entropy, f"entropy of accuracy over {over} (×10)", 10.0),
+    ]
+
+
+def _domains_table(campaign: Campaign) -> TableData:
+    """The paper's layout: a row for each sub-environment, a column for each algorithm."""
+    names = in_paper_order(campaign.algorithms)
+    rows = []
+    for criterion in CRITERIA:
+        for metric in campaign.domains:
+            cells = with_best({name: our_cell(campaign, name, criterion, metric) for name in names}, False)
+            if any(cell is not NOTHING for cell in cells.values()):
+                where = metric.removeprefix(DOMAIN_ACCURACY)
+                rows.append((Cell(criterion), Cell(where), *map(_breakable, cells.values())))
+    return TableData(
+        name="sub-environments",
+        source=campaign.name,
+        title=f"{campaign.heading}: validation accuracy in each sub-environment (higher is better)",
+        columns=(
+            Column("round chosen by", words=True),
+            Column("sub-environment", words=True),
+            *(Column(name, (f"{name}, mean", f"{name}, deviation")) for name in names),
+        ),
+        rows=tuple(rows),
+        notes=(
+            *size_notes(campaign),
+            "Mean±sample deviation (n - 1) over seeds; bold is the best of its row.",
+        ),
+        grouped=True,
+    )
+
+
+def _breakable(cell: Cell) -> Cell:
+    """With a place to break, since six of them are wider than a terminal."""
+    return Cell(cell.text.replace("±", " ±"), cell.bold, cell.parts)
+
+
+def _domains_beside_paper(campaign: Campaign) -> TableData:
+    """The same under the oracle, beside the paper's: a group for each sub-environment."""
+    benchmark = paper_benchmark(campaign.name)
+    papers = {metric: paper_numbers(benchmark, metric) for metric in campaign.domains}
+    rows: list[tuple[Cell, ...]] = []
+    for metric, numbers in papers.items():
+        where = metric.removeprefix(DOMAIN_ACCURACY)
+        rows += _group(campaign, where, Measure("", metric, where), "oracle", numbers)
+    known = any(papers.values())
+    return TableData(
+        name="sub-environments-compared",
+        source=campaign.name,
+        title=f"{campaign.heading}: accuracy in each sub-environment, round chosen by oracle",
+        columns=(Column("sub-environment", words=True), *_columns(campaign, known)),
+        rows=tuple(rows),
+        notes=tuple(_notes(campaign, known)),
+        grouped=True,
+    )

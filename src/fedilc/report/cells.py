@@ -1,0 +1,93 @@
+"""The cells of a campaign's tables: our numbers, the paper's, how far apart, and more than noise or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fedilc.evaluation.significance import PairedTest
+from fedilc.evaluation.summary import Campaign, spread
+from fedilc.report.formats import Cell
+from fedilc.report.paper import PaperNumber
+
+NOTHING = Cell("-")
+FAR = 2.0
+
+
+def mean_cell(values: Sequence[float], scale: float = 1.0, runs: int | None = None) -> Cell:
+    """Mean and deviation as the paper prints them; one value has no deviation.
+
+    >>> mean_cell([0.5, 0.6]).text, mean_cell([0.5]).text, mean_cell([0.5], runs=2).text
+    ('0.550±0.071', '0.500', '0.500 (1 of 2 seeds)')
+    """
+    if not values:
+        return NOTHING
+    mean, deviation = (scale * number for number in spread(values))
+    text = f"{mean:.3f}±{deviation:.3f}" if len(values) > 1 else f"{mean:.3f}"
+    missing = f" ({len(values)} of {runs} seeds)" if runs and runs > len(values) else ""
+    return Cell(text + missing, parts=(f"{mean:.6g}", f"{deviation:.6g}" if len(values) > 1 else ""))
+
+
+def our_cell(campaign: Campaign, algorithm: str, criterion: str, metric: str, scale: float = 1.0) -> Cell:
+    """One algorithm's mean, which says so where not every seed has the number."""
+    values = list(campaign.values(algorithm, criterion, metric).values())
+    return mean_cell(values, scale, len(campaign.numbers.get(algorithm, {}).get(criterion, {})))
+
+
+def paper_cell(number: PaperNumber | None, scale: float = 1.0) -> Cell:
+    """The paper's mean and deviation.
+
+    >>> paper_cell(PaperNumber(0.542, 0.006)).text
+    '0.542±0.006'
+    """
+    if number is None:
+        return NOTHING
+    mean, deviation = scale * number.mean, scale * number.std
+    return Cell(f"{mean:.3f}±{deviation:.3f}", parts=(f"{mean:.6g}", f"{deviation:.6g}"))
+
+
+def with_best(cells: Mapping[str, Cell], lower: bool) -> dict[str, Cell]:
+    """The same cells, the best mean in bold as it is printed, where at least two have one.
+
+    >>> found = with_best({"a": mean_cell([0.5001]), "b": mean_cell([0.5002]), "c": NOTHING}, True)
+    >>> [cell.bold for cell in found.values()]
+    [True, True, False]
+    """
+    means = {name: float(cell.text.split("±")[0].split()[0]) for name, cell in cells.items() if cell.parts}
+    if len(means) < 2:
+        return dict(cells)
+    best = (min if lower else max)(means.values())
+    return {name: Cell(cell.text, means.get(name) == best, cell.parts) for name, cell in cells.items()}
+
+
+def distance_cell(values: Sequence[float], number: PaperNumber | None, lower: bool) -> Cell:
+    """How many of the paper's deviations lie between our mean and the paper's, with ! where that is bad.
+
+    >>> distance_cell([0.572], PaperNumber(0.566, 0.009), True).text
+    '+0.7'
+    >>> distance_cell([0.600], PaperNumber(0.566, 0.009), True).text
+    '+3.8!'
+    """
+    if number is None or not values:
+        return NOTHING
+    count = (spread(values)[0] - number.mean) / number.std
+    reading = "within two" if abs(count) <= FAR else "better" if (count < 0) == lower else "worse"
+    shown = f"{round(count, 1) + 0.0:+.1f}"  # + 0.0 turns -0.0 into 0.0
+    return Cell(shown + "!" * (reading == "worse"), parts=(f"{count:.3f}", reading))
+
+
+def verdict_cells(test: PairedTest | None) -> tuple[Cell, Cell]:
+    """The verdict, and the two p-values behind it."""
+    if test is None:
+        return NOTHING, NOTHING
+    verdict = Cell(test.verdict, parts=(test.verdict, f"{test.difference:.6g}"))
+    if test.t_p is None:
+        return verdict, NOTHING
+    digits = (f"{test.t_p:.4g}", "" if test.flip_p is None else f"{test.flip_p:.4g}")
+    return verdict, Cell(f"{_p(test.t_p)}/{_p(test.flip_p)}", parts=digits)
+
+
+def _p(value: float | None) -> str:
+    """A p-value as it is usually printed, without the zero that it always begins with."""
+    if value is None:
+        return "-"
+    return "<.001" if value < 0.001 else f"{value:.3f}".removeprefix("0")

@@ -1,0 +1,120 @@
+"""Many runs side by side: they finish, resume, fail and stop as promised."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedilc.errors import ConfigError
+from fedilc.jobs import Job, JobError, Work, run_jobs
+
+TINY = ("rounds=2", "model.hidden=[4]", "data.flips=[0.2, 0.4]", "environment_size=100")
+
+
+def job(folder: Path, *changes: str) -> Job:
+    return Job.of("color-digits", (*TINY, *changes), folder)
+
+
+def quiet(_: Work) -> None:
+    pass
+
+
+def test_a_change_that_makes_no_sense_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="rounds=0 is not valid"):
+        job(tmp_path / "a", "rounds=0")
+    assert not list(tmp_path.iterdir())
+
+
+def test_jobs_run_side_by_side_and_what_is_done_is_not_done_again(tmp_path: Path) -> None:
+    jobs = [job(tmp_path / name, f"algorithm={name}") for name in ("fedsgd", "fishr-inter-geo")]
+    seen: list[tuple[int, int]] = []
+    run_jobs(Work(jobs, 2), lambda work: seen.append((len(work.running), work.done())))
+    assert all(each.finished() for each in jobs)
+    assert max(running for running, _ in seen) == 2
+    assert seen[-1] == (0, 4)
+    again = Work(jobs, 2)
+    assert not again.waiting
+    longer = [job(tmp_path / name, f"algorithm={name}", "rounds=3") for name in ("fedsgd",)]
+    run_jobs(Work(longer, 1), quiet)
+    assert longer[0].done() == 3
+
+
+def test_a_folder_with_other_settings_is_refused_by_name(tmp_path: Path) -> None:
+    run_jobs(Work([job(tmp_path / "a", "algorithm=fedsgd")], 1), quiet)
+    with pytest.raises(ConfigError, match=r"holds a run with learning_rate=0.001, and 0.5 is asked for"):
+        Work([job(tmp_path / "a", "algorithm=fedsgd", "learning_rate=0.5")], 1)
+    with pytest.raises(ConfigError, match="has done 2 rounds already, more than the 1 asked for"):
+        Work([job(tmp_path / "a", "algorithm=fedsgd", "rounds=1")], 1)
+
+
+def test_a_run_that_fails_is_named_with_its_reason_and_the_others_are_completed(tmp_path: Path) -> None:
+    good, bad = (job(tmp_path / name, f"algorithm={name}") for name in ("fedsgd", "geometric"))
+    run_jobs(Work([bad], 1), quiet)
+    (bad.folder / "checkpoint.safetensors").write_bytes(b"not a checkpoint")
+    longer = job(bad.folder, "algorithm=geometric", "rounds=3")
+    with pytest.raises(JobError, match=r"geometric seed 0 in .* failed: .*checkpoint.safetensors is damaged"):
+        run_jobs(Work([longer, good], 1), quiet)
+    assert good.finished()
+
+
+def test_the_time_left_follows_what_each_algorithm_took(tmp_path: Path) -> None:
+    slow, fast = job(tmp_path / "s", "algorithm=fishr-intra-geo"), job(tmp_path / "f", "algorithm=fedsgd")
+    work = Work([slow, fast], 1)
+    assert work.seconds_left() is None
+    for each, seconds in ((slow, 10.0), (fast, 1.0)):
+        each.folder.mkdir()
+        (each.folder / "timing.jsonl").write_text(json.dumps({"round": 1, "seconds": seconds}) + "\n")
+    assert work.seconds_left() == pytest.approx(11.0)
+
+
+@pytest.fixture
+def campaign(tmp_path: Path) -> list[str]:
+    changes = ["--set", "model.hidden=[4]", "--set", "data.flips=[0.2, 0.4]"]
+    names = ["-a", "fedsgd", "-a", "fishr-inter-geo"]
+    words = ["reproduce", "color-digits", "--seeds", "1", "--rounds", "400", "--jobs", "2", *names, *changes]
+    return [sys.executable, "-m", "fedilc", *words, "--out", str(tmp_path / "out")]
+
+
+def processes_of(folder: Path) -> list[str]:
+    """The processes whose command line names the folder."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = place.read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if str(folder) in words and int(place.parent.name) != os.getpid():
+            found.append(words)
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc to count processes")
+def test_an_interrupted_campaign_leaves_no_process_and_goes_on(campaign: list[str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = subprocess.Popen(campaign, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while len(list(out.glob("runs/*/seed-0/checkpoint.safetensors"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    first.send_signal(signal.SIGINT)
+    _, said = first.communicate(timeout=120)
+    assert first.returncode == 130
+    assert "the same command goes on" in said
+    assert "Traceback" not in said
+    assert not processes_of(out)
+    done = [len(path.read_bytes().splitlines()) for path in out.glob("runs/*/seed-0/history.jsonl")]
+    assert len(done) == 2
+    assert all(0 < rounds < 400 for rounds in done)
+    shorter = [word if word != "400" else str(max(done) + 1) for word in campaign]
+    second = subprocess.run(shorter, capture_output=True, text=True, timeout=240, check=False)
+    assert second.returncode == 0, second.stderr
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["fedsgd"]["last"]["round"]["seeds"] == [max(done) + 1]
+    assert (out / "figures" / "curves.png").exists()
+    assert (out / "tables.tex").exists()

@@ -1,0 +1,114 @@
+"""The paper's benchmarks as campaigns: which runs, what is said of their size, what is written."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from fedilc.algorithms import algorithms
+from fedilc.errors import ConfigError
+from fedilc.jobs import Work, run_jobs
+from fedilc.reproduction import BENCHMARKS, Plan, score, write_results
+from fedilc.sweep import Sweep, write_sweep
+
+TINY = ("rounds=2", "model.hidden=[4]", "data.flips=[0.2, 0.4]", "environment_size=100")
+
+
+@pytest.mark.parametrize("benchmark_", BENCHMARKS)
+def test_a_benchmark_has_every_algorithm_over_five_seeds_with_the_sum_of_fishr(benchmark_: str) -> None:
+    plan = Plan.of(benchmark_, [], 5, [], None)
+    jobs = plan.jobs()
+    assert [(job.settings.seed, job.settings.algorithm) for job in jobs] == [
+        (seed, name) for seed in range(5) for name in algorithms
+    ]
+    assert {job.settings.fishr_reduction for job in jobs} == {"sum"}
+    assert len({job.folder for job in jobs}) == 5 * len(algorithms)
+    assert plan.out == Path("results") / benchmark_
+    assert plan.note == f"5 seeds, {jobs[0].settings.rounds} rounds"
+
+
+def test_the_papers_settings_are_those_of_the_design() -> None:
+    settings = Plan.of("color-mnist", ["fedsgd"], 5, [], None).job("fedsgd", 0).settings
+    assert (settings.learning_rate, settings.weight_decay, settings.penalty) == (3e-4, 0.01, 15.0)
+    assert (settings.rounds, settings.environment_size) == (301, 32)
+    settings = Plan.of("rotated-cifar10", ["fedsgd"], 5, [], None).job("fedsgd", 0).settings
+    assert (settings.learning_rate, settings.weight_decay, settings.penalty) == (1e-4, 0.001, 1.0)
+    assert (settings.rounds, settings.environment_size) == (301, 64)
+    settings = Plan.of("eicu", ["fedsgd"], 5, [], None).job("fedsgd", 0).settings
+    assert (settings.learning_rate, settings.weight_decay, settings.penalty) == (2e-4, 0.001, 0.1)
+    assert settings.environment_size == 64
+
+
+def test_a_smaller_campaign_says_in_what_it_is_smaller() -> None:
+    changes = ["rounds=40", "data.subset=0.2", "evaluate_every=10", "environment_size=1"]
+    plan = Plan.of("color-mnist", ["fedsgd"], 1, changes, Path("elsewhere"))
+    assert plan.note == (
+        "1 seed of the paper's 5, 40 rounds of 301, 20 % of the training and validation examples, "
+        "evaluated every 10 rounds, environment_size=1"
+    )
+
+
+def test_unknown_names_are_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="benchmark 'color-mnits' is unknown; did you mean 'color-mnist'"):
+        Plan.of("color-mnits", [], 5, [], None)
+    with pytest.raises(ConfigError, match="'fedsdg' is unknown; did you mean 'fedsgd'"):
+        Plan.of("color-mnist", ["fedsdg"], 5, [], None)
+    with pytest.raises(ConfigError, match="fedsgd has no penalty, so lambda changes nothing"):
+        Sweep.of("color-digits", "fedsgd", [0.0], 1, [], None)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    out = tmp_path_factory.mktemp("campaign")
+    plan = Plan.of("color-digits", ["fedsgd", "fishr-intra-geo"], 2, TINY, out)
+    run_jobs(Work(plan.jobs(), 2), lambda _: None)
+    return plan
+
+
+def test_a_campaign_leaves_tables_pictures_summary_and_history(finished: Plan) -> None:
+    tables = write_results(finished, finished.campaign())
+    names = {table.name for table in tables}
+    assert {"ood-loss", "ood-accuracy", "ood-aucroc", "ood-aucroc-thresholded", "inconsistency"} <= names
+    for name in names:
+        assert (finished.out / "tables" / f"{name}.csv").exists()
+    markdown, latex = (finished.out / f"tables.{end}" for end in ("md", "tex"))
+    assert "2 seeds, 2 rounds of 150" in markdown.read_text()
+    assert r"\toprule" in latex.read_text()
+    assert len((finished.out / "history.csv").read_text().splitlines()) == 1 + 2 * 2 * 2
+    figures = {path.name for path in (finished.out / "figures").iterdir()}
+    assert {"curves.png", "ood-loss.png", "inconsistency-fedsgd.png"} <= figures
+
+
+def test_the_summary_has_the_mean_and_deviation_of_the_chosen_rounds(finished: Plan) -> None:
+    write_results(finished, finished.campaign())
+    summary = json.loads((finished.out / "summary.json").read_text())
+    last = []
+    for seed in range(2):
+        lines = (finished.job("fedsgd", seed).folder / "history.jsonl").read_text().splitlines()
+        last.append(json.loads(lines[-1])["test_loss"])
+    found = summary["fedsgd"]["last"]["test_loss"]
+    assert found["seeds"] == last
+    assert found["mean"] == pytest.approx(sum(last) / 2)
+    assert found["std"] == pytest.approx(abs(last[0] - last[1]) / math.sqrt(2))
+
+
+def test_every_pair_of_silos_is_scored_at_the_last_weights(finished: Plan) -> None:
+    scores = score(finished, finished.campaign())
+    assert set(scores) == {"fedsgd", "fishr-intra-geo"}
+    assert scores["fedsgd"].silos == ["flip-0.20", "flip-0.40"]
+    matrix = scores["fedsgd"].matrix()
+    assert matrix[0][0] == pytest.approx(1.0)
+    assert matrix[0][1] == pytest.approx(matrix[1][0])
+    assert matrix[0][1] > 1.0
+
+
+def test_a_sweep_shows_the_loss_against_lambda(tmp_path: Path) -> None:
+    sweep = Sweep.of("color-digits", "fishr-inter-geo", [0.0, 10.0], 1, TINY, tmp_path)
+    run_jobs(Work(sweep.jobs(), 2), lambda _: None)
+    table = write_sweep(sweep)
+    assert [row[0].text for row in table.rows] == ["0", "10"]
+    assert (tmp_path / "lambda.png").exists()
+    assert "1 seed, 2 rounds" in (tmp_path / "tables.md").read_text()
