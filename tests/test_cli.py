@@ -118,7 +118,7 @@ def test_a_run_leaves_a_picture_a_record_for_each_round_and_a_checkpoint(finishe
     assert (out / "loss.png").read_bytes().startswith(PNG)
     assert [record["round"] for record in records(out)] == [1, 2, 3]
     assert {path.name for path in out.iterdir()} == {
-        *("run.json", "history.jsonl", "timing.jsonl", "checkpoint.safetensors", "loss.png"),
+        *("run.json", "history.jsonl", "timing.jsonl", "checkpoint.safetensors", "loss.png", ".lock"),
         *("best-validation.safetensors", "best-oracle.safetensors"),
     }
 
@@ -350,7 +350,7 @@ def test_an_experiment_of_ones_own_files_runs(tmp_path: Path) -> None:
             "model 'cnn' cannot be built for inputs of shape (2, 8, 8) with no sizes: ",
         ),
         (["--set", "model.hidden=[0]"], "model.hidden.0=0 is not valid: "),
-        (["--set", "data={}"], "the key 'data.source' is missing; choose from color-digits, files"),
+        (["--set", "data={}"], "the key 'data.source' is missing; choose from color-digits, "),
         (["--set", "device=abacus"], "device 'abacus' cannot be used here"),
         (["--set", "device=meta"], "device 'meta' cannot be used here"),
         (["--set", "classifier=head"], "the model has no linear layer 'head'"),

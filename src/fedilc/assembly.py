@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +16,41 @@ from fedilc.config import Options
 from fedilc.data import Federation, LossName
 from fedilc.errors import ConfigError
 from fedilc.federation import Runtime, Schedule, Server, Task
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What the side that trains knows of a federation: all of a local one, no example of a remote one.
+
+    Args:
+        name: how the federation is called.
+        silos: the participants' names, in the order in which their replies are added up.
+        sample: two inputs, or two of the same shape and type, to try the model on.
+        loss: "binary" or "multiclass".
+        facts: what identifies each silo's data, as far as it is known here.
+        x_test: inputs of the out-of-distribution test set, if it is here.
+        y_test: its labels.
+    """
+
+    name: str
+    silos: tuple[str, ...]
+    sample: Tensor
+    loss: LossName
+    facts: Mapping[str, Mapping[str, Any]]
+    x_test: Tensor | None = None
+    y_test: Tensor | None = None
+
+    @classmethod
+    def of(cls, federation: Federation) -> Outline:
+        """The outline of a federation whose silos are all here."""
+        silos = federation.silos
+        facts = {
+            silo.name: {"examples": len(silo), "digest": _digest(silo.x, silo.y, silo.x_val, silo.y_val)}
+            for silo in silos
+        }
+        names = tuple(silo.name for silo in silos)
+        test = federation.x_test, federation.y_test
+        return cls(federation.name, names, silos[0].x[:2], federation.loss, facts, *test)
 
 
 def make_task(algorithm: Algorithm, loss: LossName, options: Options) -> Task:
@@ -72,23 +108,24 @@ def find_device(name: str) -> torch.device:
 
 
 def run_facts(
-    federation: Federation, model: nn.Module, name: str, algorithm: Algorithm, options: Options
+    outline: Outline, model: nn.Module, name: str, algorithm: Algorithm, options: Options
 ) -> dict[str, Any]:
     """What identifies a run, for its folder: settings, and digests of data and initial weights."""
-    test = [t for t in (federation.x_test, federation.y_test) if t is not None]
     return {
-        "federation": federation.name,
-        "silos": {
-            silo.name: {"examples": len(silo), "digest": _digest(silo.x, silo.y, silo.x_val, silo.y_val)}
-            for silo in federation.silos
-        },
-        "test": _digest(*test),
-        "loss": federation.loss,
-        "model": {"layers": repr(model), "weights": _digest(*model.state_dict().values())},
+        "federation": outline.name,
+        "silos": dict(outline.facts),
+        "test": _digest(outline.x_test, outline.y_test),
+        "loss": outline.loss,
+        "model": {"layers": repr(model), "weights": weights_digest(model)},
         "algorithm": name,
         "choices": algorithm.describe(),
         **options.model_dump(),
     }
+
+
+def weights_digest(model: nn.Module) -> str:
+    """A fingerprint of a model's weights."""
+    return _digest(*model.state_dict().values())
 
 
 def _digest(*tensors: Tensor | None) -> str:

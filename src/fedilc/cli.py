@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from fedilc import __version__
-from fedilc.commands.data import data_app
+from fedilc.commands import make_console
+from fedilc.commands.data import DataDir, use_data_folder
+from fedilc.commands.eicu import data_app
 from fedilc.commands.reproduce import reproduce, sweep_app
 from fedilc.errors import ConfigError, FedILCError, FedILCWarning, StoppedError
 
@@ -86,13 +88,6 @@ def _say_warning(
         _show_other_warning(message, category, filename, lineno, file, line)
 
 
-def _console() -> Console:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=140)
-
-
 def _version(wanted: bool) -> None:
     if wanted:
         sys.stdout.write(f"fedilc {__version__}\n")
@@ -122,11 +117,14 @@ def run(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder. [default: a new one in runs/]")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last completed round.")] = False,
+    data_dir: DataDir = None,
 ) -> None:
     """Train, and end with a table and a picture."""
     from fedilc.algorithms import algorithms
     from fedilc.config import read_experiment
 
+    if data_dir is not None:
+        use_data_folder(data_dir)
     every = algorithm == "all"
     short = {"algorithm": None if every else algorithm, "rounds": rounds, "seed": seed}
     given = [f"{key}={value}" for key, value in short.items() if value is not None]
@@ -134,7 +132,7 @@ def run(
     target = _target(out, settings.name, settings.seed, "all" if every else settings.algorithm, resume)
     names = list(algorithms) if every else [settings.algorithm]
     histories: dict[str, list[Record]] = {}
-    console = _console()
+    console = make_console()
     for name in names:
         chosen = settings.model_copy(update={"algorithm": name})
         place = target / name if every else target
@@ -229,7 +227,7 @@ def report(
             histories[_label(place, places)] = history
     if not histories:
         raise ConfigError("none of these runs has completed a round yet")
-    console = _console()
+    console = make_console()
     out = out if out.suffix else out.with_suffix(".png")
     comparison_picture(out, "runs", histories)
     console.print(comparison_table("runs", histories, first="run"))
@@ -256,7 +254,7 @@ def list_() -> None:
         "experiments": {name: read_experiment(name)[0].summary for name in shipped_experiments()},
         "models": {name: entry.summary for name, entry in MODELS.items()},
     }
-    console = _console()
+    console = make_console()
     for title, lines in groups.items():
         table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None)
         for name, summary in lines.items():

@@ -137,7 +137,8 @@ def write_results(plan: Plan, campaign: Campaign) -> list[TableData]:
         tables.append(inconsistency_table(campaign, scores, size_notes(campaign)))
     for algorithm, found in scores.items():
         path = plan.out / "figures" / f"inconsistency-{algorithm}.png"
-        inconsistency_picture(path, f"{campaign.heading} · {algorithm}", found.silos, found.matrix())
+        title = f"{campaign.heading} · {algorithm}"
+        inconsistency_picture(path, title, found.silos, found.matrix(), note=campaign.note)
     write_tables(plan.out, tables)
     campaign_pictures(plan.out / "figures", campaign)
     write_atomically(plan.out / "summary.json", (json.dumps(summarise(campaign), indent=1) + "\n").encode())

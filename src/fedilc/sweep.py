@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedilc.algorithms import find_algorithm
 from fedilc.errors import ConfigError
 from fedilc.jobs import Job
+from fedilc.reproduction import SYNTHETIC
 
 if TYPE_CHECKING:
     from fedilc.report.formats import TableData
@@ -83,7 +84,8 @@ def write_sweep(sweep: Sweep) -> TableData:
             heading = f"{title}, {criterion}"
             columns.append(Column(heading, parts=(f"{heading} mean", f"{heading} std")))
             cells.append(list(with_best(means, lower).values()))
-    title = f"{sweep.job(0.0, 0).settings.name} · {sweep.algorithm}"
+    made_up = " (SYNTHETIC DATA)" if sweep.job(0.0, 0).settings.data.source in SYNTHETIC else ""
+    title = f"{sweep.job(0.0, 0).settings.name}{made_up} · {sweep.algorithm}"
     note = f"{sweep.seeds} seed{'s' * (sweep.seeds != 1)}, {sweep.job(0.0, 0).settings.rounds} rounds"
     table = TableData(
         name="lambda",
@@ -98,5 +100,5 @@ def write_sweep(sweep: Sweep) -> TableData:
         value: spread([float(record["test_loss"]) for record in records])
         for value, records in sweep.chosen("oracle").items()
     }
-    lambda_picture(sweep.out / "lambda.png", f"{title} ({note})", points)
+    lambda_picture(sweep.out / "lambda.png", title, points, note=note)
     return table

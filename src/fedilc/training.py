@@ -8,19 +8,20 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedilc.algorithms import Algorithm, find_algorithm
-from fedilc.assembly import find_device, make_server, make_task, run_facts
+from fedilc.assembly import Outline, find_device, make_server, make_task, run_facts
 from fedilc.callbacks import Callback, Run, as_callback
 from fedilc.config import Options
 from fedilc.data import Federation
 from fedilc.errors import ConfigError, FedILCError, FedILCWarning, ModelError
 from fedilc.evaluation import measure, select, thresholded_areas
-from fedilc.federation import Record, RunFolder, Runtime
+from fedilc.federation import Record, RunFolder, Runtime, Task
 from fedilc.federation.checkpoint import Saved, optimizer_tensors, restore_optimizer
 from fedilc.gradients import Loss, Workbench, logits_layer, require_supported
 from fedilc.records import flatten
@@ -115,28 +116,37 @@ def train(
             raise ConfigError(f"train() was given {type(given).__name__} where a {kind.__name__} is needed")
     if isinstance(callbacks, Callback) or callable(callbacks):
         callbacks = [callbacks]
-    return _Training(federation, model, algorithm, options, runtime).run(
+
+    def connect(task: Task, model: nn.Module, outputs: int) -> Runtime:
+        federation.check_classes(outputs)
+        return runtime or LocalRuntime(federation, model, task, partial(measure, Loss(task.loss)))
+
+    return Training(Outline.of(federation), model, algorithm, options, connect).run(
         [as_callback(callback) for callback in callbacks], out, resume, settings or {}
     )
 
 
-class _Training:
-    """A run put together: server, runtime, evaluation and folder."""
+class Training:
+    """A run put together: server, runtime, evaluation and folder.
+
+    `connect` makes the runtime, once it is known what silos must be told, what the model is, and how
+    many logits it gives.
+    """
 
     def __init__(
         self,
-        federation: Federation,
+        outline: Outline,
         model: nn.Module,
         algorithm: str | Algorithm,
         options: Options,
-        runtime: Runtime | None,
+        connect: Callable[[Task, nn.Module, int], Runtime],
     ) -> None:
-        self.federation = federation
+        self.outline = outline
         self.options = options
         self.name, self.algorithm = find_algorithm(algorithm)
         self.model = copy.deepcopy(model).to(find_device(options.device))
-        self.loss = Loss(federation.loss)
-        task = make_task(self.algorithm, federation.loss, options)
+        self.loss = Loss(outline.loss)
+        task = make_task(self.algorithm, outline.loss, options)
         if task.intra is not None and options.environment_size is None:
             warnings.warn(
                 f"{self.name} works on environments inside a silo, but environment_size is None, "
@@ -147,20 +157,19 @@ class _Training:
         votes = task.intra is not None and options.environment_size is not None
         require_supported(self.model, environments=votes)
         self.bench = Workbench(self.model, self.loss)
-        sample = self._try_model()
+        sample, outputs = self._try_model()
         if self.algorithm.two_phase:
             classifier = logits_layer(self.model, self.loss, sample, options.classifier)
             task = replace(task, classifier=classifier)
-        if runtime is None:
-            runtime = LocalRuntime(federation, self.model, task, self._measure)
-        names = getattr(runtime, "silos", None) or [silo.name for silo in federation.silos]
+        runtime = connect(task, self.model, outputs)
+        names = getattr(runtime, "silos", None) or outline.silos
         self.server = make_server(self.model, runtime, names, self.algorithm, options)
-        if federation.x_test is not None:
+        if outline.x_test is not None:
             self.server.test = self._test
 
-    def _try_model(self) -> Tensor:
+    def _try_model(self) -> tuple[Tensor, int]:
         """Run the model on two examples, so that what cannot work is said before the first round."""
-        sample = self.bench.inputs(self.federation.silos[0].x[:2])
+        sample = self.bench.inputs(self.outline.sample)
         before = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         try:
             self.bench.example_bytes(sample)
@@ -185,18 +194,14 @@ class _Training:
                     f"the buffer {name!r} changes in the forward pass, and what silos see does not travel; "
                     "use a layer without running statistics"
                 )
-        self.federation.check_classes(logits.shape[1])
-        return sample
-
-    def _measure(self, logits: Tensor, y: Tensor) -> dict[str, float | None]:
-        return measure(self.loss, logits, y)
+        return sample, logits.shape[1]
 
     def _test(self) -> dict[str, float | None]:
-        assert self.federation.x_test is not None
-        assert self.federation.y_test is not None
-        logits = self.bench.predict(self.bench.inputs(self.federation.x_test))
-        y = self.bench.labels(self.federation.y_test)
-        found = self._measure(logits, y)
+        assert self.outline.x_test is not None
+        assert self.outline.y_test is not None
+        logits = self.bench.predict(self.bench.inputs(self.outline.x_test))
+        y = self.bench.labels(self.outline.y_test)
+        found = measure(self.loss, logits, y)
         if self.options.thresholded_batch is not None and self.loss.name == "binary":
             areas = thresholded_areas(logits, y, self.options.thresholded_batch)
             found |= {f"thresholded_{key}": area for key, area in areas.items()}
@@ -243,7 +248,7 @@ class _Training:
             folder.save(record, seconds, self.server.weights, optimizer, run.stopped)
 
     def _open(self, folder: RunFolder, resume: bool, settings: dict[str, Any], run: Run) -> None:
-        facts = run_facts(self.federation, self.model, self.name, self.algorithm, self.options) | settings
+        facts = run_facts(self.outline, self.model, self.name, self.algorithm, self.options) | settings
         if not resume:
             folder.create(facts)
             return

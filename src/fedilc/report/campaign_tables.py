@@ -65,7 +65,9 @@ def campaign_tables(campaign: Campaign) -> list[TableData]:
 
 
 def size_notes(campaign: Campaign) -> tuple[str, ...]:
-    """First below a table: the data, the size of the campaign and the Fishr reduction; uneven runs.
+    """First below every table: the data, the campaign's size, the Fishr reduction, and uneven runs.
+
+    All in one note, since the first is the one that CSV and a short table in the terminal keep.
 
     >>> size_notes(Campaign("eicu-synthetic", {}, "5 seeds", synthetic=True))[0]
     'SYNTHETIC DATA. eicu-synthetic: 5 seeds; fishr_reduction="sum", as in the authors\\' code.'
@@ -75,7 +77,7 @@ def size_notes(campaign: Campaign) -> tuple[str, ...]:
     size = f"{campaign.note}; " if campaign.note else ""
     first = f'{warning}{campaign.name}: {size}fishr_reduction="{campaign.fishr_reduction}", {whose}.'
     uneven = unequal_runs(campaign)
-    return (first, uneven) if uneven else (first,)
+    return (f"{first} {uneven}" if uneven else first,)
 
 
 def _metric_table(campaign: Campaign, measure: Measure) -> TableData:
