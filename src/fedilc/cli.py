@@ -13,7 +13,9 @@ from fedilc import __version__
 from fedilc.commands import make_console
 from fedilc.commands.data import DataDir, use_data_folder
 from fedilc.commands.eicu import data_app
+from fedilc.commands.join import join
 from fedilc.commands.reproduce import reproduce, sweep_app
+from fedilc.commands.serve import serve, token
 from fedilc.errors import ConfigError, FedILCError, FedILCWarning, StoppedError
 
 if TYPE_CHECKING:
@@ -115,7 +117,7 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change any setting; may repeat."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder. [default: a new one in runs/]")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder. (default: a new one in runs/)")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last completed round.")] = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -263,5 +265,7 @@ def list_() -> None:
         console.print()
 
 
+for _command_of_its_own in (serve, join, token):
+    app.command()(_command_of_its_own)
 app.add_typer(sweep_app, name="sweep")
 app.add_typer(data_app, name="data")

@@ -55,14 +55,18 @@ class Network(Section):
 
     def build(self, federation: Federation, seed: int) -> nn.Module:
         """The network for a federation's inputs and labels, its weights drawn from `seed`."""
+        return self.of_shape(federation.inputs, federation.outputs, seed)
+
+    def of_shape(self, inputs: Sequence[int], outputs: int, seed: int) -> nn.Module:
+        """The network for inputs of a shape and a number of logits, its weights drawn from `seed`."""
         from fedilc.models import build_model
 
-        outputs = 1
-        if federation.loss == "multiclass":
-            outputs = 1 + max(int(silo.y.max()) for silo in federation.silos)
-        sizes = {} if self.hidden is None else {"hidden": self.hidden}
-        inputs = tuple(federation.silos[0].x.shape[1:])
-        return build_model(self.name, inputs, outputs, seed, **sizes)
+        return build_model(self.name, inputs, outputs, seed, **self.sizes)
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """The sizes that were given."""
+        return {} if self.hidden is None else {"hidden": self.hidden}
 
 
 class Experiment(Options):

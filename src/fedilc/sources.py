@@ -6,9 +6,9 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from fedilc.errors import DataError
+from fedilc.errors import ConfigError, DataError
 from fedilc.sections import Section
 
 if TYPE_CHECKING:
@@ -166,6 +166,33 @@ class Files(Source):
         )
 
 
+class Remote(Source):
+    """Silos that join a coordinator; none of their examples is here."""
+
+    source: str = "remote"
+    silos: list[str] = Field(min_length=1, description="the names of the silos, in order")
+    inputs: list[PositiveInt] = Field(min_length=1, description="the shape of one input")
+    columns: list[str] | None = Field(None, description="the inputs' columns in the silos' tables, in order")
+    loss: Literal["binary", "multiclass"] = "binary"
+    classes: int = Field(1, ge=1, description="how many classes; for multiclass")
+    test: str | None = Field(None, description="a file with a test set of the coordinator's own")
+    label: str = Field("label", description="the column of that file that holds the label")
+
+    @model_validator(mode="after")
+    def _agree(self) -> Remote:
+        if len(set(self.silos)) < len(self.silos):
+            raise ValueError("two silos have the same name")
+        if self.columns is not None and self.inputs != [len(self.columns)]:
+            raise ValueError(f"{len(self.columns)} columns are named, but inputs is {self.inputs}")
+        if self.loss == "multiclass" and self.classes < 2:
+            raise ValueError("loss = 'multiclass' needs classes, the number of classes")
+        return self
+
+    def build(self, _seed: int, _folder: Path) -> Federation:
+        """There is nothing here to build: the silos' examples stay with them."""
+        raise ConfigError("the silos of this experiment are elsewhere; start it with `fedilc serve`")
+
+
 SOURCES: dict[str, type[Source]] = {
     "color-digits": ColorDigits,
     "color-mnist": ColorMnist,
@@ -174,4 +201,5 @@ SOURCES: dict[str, type[Source]] = {
     "eicu-demo": EicuDemo,
     "eicu-synthetic": EicuSynthetic,
     "files": Files,
+    "remote": Remote,
 }

@@ -61,11 +61,54 @@ def test_a_stream_longer_than_what_is_held_equals_the_stack(replies: int, genera
     state = aggregator.zero({"w": stack[0]})
     for value in stack:
         aggregator.accumulate(state, {"w": value})
-        assert len(state.held) < MOST_HELD
+        assert len(state.held) <= MOST_HELD
     found = aggregator.finalize(state)
     torch.testing.assert_close(found.value["w"], weighted_geometric_mean(stack), rtol=3e-7, atol=1e-12)
     share = float(stack.sign().mean(0).abs().mean())
     assert found.measurements["sign_agreement"]["w"] == pytest.approx(share, rel=1e-6)
+
+
+def test_finalizing_twice_with_replies_still_held_gives_the_same(generator: torch.Generator) -> None:
+    stack = torch.randn(MOST_HELD + 3, 70, generator=generator)
+    aggregator = WeightedGeometricMean()
+    state = aggregator.zero({"w": stack[0]})
+    for value in stack:
+        aggregator.accumulate(state, {"w": value})
+    first, second = aggregator.finalize(state), aggregator.finalize(state)
+    assert torch.equal(first.value["w"], second.value["w"])
+    assert first.measurements == second.measurements
+
+
+def test_a_silo_whose_reply_is_held_to_the_end_is_named() -> None:
+    aggregator = WeightedGeometricMean()
+
+    def stream() -> None:
+        state = aggregator.zero({"w": torch.zeros(30)})
+        for silo in range(MOST_HELD + 2):
+            aggregator.accumulate(state, {"w": torch.ones(30)}, f"silo {silo}")
+        aggregator.accumulate(state, {"w": torch.full((30,), torch.inf)}, "the last silo")
+        aggregator.finalize(state)
+
+    with pytest.raises(NonFiniteError, match="the last silo"):
+        stream()
+
+
+@pytest.mark.parametrize("pairs", [1, 2])
+def test_opposite_values_cancel_to_nothing(pairs: int, generator: torch.Generator) -> None:
+    values = torch.randn(pairs, 5000, generator=generator)
+    assert not weighted_geometric_mean(torch.cat([values, -values])).any()
+
+
+@pytest.mark.parametrize("rows", [2, 3, 4, 5])
+def test_sides_that_nearly_cancel_keep_what_is_left(rows: int, generator: torch.Generator) -> None:
+    stack = torch.rand(rows, 5000, generator=generator) * 1e-5 + 1.0
+    stack[rows // 2 :] *= -1
+    stack *= 10 ** (torch.rand(5000, generator=generator) * 60 - 30)
+    wide = stack.double().abs()
+    up, down = wide[: rows // 2], wide[rows // 2 :]
+    expected = (len(up) * up.prod(0) ** (1 / len(up)) - len(down) * down.prod(0) ** (1 / len(down))) / rows
+    found = weighted_geometric_mean(stack).double()
+    assert bool(((found - expected).abs() <= 1e-7 * expected.abs() + 1e-13 * wide.amax(0)).all())
 
 
 def test_strided_values_are_taken(generator: torch.Generator) -> None:

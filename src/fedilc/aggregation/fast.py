@@ -1,6 +1,7 @@
 """Torch tensors into the compiled kernels: addresses, threads, and a compilation nobody waits for.
 
-What these functions give does not depend on the number of threads, nor on how rows are grouped.
+What these functions give does not depend on the number of threads; how rows are grouped changes no more than
+roundings in float64.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def stacked(rows: Rows, zeros: str, agreement: float) -> tuple[Tensor, float, bo
     out = torch.empty(size)
     least = _least(agreement, count)
     arguments = (addresses, steps, count, kernels.ZEROS[zeros], least, out.numpy())
-    results = _in_threads(kernels.stacked, size, count, *arguments)
+    few = count <= kernels.GROUP and zeros != "authors"
+    results = _in_threads(kernels.stacked_few if few else kernels.stacked, size, count, *arguments)
     agreed = sum(agreed for _, agreed in results) / (count * max(1, size))
     return out, agreed, all(finite for finite, _ in results)
 
@@ -70,14 +72,18 @@ def add_rows(rows: Rows, sums: Mapping[str, Tensor]) -> bool:
     return all(_in_threads(_kernels().add_rows, size, len(flat), addresses, steps, *_five(sums)))
 
 
-def finish(count: int, sums: Mapping[str, Tensor], zeros: str, agreement: float) -> tuple[Tensor, float]:
-    """wgm from the five sums in float32, and the mean of |mean(sign)| over coordinates."""
+def finish(
+    count: int, sums: Mapping[str, Tensor], rows: Rows, zeros: str, agreement: float
+) -> tuple[Tensor, float, bool]:
+    """What `stacked` gives, from the five sums and rows that are not in them yet: `count` values in all."""
     kernels = _kernels()
+    flat, addresses, steps = _addresses(rows)
     out = torch.empty(sums["positives"].shape)
-    flat = out.view(-1).numpy()
-    least = _least(agreement, count)
-    agreed = _in_threads(kernels.finish, len(flat), 8, *_five(sums), count, kernels.ZEROS[zeros], least, flat)
-    return out, sum(agreed) / (count * max(1, len(flat)))
+    size = out.numel()
+    options = (count, kernels.ZEROS[zeros], _least(agreement, count), out.view(-1).numpy())
+    results = _in_threads(kernels.finish, size, 8 + len(flat), addresses, steps, *_five(sums), *options)
+    agreed = sum(agreed for _, agreed in results) / (count * max(1, size))
+    return out, agreed, all(finite for finite, _ in results)
 
 
 def _least(agreement: float, count: int) -> float:

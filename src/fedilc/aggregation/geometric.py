@@ -96,11 +96,12 @@ class WeightedGeometricMean(Aggregator):
         if not all(fast.suits(value) for value in values.values()):
             self.settle(state)
             return super().accumulate(state, values, source)
+        size = sum(4 * value.numel() for value in values.values())
+        groups = HELD_BYTES // max(1, LEAST_HELD * size)
+        if len(state.held) >= min(MOST_HELD, LEAST_HELD * max(1, groups)):
+            self.settle(state)
         state.held.append((source, dict(values)))
         state.count += 1
-        size = sum(4 * value.numel() for value in values.values())
-        if len(state.held) >= min(MOST_HELD, max(LEAST_HELD, HELD_BYTES // max(1, size))):
-            self.settle(state)
         return state
 
     def settle(self, state: Sums) -> None:
@@ -117,12 +118,14 @@ class WeightedGeometricMean(Aggregator):
             if not finite:
                 _name_culprit(state.held, name)
             return result.view(state.like[name].shape), measured_signs(result, agreement)
-        self.settle(state)
+        if not fast.suits(torch.empty(0, dtype=state.like[name].dtype, device=state.devices[name])):
+            return super().finalize_one(state, name)
+        rows = [values[name] for _, values in state.held]
         sums = self.part(state, name)
-        if fast.suits(torch.empty(0, dtype=state.like[name].dtype, device=state.devices[name])):
-            result, agreement = fast.finish(state.count, sums, self.zeros, self.agreement)
-            return result, measured_signs(result, agreement)
-        return self.finish(state.count, sums)
+        result, agreement, finite = fast.finish(state.count, sums, rows, self.zeros, self.agreement)
+        if not finite:
+            _name_culprit(state.held, name)
+        return result, measured_signs(result, agreement)
 
 
 def _name_culprit(held: list[tuple[str, dict[str, Tensor]]], name: str) -> None:

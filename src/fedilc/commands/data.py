@@ -26,7 +26,7 @@ DataDir = Annotated[
     Path | None,
     typer.Option(
         "--data-dir",
-        help="The folder of the data sets. [default: FEDILC_DATA, or one in the user's cache]",
+        help="The folder of the data sets. (default: FEDILC_DATA, or one in the user's cache)",
         show_default=False,
     ),
 ]

@@ -24,7 +24,7 @@ def eicu(
         Path | None,
         typer.Option(
             "--from",
-            help="The folder of eICU's tables. [default: eicu in the data folder]",
+            help="The folder of eICU's tables. (default: eicu in the data folder)",
             show_default=False,
         ),
     ] = None,

@@ -26,7 +26,7 @@ sweep_app = typer.Typer(help="Run one algorithm over the values of a setting.", 
 Seeds = Annotated[int, typer.Option(min=1, help="How many seeds, from 0 on.")]
 Jobs = Annotated[
     int | None,
-    typer.Option(min=1, help="Runs side by side; they share the threads. [default: half the cores]"),
+    typer.Option(min=1, help="Runs side by side; they share the threads. (default: half the cores)"),
 ]
 Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds a run, where not as in the paper.")]
 Subset = Annotated[
@@ -52,7 +52,7 @@ def reproduce(
     subset: Subset = None,
     evaluate_every: EvaluateEvery = None,
     changes: Changes = None,
-    out: Annotated[Path | None, typer.Option(help="Where results go. [default: results/BENCHMARK]")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where results go. (default: results/BENCHMARK)")] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Run the paper's algorithms over seeds, and print its tables with ours beside the paper's numbers.
@@ -148,7 +148,7 @@ def lambda_(
     evaluate_every: EvaluateEvery = None,
     changes: Changes = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where results go. [default: results/EXPERIMENT-lambda]")
+        Path | None, typer.Option(help="Where results go. (default: results/EXPERIMENT-lambda)")
     ] = None,
     data_dir: DataDir = None,
 ) -> None:

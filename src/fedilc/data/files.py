@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
@@ -115,6 +115,13 @@ def split(table: Table, share: float, random: np.random.Generator) -> tuple[Tabl
     return train, Table(table.x[held_out], table.y[held_out], table.columns)
 
 
+def silo_of(name: str, table: Table, validation_share: float, seed: int) -> Silo:
+    """A silo of a table's examples, some of them held out for validation."""
+    random = numpy_generator(seed, "files", name, "validation")
+    train, held_out = split(table, validation_share, random)
+    return Silo(name, train.x, train.y, held_out.x, held_out.y)
+
+
 def federation_from_files(
     silos: str | Mapping[str, str],
     label: str,
@@ -129,14 +136,10 @@ def federation_from_files(
     tables = {name: read_table(folder / path, label) for name, path in paths.items()}
     outside = read_table(folder / test, label) if test else None
     first = next(iter(tables))
-    tables = {name: _same_columns(name, table, first, tables[first]) for name, table in tables.items()}
+    tables = {name: same_columns(name, table, first, tables[first].columns) for name, table in tables.items()}
     if outside is not None:
-        outside = _same_columns("the test set", outside, first, tables[first])
-    members = []
-    for name, table in tables.items():
-        random = numpy_generator(seed, "files", name, "validation")
-        train, held_out = split(table, validation_share, random)
-        members.append(Silo(name, train.x, train.y, held_out.x, held_out.y))
+        outside = same_columns("the test set", outside, first, tables[first].columns)
+    members = [silo_of(name, table, validation_share, seed) for name, table in tables.items()]
     if outside is None:
         return Federation(folder.name or "files", members, loss=loss)
     return Federation(folder.name or "files", members, outside.x, outside.y, loss=loss)
@@ -155,17 +158,17 @@ def _matching(pattern: str, folder: Path) -> dict[str, str]:
     return dict(zip(names, map(str, found), strict=True))
 
 
-def _same_columns(name: str, table: Table, first: str, reference: Table) -> Table:
+def same_columns(name: str, table: Table, first: str, reference: Sequence[str]) -> Table:
     """The table with its columns in the order of the reference."""
-    if table.columns == reference.columns:
+    if table.columns == tuple(reference):
         return table
-    lacks = [column for column in reference.columns if column not in table.columns]
-    more = [column for column in table.columns if column not in reference.columns]
+    lacks = [column for column in reference if column not in table.columns]
+    more = [column for column in table.columns if column not in reference]
     if lacks or more:
         said = [f"lacks {', '.join(lacks)}"] if lacks else []
         said += [f"has {', '.join(more)} besides"] if more else []
         raise DataError(
             f"{name} and {first} differ: {name} {' and '.join(said)}; give all files the same columns"
         )
-    order = [table.columns.index(column) for column in reference.columns]
-    return Table(table.x[:, order], table.y, reference.columns)
+    order = [table.columns.index(column) for column in reference]
+    return Table(table.x[:, order], table.y, tuple(reference))

@@ -134,6 +134,18 @@ class Federation:
     def __repr__(self) -> str:
         return f"Federation({self.name!r}, silos: {', '.join(silo.name for silo in self.silos)})"
 
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return tuple(self.silos[0].x.shape[1:])
+
+    @property
+    def outputs(self) -> int:
+        """How many logits a model for these labels has."""
+        if self.loss == "binary":
+            return 1
+        return 1 + max(int(silo.y.max()) for silo in self.silos)
+
     def check_classes(self, classes: int) -> None:
         """Raise where a label is not one of the class numbers 0..classes-1 of a multiclass model."""
         if self.loss != "multiclass":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -61,6 +61,15 @@ class Runtime(Protocol):
     """
 
     def ask(self, request: Request) -> Iterator[Reply]: ...
+
+
+@runtime_checkable
+class WatchfulRuntime(Runtime, Protocol):
+    """A runtime that knows which silos are there before it asks them."""
+
+    def present(self) -> tuple[str, ...]:
+        """The silos to ask in the next round; waits until there are enough."""
+        ...
 
 
 def check_reply(reply: Reply, request: Request, expected: Mapping[str, Mapping[str, Tensor]]) -> None:

@@ -11,7 +11,15 @@ from torch import Tensor, nn
 
 from fedilc.aggregation import Aggregate, Aggregator, Mean, Sum, Sums
 from fedilc.errors import SilosLostError
-from fedilc.federation.messages import Phase, Reply, Request, Runtime, check_reply, in_order
+from fedilc.federation.messages import (
+    Phase,
+    Reply,
+    Request,
+    Runtime,
+    WatchfulRuntime,
+    check_reply,
+    in_order,
+)
 from fedilc.federation.task import Reduction
 
 Record = dict[str, Any]
@@ -83,7 +91,7 @@ class Server:
         If a silo is lost between the phases, the whole round is asked again without it, because a
         penalty gradient that misses one silo's term would be wrong.
         """
-        present = self.silos
+        present = self.runtime.present() if isinstance(self.runtime, WatchfulRuntime) else self.silos
         while True:
             try:
                 record = self._step(number, present)

@@ -1,0 +1,116 @@
+"""`fedilc join`: one silo that takes part in a run over HTTP."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedilc.commands import make_console
+from fedilc.commands.data import DataDir, use_data_folder
+from fedilc.errors import ConfigError, StoppedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
+    from fedilc.data import Silo
+    from fedilc.runtimes.rest.manifest import Manifest
+
+
+def join(
+    url: Annotated[str, typer.Argument(help="The coordinator's address, https://HOST:8443.")],
+    silo: Annotated[str, typer.Option(help="This silo's name in the run.")],
+    token_file: Annotated[Path | None, typer.Option(help="A file with this silo's token.")] = None,
+    data: Annotated[Path | None, typer.Option(help="The silo's examples: .csv, .parquet or .npz.")] = None,
+    label: Annotated[str, typer.Option(help="The column that holds the label.")] = "label",
+    validation_share: Annotated[float, typer.Option(min=0, max=0.9, help="Held out of --data.")] = 0.3,
+    provider: Annotated[
+        str | None, typer.Option(metavar="MODULE:FUNCTION", help="One's own function: name -> fedilc.Silo.")
+    ] = None,
+    experiment: Annotated[
+        str | None, typer.Option(help="Take the silo from an experiment on this machine, to try things out.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="MODULE:FUNCTION", help="One's own network, if not a built-in one.")
+    ] = None,
+    ca: Annotated[Path | None, typer.Option(help="The certificate of the authority to trust.")] = None,
+    give_up_after: Annotated[
+        float | None, typer.Option(help="Seconds without the coordinator after which to end (default: never)")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Take part in a run as one silo; its examples stay here."""
+    from fedilc.runtimes.rest.client import Line, Participant
+    from fedilc.runtimes.rest.setting_up import network_from
+
+    if data_dir is not None:
+        use_data_folder(data_dir)
+    make_silo = _silo(silo, data, label, validation_share, provider, experiment)
+    build = network_from(model) if model is not None else None
+    say = _Progress(make_console(), silo)
+    line = Line(url, _token(token_file), ca, give_up_after, tell=say)
+    try:
+        outcome = Participant(line, silo, make_silo, build, tell=say).take_part()
+    except KeyboardInterrupt:
+        raise StoppedError(f"silo {silo!r} left; the same command joins again") from None
+    finally:
+        say.close()
+        line.close()
+    sys.stdout.write(f"{silo}: {outcome}\n")
+
+
+def _silo(
+    name: str,
+    data: Path | None,
+    label: str,
+    validation_share: float,
+    provider: str | None,
+    experiment: str | None,
+) -> Callable[[Manifest], Silo]:
+    from fedilc.runtimes.rest import setting_up
+
+    given = [option for option in (data, provider, experiment) if option is not None]
+    if len(given) != 1:
+        raise ConfigError("give the silo's examples by one of --data, --provider and --experiment")
+    if data is not None:
+        if not data.exists():
+            raise ConfigError(f"{data} does not exist; give the silo's table with --data")
+        return setting_up.silo_from_file(name, data, label, validation_share)
+    if provider is not None:
+        return setting_up.silo_from_provider(name, provider)
+    return setting_up.silo_from_experiment(name, experiment or "")
+
+
+def _token(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the token file {path} cannot be read: {error}") from error
+
+
+class _Progress:
+    """One line that changes in a terminal; elsewhere a line now and then."""
+
+    def __init__(self, console: Console, silo: str) -> None:
+        self.console, self.silo = console, silo
+        self.status = console.status("") if console.is_terminal else None
+        self.last = ""
+        if self.status is not None:
+            self.status.start()
+
+    def __call__(self, sentence: str) -> None:
+        if self.status is not None:
+            self.status.update(f"{self.silo}: {sentence}")
+        elif not sentence.startswith("round") and sentence != self.last:
+            self.console.print(f"{self.silo}: {sentence}", markup=False, soft_wrap=True)
+            self.last = sentence
+
+    def close(self) -> None:
+        if self.status is not None:
+            self.status.stop()

@@ -1,0 +1,181 @@
+"""`fedilc serve` and `fedilc token`: a coordinator for silos that join over HTTP."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedilc.commands import make_console
+from fedilc.commands.data import DataDir, use_data_folder
+from fedilc.errors import ConfigError, StoppedError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedilc.config import Experiment
+    from fedilc.runtimes.rest.coordinator import Address
+    from fedilc.runtimes.rest.manifest import Manifest, Wire
+    from fedilc.runtimes.rest.tokens import Tokens
+    from fedilc.training import Result
+
+TokenFile = Annotated[Path | None, typer.Option("--tokens", help="The file with everybody's hashed tokens.")]
+
+
+def token(
+    name: Annotated[str, typer.Argument(help="The silo's name, or the viewer's.")],
+    tokens: Annotated[Path, typer.Option(help="The token file; it is made if it does not exist.")] = Path(
+        "tokens.json"
+    ),
+    viewer: Annotated[bool, typer.Option("--viewer", help="May watch, and nothing else.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Make a new one in place of the old.")] = False,
+) -> None:
+    """Make a token for a silo or a viewer, and show it once; the file keeps its hash."""
+    from fedilc.runtimes.rest.tokens import add_token
+
+    made = add_token(tokens, name, "viewers" if viewer else "silos", replace)
+    sys.stdout.write(f"{made}\n")
+    role = "viewer" if viewer else "silo"
+    sys.stderr.write(
+        f"this is the token of {role} {name!r}; it is shown only now ({tokens} keeps its hash)\n"
+    )
+
+
+def serve(
+    experiment: Annotated[
+        str | None, typer.Argument(help="A TOML file or a shipped experiment.", show_default=False)
+    ] = None,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8443,
+    tokens: TokenFile = None,
+    cert: Annotated[Path | None, typer.Option(help="The TLS certificate, PEM.")] = None,
+    key: Annotated[Path | None, typer.Option(help="Its key, PEM.")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS; on loopback addresses only.")] = False,
+    allow_insecure: Annotated[
+        bool, typer.Option("--allow-insecure", help="No TLS on any address, behind a proxy that has it.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder; a run in it goes on (default: runs/NAME/served)")
+    ] = None,
+    algorithm: Annotated[str | None, typer.Option("--algorithm", "-a")] = None,
+    rounds: Annotated[int | None, typer.Option(help="How many rounds.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Every random choice derives from it.")] = None,
+    min_silos: Annotated[int | None, typer.Option(help="Silos that a round needs (default: all)")] = None,
+    round_timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds until a round goes on without a silent silo.")
+    ] = 600.0,
+    wire: Annotated[str, typer.Option(help="exact, or float16 for half the bytes.")] = "exact",
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change any setting; may repeat.")
+    ] = None,
+    view: Annotated[
+        Path | None, typer.Option(help="Only show the page of this run folder.", show_default=False)
+    ] = None,
+    stay: Annotated[bool, typer.Option("--stay", help="Keep the page up after the last round.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Coordinate silos that join from elsewhere, and show the run on a page."""
+    from fedilc.config import read_experiment
+    from fedilc.runtimes.rest.coordinator import Address
+    from fedilc.runtimes.rest.tokens import Tokens
+
+    address = Address(host, port, cert, key, insecure, allow_insecure)
+    known = Tokens.read(tokens) if tokens is not None else None
+    address.require_safe(known)
+    console = make_console()
+    if view is not None:
+        _view(console, view, address, known)
+        return
+    if experiment is None:
+        raise ConfigError("name an experiment to serve, or a run folder to show with --view")
+    kind: Wire | None = {"exact": "exact", "float16": "float16"}.get(wire)  # type: ignore[assignment]
+    if kind is None:
+        raise ConfigError(f"--wire {wire!r} is unknown; choose exact or float16")
+    if data_dir is not None:
+        use_data_folder(data_dir)
+    short = {"algorithm": algorithm, "rounds": rounds, "seed": seed, "min_silos": min_silos}
+    given = [f"{name}={value}" for name, value in short.items() if value is not None]
+    settings, folder = read_experiment(experiment, [*(changes or []), *given])
+    target = out or Path("runs") / settings.name / "served"
+    serving = _Serving(console, settings, folder, target, address, known, round_timeout, kind)
+    serving.show(serving.run())
+    if stay:
+        _view(console, target, address, known)
+
+
+@dataclass(frozen=True)
+class _Serving:
+    """A run to coordinate, and how."""
+
+    console: Console
+    settings: Experiment
+    folder: Path
+    target: Path
+    address: Address
+    tokens: Tokens | None
+    round_timeout: float
+    wire: Wire
+
+    def run(self) -> Result:
+        """Wait for silos and train; Ctrl-C ends with a sentence on how to go on."""
+        from fedilc.callbacks import KeepBest
+        from fedilc.federation import RunFolder
+        from fedilc.report.progress import ProgressBar
+        from fedilc.runtimes.rest.coordinator import coordinate
+        from fedilc.runtimes.rest.setting_up import outline_of
+
+        bar = ProgressBar(self.console, self.settings.algorithm)
+        try:
+            return coordinate(
+                self.settings,
+                *outline_of(self.settings, self.folder),
+                self.target,
+                self.address,
+                self.tokens,
+                round_timeout=self.round_timeout,
+                wire=self.wire,
+                columns=getattr(self.settings.data, "columns", None),
+                callbacks=[bar, KeepBest("validation"), KeepBest("oracle")],
+                ready=self._ready,
+            )
+        except KeyboardInterrupt:
+            bar.close()
+            done = len(RunFolder(self.target).history())
+            sentence = f"stopped after round {done}; the same command goes on, and silos wait for it"
+            raise StoppedError(sentence) from None
+        finally:
+            bar.close()
+
+    def _ready(self, url: str, manifest: Manifest) -> None:
+        silos = ", ".join(manifest.silos)
+        self.console.print(f"silos join at {url}, and the page is there", markup=False, soft_wrap=True)
+        self.console.print(
+            f"waiting for {silos}; manifest {manifest.hash[:16]}", markup=False, soft_wrap=True
+        )
+        sys.stdout.flush()
+
+    def show(self, result: Result) -> None:
+        """The table and the picture that end a run."""
+        from fedilc.report.plots import loss_picture
+        from fedilc.report.tables import run_table
+
+        title, picture = f"{self.settings.name} · {self.settings.algorithm}", self.target / "loss.png"
+        loss_picture(picture, title, result.history)
+        self.console.print(run_table(title, result.history))
+        self.console.print(f"picture: {picture}\nrun folder: {self.target}", soft_wrap=True, markup=False)
+
+
+def _view(console: Console, folder: Path, address: Address, known: Tokens | None) -> None:
+    from fedilc.runtimes.rest.viewing import show
+
+    def ready(url: str) -> None:
+        console.print(f"the run in {folder} is shown at {url}; Ctrl-C ends", markup=False, soft_wrap=True)
+        sys.stdout.flush()
+
+    try:
+        show(folder, address, known, ready)
+    except KeyboardInterrupt:
+        raise StoppedError("the page is down; the run folder is as it was") from None
