@@ -13,7 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import aggregation, growth, per_example, rounds, startup
+from benchmarks import aggregation, growth, per_example, rest, rounds, startup
 from benchmarks.timing import Row
 
 GROUPS = {
@@ -21,6 +21,7 @@ GROUPS = {
     "per-example": per_example.rows,
     "rounds": rounds.rows,
     "growth": growth.rows,
+    "rest": rest.rows,
     "startup": startup.rows,
 }
 

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from fedilc.aggregation import Aggregator, build_aggregator
 from fedilc.algorithms import Algorithm
 from fedilc.config import Options
-from fedilc.data import Federation, LossName
+from fedilc.data import LossName
+from fedilc.data.shelf import Shelf
 from fedilc.errors import ConfigError
 from fedilc.federation import Runtime, Schedule, Server, Task
 
@@ -41,16 +42,15 @@ class Outline:
     y_test: Tensor | None = None
 
     @classmethod
-    def of(cls, federation: Federation) -> Outline:
-        """The outline of a federation whose silos are all here."""
-        silos = federation.silos
-        facts = {
-            silo.name: {"examples": len(silo), "digest": _digest(silo.x, silo.y, silo.x_val, silo.y_val)}
-            for silo in silos
-        }
-        names = tuple(silo.name for silo in silos)
-        test = federation.x_test, federation.y_test
-        return cls(federation.name, names, silos[0].x[:2], federation.loss, facts, *test)
+    def of(cls, shelf: Shelf) -> Outline:
+        """The outline of a federation whose silos can be opened here; those in memory are fingerprinted."""
+        facts: dict[str, dict[str, Any]] = {name: {"examples": size} for name, size in shelf.sizes.items()}
+        if shelf.resident:
+            for name in shelf.silos:
+                silo = shelf.open(name)
+                facts[name]["digest"] = _digest(silo.x, silo.y, silo.x_val, silo.y_val)
+        test = shelf.x_test, shelf.y_test
+        return cls(shelf.name, shelf.silos, shelf.sample, shelf.loss, facts, *test)
 
 
 def make_task(algorithm: Algorithm, loss: LossName, options: Options) -> Task:
@@ -86,6 +86,8 @@ def make_server(
         adds_up_in_silo=algorithm.adds_up_in_silo,
         reduction=options.fishr_reduction,
         min_silos=options.min_silos,
+        silos_per_round=options.silos_per_round,
+        seed=options.seed,
     )
 
 

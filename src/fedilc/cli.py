@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -124,6 +125,7 @@ def run(
     """Train, and end with a table and a picture."""
     from fedilc.algorithms import algorithms
     from fedilc.config import read_experiment
+    from fedilc.runtimes.distributed import joined_group
 
     if data_dir is not None:
         use_data_folder(data_dir)
@@ -131,21 +133,30 @@ def run(
     short = {"algorithm": None if every else algorithm, "rounds": rounds, "seed": seed}
     given = [f"{key}={value}" for key, value in short.items() if value is not None]
     settings, folder = read_experiment(experiment, [*(changes or []), *given])
-    target = _target(out, settings.name, settings.seed, "all" if every else settings.algorithm, resume)
+    again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    resume = resume or again
+    target = _target(out, settings.name, settings.seed, "all" if every else settings.algorithm, resume, again)
     names = list(algorithms) if every else [settings.algorithm]
     histories: dict[str, list[Record]] = {}
     console = make_console()
-    for name in names:
-        chosen = settings.model_copy(update={"algorithm": name})
-        place = target / name if every else target
-        histories[name] = _train(console, chosen, folder, place, resume, every)
-    _show(console, settings.name, histories, target)
+    with joined_group() as group:
+        for name in names:
+            chosen = settings.model_copy(update={"algorithm": name})
+            place = target / name if every else target
+            if group.first:
+                histories[name] = _train(console, chosen, folder, place, resume, every or again)
+            else:
+                _help_to_train(chosen, folder)
+        if group.first:
+            _show(console, settings.name, histories, target)
 
 
 app.command()(reproduce)
 
 
-def _target(out: Path | None, name: str, seed: int, algorithm: str, resume: bool) -> Path:
+def _target(
+    out: Path | None, name: str, seed: int, algorithm: str, resume: bool, again: bool = False
+) -> Path:
     """The folder given, or the first free one; to resume without one, the newest."""
     if out is not None:
         return out
@@ -154,7 +165,7 @@ def _target(out: Path | None, name: str, seed: int, algorithm: str, resume: bool
     while folder.exists():
         number, newest = number + 1, folder
         folder = stem.with_name(f"{stem.name}-{number}")
-    if resume and newest is None:
+    if resume and newest is None and not again:
         raise ConfigError(f"there is no run to resume at {stem}; name its folder with --out")
     return newest if resume and newest is not None else folder
 
@@ -167,13 +178,13 @@ def _train(
     from fedilc.report.progress import ProgressBar
     from fedilc.training import train
 
-    federation = settings.data.build(settings.seed, folder)
-    model = settings.model.build(federation, settings.seed)
+    shelf = settings.data.shelf(settings.seed, folder)
+    model = settings.model.build(shelf, settings.seed)
     going_on = resume and (not several or RunFolder(out).settings_file.exists())
     bar = ProgressBar(console, settings.algorithm)
     try:
         result = train(
-            federation,
+            shelf,
             model,
             settings.algorithm,
             **settings.options(),
@@ -192,6 +203,15 @@ def _train(
     if result.stopped:
         console.print(f"stopped early: {result.stopped}")
     return result.history
+
+
+def _help_to_train(settings: Experiment, folder: Path) -> None:
+    """Train as one of several ranks that is not the first, which writes and reports for all."""
+    from fedilc.training import train
+
+    shelf = settings.data.shelf(settings.seed, folder)
+    model = settings.model.build(shelf, settings.seed)
+    train(shelf, model, settings.algorithm, **settings.options())
 
 
 def _show(console: Console, title: str, histories: dict[str, list[Record]], target: Path) -> None:

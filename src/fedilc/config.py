@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fedilc.data import Federation
+    from fedilc.data.shelf import Shelf
 
 
 class Options(Section):
@@ -40,6 +41,7 @@ class Options(Section):
     penalty_anneal_rounds: int = Field(0, ge=0, description="rounds at penalty_start first")
     penalty_start: float = Field(1.0, ge=0, description="lambda of those rounds")
     min_silos: int | None = Field(None, ge=1, description="silos a round needs; none is all")
+    silos_per_round: int | None = Field(None, ge=1, description="silos drawn for each round; none is all")
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")
     classifier: str | None = Field(None, description="the layer Fishr matches; none is the last")
     thresholded_batch: int | None = Field(
@@ -53,7 +55,7 @@ class Network(Section):
     name: str = "mlp"
     hidden: list[PositiveInt] | None = None
 
-    def build(self, federation: Federation, seed: int) -> nn.Module:
+    def build(self, federation: Federation | Shelf, seed: int) -> nn.Module:
         """The network for a federation's inputs and labels, its weights drawn from `seed`."""
         return self.of_shape(federation.inputs, federation.outputs, seed)
 

@@ -13,6 +13,7 @@ from fedilc.sections import Section
 
 if TYPE_CHECKING:
     from fedilc.data import Federation
+    from fedilc.data.shelf import Shelf
 
 
 class Source(Section):
@@ -23,6 +24,12 @@ class Source(Section):
     @abstractmethod
     def build(self, seed: int, folder: Path) -> Federation:
         """The federation of a seed; `folder` is the experiment's own."""
+
+    def shelf(self, seed: int, folder: Path) -> Shelf:
+        """The same with silos that are opened by name; where they are many, one at a time."""
+        from fedilc.data.shelf import Shelf
+
+        return Shelf.of(self.build(seed, folder))
 
 
 class ColorDigits(Source):
@@ -166,6 +173,29 @@ class Files(Source):
         )
 
 
+class ManySilos(Source):
+    """Thousands of small silos of coloured digits, opened one at a time."""
+
+    source: str = "many-silos"
+    silos: int = Field(10_000, ge=1, description="how many there are")
+    examples: int = Field(20, ge=2, description="training examples a silo has")
+    validation: int = Field(5, ge=0, description="validation examples a silo has")
+
+    def shelf(self, seed: int, _folder: Path) -> Shelf:
+        """The silos, each made when it is opened."""
+        from fedilc.data.many import many_silos
+
+        return many_silos(seed, self.silos, self.examples, self.validation)
+
+    def build(self, seed: int, folder: Path) -> Federation:
+        """All silos in memory, for those who want them so."""
+        from fedilc.data import Federation
+
+        shelf = self.shelf(seed, folder)
+        silos = [shelf.open(name) for name in shelf.silos]
+        return Federation(shelf.name, silos, shelf.x_test, shelf.y_test, shelf.loss)
+
+
 class Remote(Source):
     """Silos that join a coordinator; none of their examples is here."""
 
@@ -201,5 +231,6 @@ SOURCES: dict[str, type[Source]] = {
     "eicu-demo": EicuDemo,
     "eicu-synthetic": EicuSynthetic,
     "files": Files,
+    "many-silos": ManySilos,
     "remote": Remote,
 }

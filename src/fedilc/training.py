@@ -19,12 +19,14 @@ from fedilc.assembly import Outline, find_device, make_server, make_task, run_fa
 from fedilc.callbacks import Callback, Run, as_callback
 from fedilc.config import Options
 from fedilc.data import Federation
+from fedilc.data.shelf import Shelf
 from fedilc.errors import ConfigError, FedILCError, FedILCWarning, ModelError
 from fedilc.evaluation import measure, select, thresholded_areas
 from fedilc.federation import Record, RunFolder, Runtime, Task
-from fedilc.federation.checkpoint import Saved, optimizer_tensors, restore_optimizer
-from fedilc.gradients import Loss, Workbench, logits_layer, require_supported
+from fedilc.federation.checkpoint import Saved, blank_optimizer, optimizer_tensors, restore_optimizer
+from fedilc.gradients import Loss, Workbench, logits_layer, require_supported, variance_like
 from fedilc.records import flatten
+from fedilc.runtimes.distributed import DistributedRuntime, Group
 from fedilc.runtimes.local import LocalRuntime
 from fedilc.sections import validated
 
@@ -51,7 +53,7 @@ class Result:
 
 
 def train(
-    federation: Federation,
+    federation: Federation | Shelf,
     model: nn.Module,
     algorithm: str | Algorithm = "fishr-inter-geo",
     *,
@@ -72,7 +74,8 @@ def train(
     """Train a copy of `model` over the silos of `federation`; the model passed in stays as it is.
 
     Args:
-        federation: the silos, and the test set of a domain that none of them has seen.
+        federation: the silos, and the test set of a domain that none of them has seen; or a
+            `fedilc.data.shelf.Shelf`, whose silos are opened one at a time.
         model: any module from inputs to logits.
         algorithm: a name from `fedilc.algorithms`, or an `Algorithm` of one's own.
         rounds: how many steps the server takes.
@@ -111,17 +114,24 @@ def train(
         "device": str(device),
     }
     options = validated(Options, named | more)
-    for given, kind in ((federation, Federation), (model, nn.Module)):
+    for given, kind in ((federation, Federation | Shelf), (model, nn.Module)):
         if not isinstance(given, kind):
-            raise ConfigError(f"train() was given {type(given).__name__} where a {kind.__name__} is needed")
+            name = "Module" if kind is nn.Module else "Federation"
+            raise ConfigError(f"train() was given {type(given).__name__} where a {name} is needed")
     if isinstance(callbacks, Callback) or callable(callbacks):
         callbacks = [callbacks]
 
-    def connect(task: Task, model: nn.Module, outputs: int) -> Runtime:
-        federation.check_classes(outputs)
-        return runtime or LocalRuntime(federation, model, task, partial(measure, Loss(task.loss)))
+    shelf = federation if isinstance(federation, Shelf) else Shelf.of(federation)
 
-    return Training(Outline.of(federation), model, algorithm, options, connect).run(
+    def connect(task: Task, model: nn.Module, outputs: int) -> Runtime:
+        shelf.check_classes(outputs)
+        if runtime is not None:
+            return runtime
+        local = LocalRuntime(shelf, model, task, partial(measure, Loss(task.loss)))
+        group = Group.current()
+        return DistributedRuntime(group, local) if group.size > 1 else local
+
+    return Training(Outline.of(shelf), model, algorithm, options, connect).run(
         [as_callback(callback) for callback in callbacks], out, resume, settings or {}
     )
 
@@ -143,6 +153,7 @@ class Training:
     ) -> None:
         self.outline = outline
         self.options = options
+        self.group = Group.current()
         self.name, self.algorithm = find_algorithm(algorithm)
         self.model = copy.deepcopy(model).to(find_device(options.device))
         self.loss = Loss(outline.loss)
@@ -164,7 +175,9 @@ class Training:
         runtime = connect(task, self.model, outputs)
         names = getattr(runtime, "silos", None) or outline.silos
         self.server = make_server(self.model, runtime, names, self.algorithm, options)
-        if outline.x_test is not None:
+        if task.classifier is not None:
+            self.server.variance_like = variance_like(self.model, task.classifier, task.covariance)
+        if outline.x_test is not None and self.group.first:
             self.server.test = self._test
 
     def _try_model(self) -> tuple[Tensor, int]:
@@ -214,9 +227,10 @@ class Training:
         resume: bool,
         settings: dict[str, Any],
     ) -> Result:
-        folder = RunFolder(out) if out is not None else None
-        if resume and folder is None:
+        if resume and out is None:
             raise ConfigError("resume=True needs out=..., the folder of the run to continue")
+        folder = RunFolder(out) if out is not None and self.group.first else None
+        callbacks = callbacks if self.group.first else []
         run = Run(self.options.rounds, out=folder.path if folder else None)
         run.weights = self.server.weights
         try:
@@ -224,8 +238,8 @@ class Training:
                 self._open(folder, resume, settings, run)
             for callback in callbacks:
                 callback.on_start(run)
-            for number in range(len(run.history) + 1, self.options.rounds + 1):
-                if run.stopped:
+            for number in range(self._begin(run) + 1, self.options.rounds + 1):
+                if self._stopped(run):
                     break
                 self._round(number, run, callbacks, folder)
             for callback in callbacks:
@@ -246,6 +260,28 @@ class Training:
         if folder is not None:
             optimizer = optimizer_tensors(self.server.optimizer)
             folder.save(record, seconds, self.server.weights, optimizer, run.stopped)
+
+    def _begin(self, run: Run) -> int:
+        """After which round to go on; where there are several ranks, all from the first one's state."""
+        if self.group.size == 1:
+            return len(run.history)
+        done = torch.tensor([len(run.history)])
+        self.group.send_from_first(done)
+        if int(done):
+            state = optimizer_tensors(self.server.optimizer) or blank_optimizer(self.server.optimizer)
+            for tensor in (*self.server.weights.values(), *(state[key] for key in sorted(state))):
+                self.group.send_from_first(tensor)
+            restore_optimizer(self.server.optimizer, state)
+            self.server.version = int(done)
+        return int(done)
+
+    def _stopped(self, run: Run) -> bool:
+        """Whether the first rank has a reason to stop."""
+        if self.group.size == 1:
+            return run.stopped is not None
+        flag = torch.tensor([run.stopped is not None])
+        self.group.send_from_first(flag)
+        return bool(flag)
 
     def _open(self, folder: RunFolder, resume: bool, settings: dict[str, Any], run: Run) -> None:
         facts = run_facts(self.outline, self.model, self.name, self.algorithm, self.options) | settings

@@ -38,23 +38,30 @@ def join(
         str | None, typer.Option(metavar="MODULE:FUNCTION", help="One's own network, if not a built-in one.")
     ] = None,
     ca: Annotated[Path | None, typer.Option(help="The certificate of the authority to trust.")] = None,
+    allow_insecure: Annotated[
+        bool, typer.Option("--allow-insecure", help="Go without TLS to an address that is not this machine.")
+    ] = False,
     give_up_after: Annotated[
-        float | None, typer.Option(help="Seconds without the coordinator after which to end (default: never)")
+        float | None,
+        typer.Option(min=0, help="Seconds without the coordinator after which to end (default: never)"),
     ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     data_dir: DataDir = None,
 ) -> None:
     """Take part in a run as one silo; its examples stay here."""
-    from fedilc.runtimes.rest.client import Line, Participant
+    from fedilc.runtimes.rest.client import Participant
+    from fedilc.runtimes.rest.line import Line
     from fedilc.runtimes.rest.setting_up import network_from
 
     if data_dir is not None:
         use_data_folder(data_dir)
-    make_silo = _silo(silo, data, label, validation_share, provider, experiment)
-    build = network_from(model) if model is not None else None
     say = _Progress(make_console(), silo)
-    line = Line(url, _token(token_file), ca, give_up_after, tell=say)
+    make_silo = _silo(silo, data, label, validation_share, provider, experiment, say)
+    build = network_from(model) if model is not None else None
+    line = Line(url, _token(token_file), ca, give_up_after, allow_insecure, tell=say)
+    say.start()
     try:
-        outcome = Participant(line, silo, make_silo, build, tell=say).take_part()
+        outcome = Participant(line, silo, make_silo, build, device, tell=say).take_part()
     except KeyboardInterrupt:
         raise StoppedError(f"silo {silo!r} left; the same command joins again") from None
     finally:
@@ -70,6 +77,7 @@ def _silo(
     validation_share: float,
     provider: str | None,
     experiment: str | None,
+    tell: Callable[[str], None],
 ) -> Callable[[Manifest], Silo]:
     from fedilc.runtimes.rest import setting_up
 
@@ -79,7 +87,7 @@ def _silo(
     if data is not None:
         if not data.exists():
             raise ConfigError(f"{data} does not exist; give the silo's table with --data")
-        return setting_up.silo_from_file(name, data, label, validation_share)
+        return setting_up.silo_from_file(name, data, label, validation_share, tell)
     if provider is not None:
         return setting_up.silo_from_provider(name, provider)
     return setting_up.silo_from_experiment(name, experiment or "")
@@ -101,6 +109,9 @@ class _Progress:
         self.console, self.silo = console, silo
         self.status = console.status("") if console.is_terminal else None
         self.last = ""
+
+    def start(self) -> None:
+        """Begin to show it."""
         if self.status is not None:
             self.status.start()
 
@@ -112,5 +123,6 @@ class _Progress:
             self.last = sentence
 
     def close(self) -> None:
+        """Leave the line."""
         if self.status is not None:
             self.status.stop()

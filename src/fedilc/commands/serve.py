@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,11 +19,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedilc.config import Experiment
-    from fedilc.runtimes.rest.coordinator import Address
+    from fedilc.runtimes.rest.address import Address
     from fedilc.runtimes.rest.manifest import Manifest, Wire
     from fedilc.runtimes.rest.tokens import Tokens
     from fedilc.training import Result
 
+_FOREVER = 1e9
 TokenFile = Annotated[Path | None, typer.Option("--tokens", help="The file with everybody's hashed tokens.")]
 
 
@@ -75,11 +78,14 @@ def serve(
         Path | None, typer.Option(help="Only show the page of this run folder.", show_default=False)
     ] = None,
     stay: Annotated[bool, typer.Option("--stay", help="Keep the page up after the last round.")] = False,
+    model: Annotated[
+        str | None, typer.Option(metavar="MODULE:FUNCTION", help="One's own network; silos bring it too.")
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Coordinate silos that join from elsewhere, and show the run on a page."""
     from fedilc.config import read_experiment
-    from fedilc.runtimes.rest.coordinator import Address
+    from fedilc.runtimes.rest.address import Address
     from fedilc.runtimes.rest.tokens import Tokens
 
     address = Address(host, port, cert, key, insecure, allow_insecure)
@@ -100,10 +106,8 @@ def serve(
     given = [f"{name}={value}" for name, value in short.items() if value is not None]
     settings, folder = read_experiment(experiment, [*(changes or []), *given])
     target = out or Path("runs") / settings.name / "served"
-    serving = _Serving(console, settings, folder, target, address, known, round_timeout, kind)
-    serving.show(serving.run())
-    if stay:
-        _view(console, target, address, known)
+    patience = round_timeout if math.isfinite(round_timeout) else _FOREVER
+    _Serving(console, settings, folder, target, address, known, patience, kind, model, stay).run()
 
 
 @dataclass(frozen=True)
@@ -118,54 +122,73 @@ class _Serving:
     tokens: Tokens | None
     round_timeout: float
     wire: Wire
+    model: str | None
+    stay: bool
 
-    def run(self) -> Result:
+    def run(self) -> None:
         """Wait for silos and train; Ctrl-C ends with a sentence on how to go on."""
         from fedilc.callbacks import KeepBest
-        from fedilc.federation import RunFolder
         from fedilc.report.progress import ProgressBar
         from fedilc.runtimes.rest.coordinator import coordinate
-        from fedilc.runtimes.rest.setting_up import outline_of
+        from fedilc.runtimes.rest.setting_up import plan_of
 
         bar = ProgressBar(self.console, self.settings.algorithm)
         try:
-            return coordinate(
+            plan = plan_of(self.settings, self.folder, self.model)
+            coordinate(
                 self.settings,
-                *outline_of(self.settings, self.folder),
+                plan.outline,
+                plan.spec,
+                plan.model,
                 self.target,
                 self.address,
                 self.tokens,
                 round_timeout=self.round_timeout,
                 wire=self.wire,
-                columns=getattr(self.settings.data, "columns", None),
+                columns=plan.columns,
                 callbacks=[bar, KeepBest("validation"), KeepBest("oracle")],
                 ready=self._ready,
+                afterwards=self._afterwards,
             )
         except KeyboardInterrupt:
             bar.close()
-            done = len(RunFolder(self.target).history())
+            done = self._done()
+            if done >= self.settings.rounds:
+                raise StoppedError("the run is complete, and the page is down") from None
             sentence = f"stopped after round {done}; the same command goes on, and silos wait for it"
             raise StoppedError(sentence) from None
         finally:
             bar.close()
 
+    def _done(self) -> int:
+        from fedilc.federation import RunFolder
+
+        return len(RunFolder(self.target).history())
+
     def _ready(self, url: str, manifest: Manifest) -> None:
-        silos = ", ".join(manifest.silos)
-        self.console.print(f"silos join at {url}, and the page is there", markup=False, soft_wrap=True)
-        self.console.print(
-            f"waiting for {silos}; manifest {manifest.hash[:16]}", markup=False, soft_wrap=True
-        )
+        self._say(f"silos join at {url}, and the page is there")
+        if self._done() >= self.settings.rounds:
+            self._say(f"the run in {self.target} is complete; silos that still ask are told so")
+        else:
+            self._say(f"waiting for {', '.join(manifest.silos)}; manifest {manifest.hash[:16]}")
+
+    def _say(self, sentence: str) -> None:
+        self.console.print(sentence, markup=False, soft_wrap=True)
         sys.stdout.flush()
 
-    def show(self, result: Result) -> None:
-        """The table and the picture that end a run."""
+    def _afterwards(self, result: Result) -> None:
+        """The table and the picture that end a run, and the page for as long as it is wanted."""
         from fedilc.report.plots import loss_picture
         from fedilc.report.tables import run_table
 
         title, picture = f"{self.settings.name} · {self.settings.algorithm}", self.target / "loss.png"
         loss_picture(picture, title, result.history)
         self.console.print(run_table(title, result.history))
-        self.console.print(f"picture: {picture}\nrun folder: {self.target}", soft_wrap=True, markup=False)
+        self._say(f"picture: {picture}\nrun folder: {self.target}")
+        if self.stay:
+            self._say("the page stays up; Ctrl-C ends")
+            while True:
+                time.sleep(3600)
 
 
 def _view(console: Console, folder: Path, address: Address, known: Tokens | None) -> None:

@@ -229,6 +229,15 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     }
 
 
+def blank_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """What `optimizer_tensors` would give after a step of Adam, with zeros, to be filled."""
+    state: dict[str, Tensor] = {}
+    for number, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
+        state[f"{number}.step"] = torch.tensor(0.0)
+        state |= {f"{number}.{key}": torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
+    return state
+
+
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Put back what `optimizer_tensors` gave."""
     state: dict[int, dict[str, Tensor]] = {}

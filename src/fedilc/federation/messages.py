@@ -8,6 +8,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from fedilc.aggregation import Aggregator, Sums
 from fedilc.errors import ProtocolError
 
 Phase = Literal["statistics", "gradients", "evaluate"]
@@ -69,6 +70,22 @@ class WatchfulRuntime(Runtime, Protocol):
 
     def present(self) -> tuple[str, ...]:
         """The silos to ask in the next round; waits until there are enough."""
+        ...
+
+
+Numbers = dict[str, dict[str, float | None]]
+
+
+@runtime_checkable
+class CollectiveRuntime(Runtime, Protocol):
+    """A runtime of several processes, each of which runs the server over its own silos."""
+
+    def mine(self, silos: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of the silos that this process asks."""
+        ...
+
+    def combine(self, sums: Sequence[tuple[Aggregator, Sums]], answers: Numbers | None) -> Numbers:
+        """Add up the sums of all processes in place; collect the numbers of their silos, if there are any."""
         ...
 
 

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from fedilc.aggregation import Aggregate, Aggregator, Mean, Sum, Sums
 from fedilc.errors import SilosLostError
 from fedilc.federation.messages import (
+    CollectiveRuntime,
+    Numbers,
     Phase,
     Reply,
     Request,
@@ -21,6 +23,7 @@ from fedilc.federation.messages import (
     in_order,
 )
 from fedilc.federation.task import Reduction
+from fedilc.seeds import numpy_generator
 
 Record = dict[str, Any]
 _NOTHING = torch.empty(0)
@@ -61,6 +64,9 @@ class Server:
         adds_up_in_silo: whether the Fishr product comes inside the gradient.
         reduction: whether the Fishr loss is the mean over silos or their sum.
         min_silos: how many silos a round needs at least.
+        silos_per_round: how many silos are drawn for each round; None is all.
+        seed: of that draw.
+        variance_like: a tensor of the shape and type of C_e; None takes the first reply's.
         test: measures the model on the out-of-distribution test set.
     """
 
@@ -73,6 +79,9 @@ class Server:
     adds_up_in_silo: bool = True
     reduction: Reduction = "mean"
     min_silos: int | None = None
+    silos_per_round: int | None = None
+    seed: int = 0
+    variance_like: Tensor | None = None
     test: Callable[[], dict[str, float | None]] | None = None
     version: int = 0
     _parameters: dict[str, nn.Parameter] = field(init=False)
@@ -91,7 +100,7 @@ class Server:
         If a silo is lost between the phases, the whole round is asked again without it, because a
         penalty gradient that misses one silo's term would be wrong.
         """
-        present = self.runtime.present() if isinstance(self.runtime, WatchfulRuntime) else self.silos
+        present = self._drawn(number)
         while True:
             try:
                 record = self._step(number, present)
@@ -102,6 +111,15 @@ class Server:
             record |= self._evaluate(number, present)
         return record
 
+    def _drawn(self, number: int) -> tuple[str, ...]:
+        """Who is asked in a round: all that are there, or as many of them as `silos_per_round` says."""
+        there = self.runtime.present() if isinstance(self.runtime, WatchfulRuntime) else self.silos
+        if self.silos_per_round is None or self.silos_per_round >= len(there):
+            return there
+        random = numpy_generator(self.seed, number, "silos")
+        chosen = sorted(random.choice(len(there), self.silos_per_round, replace=False))
+        return tuple(there[place] for place in chosen)
+
     def _step(self, number: int, silos: tuple[str, ...]) -> Record:
         record: Record = {"round": number}
         penalty = self.schedule.at(number) if self.schedule else 0.0
@@ -111,12 +129,14 @@ class Server:
         products = None
         if variance is not None and not self.adds_up_in_silo:
             products = Sum().zero(self.weights)
-        answers: dict[str, dict[str, float | None]] = {}
+        answers: Numbers = {}
         for reply in self._ask(request, self._expected(products)):
             self.inter.accumulate(gradients, reply.tensors["gradient"], f"silo {reply.silo!r}")
             if products is not None:
                 Sum().accumulate(products, reply.tensors["penalty"], f"silo {reply.silo!r}")
             answers[reply.silo] = reply.numbers
+        sums = [(self.inter, gradients)] if products is None else [(self.inter, gradients), (Sum(), products)]
+        answers = self._combine(sums, answers, silos)
         aggregate = self.inter.finalize(gradients)
         self._update(aggregate, products, penalty)
         record["train_loss"] = _mean([numbers["loss"] for numbers in answers.values()])
@@ -134,12 +154,25 @@ class Server:
     def _mean_variance(self, number: int, silos: tuple[str, ...]) -> Tensor:
         request = self._request("statistics", number, silos)
         mean, state = Mean(), None
-        for reply in self._ask(request, None):
+        expected = None if self.variance_like is None else {"variance": {"C": self.variance_like}}
+        if self.variance_like is not None:
+            state = mean.zero({"C": self.variance_like})
+        for reply in self._ask(request, expected):
             if state is None:
                 state = mean.zero(reply.tensors["variance"])
             mean.accumulate(state, reply.tensors["variance"], f"silo {reply.silo!r}")
         assert state is not None
+        self._combine([(mean, state)], None, silos)
         return mean.finalize(state).value["C"]
+
+    def _combine(
+        self, sums: Sequence[tuple[Aggregator, Sums]], answers: Numbers | None, silos: tuple[str, ...]
+    ) -> Numbers:
+        """With other processes that have silos: their sums added, their numbers collected in order."""
+        if not isinstance(self.runtime, CollectiveRuntime):
+            return answers or {}
+        found = self.runtime.combine(sums, answers)
+        return {silo: found[silo] for silo in silos if silo in found}
 
     @torch.no_grad()
     def _update(self, aggregate: Aggregate, products: Sums | None, penalty: float) -> None:
@@ -155,11 +188,11 @@ class Server:
 
     def _evaluate(self, number: int, silos: tuple[str, ...]) -> Record:
         request = self._request("evaluate", number, silos)
-        validation: dict[str, dict[str, float | None]] = {}
+        validation: Numbers = {}
         for reply in in_order(self._checked(request, {}), silos):
             if reply.numbers:
                 validation[reply.silo] = reply.numbers
-        record: Record = {"validation": validation}
+        record: Record = {"validation": self._combine([], validation, silos)}
         if self.test is not None:
             record["test"] = self.test()
         return record
@@ -185,7 +218,10 @@ class Server:
         for reply in in_order(self._checked(request, expected), request.silos):
             answered.add(reply.silo)
             yield reply
-        missing = [silo for silo in request.silos if silo not in answered]
+        asked = (
+            self.runtime.mine(request.silos) if isinstance(self.runtime, CollectiveRuntime) else request.silos
+        )
+        missing = [silo for silo in asked if silo not in answered]
         if missing:
             raise _LostError(missing)
 
@@ -198,7 +234,7 @@ class Server:
 
     def _without(self, present: tuple[str, ...], lost: tuple[str, ...], number: int) -> tuple[str, ...]:
         left = tuple(silo for silo in present if silo not in lost)
-        needed = self.min_silos or len(self.silos)
+        needed = self.min_silos or self.silos_per_round or len(self.silos)
         if len(left) < needed or not left:
             raise SilosLostError(
                 f"round {number} lost {', '.join(lost)} and {len(left)} of {len(self.silos)} silos "

@@ -1,6 +1,6 @@
 """What a silo computes: gradients of environments, and Fishr's variance with its product."""
 
-from fedilc.gradients.classifier import logits_layer
+from fedilc.gradients.classifier import logits_layer, variance_like
 from fedilc.gradients.losses import Loss
 from fedilc.gradients.rules import register_rule
 from fedilc.gradients.silo import Computed, SiloComputation, Workbench
@@ -17,4 +17,5 @@ __all__ = [
     "model_problems",
     "register_rule",
     "require_supported",
+    "variance_like",
 ]

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from fedilc.errors import ModelError
 from fedilc.gradients.losses import Loss
+from fedilc.gradients.variance import Covariance
 from fedilc.models import find_classifier
 
 
@@ -49,3 +50,10 @@ def logits_layer(model: nn.Module, loss: Loss, x: Tensor, name: str | None) -> s
 
 def _same(output: Tensor, logits: Tensor) -> bool:
     return output.numel() == logits.numel() and torch.equal(output.reshape(logits.shape), logits)
+
+
+def variance_like(model: nn.Module, classifier: str, covariance: Covariance) -> Tensor:
+    """A tensor of the shape and type of C_e: a number for each parameter of the classifier, or pair."""
+    _, layer = find_classifier(model, classifier)
+    size = sum(parameter.numel() for parameter in layer.parameters())
+    return layer.weight.new_zeros((size, size) if covariance == "full" else (size,))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from torch import nn
 
 from fedilc.data import Federation
+from fedilc.data.shelf import Shelf
 from fedilc.federation.messages import Reply, Request
 from fedilc.federation.silo import Metrics, SiloWorker
 from fedilc.federation.task import Task
@@ -18,36 +19,47 @@ KEPT_BYTES = 512 << 20
 
 
 class LocalRuntime:
-    """Puts each request to the silos of a federation, one after another, on one resident model.
+    """Puts each request to silos, one after another, on one resident model.
 
     Between the phases of a round it keeps the forward passes of as many silos as fit in
-    `kept_bytes`; the others compute theirs again, to the same bits.
+    `kept_bytes`; the others compute theirs again, to the same bits. Silos that are not resident are
+    opened for each request and let go: no more than one is in memory.
     """
 
     def __init__(
         self,
-        federation: Federation,
+        shelf: Shelf | Federation,
         model: nn.Module,
         task: Task,
         metrics: Metrics,
         kept_bytes: int = KEPT_BYTES,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
+        self.shelf = Shelf.of(shelf) if isinstance(shelf, Federation) else shelf
         self.kept_bytes = kept_bytes
+        self.task, self.metrics = task, metrics
         self.bench = Workbench(
             copy.deepcopy(model), Loss(task.loss), task.classifier, task.covariance, chunk_bytes
         )
-        self.workers = {silo.name: SiloWorker(silo, self.bench, task, metrics) for silo in federation.silos}
+        self.workers: dict[str, SiloWorker] = {}
 
     @property
     def silos(self) -> tuple[str, ...]:
         """The names of the silos, in order."""
-        return tuple(self.workers)
+        return self.shelf.silos
 
     def ask(self, request: Request) -> Iterator[Reply]:
         """Answer for each silo that was asked, in the order asked."""
         kept = 0
         for name in request.silos:
-            worker = self.workers[name]
-            yield worker.answer(request, keep=kept < self.kept_bytes)
+            worker = self._worker(name)
+            yield worker.answer(request, keep=self.shelf.resident and kept < self.kept_bytes)
             kept += worker.computation.kept_bytes
+
+    def _worker(self, name: str) -> SiloWorker:
+        worker = self.workers.get(name)
+        if worker is None:
+            worker = SiloWorker(self.shelf.open(name), self.bench, self.task, self.metrics)
+            if self.shelf.resident:
+                self.workers[name] = worker
+        return worker

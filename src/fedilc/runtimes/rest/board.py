@@ -10,79 +10,18 @@ import hashlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
-from typing import Any, Literal
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
 
-from torch import Tensor
-
-from fedilc.errors import ProtocolError
-from fedilc.federation import Record, Reply, Request
-from fedilc.federation.messages import check_reply
+from fedilc.errors import ProtocolError, SilosLostError
+from fedilc.federation import Record, Reply
 from fedilc.runtimes.rest.manifest import Manifest
-from fedilc.runtimes.rest.wire import HEADER_BYTES, pack_request, task_name, unpack_reply
+from fedilc.runtimes.rest.posted import Posted
+from fedilc.runtimes.rest.states import Progress, Refusal, SiloState
 
 STRIKES = 3
-State = Literal["not joined", "waiting", "working", "answered", "lost", "set aside"]
-
-
-@dataclass
-class SiloState:
-    """What the coordinator knows of a silo."""
-
-    name: str
-    state: State = "not joined"
-    examples: int | None = None
-    last_seen: float | None = None
-    loss: float | None = None
-    bytes_received: int = 0
-    bytes_sent: int = 0
-    strikes: int = 0
-    reason: str | None = None
-
-
-class Posted:
-    """A task that is up, as every silo asked gets it."""
-
-    def __init__(
-        self, request: Request, manifest: Manifest, expected: Mapping[str, Mapping[str, Tensor]]
-    ) -> None:
-        self.request = request
-        self.manifest = manifest
-        self.expected = expected
-        self.name = task_name(request, manifest.hash)
-
-    def body(self, have: int) -> bytes:
-        """The task for a silo that has these weights (by version) or others."""
-        return self._short if have == self.request.version else self._whole
-
-    @cached_property
-    def _whole(self) -> bytes:
-        return pack_request(self.request, self.manifest.hash, True, self.manifest.wire)
-
-    @cached_property
-    def _short(self) -> bytes:
-        return pack_request(self.request, self.manifest.hash, False, self.manifest.wire)
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why an answer was not taken: an HTTP status and one sentence."""
-
-    status: int
-    reason: str
-
-
-@dataclass
-class Progress:
-    """Where the run is."""
-
-    round: int = 0
-    phase: str = "waiting for silos"
-    started: float = field(default_factory=time.time)
-    seconds_a_round: float | None = None
-    outcome: str | None = None
+_OTHER_ANSWER = Refusal(409, "another answer to this task was taken before")
 
 
 class Board:
@@ -95,20 +34,27 @@ class Board:
         self.progress = Progress()
         self.history: list[Record] = []
         self.revision = 0
+        self.told: set[str] = set()
+        self._patient_until: float | None = None
         self._posted: Posted | None = None
         self._answered: dict[str, str] = {}
         self._replies: deque[Reply] = deque()
         self._changed = threading.Condition()
         self._listeners: list[Callable[[], None]] = []
+        self._workers: list[Callable[[], None]] = []
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call `listener`, from whatever thread, whenever something changes."""
         self._listeners.append(listener)
 
-    def _tell(self) -> None:
+    def listen_for_tasks(self, listener: Callable[[], None]) -> None:
+        """Call `listener`, from whatever thread, whenever what silos are told changes."""
+        self._workers.append(listener)
+
+    def _tell(self, workers: bool = False) -> None:
         self.revision += 1
         self._changed.notify_all()
-        for listener in self._listeners:
+        for listener in self._listeners + (self._workers if workers else []):
             listener()
 
     def post(self, posted: Posted) -> None:
@@ -120,7 +66,7 @@ class Board:
             for name in posted.request.silos:
                 if self.silos[name].state in ("answered", "working"):
                     self.silos[name].state = "waiting"
-            self._tell()
+            self._tell(workers=True)
 
     def take(self, seconds: float) -> Reply | None:
         """The next answer, or None where none came in time."""
@@ -144,6 +90,8 @@ class Board:
     def close(self, lost: tuple[str, ...]) -> None:
         """Take the task down; those named did not answer it in time."""
         with self._changed:
+            if self._posted is not None:
+                self._posted.close()
             self._posted = None
             for name in lost:
                 if self.silos[name].state != "set aside":
@@ -154,24 +102,34 @@ class Board:
     def wait_for_silos(self, needed: int, patience: float) -> tuple[str, ...]:
         """Those who are here: all who ever joined and are not lost, at least `needed`.
 
-        Who has not joined yet is waited for, `patience` seconds at most.
+        Who has not joined yet is waited for until `patience` seconds after the first call, once and for all.
         """
+        if self._patient_until is None:
+            self._patient_until = time.monotonic() + patience
+        deadline = self._patient_until
 
         def here() -> tuple[str, ...]:
             absent = ("not joined", "lost", "set aside")
             return tuple(name for name, silo in self.silos.items() if silo.state not in absent)
 
-        def enough() -> bool:
-            joined = all(silo.state != "not joined" for silo in self.silos.values())
-            late = time.monotonic() >= deadline
-            able = sum(silo.state != "set aside" for silo in self.silos.values())
-            return (len(here()) >= needed and (joined or late)) or able < needed
+        def complete() -> bool:
+            awaited = any(silo.state == "not joined" for silo in self.silos.values())
+            return len(here()) >= needed and (not awaited or time.monotonic() >= deadline)
 
-        deadline = time.monotonic() + patience
         with self._changed:
-            while not enough():
+            while not complete():
+                self._require_able(needed)
                 self._changed.wait(min(1.0, max(0.05, deadline - time.monotonic())))
             return here()
+
+    def _require_able(self, needed: int) -> None:
+        aside = [name for name, silo in self.silos.items() if silo.state == "set aside"]
+        if len(self.silos) - len(aside) < needed:
+            raise SilosLostError(
+                f"{', '.join(aside)} sent nonsense and {'was' if len(aside) == 1 else 'were'} set aside, and "
+                f"fewer than min_silos={needed} are left; mend what is wrong there and start again, or lower "
+                "min_silos"
+            )
 
     def record(self, record: Record, seconds: float) -> None:
         """Add a completed round to what can be watched."""
@@ -189,7 +147,7 @@ class Board:
         with self._changed:
             self._posted = None
             self.progress.phase, self.progress.outcome = "ended", outcome
-            self._tell()
+            self._tell(workers=True)
 
     def seen(self, name: str, received: int = 0, sent: int = 0) -> None:
         """A silo was heard of."""
@@ -217,6 +175,7 @@ class Board:
             if silo.state == "set aside":
                 return Refusal(403, f"silo {name!r} was set aside: {silo.reason}")
             if self.progress.outcome is not None:
+                self.told.add(name)
                 return Refusal(410, f"the run is over: {self.progress.outcome}")
             if silo.state == "not joined":
                 return Refusal(409, f"silo {name!r} has not joined; join first")
@@ -231,6 +190,15 @@ class Board:
                 self._tell()
             return posted
 
+    def most_bytes(self, name: str, round_: int, phase: str, task: str) -> int | Refusal:
+        """How large an answer may be, unless it is refused before it is read."""
+        with self._changed:
+            posted = self._posted
+            refusal = self._misplaced(name, round_, phase, task)
+            if refusal is not None or posted is None:
+                return refusal or Refusal(409, "no task is up")
+            return posted.most_bytes
+
     def accept(self, name: str, round_: int, phase: str, task: str, body: bytes) -> Refusal | None:
         """Take a silo's answer to the task that is up; None if taken, now or before."""
         digest = hashlib.sha256(body).hexdigest()
@@ -240,21 +208,20 @@ class Board:
         if refusal is not None or posted is None:
             return refusal
         if known is not None:
-            return None if known == digest else Refusal(409, "another answer to this task was taken before")
+            return None if known == digest else _OTHER_ANSWER
         try:
-            dtype = next(iter(self.manifest.like().values())).dtype
-            reply = unpack_reply(body, name, posted.request.phase, posted.request.round, dtype)
-            check_reply(reply, posted.request, posted.expected)
+            reply = posted.read(body, name)
         except ProtocolError as error:
             return self._strike(name, str(error))
         with self._changed:
             if self._posted is not posted:
                 return Refusal(409, "the task was taken down meanwhile; ask for the next")
-            if name not in self._answered:
-                self._answered[name] = digest
-                self._replies.append(reply)
-                self.silos[name].state = "answered"
-                self._tell()
+            if name in self._answered:
+                return None if self._answered[name] == digest else _OTHER_ANSWER
+            self._answered[name] = digest
+            self._replies.append(reply)
+            self.silos[name].state = "answered"
+            self._tell()
             return None
 
     def _misplaced(self, name: str, round_: int, phase: str, task: str) -> Refusal | None:
@@ -276,15 +243,8 @@ class Board:
             silo.reason = reason
             if silo.strikes >= STRIKES:
                 silo.state = "set aside"
-            self._tell()
+            self._tell(workers=silo.state == "set aside")
             return Refusal(422, f"{reason} ({silo.strikes} of {STRIKES} before the silo is set aside)")
-
-    @cached_property
-    def most_bytes(self) -> int:
-        """How large an answer may be: twice the parameters (gradient and product), C_e, and a header."""
-        largest = max(like.numel() for like in self.manifest.like().values())
-        statistics = 8 * (largest**2 if self.manifest.covariance == "full" else largest) + 8
-        return max(2 * self.manifest.parameter_bytes, statistics) + HEADER_BYTES
 
     def about(self) -> dict[str, Any]:
         """The run's manifest and its hash."""

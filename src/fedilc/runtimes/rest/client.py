@@ -6,96 +6,26 @@ waits and goes on, as long as it is the same run.
 
 from __future__ import annotations
 
-import random
-import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
+from urllib.parse import quote
 
-import httpx
-from torch import nn
+from torch import Tensor, nn
 
+from fedilc.assembly import find_device
 from fedilc.data import Federation, Silo
-from fedilc.errors import ConfigError, FedILCError, ProtocolError
+from fedilc.errors import ConfigError, ProtocolError
 from fedilc.evaluation import measure
-from fedilc.federation import Request
 from fedilc.federation.silo import SiloWorker
 from fedilc.gradients import Loss, Workbench
+from fedilc.runtimes.rest.line import POLL_SECONDS, Answer, CoordinatorError, Line
 from fedilc.runtimes.rest.manifest import Manifest, read_manifest
-from fedilc.runtimes.rest.wire import MEDIA_TYPE, pack_reply, unpack_request
+from fedilc.runtimes.rest.wire import MEDIA_TYPE, Asked, header_room, pack_reply, unpack_request
 
-POLL_SECONDS = 25.0
-LONGEST_PAUSE = 30.0
-
-
-class CoordinatorError(FedILCError):
-    """The coordinator refuses this silo, or is not the one it joined."""
-
-
-@dataclass
-class Line:
-    """A connection that is made again whenever it breaks, with pauses that grow and vary."""
-
-    url: str
-    token: str | None
-    authority: Path | None = None
-    give_up_after: float | None = None
-    tell: Callable[[str], None] = lambda _: None
-    sleep: Callable[[float], None] = time.sleep
-    _client: httpx.Client = field(init=False)
-    _dice: random.Random = field(default_factory=random.Random)
-
-    def __post_init__(self) -> None:
-        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
-        try:
-            trusted = ssl.create_default_context(cafile=str(self.authority)) if self.authority else True
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(
-                f"the authority's certificate {self.authority} cannot be used: {error}"
-            ) from error
-        timeout = httpx.Timeout(20.0, read=POLL_SECONDS + 60.0, write=120.0)
-        try:
-            self._client = httpx.Client(
-                base_url=self.url, headers=headers, verify=trusted, timeout=timeout, trust_env=False
-            )
-            scheme = self._client.base_url.scheme
-        except (httpx.InvalidURL, ValueError) as error:
-            raise ConfigError(f"{self.url!r} is not an address like https://host:8443 ({error})") from error
-        if scheme not in ("http", "https"):
-            raise ConfigError(f"{self.url!r} is not an address; it begins with https://")
-
-    def close(self) -> None:
-        """Hang up."""
-        self._client.close()
-
-    def call(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """A request that is made until it is answered; 5xx and 429 are waited out as well."""
-        since, pause = time.monotonic(), 0.2
-        while True:
-            wait = 0.0
-            try:
-                response = self._client.request(method, path, **options)
-                if response.status_code < 500 and response.status_code != 429:
-                    return response
-                trouble = f"it answers {response.status_code}"
-                wait = float(response.headers.get("retry-after", 0) or 0)
-            except httpx.TransportError as error:
-                trouble = str(error) or type(error).__name__
-                if "CERTIFICATE_VERIFY_FAILED" in trouble:
-                    raise CoordinatorError(
-                        f"the certificate of {self.url} is not to be trusted: {trouble}; name its authority "
-                        "with --ca FILE"
-                    ) from error
-            if self.give_up_after is not None and time.monotonic() - since > self.give_up_after:
-                raise CoordinatorError(
-                    f"{self.url} could not be reached for {self.give_up_after:g} s: {trouble}"
-                )
-            self.tell(f"waiting for the coordinator ({trouble})")
-            self.sleep(max(wait, pause * self._dice.uniform(0.5, 1.5)))
-            pause = min(LONGEST_PAUSE, 2 * pause)
+_BREATH_SECONDS = 1.0
 
 
 @dataclass
@@ -106,6 +36,7 @@ class Participant:
     name: str
     make_silo: Callable[[Manifest], Silo]
     build: Callable[[Manifest], nn.Module] | None = None
+    device: str = "auto"
     tell: Callable[[str], None] = lambda _: None
 
     def take_part(self) -> str:
@@ -115,50 +46,67 @@ class Participant:
             names = ", ".join(manifest.silos)
             raise CoordinatorError(f"the run {manifest.run!r} has no silo {self.name!r}, only {names}")
         worker = self._worker(manifest)
-        have, weights = -1, None
+        have, most = "", _most_bytes(manifest)
         self._join(manifest, worker)
         while True:
-            response = self.line.call(
-                "GET", f"/v1/silos/{self.name}/task", params={"have": have, "wait": POLL_SECONDS}
+            asked_at = time.monotonic()
+            answer = self.line.call(
+                "GET", self._path("task"), most, params={"have": have, "wait": POLL_SECONDS}
             )
-            if response.status_code == 204:
-                continue
-            if response.status_code == 410:
-                return str(response.json().get("detail", "the run is over"))
-            if response.status_code == 409:
+            if answer.status == 204:
+                if time.monotonic() - asked_at < _BREATH_SECONDS:
+                    self.line.sleep(_BREATH_SECONDS)
+            elif answer.status == 410:
+                return answer.reason
+            elif answer.status == 409:
                 self._require_same(manifest)
                 self._join(manifest, worker)
-                continue
-            if response.status_code != 200:
-                self._refused(response)
-            request, task, run = unpack_request(response.content, manifest.like(), weights)
-            if run != manifest.hash:
-                self._require_same(manifest)
-            have, weights = request.version, dict(request.weights)
-            self._answer(worker, manifest, request, task)
+            elif answer.status == 200:
+                asked = self._asked(answer, manifest, have, worker.bench.parameters)
+                have = asked.weights
+                self._answer(worker, manifest, asked)
+            else:
+                self._refused(answer)
 
-    def _answer(self, worker: SiloWorker, manifest: Manifest, request: Request, task: str) -> None:
+    def _path(self, rest: str) -> str:
+        return f"/v1/silos/{quote(self.name, safe='')}/{rest}"
+
+    def _asked(
+        self, answer: Answer, manifest: Manifest, have: str, weights: dict[str, nn.Parameter]
+    ) -> Asked:
+        """The task, if it is one of this run and for this silo."""
+        mine: dict[str, Tensor] = {name: parameter.detach() for name, parameter in weights.items()}
+        asked = unpack_request(answer.body, manifest, have, mine)
+        if asked.run != manifest.hash:
+            self._require_same(manifest)
+            raise CoordinatorError("the coordinator sends tasks of another run than it says")
+        if self.name not in asked.request.silos:
+            raise ProtocolError(f"the coordinator sends silo {self.name!r} a task of others")
+        return asked
+
+    def _answer(self, worker: SiloWorker, manifest: Manifest, asked: Asked) -> None:
+        request = asked.request
         self.tell(f"round {request.round} of {manifest.rounds}: {request.phase}")
-        body = pack_reply(worker.answer(request), manifest.wire)
-        response = self.line.call(
+        answer = self.line.call(
             "PUT",
-            f"/v1/silos/{self.name}/rounds/{request.round}/{request.phase}",
-            params={"task": task},
-            content=body,
+            self._path(f"rounds/{request.round}/{request.phase}"),
+            params={"task": asked.task},
+            content=pack_reply(worker.answer(request), manifest.wire),
             headers={"Content-Type": MEDIA_TYPE},
         )
-        if response.status_code not in (200, 409, 410):
-            self._refused(response)
+        if answer.status not in (200, 409, 410):
+            self._refused(answer)
 
     def _manifest(self) -> Manifest:
-        response = self.line.call("GET", "/v1/manifest")
-        if response.status_code != 200:
-            self._refused(response)
-        try:
-            found = response.json()
-            manifest = read_manifest(found["manifest"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise ProtocolError(f"{self.line.url} is not a FedILC coordinator") from error
+        answer = self.line.call("GET", "/v1/manifest")
+        found = answer.json()
+        if answer.status in (401, 403):
+            self._refused(answer)
+        if answer.status != 200 or not isinstance(found, dict) or not {"manifest", "hash"} <= set(found):
+            what = f"it answers {answer.status}" if answer.status != 200 else "it answers something else"
+            where = f" and points to {answer.place[:200]}" if answer.place else ""
+            raise CoordinatorError(f"{self.line.url} is not a FedILC coordinator: {what}{where}")
+        manifest = read_manifest(found["manifest"])
         if manifest.hash != found["hash"]:
             raise CoordinatorError("the manifest does not match its own hash; do not join this coordinator")
         return manifest
@@ -172,11 +120,11 @@ class Participant:
 
     def _join(self, manifest: Manifest, worker: SiloWorker) -> None:
         body = {"manifest": manifest.hash, "examples": len(worker.silo)}
-        response = self.line.call("POST", f"/v1/silos/{self.name}/join", json=body)
-        if response.status_code == 409:
+        answer = self.line.call("POST", self._path("join"), json=body)
+        if answer.status == 409:
             self._require_same(manifest)
-        if response.status_code != 200:
-            self._refused(response)
+        if answer.status != 200:
+            self._refused(answer)
         self.tell(f"joined {manifest.run}, {manifest.algorithm}, {manifest.rounds} rounds")
 
     def _worker(self, manifest: Manifest) -> SiloWorker:
@@ -189,18 +137,18 @@ class Participant:
                 f"silo {self.name!r} has inputs of shape {inputs} and the run takes "
                 f"{manifest.model.inputs}; give it the columns that the run was agreed on"
             )
-        _require_labels(silo, manifest)
+        Federation(manifest.run, [silo], loss=manifest.loss).check_classes(manifest.model.outputs)
         task, loss = manifest.task(), Loss(manifest.loss)
-        bench = Workbench(model, loss, task.classifier, task.covariance)
+        bench = Workbench(model.to(find_device(self.device)), loss, task.classifier, task.covariance)
         return SiloWorker(silo, bench, task, partial(measure, loss))
 
-    def _refused(self, response: httpx.Response) -> NoReturn:
-        try:
-            detail = str(response.json()["detail"])
-        except (ValueError, KeyError, TypeError):
-            detail = response.text[:200]
-        raise CoordinatorError(f"the coordinator refuses silo {self.name!r}: {detail}")
+    def _refused(self, answer: Answer) -> NoReturn:
+        raise CoordinatorError(f"the coordinator refuses silo {self.name!r}: {answer.reason}")
 
 
-def _require_labels(silo: Silo, manifest: Manifest) -> None:
-    Federation(manifest.run, [silo], loss=manifest.loss).check_classes(manifest.model.outputs)
+def _most_bytes(manifest: Manifest) -> int:
+    """How large a task may be: the weights, mean C, and a header."""
+    tensors = [*manifest.like.values(), manifest.variance_like]
+    return (
+        sum(like.numel() * like.element_size() for like in tensors) + header_room(manifest.like) + (1 << 16)
+    )

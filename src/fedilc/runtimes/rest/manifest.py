@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from functools import cached_property
+from itertools import pairwise
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field, ValidationError
+from pydantic import Field, PositiveInt, ValidationError, model_validator
 from torch import Tensor, nn
 
 from fedilc.algorithms import Algorithm
@@ -20,22 +23,34 @@ from fedilc.assembly import make_task, weights_digest
 from fedilc.config import Options
 from fedilc.errors import ConfigError, ModelError, ProtocolError
 from fedilc.federation import Task
+from fedilc.gradients import variance_like
 from fedilc.models import build_model
 from fedilc.sections import Section, validated
 
 PROTOCOL = 1
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "float16": torch.float16}
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+MOST_NUMBERS = 2**31
 
 Wire = Literal["exact", "float16"]
+Width = Annotated[int, Field(ge=0, le=MOST_NUMBERS)]
 
 
 class ModelSpec(Section):
     """A built-in network by name and sizes; without a name, every silo brings the network itself."""
 
     name: str | None
-    inputs: list[int]
-    outputs: int
-    sizes: dict[str, Any] = Field(default_factory=dict)
+    inputs: list[PositiveInt] = Field(max_length=8)
+    outputs: PositiveInt
+    sizes: dict[str, list[PositiveInt]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _within_reason(self) -> ModelSpec:
+        """No network that takes more memory than the sizes of real ones, before it is built."""
+        for sizes in (list[int](), *self.sizes.values()):
+            widths = [math.prod(self.inputs), *sizes, self.outputs]
+            if sum(narrow * wide for narrow, wide in pairwise(widths)) > MOST_NUMBERS:
+                raise ValueError(f"a network of inputs {self.inputs} and sizes {sizes} is too large")
+        return self
 
     def build(self) -> nn.Module:
         """The network; its weights come with the first task."""
@@ -50,7 +65,7 @@ class ModelSpec(Section):
 class ParameterSpec(Section):
     """A parameter's shape and type."""
 
-    shape: list[int]
+    shape: list[Width] = Field(max_length=8)
     dtype: Literal["float32", "float64"]
 
 
@@ -81,27 +96,37 @@ class Manifest(Section):
     silos: list[str]
     model: ModelSpec
     columns: list[str] | None = Field(None, description="the inputs' columns in the silos' tables, in order")
-    parameters: dict[str, ParameterSpec]
+    parameters: dict[str, ParameterSpec] = Field(min_length=1)
+    variance: list[Width] | None = Field(None, description="the shape of C_e, where there is a penalty")
     weights: str = Field(description="fingerprint of the initial weights")
+    fixed: str = Field(description="fingerprint of what is not trained: buffers and frozen parameters")
     wire: Wire = "exact"
 
-    @property
+    @model_validator(mode="after")
+    def _within_reason(self) -> Manifest:
+        shapes = [*(spec.shape for spec in self.parameters.values()), self.variance or []]
+        if any(math.prod(shape) > MOST_NUMBERS for shape in shapes):
+            raise ValueError("a tensor of this run is larger than any silo can hold")
+        return self
+
+    @cached_property
     def hash(self) -> str:
         """What identifies the run: SHA-256 of the manifest in canonical JSON."""
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
-    @property
-    def parameter_bytes(self) -> int:
-        """How many bytes the parameters take."""
-        return sum(like.numel() * like.element_size() for like in self.like().values())
-
+    @cached_property
     def like(self) -> dict[str, Tensor]:
         """Tensors without storage, of the parameters' shapes and types."""
         return {
             name: torch.empty(spec.shape, dtype=DTYPES[spec.dtype], device="meta")
             for name, spec in self.parameters.items()
         }
+
+    @cached_property
+    def variance_like(self) -> Tensor:
+        """A tensor without storage like C_e, whose type is that of the first parameter."""
+        return torch.empty(self.variance or [0], dtype=next(iter(self.like.values())).dtype, device="meta")
 
     def task(self) -> Task:
         """The settings of a silo's computation, each choice looked up by name."""
@@ -122,6 +147,11 @@ class Manifest(Section):
                     f"parameter {name!r} is {dtype} of shape {list(ours[name].shape)} here and {spec.dtype} "
                     f"of shape {spec.shape} in the run; use the network that this run was started with"
                 )
+        if _fixed_digest(model) != self.fixed:
+            raise ModelError(
+                "the network's buffers or frozen parameters are not those of the run, and do not travel; "
+                "give every silo and the coordinator the same values"
+            )
 
 
 def make_manifest(
@@ -148,6 +178,9 @@ def make_manifest(
         if p.requires_grad
     }
     own = {key: value for key, value in options.model_dump().items() if key in Manifest.model_fields}
+    variance = None
+    if task.algorithm.two_phase and task.classifier is not None:
+        variance = list(variance_like(model, task.classifier, task.covariance).shape)
     return validated(
         Manifest,
         own
@@ -160,15 +193,40 @@ def make_manifest(
             "silos": list(silos),
             "model": spec,
             "parameters": parameters,
+            "variance": variance,
             "weights": weights_digest(model),
+            "fixed": _fixed_digest(model),
             "wire": wire,
             "columns": columns,
         },
     )
 
 
+def _fixed_digest(model: nn.Module) -> str:
+    """A fingerprint of what the server does not send."""
+    frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
+    return tensors_digest(frozen | dict(model.named_buffers()))
+
+
+def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
+    """A fingerprint of named tensors.
+
+    >>> tensors_digest({"a": torch.zeros(2)}) == tensors_digest({"a": torch.zeros(2)})
+    True
+    >>> tensors_digest({"a": torch.zeros(2)}) == tensors_digest({"b": torch.zeros(2)})
+    False
+    """
+    digest = hashlib.sha256()
+    for name, tensor in tensors.items():
+        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:32]
+
+
 def read_manifest(values: Mapping[str, Any]) -> Manifest:
     """A manifest as it came over the wire."""
+    if not isinstance(values, Mapping):
+        raise ProtocolError("the coordinator's manifest is not an object")
     if values.get("protocol") != PROTOCOL:
         raise ProtocolError(
             f"the coordinator speaks protocol {values.get('protocol')!r} and this is protocol {PROTOCOL}; "

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-
-import torch
-from torch import Tensor
+from collections.abc import Iterator
 
 from fedilc.federation import Reply, Request
-from fedilc.runtimes.rest.board import Board, Posted
+from fedilc.runtimes.rest.board import Board
+from fedilc.runtimes.rest.posted import Posted
 
 _TICK_SECONDS = 0.5
 
@@ -25,7 +23,7 @@ class RestRuntime:
         self.board = board
         self.min_silos = min_silos
         self.round_timeout = round_timeout
-        self._like: Mapping[str, Tensor] = board.manifest.like()
+        self._last: Posted | None = None
 
     @property
     def silos(self) -> tuple[str, ...]:
@@ -38,7 +36,7 @@ class RestRuntime:
 
     def ask(self, request: Request) -> Iterator[Reply]:
         """Put the request up; yield answers as they come."""
-        self.board.post(Posted(request, self.board.manifest, self._expected(request)))
+        self.board.post(self._posted(request))
         waiting = set(request.silos)
         deadline = time.monotonic() + self.round_timeout
         try:
@@ -54,20 +52,9 @@ class RestRuntime:
         finally:
             self.board.close(tuple(sorted(waiting)))
 
-    def _expected(self, request: Request) -> dict[str, dict[str, Tensor]]:
-        if request.phase == "evaluate":
-            return {}
-        if request.phase == "statistics":
-            return {"variance": {"C": self._variance_like()}}
-        expected = {"gradient": dict(self._like)}
-        apart = request.variance is not None and self.board.manifest.choices.inter != "mean"
-        return expected | {"penalty": dict(self._like)} if apart else expected
-
-    def _variance_like(self) -> Tensor:
-        """C_e has one number for each parameter of the classifier, or for each pair of them."""
-        manifest = self.board.manifest
-        name = f"{manifest.classifier}." if manifest.classifier else ""
-        own = [self._like[key] for key in (f"{name}weight", f"{name}bias") if key in self._like]
-        size = sum(like.numel() for like in own)
-        shape = (size, size) if manifest.covariance == "full" else (size,)
-        return torch.empty(shape, dtype=own[0].dtype, device="meta")
+    def _posted(self, request: Request) -> Posted:
+        """The request as a task; weights of one version are named once."""
+        last = self._last
+        known = last.weights if last is not None and last.request.version == request.version else None
+        self._last = Posted(request, self.board.manifest, known)
+        return self._last

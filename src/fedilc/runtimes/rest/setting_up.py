@@ -2,61 +2,112 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedilc.assembly import Outline
 from fedilc.config import Experiment, read_experiment
-from fedilc.data import Silo
-from fedilc.data.files import read_table, same_columns, silo_of
+from fedilc.data import Federation, Silo
+from fedilc.data.files import _matching, read_table, same_columns, silo_of
 from fedilc.errors import ConfigError, DataError
 from fedilc.runtimes.rest.manifest import Manifest, ModelSpec
-from fedilc.sources import Remote
+from fedilc.runtimes.rest.own_code import call_own, find_function
+from fedilc.seeds import seed_for
+from fedilc.sources import Files, Remote
 
 
-def outline_of(settings: Experiment, folder: Path) -> tuple[Outline, ModelSpec, nn.Module]:
-    """What a coordinator knows: names, shapes, its own test set; and the network with its first weights.
+@dataclass(frozen=True)
+class Plan:
+    """What a coordinator begins with: no example of a silo, but its own test set and the first weights."""
+
+    outline: Outline
+    spec: ModelSpec
+    model: nn.Module
+    columns: list[str] | None = None
+
+
+def plan_of(settings: Experiment, folder: Path, builder: str | None = None) -> Plan:
+    """The plan of an experiment, with its network or with that of a function of one's own.
 
     An experiment whose data can be built here gives its outline only; its silos still bring their own.
     """
     data = settings.data
+    columns: list[str] | None = None
     if isinstance(data, Remote):
-        test: dict[str, Any] = {}
-        if data.test is not None:
-            table = read_table(folder / data.test, data.label)
-            if data.columns is not None:
-                table = same_columns("the test set", table, "data.columns", data.columns)
-            test = {"x_test": torch.from_numpy(table.x), "y_test": torch.as_tensor(table.y)}
-        inputs, outputs = tuple(data.inputs), data.classes if data.loss == "multiclass" else 1
-        facts: dict[str, dict[str, Any]] = {silo: {} for silo in data.silos}
-        sample = torch.zeros(2, *inputs)
-        outline = Outline(settings.name, tuple(data.silos), sample, data.loss, facts, **test)
+        outline, inputs, columns = (
+            _remote_outline(settings.name, data, folder),
+            tuple(data.inputs),
+            data.columns,
+        )
+        outputs = data.classes if data.loss == "multiclass" else 1
     else:
-        federation = data.build(settings.seed, folder)
-        outline = Outline.of(federation)
-        inputs, outputs = federation.inputs, federation.outputs
-    model = settings.model.of_shape(inputs, outputs, settings.seed)
-    sizes = settings.model.sizes
-    return (
-        outline,
-        ModelSpec(name=settings.model.name, inputs=list(inputs), outputs=outputs, sizes=sizes),
-        model,
+        shelf = data.shelf(settings.seed, folder)
+        outline, inputs, outputs = Outline.of(shelf), shelf.inputs, shelf.outputs
+    if isinstance(data, Files):
+        columns = _columns(data, folder)
+    if builder is not None:
+        model = _seeded(find_function(builder, "--model"), builder, settings.seed)
+        name, sizes = None, {}
+    else:
+        model = settings.model.of_shape(inputs, outputs, settings.seed)
+        name, sizes = settings.model.name, settings.model.sizes
+    return Plan(
+        outline, ModelSpec(name=name, inputs=list(inputs), outputs=outputs, sizes=sizes), model, columns
     )
 
 
-def silo_from_file(name: str, path: Path, label: str, validation_share: float) -> Callable[[Manifest], Silo]:
+def _remote_outline(name: str, data: Remote, folder: Path) -> Outline:
+    sample = torch.zeros(2, *data.inputs)
+    test: tuple[Tensor, Tensor] | tuple[None, None] = (None, None)
+    if data.test is not None:
+        table = read_table(folder / data.test, data.label)
+        if data.columns is not None and table.columns:
+            table = same_columns("the test set", table, "data.columns", data.columns)
+        test = torch.from_numpy(table.x), torch.as_tensor(table.y)
+        checked = Federation(name, [Silo(data.silos[0], sample, [0, 0])], *test, loss=data.loss)
+        checked.check_classes(data.classes)
+    return Outline(name, tuple(data.silos), sample, data.loss, {silo: {} for silo in data.silos}, *test)
+
+
+def _columns(data: Files, folder: Path) -> list[str] | None:
+    """The inputs' columns in the order of the first file, which is that of all; None where it names none."""
+    paths = _matching(data.silos, folder) if isinstance(data.silos, str) else data.silos
+    columns = read_table(folder / next(iter(paths.values())), data.label).columns
+    return list(columns) or None
+
+
+def _seeded(function: Callable[..., Any], builder: str, seed: int) -> nn.Module:
+    """The network of a function of one's own; its random choices are the same whenever the seed is."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed_for(seed, "model"))
+        made = call_own(function, builder)
+    if not isinstance(made, nn.Module):
+        raise ConfigError(f"{builder} gave {type(made).__name__}, not a torch.nn.Module")
+    return made
+
+
+def network_from(builder: str) -> Callable[[Manifest], nn.Module]:
+    """A network of the silo's own: `module:function`, called without arguments."""
+    function = find_function(builder, "--model")
+    return lambda manifest: _seeded(function, builder, manifest.seed)
+
+
+def silo_from_file(
+    name: str, path: Path, label: str, validation_share: float, tell: Callable[[str], None]
+) -> Callable[[Manifest], Silo]:
     """A silo of one's own table, its columns put into the order of the manifest."""
 
     def make(manifest: Manifest) -> Silo:
         table = read_table(path, label)
         if manifest.columns is not None and table.columns:
             table = same_columns(str(path), table, "the run", manifest.columns)
+        elif table.columns:
+            tell(f"the run names no columns, so that those of {path} are taken in their own order")
         return silo_of(name, table, validation_share, manifest.seed)
 
     return make
@@ -67,7 +118,7 @@ def silo_from_provider(name: str, provider: str) -> Callable[[Manifest], Silo]:
     function = find_function(provider, "--provider")
 
     def make(_: Manifest) -> Silo:
-        silo = function(name)
+        silo = call_own(function, provider, name)
         if not isinstance(silo, Silo):
             raise DataError(f"{provider} gave {type(silo).__name__}, not a fedilc.Silo")
         silo.name = name
@@ -81,42 +132,10 @@ def silo_from_experiment(name: str, experiment: str) -> Callable[[Manifest], Sil
     settings, folder = read_experiment(experiment)
 
     def make(manifest: Manifest) -> Silo:
-        federation = settings.data.build(manifest.seed, folder)
-        for silo in federation.silos:
-            if silo.name == name:
-                return silo
-        names = ", ".join(silo.name for silo in federation.silos)
-        raise DataError(f"experiment {experiment!r} has no silo {name!r}; it has {names}")
+        shelf = settings.data.shelf(manifest.seed, folder)
+        if name not in shelf.sizes:
+            some = ", ".join(list(shelf.sizes)[:20])
+            raise DataError(f"experiment {experiment!r} has no silo {name!r}; it has {some}")
+        return shelf.open(name)
 
     return make
-
-
-def network_from(builder: str) -> Callable[[Manifest], nn.Module]:
-    """A network of the silo's own: `module:function`, called without arguments."""
-    function = find_function(builder, "--model")
-
-    def build(_: Manifest) -> nn.Module:
-        model = function()
-        if not isinstance(model, nn.Module):
-            raise ConfigError(f"{builder} gave {type(model).__name__}, not a torch.nn.Module")
-        return model
-
-    return build
-
-
-def find_function(name: str, option: str) -> Callable[..., Any]:
-    """A function of the user's own, from the working folder or an installed package."""
-    module, colon, function = name.partition(":")
-    if not colon or not module or not function:
-        raise ConfigError(f"{option} {name!r} is not of the form module:function")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        found = getattr(importlib.import_module(module), function)
-    except ImportError as error:
-        raise ConfigError(f"{option} {name!r}: {error}") from error
-    except AttributeError as error:
-        raise ConfigError(f"{option} {name!r}: module {module!r} has no {function!r}") from error
-    if not callable(found):
-        raise ConfigError(f"{option} {name!r} is not a function")
-    return found  # type: ignore[no-any-return]

@@ -9,8 +9,8 @@ from typing import Any
 
 from fedilc.errors import ConfigError
 from fedilc.federation import Record, RunFolder
+from fedilc.runtimes.rest.address import Address, listening
 from fedilc.runtimes.rest.app import make_app
-from fedilc.runtimes.rest.coordinator import Address, listening
 from fedilc.runtimes.rest.tokens import Tokens
 
 
@@ -50,9 +50,7 @@ class FolderView:
             "seconds_a_round": None,
             "outcome": "complete" if done >= rounds else f"{done} of {rounds} rounds are done",
             "seconds_left": None,
-            "silos": [
-                _silo(name, last["silos"].get(name, {})) for name in self.settings["silos"]
-            ],
+            "silos": [_silo(name, last["silos"].get(name, {})) for name in self.settings["silos"]],
         }
 
 

@@ -1,4 +1,7 @@
-"""Requests and replies as bytes: safetensors with a JSON object in its header, never pickle."""
+"""Requests and replies as bytes: safetensors with a JSON object in its header, never pickle.
+
+Whoever reads says what must be there: a header that declares anything else is refused, and no tensor made.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -16,12 +21,18 @@ from torch import Tensor
 from fedilc.errors import ProtocolError
 from fedilc.federation import Reply, Request
 from fedilc.federation.messages import Phase
-from fedilc.runtimes.rest.manifest import Wire
+from fedilc.runtimes.rest.manifest import Manifest, Wire, tensors_digest
+from fedilc.sections import Section
 
 MEDIA_TYPE = "application/vnd.safetensors"
 HEADER_BYTES = 1 << 20
+_ENTRY_BYTES = 200
 _LARGEST_HALF = 2.0**15
+_LARGEST_SCALE = 1e300
 _LARGE = ("weights/", "gradient/", "penalty/")
+_WORDS = {torch.float16: "F16", torch.float32: "F32", torch.float64: "F64"}
+
+Name = Annotated[str, Field(max_length=64)]
 
 
 def pack(tensors: Mapping[str, Tensor], about: Mapping[str, Any], wire: Wire = "exact") -> bytes:
@@ -29,64 +40,140 @@ def pack(tensors: Mapping[str, Tensor], about: Mapping[str, Any], wire: Wire = "
 
     Statistics are a few hundred numbers, and differences of them count: they travel as they are.
 
-    >>> found, about = unpack(pack({"w": torch.tensor([1.0, -2.0])}, {"round": 3}))
+    >>> body = pack({"w": torch.tensor([1.0, -2.0])}, {"round": 3})
+    >>> found, about = unpack(body, {"w": torch.empty(2, device="meta")})
     >>> found["w"].tolist(), about["round"]
     ([1.0, -2.0], 3)
     """
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     scales = {}
-    if wire == "float16":
-        for name in [name for name in plain if name.startswith(_LARGE)]:
+    for name in plain:
+        if _halved(name, wire):
             largest = float(plain[name].abs().max()) if plain[name].numel() else 0.0
-            scales[name] = largest / _LARGEST_HALF or 1.0
+            scales[name] = largest / _LARGEST_HALF if largest and math.isfinite(largest) else 1.0
             plain[name] = (plain[name].double() / scales[name]).half()
     return save(plain, {"fedilc": json.dumps({**about, "scales": scales}, allow_nan=False)})
 
 
-def unpack(body: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `pack` was given, with halves still to be scaled by `widen`; damaged bytes are refused."""
+def unpack(
+    body: bytes, expected: Mapping[str, Tensor], wire: Wire = "exact"
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `pack` was given, if it is finite tensors like those `expected` and nothing else."""
+    entries, about = read_header(body, header_room(expected))
+    for name in entries:
+        if name not in expected:
+            raise ProtocolError(f"it holds the tensor {_short(name)}, which was not asked for")
+    for name, like in expected.items():
+        word = "F16" if _halved(name, wire) else _WORDS[like.dtype]
+        if name not in entries:
+            raise ProtocolError(f"it lacks the tensor {name!r}")
+        entry = entries[name] if isinstance(entries[name], dict) else {}
+        if entry.get("dtype") != word or entry.get("shape") != list(like.shape):
+            raise ProtocolError(
+                f"the tensor {name!r} is {_short(entry.get('dtype'))} of shape {_short(entry.get('shape'))}; "
+                f"{word!r} of shape {list(like.shape)} was expected"
+            )
+    try:
+        found = load(body)
+        return {
+            name: _checked(name, found[name], like, about, wire) for name, like in expected.items()
+        }, about
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, AssertionError) as error:
+        raise ProtocolError(f"the tensors cannot be read: {_short(error)}") from error
+
+
+def read_header(body: bytes, most: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the header says of each tensor, and the JSON object; one larger than `most` is refused."""
     try:
         size = int.from_bytes(body[:8], "little")
-        header = json.loads(body[8 : 8 + size])
-        about = json.loads(header["__metadata__"]["fedilc"])
+        if size > min(most, len(body) - 8):
+            raise ValueError("its header has another size than it says")
+        entries = json.loads(body[8 : 8 + size])
+        about = json.loads(entries.pop("__metadata__")["fedilc"])
         if not isinstance(about, dict) or not isinstance(about.get("scales"), dict):
             raise ValueError("it has no header of ours")
-        return load(body), about
-    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, RecursionError) as error:
-        raise ProtocolError(f"the body is not a message of this protocol: {str(error)[:200]}") from error
+        return entries, about
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ProtocolError(f"the body is not a message of this protocol: {_short(error)}") from error
 
 
-def widen(tensors: Mapping[str, Tensor], about: Mapping[str, Any], dtype: torch.dtype) -> dict[str, Tensor]:
-    """Undo the scaling of a float16 wire."""
-    wide = {}
-    for name, tensor in tensors.items():
+def header_room(expected: Mapping[str, Tensor]) -> int:
+    """How large a header may be that describes these tensors."""
+    return HEADER_BYTES + sum(6 * len(name) + _ENTRY_BYTES for name in expected)
+
+
+def _halved(name: str, wire: Wire) -> bool:
+    return wire == "float16" and name.startswith(_LARGE)
+
+
+def _checked(name: str, tensor: Tensor, like: Tensor, about: Mapping[str, Any], wire: Wire) -> Tensor:
+    """The tensor in its own type again, finite and of the right shape."""
+    if _halved(name, wire):
         scale = about["scales"].get(name)
-        if scale is None:
-            wide[name] = tensor
-            continue
-        if not isinstance(scale, float | int) or not math.isfinite(scale) or tensor.dtype != torch.float16:
-            raise ProtocolError(f"{name!r} has the scale {scale!r}, which does not suit {tensor.dtype}")
-        wide[name] = (tensor.double() * scale).to(dtype)
-    return wide
+        if not is_number(scale, 0.0, _LARGEST_SCALE) or tensor.dtype != torch.float16:
+            raise ProtocolError(f"the tensor {name!r} has the scale {_short(scale)}, which is not one")
+        tensor = (tensor.double() * scale).to(like.dtype)
+    if tensor.shape != like.shape or tensor.dtype != like.dtype:
+        raise ProtocolError(f"the tensor {name!r} is declared twice")
+    if not bool(torch.isfinite(tensor).all()):
+        raise ProtocolError(f"the tensor {name!r} holds a NaN or an infinity")
+    return tensor
 
 
-def task_name(request: Request, run: str) -> str:
+def is_number(value: object, least: float, most: float) -> bool:
+    """Whether this is a number, no NaN, in a range; integers of any size are compared exactly.
+
+    >>> is_number(0.5, 0, 1), is_number(True, 0, 1), is_number(10**400, 0, 1), is_number(float("nan"), 0, 1)
+    (True, False, False, False)
+    """
+    return isinstance(value, float | int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _short(value: object) -> str:
+    text = str(value) if isinstance(value, Exception) else repr(value)
+    return text if len(text) <= 120 else text[:117] + "..."
+
+
+def task_name(request: Request, run: str, weights: str) -> str:
     """What identifies a task: all that its answer depends on. A restarted coordinator asks for the same."""
-    facts = [run, request.phase, request.round, request.version, list(request.silos), request.penalty]
+    facts = [run, request.phase, request.round, weights, list(request.silos), request.penalty]
     digest = hashlib.sha256(json.dumps(facts).encode())
     if request.variance is not None:
-        digest.update(request.variance.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(tensors_digest({"variance": request.variance}).encode())
     return digest.hexdigest()[:32]
 
 
-def pack_request(request: Request, run: str, with_weights: bool, wire: Wire) -> bytes:
-    """A task for a silo, with the weights if it does not have them yet."""
+class _Task(Section):
+    """What a task says beside its tensors."""
+
+    run: Name
+    task: Name
+    weights: Name
+    phase: Phase
+    round: Annotated[int, Field(ge=1)]
+    silos: list[str]
+    penalty: Annotated[float, Field(ge=0, le=1e30)] | None
+    scales: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A task as a silo reads it: the request, and the names of the task, its run and its weights."""
+
+    request: Request
+    task: str
+    run: str
+    weights: str
+
+
+def pack_request(request: Request, run: str, weights: str, with_weights: bool, wire: Wire) -> bytes:
+    """A task for a silo, with the weights if it does not have those of that name yet."""
     about = {
         "run": run,
-        "task": task_name(request, run),
+        "task": task_name(request, run, weights),
+        "weights": weights,
         "phase": request.phase,
         "round": request.round,
-        "version": request.version,
         "silos": list(request.silos),
         "penalty": request.penalty,
     }
@@ -96,60 +183,31 @@ def pack_request(request: Request, run: str, with_weights: bool, wire: Wire) -> 
     return pack(tensors, about, wire)
 
 
-def unpack_request(
-    body: bytes, like: Mapping[str, Tensor], weights: Mapping[str, Tensor] | None
-) -> tuple[Request, str, str]:
-    """A task as it came, its name and its run; `weights` are those the silo already has."""
-    tensors, about = unpack(body)
-    dtype = next(iter(like.values())).dtype
-    wide = widen(tensors, about, dtype)
-    sent = {name.removeprefix("weights/"): t for name, t in wide.items() if name.startswith("weights/")}
-    found = sent or weights
-    if found is None or set(found) != set(like):
-        raise ProtocolError("the coordinator sent a task without the weights it needs")
-    for name, tensor in found.items():
-        if tensor.shape != like[name].shape or tensor.dtype != like[name].dtype:
-            raise ProtocolError(f"the coordinator sent weights {name!r} of another shape or type")
+def unpack_request(body: bytes, manifest: Manifest, have: str, weights: Mapping[str, Tensor]) -> Asked:
+    """A task as it came; `weights` are those the silo already has, under the name `have`."""
+    like = {f"weights/{name}": tensor for name, tensor in manifest.like.items()}
+    entries, found = read_header(body, header_room(like))
     try:
-        request = Request(
-            about["phase"],
-            int(about["round"]),
-            int(about["version"]),
-            tuple(str(silo) for silo in about["silos"]),
-            found,
-            wide.get("variance"),
-            None if about["penalty"] is None else float(about["penalty"]),
-        )
-        return request, str(about["task"]), str(about["run"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"the coordinator's task cannot be read: {error}") from error
+        about = _Task.model_validate(found)
+    except ValidationError as error:
+        raise ProtocolError(f"the coordinator's task cannot be read: {error.errors()[0]['msg']}") from error
+    expected = {} if about.weights == have and not any(name in like for name in entries) else dict(like)
+    if about.penalty is not None and manifest.variance is not None:
+        expected["variance"] = manifest.variance_like
+    tensors, _ = unpack(body, expected, manifest.wire)
+    if not 1 <= about.round <= manifest.rounds or not set(about.silos) <= set(manifest.silos):
+        raise ProtocolError("the coordinator asks for a round or for silos that the run does not have")
+    variance = tensors.pop("variance", None)
+    sent = {name.removeprefix("weights/"): tensor for name, tensor in tensors.items()}
+    version = int(hashlib.sha256(about.weights.encode()).hexdigest()[:15], 16)
+    silos = tuple(about.silos)
+    request = Request(about.phase, about.round, version, silos, sent or weights, variance, about.penalty)
+    return Asked(request, about.task, about.run, about.weights)
 
 
 def pack_reply(reply: Reply, wire: Wire) -> bytes:
-    """A silo's answer."""
+    """A silo's answer; what is not a finite number is sent as none."""
     tensors = {f"{kind}/{name}": t for kind, named in reply.tensors.items() for name, t in named.items()}
-    numbers = {key: value if _finite(value) else None for key, value in reply.numbers.items()}
+    most = torch.finfo(torch.float64).max
+    numbers = {key: value if is_number(value, -most, most) else None for key, value in reply.numbers.items()}
     return pack(tensors, {"numbers": numbers}, wire)
-
-
-def unpack_reply(body: bytes, silo: str, phase: Phase, round_: int, dtype: torch.dtype) -> Reply:
-    """A silo's answer as it came; every number in it is finite."""
-    tensors, about = unpack(body)
-    numbers = about.get("numbers")
-    if not isinstance(numbers, dict) or not all(_finite(value) for value in numbers.values()):
-        raise ProtocolError("its numbers are not finite numbers by name")
-    reply = Reply(silo, phase, round_, numbers=numbers)
-    for name, tensor in widen(tensors, about, dtype).items():
-        kind, slash, rest = name.partition("/")
-        if not slash:
-            raise ProtocolError(f"it holds a tensor called {name!r}")
-        if not bool(torch.isfinite(tensor).all()):
-            raise ProtocolError(f"{kind} {rest!r} holds a NaN or an infinity")
-        reply.tensors.setdefault(kind, {})[rest] = tensor
-    return reply
-
-
-def _finite(value: object) -> bool:
-    if value is None:
-        return True
-    return isinstance(value, float | int) and not isinstance(value, bool) and math.isfinite(value)

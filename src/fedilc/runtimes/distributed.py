@@ -1,0 +1,207 @@
+"""Silos on many ranks of `torch.distributed`: each accumulates its own, and sums meet in an all-reduce.
+
+Every rank runs the same server. In each phase it asks its own silos and adds up their answers with the same
+aggregator; one all-reduce then gives every rank the sums of all, from which all take the same step. No rank
+sees another's examples, nor the gradient of another rank's silo. Only tensors travel, never objects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from heapq import heappop, heappush
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fedilc.aggregation import Aggregator, Sums
+from fedilc.errors import ConfigError, FedILCError
+from fedilc.federation.messages import Numbers, Reply, Request
+from fedilc.runtimes.local import LocalRuntime
+
+PATIENCE = timedelta(minutes=30)
+_NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class RankLostError(FedILCError):
+    """Another rank is gone, so that no all-reduce can be completed."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The ranks of a run; alone, if it was not started as one of several."""
+
+    rank: int = 0
+    size: int = 1
+
+    @classmethod
+    def current(cls) -> Group:
+        """The group this process has joined, if any."""
+        joined = dist.is_available() and dist.is_initialized()
+        return cls(dist.get_rank(), dist.get_world_size()) if joined else cls()
+
+    @property
+    def first(self) -> bool:
+        """Whether this rank writes and reports."""
+        return self.rank == 0
+
+    def share(self, sizes: Mapping[str, int]) -> tuple[str, ...]:
+        """This rank's silos: the largest first, each to the rank that has the least, in their own order."""
+        load: list[tuple[int, int]] = [(0, rank) for rank in range(self.size)]
+        mine = set()
+        for name in sorted(sizes, key=lambda name: -sizes[name]):
+            examples, rank = heappop(load)
+            heappush(load, (examples + sizes[name], rank))
+            if rank == self.rank:
+                mine.add(name)
+        return tuple(name for name in sizes if name in mine)
+
+    def add(self, tensor: Tensor) -> None:
+        """The sum over ranks, in place."""
+        if self.size > 1:
+            with _named_loss():
+                dist.all_reduce(tensor)
+
+    def send_from_first(self, tensor: Tensor) -> None:
+        """Give every rank the first one's tensor, in place."""
+        if self.size > 1:
+            with _named_loss():
+                dist.broadcast(tensor, 0)
+
+    def gather(self, values: Mapping[str, object]) -> list[dict[str, object]]:
+        """Every rank's small JSON object, as bytes in tensors."""
+        if self.size == 1:
+            return [dict(values)]
+        own = torch.frombuffer(bytearray(json.dumps(values).encode()), dtype=torch.uint8)
+        lengths = torch.zeros(self.size, dtype=torch.int64)
+        lengths[self.rank] = len(own)
+        self.add(lengths)
+        padded = [torch.zeros(int(lengths.max()), dtype=torch.uint8) for _ in range(self.size)]
+        mine = torch.zeros_like(padded[0])
+        mine[: len(own)] = own
+        with _named_loss():
+            dist.all_gather(padded, mine)
+        pieces = zip(padded, lengths.tolist(), strict=True)
+        return [json.loads(part[:length].numpy().tobytes()) for part, length in pieces]
+
+
+@contextlib.contextmanager
+def _named_loss() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise RankLostError(
+            f"another rank is gone or out of reach ({reason}); start the run again, or let torchrun do so "
+            "with --max-restarts: it goes on from the last completed round"
+        ) from error
+
+
+def started_as_group() -> bool:
+    """Whether torchrun or SLURM started this process as one of several."""
+    environment = os.environ
+    return int(environment.get("WORLD_SIZE", environment.get("SLURM_NTASKS", "1"))) > 1
+
+
+@contextlib.contextmanager
+def joined_group() -> Iterator[Group]:
+    """Meet the other ranks; alone, do nothing."""
+    if not started_as_group():
+        yield Group()
+        return
+    environment = dict(os.environ)
+    _fill_from_slurm(environment)
+    try:
+        os.environ.update({key: environment[key] for key in _NEEDED})
+    except KeyError as error:
+        raise ConfigError(
+            f"this is one of several processes, but {error.args[0]} is not set; start them with torchrun"
+        ) from error
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+    dist.init_process_group(backend, timeout=PATIENCE)
+    try:
+        yield Group.current()
+    finally:
+        dist.destroy_process_group()
+
+
+def _fill_from_slurm(environment: dict[str, str]) -> None:
+    """What torchrun would have set, from SLURM's own variables."""
+    if "SLURM_PROCID" not in environment or "RANK" in environment:
+        return
+    environment["RANK"] = environment["SLURM_PROCID"]
+    environment["WORLD_SIZE"] = environment["SLURM_NTASKS"]
+    environment.setdefault("MASTER_ADDR", first_host(environment.get("SLURM_STEP_NODELIST", "localhost")))
+    environment.setdefault("MASTER_PORT", str(20_000 + int(environment.get("SLURM_JOB_ID", "0")) % 20_000))
+
+
+def first_host(nodes: str) -> str:
+    """The first host of a SLURM list.
+
+    >>> first_host("node[07-09,12],other3"), first_host("gpu1,gpu2")
+    ('node07', 'gpu1')
+    """
+    match = re.match(r"([^\[,]+)(?:\[(\d+))?", nodes)
+    return "localhost" if match is None else match[1] + (match[2] or "")
+
+
+class DistributedRuntime(LocalRuntime):
+    """The silos of this rank; sums and numbers meet those of the other ranks."""
+
+    def __init__(self, group: Group, local: LocalRuntime) -> None:
+        own = group.share(local.shelf.sizes)
+        if not own:
+            raise ConfigError(
+                f"there are {group.size} ranks and {len(local.shelf.sizes)} silos; start no more ranks than "
+                "silos"
+            )
+        super().__init__(
+            local.shelf.only(own), local.bench.model, local.task, local.metrics, local.kept_bytes
+        )
+        self.group = group
+        self.own = frozenset(own)
+
+    def mine(self, silos: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of the silos that are this rank's."""
+        return tuple(silo for silo in silos if silo in self.own)
+
+    def ask(self, request: Request) -> Iterator[Reply]:
+        """Answer for this rank's silos; E, and all else, is as in the request to all."""
+        for name in self.mine(request.silos):
+            yield self._worker(name).answer(request, keep=self.shelf.resident)
+
+    def combine(self, sums: Sequence[tuple[Aggregator, Sums]], answers: Numbers | None) -> Numbers:
+        """One all-reduce of all sums at once, and the numbers of all silos where there are any."""
+        everyone: Numbers = {}
+        if self.group.size == 1:
+            return answers or everyone
+        self._add_up(sums)
+        if answers is None:
+            return everyone
+        for part in self.group.gather(answers):
+            everyone |= part  # type: ignore[arg-type]
+        return everyone
+
+    def _add_up(self, sums: Sequence[tuple[Aggregator, Sums]]) -> None:
+        places: list[Tensor] = []
+        for aggregator, state in sums:
+            aggregator.settle(state)
+            for name in state.like:
+                places += aggregator.part(state, name).values()
+        if not places:
+            return
+        counts = torch.tensor([state.count for _, state in sums], dtype=torch.float64)
+        together = torch.cat([counts, *(place.detach().double().flatten().cpu() for place in places)])
+        self.group.add(together)
+        for (_, state), count in zip(sums, together[: len(sums)].tolist(), strict=True):
+            state.count = int(count)
+        start = len(sums)
+        for place in places:
+            place.copy_(together[start : start + place.numel()].view(place.shape))
+            start += place.numel()

@@ -1,0 +1,115 @@
+"""Where a coordinator listens: how the address is protected, and the thread that answers there."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+
+from fedilc.errors import ConfigError
+from fedilc.runtimes.rest.tokens import Tokens
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the coordinator listens, and how its connections are protected."""
+
+    host: str = "127.0.0.1"
+    port: int = 8443
+    certificate: Path | None = None
+    key: Path | None = None
+    insecure: bool = False
+    allow_insecure: bool = False
+
+    def require_safe(self, tokens: Tokens | None) -> None:
+        """Raise where tokens or gradients would travel in the open without being told to."""
+        if (self.certificate is None) != (self.key is None):
+            raise ConfigError("--cert and --key belong together; give both")
+        for path in (self.certificate, self.key):
+            if path is not None and not path.exists():
+                raise ConfigError(f"{path} does not exist; give the certificate and key as PEM files")
+        local = is_loopback(self.host)
+        if self.certificate is None and not (self.insecure or self.allow_insecure):
+            raise ConfigError(
+                "give --cert and --key for TLS, or --insecure to go without on this machine's own address"
+            )
+        if self.certificate is None and not local and not self.allow_insecure:
+            raise ConfigError(
+                f"--insecure is for loopback addresses, and {self.host} is not one: give --cert and --key, "
+                "or --allow-insecure if something else protects the connection"
+            )
+        if tokens is None and not (local and self.insecure):
+            raise ConfigError(
+                "give --tokens FILE (make it with `fedilc token NAME`); only --insecure on a loopback "
+                "address goes without"
+            )
+
+    def bind(self) -> socket.socket:
+        """A socket that listens, or one sentence about why it cannot."""
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        try:
+            return socket.create_server((self.host, self.port), family=family, backlog=512)
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigError(f"cannot listen on {self.host} port {self.port}: {reason}") from error
+
+    def url(self, port: int) -> str:
+        """How silos and browsers call it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.certificate else 'http'}://{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine itself."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@contextlib.contextmanager
+def listening(app: FastAPI, address: Address, sock: socket.socket | None = None) -> Iterator[int]:
+    """Serve `app` in a thread while the context lasts, on a socket of the address; yields the port."""
+    with sock or address.bind() as bound:
+        server = uvicorn.Server(_config(app, address))
+        thread = threading.Thread(target=server.run, args=([bound],), name="fedilc-http", daemon=True)
+        thread.start()
+        try:
+            while not server.started:
+                if not thread.is_alive():
+                    raise ConfigError(f"{address.host} port {address.port} cannot be served")
+                time.sleep(0.01)
+            yield bound.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join(10)
+
+
+def _config(app: FastAPI, address: Address) -> uvicorn.Config:
+    try:
+        config = uvicorn.Config(
+            app,
+            ws="none",
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=2,
+            lifespan="off",
+            ssl_certfile=address.certificate,
+            ssl_keyfile=address.key,
+        )
+        config.load()
+    except (ssl.SSLError, OSError) as error:
+        raise ConfigError(f"the certificate or key cannot be used: {error}") from error
+    return config

@@ -1,0 +1,75 @@
+// The completed rounds: a column for each number that is drawn, and the whole last record.
+
+const KEYS = [
+  "train_loss",
+  "validation_loss",
+  "test_loss",
+  "validation_accuracy",
+  "test_accuracy",
+  "penalty",
+];
+const WARM_UP_ROUNDS = 5;
+
+export class History {
+  constructor() {
+    this.replace([]);
+  }
+
+  /** Forget everything and begin with these records. */
+  replace(records) {
+    this.rounds = [];
+    this.columns = Object.fromEntries(KEYS.map((key) => [key, []]));
+    this.last = null;
+    for (const record of records) this.add(record);
+  }
+
+  /** Add a round; one that is known already changes nothing. */
+  add(record) {
+    if (this.rounds.length && record.round <= this.rounds.at(-1)) return;
+    this.rounds.push(record.round);
+    for (const key of KEYS) this.columns[key].push(record[key] ?? null);
+    this.last = record;
+  }
+
+  get length() {
+    return this.rounds.length;
+  }
+
+  /** Whether any round has this number. */
+  has(key) {
+    return this.columns[key].some((value) => value !== null);
+  }
+
+  /** The place of a round, or of the nearest one that is known. */
+  place(round) {
+    let low = 0;
+    let high = this.length - 1;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.rounds[middle] < round) low = middle + 1;
+      else high = middle;
+    }
+    return low > 0 && round - this.rounds[low - 1] < this.rounds[low] - round ? low - 1 : low;
+  }
+
+  /** The place of the earliest lowest value after some rounds, or at all where none is later; -1 if none. */
+  lowest(key, after = 0) {
+    const values = this.columns[key];
+    let [any, late] = [-1, -1];
+    for (let i = 0; i < values.length; i += 1) {
+      if (values[i] === null) continue;
+      if (any < 0 || values[i] < values[any]) any = i;
+      if (this.rounds[i] > after && (late < 0 || values[i] < values[late])) late = i;
+    }
+    return late < 0 ? any : late;
+  }
+
+  /** The places of the rounds that each criterion chooses; -1 where it cannot. */
+  chosen() {
+    return {
+      oracle: this.lowest("test_loss", WARM_UP_ROUNDS),
+      validation: this.lowest("validation_loss"),
+      last: this.length - 1,
+    };
+  }
+}

@@ -1,0 +1,91 @@
+// The curves as tables: the rounds that are chosen, and every round in numbers.
+
+import { sign } from "./chart.js";
+import { NONE, count, make, number, percent } from "./words.js";
+
+const PAGE = 100;
+const COLUMNS = [
+  ["train_loss", "Train loss", number],
+  ["validation_loss", "Validation loss", number],
+  ["test_loss", "OOD loss", number],
+  ["validation_accuracy", "Validation accuracy", percent],
+  ["test_accuracy", "OOD accuracy", percent],
+  ["penalty", "Fishr penalty", number],
+];
+
+function row(name, cells) {
+  const made = make("tr");
+  const head = make("th");
+  head.scope = "row";
+  head.append(...name);
+  made.append(head, ...cells.map((text) => make("td", "figure", text)));
+  return made;
+}
+
+function glyph(criterion) {
+  const picture = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  const attributes = { width: 14, height: 14, "aria-hidden": "true" };
+  for (const [key, value] of Object.entries(attributes)) picture.setAttribute(key, value);
+  if (criterion !== "last") picture.append(sign(criterion, 7, 7));
+  return picture;
+}
+
+/** The rounds that oracle and validation choose, and the last. */
+export function showChosen(table, history) {
+  table.hidden = !history.length;
+  const text = (key, place, format) => format(history.columns[key][place] ?? undefined);
+  const rows = Object.entries(history.chosen()).filter(([, place]) => place >= 0);
+  table.tBodies[0].replaceChildren(
+    ...rows.map(([criterion, place]) =>
+      row(
+        [glyph(criterion), criterion],
+        [
+          count(history.rounds[place]),
+          text("test_loss", place, number),
+          text("test_accuracy", place, percent),
+          text("validation_loss", place, number),
+        ],
+      ),
+    ),
+  );
+}
+
+/** All rounds in numbers, the latest first, as many as were asked for. */
+export class Numbers {
+  constructor(details) {
+    this.details = details;
+    this.table = details.querySelector("table");
+    this.more = details.querySelector("button");
+    this.shown = PAGE;
+    details.addEventListener("toggle", () => this.show(this.history));
+    this.more.addEventListener("click", () => {
+      this.shown += PAGE;
+      this.show(this.history);
+    });
+  }
+
+  /** Show a history, if anybody looks. */
+  show(history) {
+    this.history = history;
+    this.details.hidden = !history?.length;
+    if (!history || !this.details.open) return;
+    const columns = COLUMNS.filter(([key]) => history.has(key));
+    const head = make("tr");
+    for (const name of ["Round", ...columns.map(([, title]) => title)]) {
+      const made = make("th", "", name);
+      made.scope = "col";
+      head.append(made);
+    }
+    this.table.tHead.replaceChildren(head);
+    const rows = [];
+    for (let i = history.length - 1; i >= Math.max(0, history.length - this.shown); i -= 1) {
+      const cells = columns.map(([key, , format]) => {
+        const value = history.columns[key][i];
+        return value === null ? NONE : format(value);
+      });
+      rows.push(row([count(history.rounds[i])], cells));
+    }
+    this.table.tBodies[0].replaceChildren(...rows);
+    this.more.hidden = history.length <= this.shown;
+  }
+}

@@ -1,0 +1,360 @@
+"""The page as people meet it, in a real browser: live, finished, long, crowded, hostile, on a phone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import Browser, browser
+from typer.testing import CliRunner
+
+from fedilc.cli import app
+from fedilc.evaluation import select
+from fedilc.runtimes.rest.address import Address, listening
+from fedilc.runtimes.rest.app import make_app
+from fedilc.runtimes.rest.tokens import Tokens, add_token
+
+SILOS = ("flip-0.15", "flip-0.30", "flip-0.45", "flip-0.60", "flip-0.75")
+HOSTILE = "<img src=x onerror=alert(1)>"
+PHONE = {"width": 360, "height": 740}
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@contextmanager
+def process(log: Path, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+    """The command in a process of its own, ended with the context."""
+    words = [sys.executable, "-m", "fedilc", *map(str, arguments)]
+    with log.open("ab") as out:
+        started = subprocess.Popen(words, stdout=out, stderr=out, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        try:
+            yield started
+        finally:
+            started.kill()
+            started.wait()
+
+
+def address_in(log: Path, running: subprocess.Popen[bytes]) -> str:
+    """The address that a command says it listens on."""
+    deadline = time.monotonic() + 120
+    while not (found := re.search(r"http://[\d.:]+", log.read_text())):
+        assert running.poll() is None, log.read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found[0]
+
+
+@dataclass
+class Staged:
+    """A run whose state a test sets."""
+
+    status: dict[str, Any]
+    history: list[dict[str, Any]] = field(default_factory=list)
+    manifest: dict[str, Any] = field(default_factory=dict)
+    revision: int = 0
+    listeners: list[Callable[[], None]] = field(default_factory=list)
+
+    def about(self) -> dict[str, Any]:
+        return {"manifest": self.manifest, "hash": "0" * 64}
+
+    def snapshot(self) -> dict[str, Any]:
+        return self.status
+
+    def over(self) -> bool:
+        return self.status["outcome"] is not None
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        self.listeners.append(listener)
+
+    def add(self, *records: dict[str, Any], **status: object) -> None:
+        """Complete rounds and change the status, as a board does."""
+        self.history.extend(records)
+        self.status = self.status | {"completed": len(self.history), "round": len(self.history)} | status
+        self.revision += 1
+        for listener in self.listeners:
+            listener()
+
+
+def staged(silos: list[dict[str, Any]], records: list[dict[str, Any]], **status: object) -> Staged:
+    done = len(records)
+    usual = {
+        "run": "staged",
+        "algorithm": "fishr-inter-geo",
+        "rounds": 9000,
+        "completed": done,
+        "round": done,
+    }
+    usual |= {"phase": "gradients", "started": 1.0, "seconds_a_round": None, "outcome": None}
+    return Staged(usual | {"seconds_left": None, "silos": silos} | status, records)
+
+
+def silo(name: str, **numbers: object) -> dict[str, Any]:
+    usual: dict[str, Any] = {"name": name, "state": "waiting", "examples": 200, "last_seen": time.time()}
+    usual |= {"loss": 0.5, "bytes_received": 1_234_567, "bytes_sent": 0, "strikes": 0, "reason": None}
+    return usual | numbers
+
+
+def record(number: int, **more: object) -> dict[str, Any]:
+    loss = 1 / number
+    return {"round": number, "train_loss": loss, "validation_loss": 1 + loss, "test_loss": 2 + loss, **more}
+
+
+@contextmanager
+def shown(tab: Browser, run: Staged, tokens: Tokens | None = None) -> Iterator[str]:
+    """The address of a staged run; the tab leaves before the server goes, which waits for viewers."""
+    with listening(make_app(run, tokens), Address(port=0, insecure=True)) as port:
+        yield f"http://127.0.0.1:{port}/"
+        tab.leave()
+
+
+def open_run(tab: Browser, url: str, **window: Any) -> None:
+    tab.open(url, **window)
+    tab.until(lambda: tab.shows("#silos tbody tr"), "the run is not shown")
+
+
+class Live:
+    """A coordinator with tokens and five silos, each a process, that go on until the tests end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.log, self.tokens = folder, folder / "serve.log", folder / "tokens.json"
+        self.viewer = add_token(self.tokens, "me", "viewers")
+        for name in SILOS:
+            (folder / name).write_text(add_token(self.tokens, name))
+
+    def serve(self, port: object = 0) -> Any:
+        """The coordinator's process; on the same port it goes on with the same run."""
+        self.log.write_text("")
+        chosen = ("--rounds", 100_000, "--set", "model.hidden=[8]", "--out", self.folder / "run")
+        where = ("--port", port, "--insecure", "--tokens", self.tokens)
+        return process(self.log, "serve", "color-digits", *chosen, *where)
+
+    def join(self, url: str, name: str) -> Any:
+        """A silo's process."""
+        who = ("--silo", name, "--token-file", self.folder / name, "--experiment", "color-digits")
+        return process(self.folder / f"{name}.log", "join", url, *who)
+
+
+def round_of(tab: Browser) -> int:
+    return int(tab.text("#round").replace(",", ""))
+
+
+def test_a_live_run_asks_for_a_token_moves_and_is_found_again_after_its_coordinator_was_killed(
+    tab: Browser, tmp_path: Path
+) -> None:
+    live = Live(tmp_path)
+    with ExitStack() as silos:
+        with live.serve() as coordinator:
+            url = address_in(live.log, coordinator)
+            for name in SILOS:
+                silos.enter_context(live.join(url, name))
+            _enter_with_token(tab, url, live)
+            tab.until(lambda: round_of(tab) > 5, "the run does not move")
+            before = round_of(tab)
+            tab.until(lambda: round_of(tab) > before and tab.shows("#loss .curve.test"), "it stopped")
+            _everything_live_is_there(tab, url)
+        tab.until(lambda: tab.shows("#trouble"), "the page does not notice that the coordinator is gone")
+        assert "does not answer" in tab.text("#trouble p")
+        assert tab.text("#connection") == "reconnecting"
+        tab.console()
+        with live.serve(url.rsplit(":")[-1]) as again:
+            address_in(live.log, again)
+            tab.until(lambda: tab.text("#connection") == "live", "the page did not come back by itself")
+            assert round_of(tab) >= before - 1
+            assert not tab.shows("#trouble")
+
+
+def _enter_with_token(tab: Browser, url: str, live: Live) -> None:
+    tab.open(url)
+    tab.until(lambda: tab.shows("#door"), "nobody asks for a token")
+    tab.type("#token", "wrong", "\n")
+    tab.until(lambda: "not a viewer token" in tab.text("#token-answer"), "a wrong token is not refused")
+    assert not tab.shows("#run")
+    tab.run("document.querySelector('#token').value = ''")
+    tab.console()
+    tab.type("#token", live.viewer, "\n")
+    tab.until(lambda: tab.shows("#run"), "a good token is not taken")
+    assert not tab.shows("#door")
+    assert tab.run("return [localStorage.length, document.cookie, location.href]") == [0, "", f"{url}/"]
+
+
+def _everything_live_is_there(tab: Browser, url: str) -> None:
+    assert tab.text("#name") == "color-digits"
+    assert tab.text("#algorithm") == "fishr-inter-geo"
+    assert tab.text("#connection") == "live"
+    assert tab.text("#left").startswith("about ")
+    assert tab.all("#silos tbody th") == list(SILOS)
+    assert tab.text("#silos .summary") == "5 silos, all here"
+    assert set(tab.all("#silos tbody td:nth-child(4)")) == {"200"}
+    assert all(re.fullmatch(r"[\d.]+ [kM]B", size) for size in tab.all("#silos tbody td:nth-child(6)"))
+    assert tab.shows("#penalty .curve")
+    assert tab.shows("#layers .fill")
+    assert tab.console() == []
+    assert {address.split("/page/")[0].split("/v1/")[0].rstrip("/") for address in tab.requests()} == {url}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The address of a finished run, and its history."""
+    folder = tmp_path_factory.mktemp("finished")
+    words = ["run", "--rounds", "12", "--out", str(folder / "run"), "--set", "model.hidden=[8]"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    history = [json.loads(line) for line in (folder / "run" / "history.jsonl").read_text().splitlines()]
+    with process(folder / "log", "serve", "--view", folder / "run", "--insecure", "--port", 0) as viewer:
+        yield address_in(folder / "log", viewer), history
+
+
+def test_a_finished_run_can_be_browsed_to_its_last_number(
+    tab: Browser, finished: tuple[str, list[dict[str, Any]]]
+) -> None:
+    url, history = finished
+    open_run(tab, url)
+    assert tab.text("#outcome") == "The run has ended: complete."
+    assert round_of(tab) == 12
+    chosen = [select(history, criterion) for criterion in ("oracle", "validation", "last")]
+    assert tab.all("#chosen tbody td:nth-child(2)") == [str(one["round"]) for one in chosen]
+    assert tab.all("#chosen tbody td:nth-child(3)") == [f"{one['test_loss']:.3f}" for one in chosen]
+    assert tab.all("#loss .name") == [
+        f"{name}: round {one['round']}" for name, one in zip(("oracle", "validation"), chosen, strict=False)
+    ]
+    tab.click("#numbers summary")
+    tab.until(lambda: tab.shows("#numbers td"), "no numbers")
+    assert tab.all("#numbers tbody th") == [str(one["round"]) for one in reversed(history)]
+    assert tab.all("#numbers td:nth-child(4)") == [f"{one['test_loss']:.3f}" for one in reversed(history)]
+    assert tab.all("#layers .value") == [f"{v:.2f}" for v in history[-1]["sign_agreement"].values()]
+    assert not tab.shows("#silos .contact")
+    assert tab.console() == []
+
+
+def test_the_curves_are_read_by_keyboard_and_by_pointer(
+    tab: Browser, finished: tuple[str, list[dict[str, Any]]]
+) -> None:
+    url, history = finished
+    open_run(tab, url)
+    for keys, place in (("\ue011", 0), ("\ue014", 1), ("\ue010", 11), ("\ue012", 10)):
+        tab.type("#reader", keys)
+        losses = [f"{history[place][key]:.3f}" for key in ("train_loss", "validation_loss", "test_loss")]
+        assert tab.text("#loss .at") == f"round {place + 1}"
+        assert tab.all("#loss .legend .value") == losses
+        spoken = tab.run("return document.querySelector('#reader').getAttribute('aria-valuetext')")
+        assert spoken == "round {}: train {}, validation {}, OOD {}".format(place + 1, *losses)
+    tab.run("document.activeElement.blur()")
+    tab.run(
+        "const chart = document.querySelector('#accuracy svg'), box = chart.getBoundingClientRect();"
+        "chart.dispatchEvent(new PointerEvent('pointermove', {clientX: box.left + 40}))"
+    )
+    assert tab.text("#loss .at") == "round 1"
+    assert "Loss over 12 rounds" in tab.run("return document.querySelector('#loss svg[role=img]').ariaLabel")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_every_text_has_enough_contrast(
+    tab: Browser, finished: tuple[str, list[dict[str, Any]]], dark: bool
+) -> None:
+    open_run(tab, finished[0], dark=dark)
+    background = tab.run("return getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", background))) < 200) == dark
+    contrasts = tab.contrasts()
+    assert {"Loss", "oracle", "OOD loss", "0.20"} & contrasts.keys()
+    assert {text: ratio for text, ratio in contrasts.items() if ratio < 4.5} == {}
+
+
+def test_names_from_elsewhere_are_text_and_never_html(tab: Browser) -> None:
+    trouble = {"state": "set aside", "strikes": 3, "reason": HOSTILE}
+    run = staged([silo(HOSTILE, **trouble)], [record(1, sign_agreement={HOSTILE: 0.5})], run=HOSTILE)
+    run.manifest = {HOSTILE: HOSTILE}
+    run.add(record(2, sign_agreement={HOSTILE: 0.5}), algorithm=HOSTILE, phase=HOSTILE, outcome=HOSTILE)
+    with shown(tab, run) as url:
+        open_run(tab, url)
+        places = ("#name", "#algorithm", "#phase", "#silos tbody th", ".reason", ".layer", ".settings dd")
+        for place in places:
+            assert HOSTILE in tab.all(place)
+        assert tab.run("return document.images.length") == 0
+        assert tab.console() == []
+
+
+def test_two_hundred_silos_with_long_names_fit_a_phone_and_trouble_is_found_among_them(tab: Browser) -> None:
+    silos = [silo(f"{'St-Mary-of-the-very-long-name' * 3}-{i}") for i in range(200)]
+    silos[7] |= {"state": "lost", "reason": "did not answer in time", "last_seen": time.time() - 600}
+    silos[8] |= {"state": "waiting", "strikes": 2, "reason": f"sent {'nonsense' * 40}"}
+    with shown(tab, staged(silos, [record(i) for i in range(1, 4)])) as url:
+        open_run(tab, url, **PHONE)
+        assert tab.overflow() <= 0
+        assert tab.text("#silos .summary") == "200 silos: 199 here, 1 lost"
+        tab.click("#silos .choice input")
+        rows = "#silos tbody tr:not([hidden])"
+        assert tab.all(f"{rows} td:nth-child(3)") == ["10 min ago", "just now"]
+        assert tab.all(f"{rows} .reason") == [silos[7]["reason"], silos[8]["reason"]]
+        open_run(tab, url)
+        assert tab.overflow() <= 0
+
+
+def test_five_thousand_rounds_are_drawn_with_no_more_points_than_pixels_can_show_and_go_on(
+    tab: Browser,
+) -> None:
+    run = staged([silo("one")], [record(i, penalty=i * 1e-9) for i in range(1, 5001)])
+    with shown(tab, run) as url:
+        open_run(tab, url, **PHONE)
+        tab.until(lambda: tab.text("#loss .at") == "round 5,000", "not all rounds are there")
+        curves = "return [...document.querySelectorAll('path.curve')].map((e) => "
+        lengths = tab.run(f"{curves} e.getTotalLength())")
+        points = tab.run(f"{curves} e.getAttribute('d').split('L').length)")
+        assert min(lengths) > 200
+        assert max(points) <= 4 * PHONE["width"]
+        tab.click("#numbers summary")
+        tab.until(lambda: len(tab.all("#numbers tbody tr")) == 100, "the numbers are not a page long")
+        run.add(record(5001))
+        tab.until(lambda: tab.text("#loss .at") == "round 5,001", "a new round does not come")
+        assert tab.all("#numbers tbody th")[0] == "5,001"
+        assert tab.overflow() <= 0
+
+
+def test_a_run_of_which_nothing_is_known_yet_says_so_and_tells_rounds_but_not_every_one_aloud(
+    tab: Browser,
+) -> None:
+    unknown = {"state": "not joined", "examples": None, "last_seen": None, "loss": None}
+    run = staged([silo("one", **unknown)], [], phase="waiting for silos", rounds=4)
+    with shown(tab, run) as url:
+        open_run(tab, url, **PHONE)
+        assert tab.text("#phase") == "waiting for silos"
+        assert tab.text("#silos .summary") == "1 silo: 0 here, 1 not joined"
+        assert tab.text("#loss .empty") == "No round is complete yet."
+        assert not any(map(tab.shows, ("#reader", "#penalty", "#accuracy", "#layers", "#chosen")))
+        for number in range(1, 5):
+            run.add({"round": number, "train_loss": None if number == 2 else 0.5, "validation_loss": None})
+            tab.until(lambda n=number: round_of(tab) == n, "a round does not come")
+        assert tab.text("#news") == "Round 1 of 4"
+        assert not re.search("null|NaN|undefined|Infinity", tab.run("return document.body.innerText"))
+        run.add(outcome="complete", phase="ended")
+        tab.until(lambda: tab.text("#news") == "The run has ended: complete", "the end is not told")
+        assert tab.overflow() <= 0
+        assert tab.console() == []
+
+
+def test_who_guesses_tokens_is_told_to_wait(tab: Browser, tmp_path: Path) -> None:
+    add_token(tmp_path / "tokens.json", "me", "viewers")
+    with shown(tab, staged([silo("one")], []), Tokens.read(tmp_path / "tokens.json")) as url:
+        tab.open(url, **PHONE)
+        tab.until(lambda: tab.shows("#door"), "nobody asks for a token")
+        assert tab.overflow() <= 0
+
+        def waits() -> bool:
+            if tab.run("return !document.querySelector('#door button').disabled"):
+                tab.type("#token", "guess", "\n")
+            return "Wait " in tab.text("#token-answer")
+
+        tab.until(waits, "one may guess for ever")
+        assert "Too many wrong tokens" in tab.text("#token-answer")
