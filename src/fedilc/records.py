@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import median
+from typing import Any
 
 from fedilc.evaluation import fairness
 from fedilc.federation import Record
 
+NAMED_SILOS = 100
 _METRICS = ("loss", "accuracy", "auroc", "auprc")
 _DOMAIN_METRICS = ("accuracy", "loss", "examples")
 
@@ -14,7 +17,10 @@ Numbers = Mapping[str, float | None]
 
 
 def flatten(record: Record) -> Record:
-    """Means on top; below them each silo's numbers, by sub-domain where it has any, and the fairness."""
+    """Means on top; below them each silo's numbers, by sub-domain where it has any, and the fairness.
+
+    Of more than `NAMED_SILOS` silos only a summary stays, so that a history does not grow with them.
+    """
     validation: dict[str, Numbers] = record.pop("validation", {})
     test = record.pop("test", {})
     silos = record.pop("silos")
@@ -38,8 +44,29 @@ def flatten(record: Record) -> Record:
             by_domain |= {f"{silo} {name}": found["accuracy"] or 0.0 for name, found in domains.items()}
     if by_domain:
         flat["domain_fairness"] = fairness(by_domain)
-    flat["silos"] = silos
+    if len(silos) > NAMED_SILOS:
+        flat["silos_summary"] = summarise(silos)
+    else:
+        flat["silos"] = silos
     return flat
+
+
+def summarise(silos: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """How many silos there are, and the least, median and greatest of each of their numbers.
+
+    >>> summarise({"a": {"train_loss": 0.5}, "b": {"train_loss": 0.25}, "c": {"train_loss": None}})
+    {'count': 3, 'train_loss': {'least': 0.25, 'median': 0.375, 'greatest': 0.5}}
+    """
+    columns: dict[str, list[float]] = {}
+    for numbers in silos.values():
+        for key, value in numbers.items():
+            if isinstance(value, int | float):
+                columns.setdefault(key, []).append(value)
+    spread = {
+        key: {"least": min(values), "median": median(values), "greatest": max(values)}
+        for key, values in columns.items()
+    }
+    return {"count": len(silos), **spread}
 
 
 def _domains(numbers: Numbers) -> dict[str, dict[str, float | None]]:

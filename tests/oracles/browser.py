@@ -1,4 +1,4 @@
-"""A real browser without a window, and what tests ask of the page in it."""
+"""A real browser without a window, and runs to look at in it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 CONTRASTS = """
 const channel = (v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
@@ -49,9 +50,11 @@ class Browser:
 
     def __init__(self, driver: Any) -> None:
         self.driver = driver
+        self.width = 0
 
     def open(self, url: str, width: int = 1280, height: int = 900, dark: bool = False) -> None:
         """Show a page as if for the first time."""
+        self.width = width
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.leave()
         self.driver.get_log("browser")
@@ -118,8 +121,8 @@ class Browser:
         ]
 
     def overflow(self) -> int:
-        """By how many pixels the page is wider than the window."""
-        return int(self.run("const e = document.documentElement; return e.scrollWidth - innerWidth"))
+        """By how many pixels the page is wider than the screen, however far a phone would zoom out."""
+        return int(self.run("return document.documentElement.scrollWidth")) - self.width
 
     def contrasts(self) -> dict[str, float]:
         """The contrast of each text that is shown with what is behind it."""
@@ -143,3 +146,61 @@ def browser(folder: Path) -> Iterator[Browser]:
         yield Browser(driver)
     finally:
         driver.quit()
+
+
+@dataclass
+class Staged:
+    """A run whose state a test sets."""
+
+    status: dict[str, Any]
+    history: list[dict[str, Any]] = field(default_factory=list)
+    manifest: dict[str, Any] = field(default_factory=dict)
+    revision: int = 0
+    listeners: list[Callable[[], None]] = field(default_factory=list)
+
+    def about(self) -> dict[str, Any]:
+        return {"manifest": self.manifest, "hash": "0" * 64}
+
+    def snapshot(self) -> dict[str, Any]:
+        return self.status
+
+    def over(self) -> bool:
+        return self.status["outcome"] is not None
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        self.listeners.append(listener)
+
+    def add(self, *records: dict[str, Any], **status: object) -> None:
+        """Complete rounds and change the status, as a board does."""
+        self.history.extend(records)
+        self.status = self.status | {"completed": len(self.history), "round": len(self.history)} | status
+        self.revision += 1
+        for listener in self.listeners:
+            listener()
+
+
+def staged(silos: list[dict[str, Any]], records: list[dict[str, Any]], **status: object) -> Staged:
+    """A run with these silos and records, and whatever else of its status matters."""
+    done = len(records)
+    usual = {
+        "run": "staged",
+        "algorithm": "fishr-inter-geo",
+        "rounds": 9000,
+        "completed": done,
+        "round": done,
+    }
+    usual |= {"phase": "gradients", "started": 1.0, "seconds_a_round": None, "outcome": None}
+    return Staged(usual | {"seconds_left": None, "silos": silos} | status, records)
+
+
+def silo(name: str, **numbers: object) -> dict[str, Any]:
+    """A silo that is here and well, except for what is said."""
+    usual: dict[str, Any] = {"name": name, "state": "waiting", "examples": 200, "last_seen": time.time()}
+    usual |= {"loss": 0.5, "bytes_received": 1_234_567, "bytes_sent": 0, "strikes": 0, "reason": None}
+    return usual | numbers
+
+
+def record(number: int, **more: object) -> dict[str, Any]:
+    """A completed round."""
+    loss = 1 / number
+    return {"round": number, "train_loss": loss, "validation_loss": 1 + loss, "test_loss": 2 + loss, **more}

@@ -47,4 +47,4 @@ def many_silos(seed: int, silos: int = 10_000, examples: int = 20, validation: i
     x_test, y_test = colour(images[:TEST], digits[:TEST], 0.9, random, 0.15)
     sizes = dict.fromkeys(names, examples)
     sample = open_(names[0]).x[:2]
-    return Shelf("many-silos", sizes, open_, sample, 1, "binary", False, x_test, y_test)
+    return Shelf("many-silos", sizes, open_, sample, 1, "binary", x_test, y_test)

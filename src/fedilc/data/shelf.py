@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from fedilc.data.silo import Federation, LossName, Silo
-
-
-def _unchecked(_: int) -> None:
-    """Silos that are opened later are checked by whoever opens them."""
+from fedilc.errors import DataError
 
 
 @dataclass(frozen=True)
 class Shelf:
-    """A federation whose silos are opened by name.
+    """A federation whose silos are taken by name.
 
     Args:
         name: how the federation is called.
         sizes: how many training examples each silo has, in order.
-        open: gives a silo by name; where `resident`, it is in memory and costs nothing.
+        make: gives a silo that is not in memory, by name; it checks what it gives.
         sample: two inputs.
         outputs: how many logits a model for the labels has.
         loss: "binary" or "multiclass".
-        resident: whether silos stay in memory between requests.
         x_test: inputs of the out-of-distribution test set, if there is one.
         y_test: its labels.
-        check_classes: raises where a label does not suit a number of logits.
+        held: the silos in memory, where they stay there between requests; None if they do not.
 
     >>> silos = [Silo("a", [[0.0], [1.0]], [0, 1]), Silo("b", [[2.0]], [1])]
     >>> shelf = Shelf.of(Federation("demo", silos))
@@ -38,30 +34,27 @@ class Shelf:
 
     name: str
     sizes: Mapping[str, int]
-    open: Callable[[str], Silo]
+    make: Callable[[str], Silo]
     sample: Tensor
     outputs: int
     loss: LossName
-    resident: bool = False
     x_test: Tensor | None = None
     y_test: Tensor | None = None
-    check_classes: Callable[[int], None] = _unchecked
+    held: dict[str, Silo] | None = None
 
     @classmethod
     def of(cls, federation: Federation) -> Shelf:
         """A federation that is in memory."""
-        silos = {silo.name: silo for silo in federation.silos}
         return cls(
             federation.name,
-            {name: len(silo) for name, silo in silos.items()},
-            silos.__getitem__,
-            federation.silos[0].x[:2],
+            {silo.name: len(silo) for silo in federation.silos},
+            _elsewhere,
+            federation.silos[0].x[:2].clone(),  # a view would keep the whole silo in memory
             federation.outputs,
             federation.loss,
-            True,
             federation.x_test,
             federation.y_test,
-            federation.check_classes,
+            {silo.name: silo for silo in federation.silos},
         )
 
     @property
@@ -74,9 +67,28 @@ class Shelf:
         """The shape of one input."""
         return tuple(self.sample.shape[1:])
 
-    def only(self, names: Iterable[str]) -> Shelf:
-        """The same shelf with these silos alone; the others' examples are let go."""
-        chosen = {name: self.open(name) for name in names} if self.resident else None
-        if chosen is None:
-            return self
-        return replace(self, open=chosen.__getitem__, check_classes=_unchecked)
+    @property
+    def resident(self) -> bool:
+        """Whether silos stay in memory between requests."""
+        return self.held is not None
+
+    def open(self, name: str) -> Silo:
+        """A silo; costs nothing where it is in memory."""
+        silo = self.held.get(name) if self.held is not None else None
+        return self.make(name) if silo is None else silo
+
+    def let_go(self, kept: Iterable[str]) -> None:
+        """Forget the examples of all silos in memory but those to be kept; names and sizes stay."""
+        if self.held is not None:
+            for name in self.held.keys() - set(kept):
+                del self.held[name]
+
+    def check_classes(self, classes: int) -> None:
+        """Raise where a label of a silo in memory, or of the test set, is not one of 0..classes-1."""
+        if self.held:
+            silos = self.held.values()
+            Federation(self.name, silos, self.x_test, self.y_test, self.loss).check_classes(classes)
+
+
+def _elsewhere(name: str) -> Silo:
+    raise DataError(f"silo {name!r} is not held here; another rank of the run has it, or there is none such")

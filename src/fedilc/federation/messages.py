@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -30,6 +31,11 @@ class Request:
     weights: Mapping[str, Tensor]
     variance: Tensor | None = None
     penalty: float | None = None
+
+    @cached_property
+    def asked(self) -> frozenset[str]:
+        """The silos as a set, since there may be thousands."""
+        return frozenset(self.silos)
 
 
 @dataclass
@@ -92,7 +98,7 @@ class CollectiveRuntime(Runtime, Protocol):
 def check_reply(reply: Reply, request: Request, expected: Mapping[str, Mapping[str, Tensor]]) -> None:
     """Raise where a reply is not an answer to `request` with tensors like those `expected`."""
     who = f"silo {reply.silo!r}"
-    if reply.silo not in request.silos:
+    if reply.silo not in request.asked:
         raise ProtocolError(f"{who} answered without being asked")
     if (reply.phase, reply.round) != (request.phase, request.round):
         raise ProtocolError(

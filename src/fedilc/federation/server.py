@@ -189,7 +189,7 @@ class Server:
     def _evaluate(self, number: int, silos: tuple[str, ...]) -> Record:
         request = self._request("evaluate", number, silos)
         validation: Numbers = {}
-        for reply in in_order(self._checked(request, {}), silos):
+        for reply in in_order(self._checked(request, {}), self._asked(silos)):
             if reply.numbers:
                 validation[reply.silo] = reply.numbers
         record: Record = {"validation": self._combine([], validation, silos)}
@@ -215,15 +215,17 @@ class Server:
     def _ask(self, request: Request, expected: dict[str, dict[str, Tensor]] | None) -> Iterator[Reply]:
         """Checked replies in silo order; raises at the end if someone did not answer."""
         answered: set[str] = set()
-        for reply in in_order(self._checked(request, expected), request.silos):
+        asked = self._asked(request.silos)
+        for reply in in_order(self._checked(request, expected), asked):
             answered.add(reply.silo)
             yield reply
-        asked = (
-            self.runtime.mine(request.silos) if isinstance(self.runtime, CollectiveRuntime) else request.silos
-        )
         missing = [silo for silo in asked if silo not in answered]
         if missing:
             raise _LostError(missing)
+
+    def _asked(self, silos: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of the silos whose replies come to this process."""
+        return self.runtime.mine(silos) if isinstance(self.runtime, CollectiveRuntime) else silos
 
     def _checked(self, request: Request, expected: dict[str, dict[str, Tensor]] | None) -> Iterator[Reply]:
         for reply in self.runtime.ask(request):

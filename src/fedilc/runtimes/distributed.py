@@ -19,6 +19,8 @@ from heapq import heappop, heappush
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from fedilc.aggregation import Aggregator, Sums
 from fedilc.errors import ConfigError, FedILCError
@@ -26,6 +28,8 @@ from fedilc.federation.messages import Numbers, Reply, Request
 from fedilc.runtimes.local import LocalRuntime
 
 PATIENCE = timedelta(minutes=30)
+MEETING = timedelta(minutes=10)
+RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -96,11 +100,20 @@ def _named_loss() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        reason = str(error).splitlines()[0]
         raise RankLostError(
-            f"another rank is gone or out of reach ({reason}); start the run again, or let torchrun do so "
-            "with --max-restarts: it goes on from the last completed round"
+            f"another rank is gone or out of reach ({_reason(error)}); start the run again with --resume, or "
+            "let torchrun do so with --max-restarts: it goes on from the last completed round"
         ) from error
+
+
+def _reason(error: RuntimeError) -> str:
+    """What the backend says, without the place in its source and its advice.
+
+    >>> _reason(RuntimeError("[gloo/pair.cc:537] Connection closed by peer [::1]:7. Check the logs."))
+    'Connection closed by peer [::1]:7'
+    """
+    first = (str(error).splitlines() or ["no reason given"])[0]
+    return re.sub(r"\[[^\]\s]*\.\w+:\d+\] ?", "", first).split(". ")[0].rstrip(". ")
 
 
 def started_as_group() -> bool:
@@ -123,12 +136,24 @@ def joined_group() -> Iterator[Group]:
         raise ConfigError(
             f"this is one of several processes, but {error.args[0]} is not set; start them with torchrun"
         ) from error
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
-    dist.init_process_group(backend, timeout=PATIENCE)
+    _meet()
     try:
         yield Group.current()
     finally:
         dist.destroy_process_group()
+
+
+def _meet() -> None:
+    """Exchange addresses with the other ranks and connect to them.
+
+    torchrun may keep one store over all restarts, in which the addresses of those who died still stand;
+    so each attempt reads and writes under a name of its own.
+    """
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+    with _named_loss():
+        store, rank, size = next(rendezvous("env://", timeout=MEETING))
+        attempt = PrefixStore(f"fedilc/{os.environ.get(RESTARTS, '0')}", store)
+        dist.init_process_group(backend, store=attempt, rank=rank, world_size=size, timeout=PATIENCE)
 
 
 def _fill_from_slurm(environment: dict[str, str]) -> None:
@@ -155,15 +180,19 @@ class DistributedRuntime(LocalRuntime):
     """The silos of this rank; sums and numbers meet those of the other ranks."""
 
     def __init__(self, group: Group, local: LocalRuntime) -> None:
+        silos = len(local.shelf.sizes)
+        if group.size > silos:
+            raise ConfigError(f"there are {group.size} ranks and {silos} silos; start no more ranks than silos")
         own = group.share(local.shelf.sizes)
-        if not own:
-            raise ConfigError(
-                f"there are {group.size} ranks and {len(local.shelf.sizes)} silos; start no more ranks than "
-                "silos"
-            )
         super().__init__(
-            local.shelf.only(own), local.bench.model, local.task, local.metrics, local.kept_bytes
+            local.shelf,
+            local.bench.model,
+            local.task,
+            local.metrics,
+            local.kept_bytes,
+            local.bench.chunk_bytes,
         )
+        self.shelf.let_go(own)
         self.group = group
         self.own = frozenset(own)
 
@@ -173,8 +202,7 @@ class DistributedRuntime(LocalRuntime):
 
     def ask(self, request: Request) -> Iterator[Reply]:
         """Answer for this rank's silos; E, and all else, is as in the request to all."""
-        for name in self.mine(request.silos):
-            yield self._worker(name).answer(request, keep=self.shelf.resident)
+        return self._answers(self.mine(request.silos), request)
 
     def combine(self, sums: Sequence[tuple[Aggregator, Sums]], answers: Numbers | None) -> Numbers:
         """One all-reduce of all sums at once, and the numbers of all silos where there are any."""

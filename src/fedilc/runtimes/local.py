@@ -50,8 +50,11 @@ class LocalRuntime:
 
     def ask(self, request: Request) -> Iterator[Reply]:
         """Answer for each silo that was asked, in the order asked."""
+        return self._answers(request.silos, request)
+
+    def _answers(self, names: tuple[str, ...], request: Request) -> Iterator[Reply]:
         kept = 0
-        for name in request.silos:
+        for name in names:
             worker = self._worker(name)
             yield worker.answer(request, keep=self.shelf.resident and kept < self.kept_bytes)
             kept += worker.computation.kept_bytes

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Literal
 
-from fastapi import Depends, FastAPI, HTTPException, Path, Query, Request, Response
+from fastapi import Depends, FastAPI, Header, HTTPException, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -24,7 +24,7 @@ from fedilc.runtimes.rest.states import Refusal
 from fedilc.runtimes.rest.tokens import Tokens
 from fedilc.runtimes.rest.waking import Wakeup
 from fedilc.runtimes.rest.watching import Watchable, add_watching, refusals
-from fedilc.runtimes.rest.wire import MEDIA_TYPE
+from fedilc.runtimes.rest.wire import MEDIA_TYPE, is_whole
 
 LONGEST_POLL = 60.0
 AT_ONCE = 8
@@ -156,6 +156,7 @@ def _add_silos(app: FastAPI, board: Board, doors: Doors) -> None:
         number: Annotated[int, Path(ge=1, le=2**31, description="the round")],
         phase: PhaseName,
         task: Annotated[str, Query(max_length=64, description="the task's name")],
+        content_digest: Annotated[str | None, Header(description="sha-256, as RFC 9530 has it")] = None,
     ) -> Taken:
         """Bring an answer; to bring the same twice changes nothing."""
         with desk.serving(silo):
@@ -164,6 +165,8 @@ def _add_silos(app: FastAPI, board: Board, doors: Doors) -> None:
                 raise HTTPException(most.status, most.reason)
             body = await _read(request, most)
             board.seen(silo, received=len(body))
+            if not await run_in_threadpool(is_whole, body, content_digest):
+                raise HTTPException(400, "the body is not the one that its Content-Digest tells of")
             _raise(await run_in_threadpool(board.accept, silo, number, phase, task, body))
             return Taken()
 

@@ -23,9 +23,17 @@ from fedilc.federation.silo import SiloWorker
 from fedilc.gradients import Loss, Workbench
 from fedilc.runtimes.rest.line import POLL_SECONDS, Answer, CoordinatorError, Line
 from fedilc.runtimes.rest.manifest import Manifest, read_manifest
-from fedilc.runtimes.rest.wire import MEDIA_TYPE, Asked, header_room, pack_reply, unpack_request
+from fedilc.runtimes.rest.wire import (
+    MEDIA_TYPE,
+    Asked,
+    content_digest,
+    header_room,
+    pack_reply,
+    unpack_request,
+)
 
 _BREATH_SECONDS = 1.0
+_TIMES_DAMAGED = 3
 
 
 @dataclass
@@ -87,13 +95,17 @@ class Participant:
     def _answer(self, worker: SiloWorker, manifest: Manifest, asked: Asked) -> None:
         request = asked.request
         self.tell(f"round {request.round} of {manifest.rounds}: {request.phase}")
-        answer = self.line.call(
-            "PUT",
-            self._path(f"rounds/{request.round}/{request.phase}"),
-            params={"task": asked.task},
-            content=pack_reply(worker.answer(request), manifest.wire),
-            headers={"Content-Type": MEDIA_TYPE},
-        )
+        body = pack_reply(worker.answer(request), manifest.wire)
+        for _ in range(_TIMES_DAMAGED):
+            answer = self.line.call(
+                "PUT",
+                self._path(f"rounds/{request.round}/{request.phase}"),
+                params={"task": asked.task},
+                content=body,
+                headers={"Content-Type": MEDIA_TYPE, "Content-Digest": content_digest(body)},
+            )
+            if answer.status != 400:
+                break
         if answer.status not in (200, 409, 410):
             self._refused(answer)
 

@@ -50,7 +50,7 @@ class FolderView:
             "seconds_a_round": None,
             "outcome": "complete" if done >= rounds else f"{done} of {rounds} rounds are done",
             "seconds_left": None,
-            "silos": [_silo(name, last["silos"].get(name, {})) for name in self.settings["silos"]],
+            "silos": [_silo(name, last.get("silos", {}).get(name, {})) for name in self.settings["silos"]],
         }
 
 

@@ -5,6 +5,7 @@ Whoever reads says what must be there: a header that declares anything else is r
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import math
@@ -100,6 +101,20 @@ def read_header(body: bytes, most: int) -> tuple[dict[str, Any], dict[str, Any]]
 def header_room(expected: Mapping[str, Tensor]) -> int:
     """How large a header may be that describes these tensors."""
     return HEADER_BYTES + sum(6 * len(name) + _ENTRY_BYTES for name in expected)
+
+
+def content_digest(body: bytes) -> str:
+    """What a Content-Digest header says of a body, so that one damaged on its way is not taken for another.
+
+    >>> content_digest(b"")
+    'sha-256=:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=:'
+    """
+    return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
+
+
+def is_whole(body: bytes, digest: str | None) -> bool:
+    """Whether a body is the one that its Content-Digest tells of, where it has one of this kind."""
+    return digest is None or not digest.startswith("sha-256=") or digest == content_digest(body)
 
 
 def _halved(name: str, wire: Wire) -> bool:

@@ -7,7 +7,7 @@ import { History } from "./history.js";
 import { Layers } from "./layers.js";
 import { Numbers, showChosen } from "./rounds.js";
 import { SiloTable } from "./silos.js";
-import { NONE, count, duration, make, pace, say } from "./words.js";
+import { count, duration, make, pace, say } from "./words.js";
 
 const QUIET_SECONDS = 20;
 const CONNECTION = {
@@ -120,7 +120,7 @@ class Page {
     say(find("#phase"), status.phase);
     say(find("#pace"), pace(status.seconds_a_round ?? undefined));
     find("#pace-fact").hidden = status.seconds_a_round === null;
-    find("#left-fact").hidden = status.outcome !== null;
+    find("#left-fact").hidden = status.seconds_left === null;
     find("#progress").max = Math.max(1, status.rounds);
     find("#progress").value = status.completed;
     find("#outcome").hidden = status.outcome === null;
@@ -133,9 +133,8 @@ class Page {
   tick() {
     if (!this.status) return;
     this.silos.tick((Date.now() - this.lag) / 1000);
-    const left = this.status.seconds_left;
     const passed = (Date.now() - this.heard) / 1000;
-    say(find("#left"), left === null ? NONE : `about ${duration(Math.max(0, left - passed))}`);
+    say(find("#left"), `about ${duration(Math.max(0, this.status.seconds_left - passed))}`);
   }
 
   /** Show the settings to who wants to know them. */

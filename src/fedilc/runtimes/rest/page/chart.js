@@ -85,7 +85,7 @@ export class Chart {
   measure(history, range, total, format) {
     const width = Math.max(200, this.holder.clientWidth);
     const height = Math.max(120, this.holder.clientHeight);
-    const ticks = (this.log ? logTicks : linearTicks)(...range, Math.max(3, Math.floor(height / 50)));
+    const ticks = (this.log ? logTicks : linearTicks)(...range, Math.max(3, Math.floor(height / 44)));
     const texts = ticks.map((tick) => (format ? format(tick, ticks) : tickText(tick, ticks)));
     const [low, high] = this.log ? range : [ticks[0], ticks.at(-1)];
     const widest = Math.max(2, ...texts.map((text) => text.length));
@@ -108,7 +108,7 @@ export class Chart {
       group.append(shape("line", { x1: left, x2: right, y1: y, y2: y }));
       group.append(shape("text", { x: left - 8, y: y + 4, "text-anchor": "end" }, texts[i]));
     });
-    const rounds = roundTicks(from, to, Math.max(2, Math.floor((right - left) / 80)));
+    const rounds = roundTicks(from, to, Math.max(2, Math.floor((right - left) / 56)));
     if (rounds[0] > from && this.x(rounds[0]) - left > 30) rounds.unshift(from);
     for (const round of rounds) {
       const text = round.toLocaleString("en");

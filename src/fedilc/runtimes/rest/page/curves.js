@@ -34,7 +34,7 @@ const PLANS = {
 function spread(values) {
   const found = values.filter((value) => value !== null);
   const least = found.reduce((a, b) => Math.min(a, b), Infinity);
-  return least > 0 && found.reduce((a, b) => Math.max(a, b), 0) > 30 * least;
+  return least > 0 && found.reduce((a, b) => Math.max(a, b), 0) > 10 * least;
 }
 
 /** A chart, with the legend above it that also tells the values at the cursor. */

@@ -1,8 +1,15 @@
 // How far signs agree in each layer, in the last round that measured it.
 
-import { make, say } from "./words.js";
+import { count, make, say } from "./words.js";
 
-const FEW = 12;
+const FEW = 24;
+
+/** A layer's name, which may break at its points. */
+function layer(name) {
+  const made = make("span", "layer");
+  name.split(/(?<=\.)/).forEach((part) => made.append(part, make("wbr")));
+  return made;
+}
 
 export class Layers {
   constructor(section) {
@@ -18,7 +25,7 @@ export class Layers {
     const found = Object.entries(record?.sign_agreement ?? {});
     this.section.hidden = !found.length;
     if (!found.length) return;
-    say(this.when, String(record.round));
+    say(this.when, count(record.round));
     if (found.map(([name]) => name).join("\n") !== [...this.items.keys()].join("\n")) this.rebuild(found);
     for (const [name, share] of found) {
       const item = this.items.get(name);
@@ -34,11 +41,12 @@ export class Layers {
         const bar = make("span", "bar");
         bar.setAttribute("aria-hidden", "true");
         bar.append(make("span", "fill"));
-        item.append(make("span", "layer", name), make("span", "value"), bar);
+        item.append(layer(name), make("span", "value"), bar);
         return [name, item];
       }),
     );
     this.list.replaceChildren(...this.items.values());
     this.box.tabIndex = found.length > FEW ? 0 : -1;
+    this.box.classList.toggle("high", found.length > FEW);
   }
 }

@@ -31,11 +31,11 @@ function glyph(criterion) {
 }
 
 /** The rounds that oracle and validation choose, and the last. */
-export function showChosen(table, history) {
-  table.hidden = !history.length;
+export function showChosen(part, history) {
+  part.hidden = !history.length;
   const text = (key, place, format) => format(history.columns[key][place] ?? undefined);
   const rows = Object.entries(history.chosen()).filter(([, place]) => place >= 0);
-  table.tBodies[0].replaceChildren(
+  part.querySelector("tbody").replaceChildren(
     ...rows.map(([criterion, place]) =>
       row(
         [glyph(criterion), criterion],

@@ -65,6 +65,7 @@ export class SiloTable {
     this.rows = new Map(names.map((name) => [name, this.row(name)]));
     this.table.tBodies[0].replaceChildren(...this.rows.values());
     this.box.tabIndex = names.length > FEW ? 0 : -1;
+    this.box.classList.toggle("high", names.length > FEW);
   }
 
   row(name) {

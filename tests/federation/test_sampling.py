@@ -1,0 +1,89 @@
+"""`silos_per_round`: who is drawn depends on the seed and the round alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rank_worker
+import torch
+
+from fedilc import Federation, Silo, train
+from fedilc.errors import ConfigError
+from fedilc.federation import Record
+from fedilc.records import NAMED_SILOS
+
+NAMES = [f"silo-{i}" for i in range(len(rank_worker.SIZES))]
+
+
+def history(rounds: int = 8, seed: int = 0, **more: Any) -> list[Record]:
+    model, federation = rank_worker.network(), rank_worker.federation()
+    return train(
+        federation, model, "fishr-inter-geo", rounds=rounds, learning_rate=0.1, seed=seed, **more
+    ).history
+
+
+def drawn(records: list[Record]) -> list[list[str]]:
+    return [list(record["silos"]) for record in records]
+
+
+def test_each_round_asks_as_many_silos_as_set_in_their_order_and_in_time_all() -> None:
+    found = drawn(history(silos_per_round=2, rounds=20))
+    assert all(len(names) == 2 and names == sorted(names) for names in found)
+    assert len({tuple(names) for names in found}) > 1
+    assert {name for names in found for name in names} == set(NAMES)
+
+
+def test_a_seed_draws_the_same_silos_again_and_another_seed_draws_others() -> None:
+    first = history(silos_per_round=3)
+    assert history(silos_per_round=3) == first
+    assert drawn(history(silos_per_round=3, seed=1)) != drawn(first)
+
+
+@pytest.mark.parametrize("number", [None, 6, 60])
+def test_none_or_no_fewer_than_there_are_is_all(number: int | None) -> None:
+    assert history(3, silos_per_round=number) == history(3)
+    assert drawn(history(1, silos_per_round=number)) == [NAMES]
+
+
+def test_a_resumed_run_draws_what_the_whole_run_draws(tmp_path: Path) -> None:
+    whole = history(silos_per_round=2)
+    history(4, silos_per_round=2, out=tmp_path / "run")
+    assert history(8, silos_per_round=2, out=tmp_path / "run", resume=True) == whole
+
+
+def test_a_round_of_drawn_silos_is_a_round_of_a_federation_of_those_alone() -> None:
+    federation = rank_worker.federation()
+    settings = {"rounds": 1, "learning_rate": 0.1, "penalty": 3.0}
+    result = train(federation, rank_worker.network(), "fedcurv", silos_per_round=3, **settings)
+    chosen = [silo for silo in federation.silos if silo.name in result.history[0]["silos"]]
+    alone = Federation("chosen", chosen, federation.x_test, federation.y_test)
+    expected = train(alone, rank_worker.network(), "fedcurv", **settings)
+    assert result.history == expected.history
+    for name, tensor in expected.model.state_dict().items():
+        assert torch.equal(result.model.state_dict()[name], tensor)
+
+
+def test_no_silo_a_round_is_refused() -> None:
+    with pytest.raises(ConfigError, match="silos_per_round"):
+        history(silos_per_round=0)
+
+
+@pytest.mark.parametrize("number", [NAMED_SILOS, NAMED_SILOS + 1])
+def test_a_record_names_silos_up_to_a_hundred_and_sums_up_more(number: int) -> None:
+    x = torch.linspace(-1, 1, 4 * number).reshape(number, 4, 1)
+    silos = [Silo(f"silo-{i}", rows, [0, 1, 0, 1], rows, [0, 1, 0, 1]) for i, rows in enumerate(x)]
+    model = torch.nn.Linear(1, 1)
+    (record,) = train(Federation("line", silos), model, "fedsgd", rounds=1, learning_rate=0.1).history
+    if number <= NAMED_SILOS:
+        assert len(record["silos"]) == number
+        assert "silos_summary" not in record
+        return
+    assert "silos" not in record
+    summary = record["silos_summary"]
+    assert summary["count"] == number
+    assert summary["examples"] == {"least": 4, "median": 4, "greatest": 4}
+    loss = summary["train_loss"]
+    assert loss["least"] < record["train_loss"] < loss["greatest"]
+    assert summary["validation_accuracy"]["median"] == 0.5

@@ -1,0 +1,77 @@
+"""What every rank of a test's torchrun does; also where the federation of these tests is made.
+
+Started as `rank_worker.py OUT`, it trains each algorithm for ten rounds, five rounds of one into OUT/half,
+and goes on with what it finds in OUT/begun; rank r leaves its weights and what it knew in OUT.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from fedilc import Federation, Silo, algorithms, train
+from fedilc.data.shelf import Shelf
+from fedilc.runtimes.distributed import Group, joined_group
+
+SIZES = (5, 9, 2, 7, 3, 4)
+SETTINGS = {"learning_rate": 0.05, "penalty": 2.0, "environment_size": 2, "seed": 3, "device": "cpu"}
+RESUMED = "fishr-inter-geo"
+
+
+def federation() -> Federation:
+    """Six small silos of different sizes, with validation and a test set."""
+    random = torch.Generator().manual_seed(0)
+
+    def some(size: int) -> tuple[Tensor, Tensor]:
+        x = torch.randn(size, 4, generator=random)
+        return x, (x.sum(1) + torch.randn(size, generator=random) > 0).float()
+
+    silos = [Silo(f"silo-{i}", *some(size), *some(4)) for i, size in enumerate(SIZES)]
+    return Federation("small", silos, *some(8))
+
+
+def network() -> nn.Module:
+    """A small network, the same each time."""
+    random = torch.Generator().manual_seed(1)
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 1))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=random) / 2)
+    return model
+
+
+def weights_of(algorithm: str, rounds: int = 10, **more: Any) -> tuple[Mapping[str, Tensor], list[Any]]:
+    """Trained weights and the history."""
+    shelf = Shelf.of(federation())
+    result = train(shelf, network(), algorithm, rounds=rounds, **SETTINGS, **more)
+    if Group.current().size > 1:
+        assert shelf.held is not None
+        assert shelf.held.keys() == set(Group.current().share(shelf.sizes))
+    return result.model.state_dict(), result.history
+
+
+def main(out: Path) -> None:
+    """All that is asked of one rank."""
+    found: dict[str, Tensor] = {}
+    with joined_group() as group:
+        for algorithm in algorithms:
+            weights, _ = weights_of(algorithm)
+            found |= {f"{algorithm}/{name}": tensor for name, tensor in weights.items()}
+        weights_of(RESUMED, 5, out=out / "half")
+        weights, _ = weights_of(RESUMED, 10, out=out / "begun", resume=True)
+        found |= {f"resumed/{name}": tensor for name, tensor in weights.items()}
+        _, sampled = weights_of("fedsgd", silos_per_round=3)
+        drawn = [list(record["silos"]) for record in sampled]
+        save_file(found, out / f"weights-{group.rank}.safetensors")
+        (out / f"drawn-{group.rank}.json").write_text(json.dumps(drawn))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,292 @@
+"""What is packed comes out again, and nothing else does."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from rest import board_of, post, remote, request_for
+from safetensors.torch import save
+from torch import Tensor
+
+from fedilc.errors import ProtocolError
+from fedilc.runtimes.rest.manifest import tensors_digest
+from fedilc.runtimes.rest.wire import (
+    HEADER_BYTES,
+    content_digest,
+    is_whole,
+    pack,
+    pack_request,
+    task_name,
+    unpack,
+    unpack_request,
+)
+
+LARGEST_FLOAT = 3.4028234663852886e38
+
+
+def like(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def with_header(header: object, data: bytes = b"\0" * 8) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def entry(dtype: str = "F32", shape: Any = (2,), offsets: Any = (0, 8)) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+METADATA = {"__metadata__": {"fedilc": '{"scales": {}}'}}
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=20))
+def test_an_exact_wire_keeps_every_bit(values: list[float]) -> None:
+    tensor = torch.tensor(values)
+    found, about = unpack(pack({"gradient/w": tensor}, {"round": 3}), {"gradient/w": like(len(values))})
+    assert found["gradient/w"].numpy().tobytes() == tensor.numpy().tobytes()
+    assert about["round"] == 3
+
+
+@given(
+    st.lists(
+        st.floats(-LARGEST_FLOAT, LARGEST_FLOAT, width=32, allow_nan=False, allow_infinity=False),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_halves_are_off_by_2_to_the_minus_11_of_themselves_or_2_to_the_minus_40_of_the_largest(
+    values: list[float],
+) -> None:
+    """A half has 11 bits from 2^-14 on and steps of 2^-24 below; the largest value is scaled to 2^15."""
+    tensor = torch.tensor(values)
+    found, _ = unpack(pack({"gradient/w": tensor}, {}, "float16"), {"gradient/w": like(len(values))}, "float16")
+    exact = tensor.double()
+    off = (found["gradient/w"].double() - exact).abs()
+    rounding = 2.0**-149  # of the smallest float32 that there is
+    assert bool((off <= torch.maximum(2.0**-10.99 * exact.abs(), 2.0**-40 * exact.abs().max()) + rounding).all())
+
+
+@pytest.mark.parametrize("size", [1e-42, 1e-30, 1e-8, 1.0, 1e30])
+def test_tiny_and_huge_gradients_survive_halves(size: float) -> None:
+    tensor = size * torch.tensor([1.0, -0.5, 0.25, 1e-3])
+    found, _ = unpack(pack({"gradient/w": tensor}, {}, "float16"), {"gradient/w": like(4)}, "float16")
+    assert torch.equal(found["gradient/w"].sign(), tensor.sign())
+    torch.testing.assert_close(found["gradient/w"], tensor, rtol=2.0**-10.9, atol=2.0**-149)
+
+
+def test_halves_take_half_the_bytes_and_statistics_stay_exact() -> None:
+    tensors = {"gradient/w": torch.randn(100_000), "variance/C": torch.rand(300)}
+    whole, half = pack(tensors, {}), pack(tensors, {}, "float16")
+    assert len(half) < 0.505 * len(whole)
+    found, _ = unpack(half, {"gradient/w": like(100_000), "variance/C": like(300)}, "float16")
+    assert torch.equal(found["variance/C"], tensors["variance/C"])
+
+
+def test_a_mix_of_types_comes_back_as_it_was() -> None:
+    tensors = {"gradient/a": torch.ones(2), "gradient/b": torch.ones(3, dtype=torch.float64)}
+    expected = {"gradient/a": like(2), "gradient/b": like(3, dtype=torch.float64)}
+    found, _ = unpack(pack(tensors, {}, "float16"), expected, "float16")
+    assert {name: tensor.dtype for name, tensor in found.items()} == {
+        "gradient/a": torch.float32,
+        "gradient/b": torch.float64,
+    }
+
+
+WRONG: dict[str, bytes] = {
+    "nothing": b"",
+    "a size and no header": (100).to_bytes(8, "little"),
+    "a size beyond everything": b"\xff" * 8 + b"{}",
+    "no JSON": with_header(b"{"),
+    "no object": with_header([1, 2]),
+    "a number": with_header(7),
+    "no UTF-8": with_header(b'{"\xff\xfe": 1}'),
+    "deep nesting": with_header(b'{"__metadata__":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+    "deep nesting inside": with_header({"__metadata__": {"fedilc": "[" * 100_000}}),
+    "an integer of a million digits": with_header(b'{"w":' + b"9" * 1_000_000 + b"}"),
+    "no metadata": with_header({"w": entry()}),
+    "metadata that are no object": with_header({"__metadata__": 3, "w": entry()}),
+    "metadata of others": with_header({"__metadata__": {"format": "pt"}, "w": entry()}),
+    "no scales": with_header({"__metadata__": {"fedilc": "{}"}, "w": entry()}),
+    "a huge tensor": with_header({**METADATA, "w": entry(shape=[2**40], offsets=[0, 2**42])}),
+    "a negative shape": with_header({**METADATA, "w": entry(shape=[-2])}),
+    "a shape of text": with_header({**METADATA, "w": entry(shape=["2"])}),
+    "a shape of thousands": with_header({**METADATA, "w": entry(shape=[1] * 10_000)}),
+    "a float8": with_header({**METADATA, "w": entry("F8_E4M3", offsets=[0, 2])}, b"\0\0"),
+    "a bool": with_header({**METADATA, "w": entry("BOOL", offsets=[0, 2])}, b"\0\0"),
+    "a complex": with_header({**METADATA, "w": entry("C64", shape=[1])}),
+    "an integer": with_header({**METADATA, "w": entry("I32")}),
+    "a double": with_header({**METADATA, "w": entry("F64", shape=[1])}),
+    "a half": with_header({**METADATA, "w": entry("F16", offsets=[0, 4])}, b"\0" * 4),
+    "a type that does not exist": with_header({**METADATA, "w": entry("F1024")}),
+    "a type that is no text": with_header({**METADATA, "w": entry(dtype=None)}),  # type: ignore[arg-type]
+    "an entry that is no object": with_header({**METADATA, "w": 5}),
+    "offsets past the end": with_header({**METADATA, "w": entry(offsets=[0, 800])}),
+    "offsets backwards": with_header({**METADATA, "w": entry(offsets=[8, 0])}),
+    "offsets that leave a hole": with_header({**METADATA, "w": entry(offsets=[8, 16])}, b"\0" * 16),
+    "more data than tensors": with_header({**METADATA, "w": entry()}, b"\0" * 800),
+    "less data than tensors": with_header({**METADATA, "w": entry()}, b"\0" * 4),
+    "another name": pack({"v": torch.zeros(2)}, {}),
+    "a tensor besides": pack({"w": torch.zeros(2), "v": torch.zeros(2)}, {}),
+    "no tensor": pack({}, {}),
+    "two dimensions": pack({"w": torch.zeros(2, 1)}, {}),
+    "a NaN": pack({"w": torch.tensor([0.0, float("nan")])}, {}),
+    "an infinity": pack({"w": torch.tensor([0.0, -float("inf")])}, {}),
+    "the same name twice": with_header(
+        b'{"__metadata__":{"fedilc":"{\\"scales\\":{}}"},"w":{"dtype":"I64","shape":[1],"data_offsets":[0,8]},'
+        b'"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
+    ),
+}
+
+
+@pytest.mark.parametrize("body", WRONG.values(), ids=WRONG.keys())
+def test_whatever_is_not_the_expected_tensor_is_refused_in_a_short_sentence(body: bytes) -> None:
+    try:
+        found, _ = unpack(body, {"w": like(2)})
+    except ProtocolError as error:
+        assert len(str(error)) < 400
+    else:
+        # Readers may disagree on a name that is there twice; what they give must be as expected even then.
+        assert body is WRONG["the same name twice"]
+        assert (found["w"].dtype, found["w"].shape) == (torch.float32, (2,))
+
+
+def test_a_header_larger_than_its_tensors_need_is_not_even_parsed() -> None:
+    header = json.dumps(METADATA | {"w": entry()}).encode()
+    body = with_header(header + b" " * 2 * HEADER_BYTES)
+    with pytest.raises(ProtocolError, match="size"):
+        unpack(body, {"w": like(2)})
+
+
+@pytest.mark.parametrize("scale", [None, -1.0, True, "1", [1], 1e301, 10**400, float("nan"), float("inf")])
+def test_a_scale_that_is_none_is_refused(scale: object) -> None:
+    about = json.dumps({"scales": {"gradient/w": scale}})
+    body = save({"gradient/w": torch.ones(2).half()}, {"fedilc": about})
+    with pytest.raises(ProtocolError):
+        unpack(body, {"gradient/w": like(2)}, "float16")
+
+
+def test_a_scale_that_overflows_is_an_infinity_and_refused() -> None:
+    body = save({"gradient/w": torch.ones(2).half()}, {"fedilc": json.dumps({"scales": {"gradient/w": 1e200}})})
+    with pytest.raises(ProtocolError, match="infinity"):
+        unpack(body, {"gradient/w": like(2)}, "float16")
+
+
+def test_halves_are_refused_where_the_wire_is_exact_and_the_other_way_round() -> None:
+    tensor, expected = {"gradient/w": torch.ones(2)}, {"gradient/w": like(2)}
+    for sent, agreed in (("float16", "exact"), ("exact", "float16")):
+        with pytest.raises(ProtocolError, match="was expected"):
+            unpack(pack(tensor, {}, sent), expected, agreed)  # type: ignore[arg-type]
+
+
+@given(st.binary(max_size=200), st.integers(0, 10_000))
+def test_a_digest_tells_a_whole_body_from_a_damaged_one(body: bytes, place: int) -> None:
+    digest = content_digest(body)
+    assert is_whole(body, digest)
+    assert is_whole(body, None)
+    assert not is_whole(body + b"x", digest)
+    if body:
+        place %= len(body)
+        assert not is_whole(body[:place] + bytes([body[place] ^ 1]) + body[place + 1 :], digest)
+
+
+def test_a_task_is_named_by_all_that_its_answer_depends_on() -> None:
+    board = board_of()
+    names = set()
+    for phase in ("statistics", "gradients", "evaluate"):
+        for round_ in (1, 2):
+            for fill in (0.5, 0.25):
+                request = request_for(board, phase, round_, fill)
+                names.add(task_name(request, board.manifest.hash, tensors_digest(request.weights)))
+    assert len(names) == 12
+    request = request_for(board)
+    weights = tensors_digest(request.weights)
+    again = task_name(request_for(board), board.manifest.hash, weights)
+    assert task_name(request, board.manifest.hash, weights) == again
+    assert task_name(request, "another run", weights) != again
+
+
+class TestTheSiloReads:
+    """A coordinator is not trusted either."""
+
+    def task(self, **changes: Any) -> bytes:
+        board = board_of()
+        body = post(board).body("")
+        assert body is not None
+        size = int.from_bytes(body[:8], "little")
+        header = json.loads(body[8 : 8 + size])
+        about = json.loads(header["__metadata__"]["fedilc"]) | changes
+        header["__metadata__"]["fedilc"] = json.dumps(about)
+        return with_header(header, body[8 + size :])
+
+    def test_a_task_as_it_was_asked(self) -> None:
+        board = board_of()
+        request = request_for(board)
+        weights = tensors_digest(request.weights)
+        body = pack_request(request, board.manifest.hash, weights, True, "exact")
+        asked = unpack_request(body, board.manifest, "", {})
+        assert (asked.request.phase, asked.request.round, asked.request.silos) == ("gradients", 1, ("a", "b"))
+        assert tensors_digest(asked.request.weights) == asked.weights == weights
+        assert torch.equal(asked.request.variance, request.variance)
+
+    def test_a_task_without_weights_only_if_it_has_those_of_that_name(self) -> None:
+        board = board_of()
+        request = request_for(board)
+        weights = tensors_digest(request.weights)
+        short = pack_request(request, board.manifest.hash, weights, False, "exact")
+        assert unpack_request(short, board.manifest, weights, request.weights).request.weights
+        with pytest.raises(ProtocolError, match="lacks the tensor"):
+            unpack_request(short, board.manifest, "other weights", request.weights)
+
+    def test_other_weights_of_the_same_round_have_another_version(self) -> None:
+        """The workbench keeps what it has while the version stays."""
+        board = board_of()
+        versions = set()
+        for fill in (0.5, 0.25):
+            request = request_for(board, fill=fill)
+            body = pack_request(request, board.manifest.hash, tensors_digest(request.weights), True, "exact")
+            versions.add(unpack_request(body, board.manifest, "", {}).request.version)
+        assert len(versions) == 2
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"phase": "import os"},
+            {"round": 0},
+            {"round": 4},
+            {"round": 10**30},
+            {"silos": ["a", "stranger"]},
+            {"silos": "a"},
+            {"penalty": -1.0},
+            {"penalty": 1e300},
+            {"penalty": None},
+            {"task": "x" * 65},
+            {"weights": 7},
+            {"code": "print()"},
+        ],
+        ids=str,
+    )
+    def test_nothing_else_than_a_task_of_this_run(self, changes: dict[str, Any]) -> None:
+        with pytest.raises(ProtocolError):
+            unpack_request(self.task(**changes), board_of().manifest, "", {})
+
+    def test_the_unchanged_task_is_read(self) -> None:
+        assert unpack_request(self.task(), board_of().manifest, "", {}).request.round == 1
+
+    def test_no_mean_variance_of_another_size(self) -> None:
+        wide = board_of(remote(hidden=[5]))
+        narrow = board_of(remote(hidden=[4]))
+        request = request_for(narrow)
+        other = request_for(wide)
+        assert request.variance is not None
+        assert other.variance is not None
+        mixed = request.__class__(*[getattr(request, key) for key in request.__dataclass_fields__])
+        object.__setattr__(mixed, "variance", other.variance)
+        body = pack_request(mixed, narrow.manifest.hash, "name", True, "exact")
+        with pytest.raises(ProtocolError, match="variance"):
+            unpack_request(body, narrow.manifest, "", {})

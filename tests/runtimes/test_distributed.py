@@ -1,0 +1,277 @@
+"""The distributed runtime on real processes: it equals the local one, and outlives a rank that is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import pytest
+import rank_worker
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from torch import Tensor
+
+from fedilc import algorithms
+from fedilc.assembly import make_task
+from fedilc.config import Options
+from fedilc.errors import ConfigError, DataError
+from fedilc.evaluation import measure
+from fedilc.gradients import Loss
+from fedilc.runtimes.distributed import (
+    DistributedRuntime,
+    Group,
+    _fill_from_slurm,
+    first_host,
+    joined_group,
+    started_as_group,
+)
+from fedilc.runtimes.local import LocalRuntime
+
+WORKER = Path(rank_worker.__file__)
+PATIENCE = 240
+CLEAN = {
+    key: value
+    for key, value in os.environ.items()
+    if not key.startswith(("SLURM_", "TORCHELASTIC_", "MASTER_")) and key not in ("RANK", "WORLD_SIZE")
+} | {"OMP_NUM_THREADS": "1"}
+RUN = ["-m", "fedilc", "run", "color-digits", "--rounds", "80", "--set", "model.hidden=[8]"]
+
+
+def free_port() -> int:
+    """A port between 20,000 and 40,000, where those of SLURM jobs are."""
+    for port in range(20_000 + os.getpid() % 9_000, 40_000):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
+
+
+def torchrun(ranks: int, *words: str) -> list[str]:
+    port = f"--master-port={free_port()}"
+    return [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", port, *words]
+
+
+@contextlib.contextmanager
+def started(command: list[str], log: Path, **more: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that writes into `log` and does not outlive the test."""
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, env=CLEAN | more, stdout=file, stderr=file)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(30)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < until, "waited too long"
+        time.sleep(0.01)
+
+
+def rounds_done(out: Path) -> int:
+    file = out / "timing.jsonl"
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+def assert_close(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Relative to the size of each tensor, as sums are in another order."""
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        difference = (found[name].double() - tensor.double()).norm() / tensor.double().norm()
+        assert difference <= 1e-6, (name, float(difference))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Mapping[str, Tensor]]:
+    """The weights of the local runtime after ten rounds, by algorithm."""
+    return {name: rank_worker.weights_of(name)[0] for name in algorithms}
+
+
+@pytest.fixture(scope="module", params=[1, 2, 4], ids=["one rank", "two ranks", "four ranks"])
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Path]:
+    """How many ranks ran `rank_worker`, and the folder they left."""
+    out = tmp_path_factory.mktemp(f"ranks-{request.param}")
+    rank_worker.weights_of(rank_worker.RESUMED, 5, out=out / "begun")
+    log = out / "log"
+    with started(torchrun(request.param, str(WORKER), str(out)), log) as process:
+        assert process.wait(PATIENCE) == 0, log.read_text()
+    return request.param, out
+
+
+def weights_in(folder: Path, rank: int, title: str) -> dict[str, Tensor]:
+    found = load_file(folder / f"weights-{rank}.safetensors")
+    return {key.removeprefix(f"{title}/"): t for key, t in found.items() if key.startswith(f"{title}/")}
+
+
+@pytest.mark.parametrize("algorithm", algorithms)
+def test_every_rank_has_the_weights_of_the_local_runtime_and_one_rank_its_bits(
+    ranks: tuple[int, Path], alone: dict[str, Mapping[str, Tensor]], algorithm: str
+) -> None:
+    size, folder = ranks
+    first = weights_in(folder, 0, algorithm)
+    assert_close(first, alone[algorithm])
+    for rank in range(size):
+        for name, tensor in weights_in(folder, rank, algorithm).items():
+            assert torch.equal(tensor, alone[algorithm][name] if size == 1 else first[name])
+
+
+def test_a_run_goes_on_with_another_number_of_ranks(
+    ranks: tuple[int, Path], alone: dict[str, Mapping[str, Tensor]]
+) -> None:
+    size, folder = ranks
+    for rank in range(size):
+        assert_close(weights_in(folder, rank, "resumed"), alone[rank_worker.RESUMED])
+    weights, history = rank_worker.weights_of(rank_worker.RESUMED, 10, out=folder / "half", resume=True)
+    assert_close(weights, alone[rank_worker.RESUMED])
+    assert [record["round"] for record in history] == list(range(1, 11))
+
+
+def test_every_rank_draws_the_silos_that_the_local_runtime_draws(ranks: tuple[int, Path]) -> None:
+    size, folder = ranks
+    _, history = rank_worker.weights_of("fedsgd", silos_per_round=3)
+    for rank in range(size):
+        drawn = json.loads((folder / f"drawn-{rank}.json").read_text())
+        assert drawn == [list(record["silos"]) for record in history]
+
+
+def local_runtime() -> LocalRuntime:
+    options = Options(rounds=1, learning_rate=0.1)
+    task = make_task(algorithms["fedsgd"], "binary", options)
+    return LocalRuntime(
+        rank_worker.federation(), rank_worker.network(), task, partial(measure, Loss("binary"))
+    )
+
+
+def test_a_rank_lets_go_of_the_silos_of_the_others() -> None:
+    local = local_runtime()
+    runtime = DistributedRuntime(Group(1, 2), local)
+    own = Group(1, 2).share(dict(zip(local.silos, rank_worker.SIZES, strict=True)))
+    assert 0 < len(own) < len(local.silos)
+    assert runtime.silos == local.silos
+    for shelf in (runtime.shelf, local.shelf):
+        assert shelf.held is not None
+        assert set(shelf.held) == set(own)
+    with pytest.raises(DataError, match=r"is not held here; another rank"):
+        runtime.shelf.open(next(name for name in runtime.silos if name not in own))
+
+
+@pytest.mark.parametrize("rank", [0, 6])
+def test_more_ranks_than_silos_are_refused_by_every_rank(rank: int) -> None:
+    with pytest.raises(ConfigError, match=r"^there are 7 ranks and 6 silos; start no more ranks than silos$"):
+        DistributedRuntime(Group(rank, 7), local_runtime())
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=40), st.integers(1, 8))
+def test_silos_are_dealt_once_each_and_evenly(sizes: list[int], ranks: int) -> None:
+    named = {f"s{i}": size for i, size in enumerate(sizes)}
+    shares = [Group(rank, ranks).share(named) for rank in range(ranks)]
+    assert sorted(name for share in shares for name in share) == sorted(named)
+    for share in shares:
+        assert list(share) == [name for name in named if name in share]
+    loads = [sum(named[name] for name in share) for share in shares]
+    assert max(loads) - min(loads) <= max(sizes)
+    assert len(sizes) < ranks or all(shares)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "host"),
+    [
+        ("node[07-09,12],other3", "node07"),
+        ("gpu1,gpu2", "gpu1"),
+        ("gpu-a-[3,5]", "gpu-a-3"),
+        ("one.example.org", "one.example.org"),
+        ("", "localhost"),
+    ],
+)
+def test_the_first_host_of_a_slurm_list(nodes: str, host: str) -> None:
+    assert first_host(nodes) == host
+
+
+def test_slurms_variables_become_those_of_torchrun_which_go_before() -> None:
+    slurm = {
+        "SLURM_PROCID": "3",
+        "SLURM_NTASKS": "8",
+        "SLURM_STEP_NODELIST": "n[1-4]",
+        "SLURM_JOB_ID": "70123",
+    }
+    filled = dict(slurm)
+    _fill_from_slurm(filled)
+    assert filled == slurm | {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "n1", "MASTER_PORT": "30123"}
+    under_torchrun = slurm | {"RANK": "0", "WORLD_SIZE": "2"}
+    filled = dict(under_torchrun)
+    _fill_from_slurm(filled)
+    assert filled == under_torchrun
+
+
+def test_one_of_several_without_an_address_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in ("MASTER_ADDR", "MASTER_PORT", "RANK"):
+        monkeypatch.delenv(key, raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert started_as_group()
+    with pytest.raises(ConfigError, match=r"RANK is not set; start them with torchrun"), joined_group():
+        pass
+
+
+def killed_rank(launcher: int) -> int:
+    """The process of the second rank below a launcher."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    (found,) = [
+        int(child)
+        for child in children
+        if b"LOCAL_RANK=1" in Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+    ]
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the rank to kill in Linux's /proc")
+def test_a_rank_killed_in_a_round_is_started_again_and_the_run_is_the_undisturbed_one(tmp_path: Path) -> None:
+    calm, disturbed = tmp_path / "calm", tmp_path / "disturbed"
+    log = tmp_path / "log"
+    with started(torchrun(2, *RUN, "--out", str(calm)), log) as process:
+        assert process.wait(PATIENCE) == 0, log.read_text()
+    command = torchrun(2, "--max-restarts=1", *RUN, "--out", str(disturbed))
+    with started(command, log) as process:
+        wait_for(lambda: rounds_done(disturbed) >= 5 or process.poll() is not None)
+        os.kill(killed_rank(process.pid), signal.SIGKILL)
+        assert process.wait(PATIENCE) == 0, log.read_text()
+    assert "Traceback" not in log.read_text()
+    assert "going on after round" in log.read_text()
+    for file in ("history.jsonl", "checkpoint.safetensors"):
+        assert (disturbed / file).read_bytes() == (calm / file).read_bytes()
+
+
+def test_under_slurm_a_lost_rank_ends_the_other_with_one_sentence_and_resume_goes_on(tmp_path: Path) -> None:
+    job = {"SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": str(free_port() - 20_000)}
+    out = tmp_path / "run"
+    command = [sys.executable, *RUN, "--out", str(out)]
+    with (
+        started(command, tmp_path / "first", **job, SLURM_PROCID="0") as first,
+        started(command, tmp_path / "second", **job, SLURM_PROCID="1") as second,
+    ):
+        wait_for(lambda: rounds_done(out) >= 2 or first.poll() is not None)
+        second.kill()
+        assert first.wait(PATIENCE) == 2
+    *_, last = (tmp_path / "first").read_text().splitlines()
+    assert last.startswith("fedilc: another rank is gone or out of reach (")
+    assert last.endswith("it goes on from the last completed round")
+    assert "Traceback" not in (tmp_path / "first").read_text()
+    shutil.copytree(out, tmp_path / "copy")
+    done = rounds_done(out)
+    with started([*command[:-1], str(tmp_path / "copy"), "--resume"], tmp_path / "log") as process:
+        assert process.wait(PATIENCE) == 0
+    assert done < rounds_done(tmp_path / "copy") == 80
