@@ -1,7 +1,7 @@
 """Coordinators and silos as real processes on the loopback, and boards to try single requests on.
 
-Processes are forked from one that has imported everything, so that a test can start and kill dozens of them. All of
-them are ended with the test that started them.
+Processes are forked from one that has imported everything, so that a test can start and kill dozens of them.
+All of them are ended with the test that started them.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ def _run(argv: Sequence[str], log: str, folder: str) -> None:
     os.dup2(file, 2)
     torch.set_num_threads(1)
     import faulthandler
+
     faulthandler.dump_traceback_later(60, exit=False)
     sys.argv = ["fedilc", *argv]
     fedilc.cli.main()

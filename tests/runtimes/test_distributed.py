@@ -46,7 +46,7 @@ CLEAN = {
     for key, value in os.environ.items()
     if not key.startswith(("SLURM_", "TORCHELASTIC_", "MASTER_")) and key not in ("RANK", "WORLD_SIZE")
 } | {"OMP_NUM_THREADS": "1"}
-RUN = ["-m", "fedilc", "run", "color-digits", "--rounds", "80", "--set", "model.hidden=[8]"]
+RUN = ["-m", "fedilc", "run", "color-digits", "--rounds", "40", "--set", "model.hidden=[8]"]
 
 
 def free_port() -> int:
@@ -274,4 +274,4 @@ def test_under_slurm_a_lost_rank_ends_the_other_with_one_sentence_and_resume_goe
     done = rounds_done(out)
     with started([*command[:-1], str(tmp_path / "copy"), "--resume"], tmp_path / "log") as process:
         assert process.wait(PATIENCE) == 0
-    assert done < rounds_done(tmp_path / "copy") == 80
+    assert done < rounds_done(tmp_path / "copy") == 40

@@ -182,7 +182,9 @@ class DistributedRuntime(LocalRuntime):
     def __init__(self, group: Group, local: LocalRuntime) -> None:
         silos = len(local.shelf.sizes)
         if group.size > silos:
-            raise ConfigError(f"there are {group.size} ranks and {silos} silos; start no more ranks than silos")
+            raise ConfigError(
+                f"there are {group.size} ranks and {silos} silos; start no more ranks than silos"
+            )
         own = group.share(local.shelf.sizes)
         super().__init__(
             local.shelf,

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from rest import bearer, board_of, good_body, post, put, served
 
 from fedilc.runtimes.rest.board import Board
 from fedilc.runtimes.rest.tokens import Tokens, add_token
+from rest import bearer, board_of, good_body, post, put, served
 
 
 @dataclass

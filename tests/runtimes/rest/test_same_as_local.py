@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rest import assert_same_run, fleet
 
 from fedilc import algorithms, train
 from fedilc.config import read_experiment
+from rest import assert_same_run, fleet
 
 CHANGES = ["rounds=10", "model.hidden=[16]", "environment_size=32", "penalty=5", "learning_rate=0.01"]
 

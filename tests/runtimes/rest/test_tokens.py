@@ -111,7 +111,9 @@ def test_names_of_places_are_taken(name: str, tmp_path: Path) -> None:
     assert add_token(tmp_path / "tokens.json", name)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"silos": []}', '{"silos": {"a": 1}}', '{"silos": {"a": "é"}}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"silos": []}', '{"silos": {"a": 1}}', '{"silos": {"a": "é"}}']
+)
 def test_a_file_that_holds_no_tokens_is_one_sentence(text: str, tmp_path: Path) -> None:
     (tmp_path / "tokens.json").write_text(text)
     with pytest.raises(ConfigError, match="is not a token file"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -9,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rest import board_of, post, remote, request_for
 from safetensors.torch import save
 from torch import Tensor
 
@@ -25,6 +25,7 @@ from fedilc.runtimes.rest.wire import (
     unpack,
     unpack_request,
 )
+from rest import board_of, post, remote, request_for
 
 LARGEST_FLOAT = 3.4028234663852886e38
 
@@ -65,11 +66,15 @@ def test_halves_are_off_by_2_to_the_minus_11_of_themselves_or_2_to_the_minus_40_
 ) -> None:
     """A half has 11 bits from 2^-14 on and steps of 2^-24 below; the largest value is scaled to 2^15."""
     tensor = torch.tensor(values)
-    found, _ = unpack(pack({"gradient/w": tensor}, {}, "float16"), {"gradient/w": like(len(values))}, "float16")
+    found, _ = unpack(
+        pack({"gradient/w": tensor}, {}, "float16"), {"gradient/w": like(len(values))}, "float16"
+    )
     exact = tensor.double()
     off = (found["gradient/w"].double() - exact).abs()
     rounding = 2.0**-149  # of the smallest float32 that there is
-    assert bool((off <= torch.maximum(2.0**-10.99 * exact.abs(), 2.0**-40 * exact.abs().max()) + rounding).all())
+    assert bool(
+        (off <= torch.maximum(2.0**-10.99 * exact.abs(), 2.0**-40 * exact.abs().max()) + rounding).all()
+    )
 
 
 @pytest.mark.parametrize("size", [1e-42, 1e-30, 1e-8, 1.0, 1e30])
@@ -137,23 +142,25 @@ WRONG: dict[str, bytes] = {
     "two dimensions": pack({"w": torch.zeros(2, 1)}, {}),
     "a NaN": pack({"w": torch.tensor([0.0, float("nan")])}, {}),
     "an infinity": pack({"w": torch.tensor([0.0, -float("inf")])}, {}),
-    "the same name twice": with_header(
-        b'{"__metadata__":{"fedilc":"{\\"scales\\":{}}"},"w":{"dtype":"I64","shape":[1],"data_offsets":[0,8]},'
-        b'"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
-    ),
 }
 
 
 @pytest.mark.parametrize("body", WRONG.values(), ids=WRONG.keys())
 def test_whatever_is_not_the_expected_tensor_is_refused_in_a_short_sentence(body: bytes) -> None:
-    try:
-        found, _ = unpack(body, {"w": like(2)})
-    except ProtocolError as error:
-        assert len(str(error)) < 400
-    else:
-        # Readers may disagree on a name that is there twice; what they give must be as expected even then.
-        assert body is WRONG["the same name twice"]
-        assert (found["w"].dtype, found["w"].shape) == (torch.float32, (2,))
+    with pytest.raises(ProtocolError) as refused:
+        unpack(body, {"w": like(2)})
+    assert len(str(refused.value)) < 400
+
+
+def test_a_name_that_is_there_twice_gives_no_other_tensor_than_expected() -> None:
+    """Readers may disagree on which of the two counts."""
+    text = json.dumps(METADATA)[:-1].encode()
+    integer, expected = (json.dumps(value).encode() for value in (entry("I64", [1]), entry()))
+    for first, second in ((integer, expected), (expected, integer)):
+        body = with_header(text + b', "w": ' + first + b', "w": ' + second + b"}")
+        with contextlib.suppress(ProtocolError):
+            found, _ = unpack(body, {"w": like(2)})
+            assert (found["w"].dtype, found["w"].shape) == (torch.float32, (2,))
 
 
 def test_a_header_larger_than_its_tensors_need_is_not_even_parsed() -> None:
@@ -172,7 +179,9 @@ def test_a_scale_that_is_none_is_refused(scale: object) -> None:
 
 
 def test_a_scale_that_overflows_is_an_infinity_and_refused() -> None:
-    body = save({"gradient/w": torch.ones(2).half()}, {"fedilc": json.dumps({"scales": {"gradient/w": 1e200}})})
+    body = save(
+        {"gradient/w": torch.ones(2).half()}, {"fedilc": json.dumps({"scales": {"gradient/w": 1e200}})}
+    )
     with pytest.raises(ProtocolError, match="infinity"):
         unpack(body, {"gradient/w": like(2)}, "float16")
 

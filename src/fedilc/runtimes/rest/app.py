@@ -33,6 +33,9 @@ _SILENCE_SECONDS = 60.0
 _JOINING_BYTES = 4096
 _REFUSALS = refusals(401, 403, 404, 408, 409, 410, 413, 429)
 
+_BYTES = {"schema": {"type": "string", "format": "binary"}}
+_TENSORS = {MEDIA_TYPE: _BYTES, "application/octet-stream": _BYTES}
+
 PhaseName = Annotated[Literal["statistics", "gradients", "evaluate"], Path()]
 
 
@@ -130,7 +133,7 @@ def _add_silos(app: FastAPI, board: Board, doors: Doors) -> None:
     @app.get(
         "/v1/silos/{silo}/task",
         dependencies=speaks,
-        responses=_REFUSALS | {200: {"content": {MEDIA_TYPE: {}}}, 204: {"description": "no task yet"}},
+        responses=_REFUSALS | {200: {"content": {MEDIA_TYPE: _BYTES}}, 204: {"description": "no task yet"}},
         response_class=Response,
     )
     async def task(
@@ -148,7 +151,7 @@ def _add_silos(app: FastAPI, board: Board, doors: Doors) -> None:
         "/v1/silos/{silo}/rounds/{number}/{phase}",
         dependencies=speaks,
         responses=_REFUSALS,
-        openapi_extra={"requestBody": {"required": True, "content": {MEDIA_TYPE: {}}}},
+        openapi_extra={"requestBody": {"required": True, "content": _TENSORS}},
     )
     async def answer(
         request: Request,
@@ -211,7 +214,7 @@ def _joining(body: bytes) -> Joining:
 
 async def _read(request: Request, most: int) -> bytes:
     """The body, unless it is larger than it can be, stands still, or ends before it is complete."""
-    too_large = HTTPException(413, f"this takes at most {most} bytes")
+    too_large = HTTPException(413, f"this takes at most {most} bytes", {"Connection": "close"})
     declared = request.headers.get("content-length", "0")
     if not declared.isdecimal() or int(declared[:20]) > most:
         raise too_large

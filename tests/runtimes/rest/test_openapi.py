@@ -1,0 +1,77 @@
+"""The OpenAPI document, and whatever schemathesis makes of it: never a 5xx."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis.checks import not_a_server_error
+
+from fedilc.runtimes.rest.app import make_app
+from fedilc.runtimes.rest.wire import MEDIA_TYPE
+from rest import board_of, post
+
+schemathesis.serializer.alias(MEDIA_TYPE, "application/octet-stream")
+LIVE = board_of()
+POSTED = post(LIVE)
+OVER = board_of()
+OVER.finish("complete")
+
+live = schemathesis.openapi.from_asgi("/openapi.json", make_app(LIVE, None))
+over = schemathesis.openapi.from_asgi("/openapi.json", make_app(OVER, None))
+BOUNDED = settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def brought_near(case: schemathesis.Case) -> None:
+    """Half of the cases at a silo that there is and at its task, and none that waits."""
+    if "silo" in case.path_parameters and len(str(case.path_parameters["silo"])) % 2:
+        case.path_parameters["silo"] = "a"
+    if case.query and "task" in case.query and len(str(case.query["task"])) % 2:
+        case.query["task"] = POSTED.name
+    if case.query and "wait" in case.query:
+        case.query["wait"] = 0
+
+
+@live.exclude(path="/v1/events").parametrize()
+@BOUNDED
+def test_nothing_makes_a_live_coordinator_fail(case: schemathesis.Case) -> None:
+    brought_near(case)
+    case.call_and_validate(checks=[not_a_server_error])
+
+
+@over.parametrize()
+@BOUNDED
+def test_nothing_makes_one_fail_whose_run_is_over(case: schemathesis.Case) -> None:
+    brought_near(case)
+    case.call_and_validate(checks=[not_a_server_error])
+
+
+def test_the_document_names_every_resource_and_its_refusals() -> None:
+    paths = make_app(LIVE, None).openapi()["paths"]
+    assert set(paths) == {
+        "/v1/health",
+        "/v1/manifest",
+        "/v1/status",
+        "/v1/history",
+        "/v1/events",
+        "/v1/silos/{silo}/join",
+        "/v1/silos/{silo}/task",
+        "/v1/silos/{silo}/rounds/{number}/{phase}",
+    }
+    answer = paths["/v1/silos/{silo}/rounds/{number}/{phase}"]["put"]
+    assert {"200", "401", "403", "404", "409", "413", "422", "429"} <= set(answer["responses"])
+    json.dumps(paths)
+
+
+@pytest.mark.parametrize("path", ["/docs", "/openapi.json"])
+def test_the_documents_are_there(path: str) -> None:
+    assert path in {route.path for route in make_app(LIVE, None).routes}  # type: ignore[attr-defined]
