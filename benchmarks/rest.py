@@ -145,6 +145,8 @@ def _process(command: list[str]) -> Iterator[subprocess.Popen[str]]:
             process.communicate(timeout=60)
         finally:
             process.kill()
+    if process.returncode:
+        raise RuntimeError(f"fedilc {command[0]} ended with {process.returncode}")
 
 
 def _url(coordinator: subprocess.Popen[str]) -> str:

@@ -17,6 +17,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -54,9 +56,6 @@ def _run(argv: Sequence[str], log: str, folder: str) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     torch.set_num_threads(1)
-    import faulthandler
-
-    faulthandler.dump_traceback_later(60, exit=False)
     sys.argv = ["fedilc", *argv]
     fedilc.cli.main()
 
@@ -120,10 +119,19 @@ class Fleet:
         return member, f"http://127.0.0.1:{port}"
 
 
+@cache
 def _forking() -> Any:
-    os.environ["OMP_NUM_THREADS"] = "1"
+    """Where processes are forked: one that has imported this file, with one thread, and keeps waiting."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["rest"])
+    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)}
+    before = {name: os.environ.get(name) for name in own}
+    os.environ.update(own)
+    try:
+        forkserver.ensure_running()
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
     return context
 
 

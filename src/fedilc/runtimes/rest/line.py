@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -98,17 +99,19 @@ class Line:
     def _host(self) -> str:
         """The host of the address, or one sentence about what is wrong with it."""
         try:
-            url = httpx.URL(self.url)
+            url = urlsplit(self.url)
+            host, _port = url.hostname, url.port
+            httpx.URL(self.url)
         except (httpx.InvalidURL, ValueError) as error:
             raise ConfigError(f"{self.url!r} is not an address like https://host:8443 ({error})") from error
-        if url.scheme not in ("http", "https") or not url.host:
+        if url.scheme not in ("http", "https") or not host:
             raise ConfigError(f"{self.url!r} is not an address like https://host:8443")
-        if url.scheme == "http" and not is_loopback(url.host) and not self.allow_insecure:
+        if url.scheme == "http" and not is_loopback(host) and not self.allow_insecure:
             raise ConfigError(
                 f"{self.url} has no TLS, and token and gradients would travel in the open: use https://, or "
                 "--allow-insecure if something else protects the connection"
             )
-        return url.host
+        return host
 
     def _trusted(self) -> ssl.SSLContext | bool:
         if self.authority is None:

@@ -1,0 +1,156 @@
+"""The manifest: declarative, identified by its hash, and refused where it is not within reason."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fedilc.errors import ConfigError, ModelError, ProtocolError
+from fedilc.runtimes.rest.manifest import read_manifest
+from rest import board_of, remote
+
+
+def values(**changes: Any) -> dict[str, Any]:
+    """A manifest as it travels, with changes; the key `model.x` is of the model."""
+    found = json.loads(json.dumps(board_of().about()["manifest"]))
+    for key, value in changes.items():
+        inner = found
+        *path, last = key.split("__")
+        for part in path:
+            inner = inner[part]
+        inner[last] = value
+    return found
+
+
+def test_a_manifest_survives_its_journey_with_its_hash() -> None:
+    manifest = board_of().manifest
+    travelled = read_manifest(values())
+    assert travelled == manifest
+    assert travelled.hash == manifest.hash
+    assert len(manifest.hash) == 64
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rounds": 4},
+        {"seed": 1},
+        {"algorithm": "fedcurv"},
+        {"environment_size": 8},
+        {"weights": "others"},
+        {"silos": ["b", "a"]},
+        {"choices__inter": "mean"},
+        {"wire": "float16"},
+        {"columns": ["x", "y", "z"]},
+    ],
+    ids=str,
+)
+def test_whatever_changes_changes_the_hash(change: dict[str, Any]) -> None:
+    assert read_manifest(values(**change)).hash != board_of().manifest.hash
+
+
+def test_it_holds_every_setting_that_a_silo_computes_with() -> None:
+    settings = remote(
+        algorithm="fishr-intra-geo", environment_size=4, zeros="strict", covariance="full", seed=9
+    )
+    task = board_of(settings).manifest.task()
+    assert (task.environment_size, task.covariance, task.seed) == (4, "full", 9)
+    assert task.intra is not None
+    assert task.intra.zeros == "strict"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"protocol": 2},
+        {"protocol": None},
+        {"loss": "hinge"},
+        {"more": 1},
+        {"rounds": "many"},
+        {"parameters": {}},
+        {"parameters__w": {"shape": [2**40], "dtype": "float32"}},
+        {"parameters__w": {"shape": [2**20, 2**20], "dtype": "float32"}},
+        {"parameters__w": {"shape": [-1], "dtype": "float32"}},
+        {"parameters__w": {"shape": [1] * 9, "dtype": "float32"}},
+        {"parameters__w": {"shape": [1], "dtype": "object"}},
+        {"variance": [2**20, 2**20]},
+        {"model__inputs": [2**40]},
+        {"model__inputs": [0]},
+        {"model__outputs": 2**40},
+        {"model__sizes": {"hidden": [2**20, 2**20]}},
+        {"model__sizes": {"hidden": "os.system"}},
+        {"agreement": float("nan")},
+    ],
+    ids=str,
+)
+def test_a_manifest_beyond_reason_is_refused_before_anything_is_built(change: dict[str, Any]) -> None:
+    with pytest.raises(ProtocolError):
+        read_manifest(values(**change))
+
+
+@pytest.mark.parametrize("found", [None, [], 3, "x"])
+def test_what_is_no_object_is_no_manifest(found: Any) -> None:
+    with pytest.raises(ProtocolError):
+        read_manifest(found)
+
+
+@pytest.mark.parametrize("name", ["os:system", "../../evil", "torch.nn.Linear", "__import__"])
+def test_a_network_is_looked_up_and_nothing_is_imported_for_it(name: str) -> None:
+    before = set(sys.modules)
+    manifest = read_manifest(values(model__name=name))
+    with pytest.raises(ConfigError, match="unknown"):
+        manifest.model.build()
+    assert set(sys.modules) == before
+
+
+def test_an_aggregation_is_looked_up_and_nothing_is_imported_for_it() -> None:
+    manifest = read_manifest(values(choices__intra="os:system"))
+    with pytest.raises(ConfigError, match="unknown"):
+        manifest.task()
+
+
+def network(width: int = 4, **changes: nn.Module) -> nn.Module:
+    layers = {"0": nn.Flatten(), "1": nn.Linear(3, width), "2": nn.ReLU(), "3": nn.Linear(width, 1)}
+    model = nn.Sequential()
+    for name, layer in (layers | changes).items():
+        model.add_module(name, layer)
+    return model
+
+
+def test_a_network_of_the_same_parameters_fits() -> None:
+    board_of().manifest.require_fits(network())
+
+
+def test_another_network_is_one_sentence() -> None:
+    manifest = board_of().manifest
+    for model, said in (
+        (network(5), "shape"),
+        (network().double(), "float64"),
+        (network(more=nn.Linear(1, 1)), "the run has no parameter 'more.bias'"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(3, 4)), "lacks the parameter"),
+    ):
+        with pytest.raises(ModelError, match=said):
+            manifest.require_fits(model)
+
+
+def test_buffers_and_frozen_parameters_must_be_the_coordinators() -> None:
+    """They do not travel: a silo that computed with others would do so unnoticed."""
+    model = network()
+    model.register_buffer("table", torch.ones(2))
+    with pytest.raises(ModelError, match="buffers or frozen"):
+        board_of().manifest.require_fits(model)
+    frozen = network(first=nn.Linear(3, 3))
+    for parameter in frozen.get_submodule("first").parameters():
+        parameter.requires_grad = False
+    with pytest.raises(ModelError, match="buffers or frozen"):
+        board_of().manifest.require_fits(frozen)
+
+
+def test_a_network_that_is_not_built_in_must_be_brought() -> None:
+    with pytest.raises(ConfigError, match="--model"):
+        read_manifest(values(model__name=None)).model.build()
