@@ -7,6 +7,7 @@ All of them are ended with the test that started them.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import multiprocessing
 import os
 import random
@@ -33,20 +34,21 @@ import fedilc.report.plots
 import fedilc.report.tables
 import fedilc.runtimes.rest.client
 import fedilc.runtimes.rest.coordinator
-from fedilc.config import Experiment, parse_experiment
+from fedilc.config import Experiment, parse_experiment, read_experiment
 from fedilc.federation import Reply, Request, Runtime, Task
 from fedilc.federation.checkpoint import read_tensors
+from fedilc.runtimes.remote.manifest import Manifest, Wire, make_manifest
+from fedilc.runtimes.remote.posted import Posted, expected_tensors
+from fedilc.runtimes.remote.setting_up import plan_of
+from fedilc.runtimes.remote.wire import pack_reply, unpack_request
 from fedilc.runtimes.rest.address import Address, listening
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.board import Board
-from fedilc.runtimes.rest.manifest import Manifest, Wire, make_manifest
-from fedilc.runtimes.rest.posted import Posted, expected_tensors
-from fedilc.runtimes.rest.setting_up import plan_of
 from fedilc.runtimes.rest.tokens import Tokens
-from fedilc.runtimes.rest.wire import pack_reply, unpack_request
 from fedilc.training import Training
 
 PATIENCE = 120.0
+_WARM = "FEDILC_TESTS_FORK_HERE"
 
 
 def _run(argv: Sequence[str], log: str, folder: str) -> None:
@@ -124,7 +126,7 @@ def _forking() -> Any:
     """Where processes are forked: one that has imported this file, with one thread, and keeps waiting."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["rest"])
-    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent)}
+    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent), _WARM: "yes"}
     before = {name: os.environ.get(name) for name in own}
     os.environ.update(own)
     try:
@@ -133,6 +135,26 @@ def _forking() -> Any:
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
     return context
+
+
+def _warm_up() -> None:
+    """Import what is imported late, so that no forked process has to."""
+    for name in ("anyio._backends._asyncio", "uvicorn.protocols.http.h11_impl", "uvicorn.lifespan.off"):
+        importlib.import_module(name)
+    torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
+    read_experiment("color-digits")[0].data.build(0, Path())
+    httpx.Client().close()
+
+
+if _WARM in os.environ:
+    _warm_up()
+
+
+def forked(work: Callable[..., object], *arguments: object) -> BaseProcess:
+    """A function of a test in a process of its own; whoever starts it ends it."""
+    process: BaseProcess = _forking().Process(target=work, args=arguments, daemon=True)
+    process.start()
+    return process
 
 
 @contextlib.contextmanager

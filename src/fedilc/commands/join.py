@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedilc.data import Silo
-    from fedilc.runtimes.rest.manifest import Manifest
+    from fedilc.runtimes.remote.manifest import Manifest
 
 
 def join(
@@ -49,9 +49,9 @@ def join(
     data_dir: DataDir = None,
 ) -> None:
     """Take part in a run as one silo; its examples stay here."""
+    from fedilc.runtimes.remote.setting_up import network_from
     from fedilc.runtimes.rest.client import Participant
     from fedilc.runtimes.rest.line import Line
-    from fedilc.runtimes.rest.setting_up import network_from
 
     if data_dir is not None:
         use_data_folder(data_dir)
@@ -79,7 +79,7 @@ def _silo(
     experiment: str | None,
     tell: Callable[[str], None],
 ) -> Callable[[Manifest], Silo]:
-    from fedilc.runtimes.rest import setting_up
+    from fedilc.runtimes.remote import setting_up
 
     given = [option for option in (data, provider, experiment) if option is not None]
     if len(given) != 1:

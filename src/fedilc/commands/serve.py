@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedilc.config import Experiment
+    from fedilc.runtimes.remote.manifest import Manifest, Wire
     from fedilc.runtimes.rest.address import Address
-    from fedilc.runtimes.rest.manifest import Manifest, Wire
     from fedilc.runtimes.rest.tokens import Tokens
     from fedilc.training import Result
 
@@ -129,8 +129,8 @@ class _Serving:
         """Wait for silos and train; Ctrl-C ends with a sentence on how to go on."""
         from fedilc.callbacks import KeepBest
         from fedilc.report.progress import ProgressBar
+        from fedilc.runtimes.remote.setting_up import plan_of
         from fedilc.runtimes.rest.coordinator import coordinate
-        from fedilc.runtimes.rest.setting_up import plan_of
 
         bar = ProgressBar(self.console, self.settings.algorithm)
         try:

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from fedilc.federation import Reply
+from fedilc.runtimes.remote.posted import Posted
+from fedilc.runtimes.remote.wire import content_digest, pack_reply
 from fedilc.runtimes.rest import app as app_module
 from fedilc.runtimes.rest.board import Board
-from fedilc.runtimes.rest.posted import Posted
-from fedilc.runtimes.rest.wire import content_digest, pack_reply
 from rest import board_of, good_body, good_reply, post, put, remote, served
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
+from fedilc.runtimes.remote.posted import Posted
+from fedilc.runtimes.remote.wire import content_digest
 from fedilc.runtimes.rest import board as board_module
 from fedilc.runtimes.rest.app import make_app
-from fedilc.runtimes.rest.posted import Posted
-from fedilc.runtimes.rest.wire import content_digest
 from rest import board_of, good_body, post
 
 TIMES = 10_000

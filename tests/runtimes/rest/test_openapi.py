@@ -9,8 +9,8 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import not_a_server_error
 
+from fedilc.runtimes.remote.wire import MEDIA_TYPE
 from fedilc.runtimes.rest.app import make_app
-from fedilc.runtimes.rest.wire import MEDIA_TYPE
 from rest import board_of, post
 
 schemathesis.serializer.alias(MEDIA_TYPE, "application/octet-stream")

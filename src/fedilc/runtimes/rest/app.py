@@ -17,14 +17,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from fedilc import __version__
+from fedilc.runtimes.remote.posted import MOST_EXAMPLES
+from fedilc.runtimes.remote.wire import MEDIA_TYPE, is_whole
 from fedilc.runtimes.rest.board import Board
 from fedilc.runtimes.rest.doors import Doors, SiloName
-from fedilc.runtimes.rest.posted import MOST_EXAMPLES
 from fedilc.runtimes.rest.states import Refusal
 from fedilc.runtimes.rest.tokens import Tokens
 from fedilc.runtimes.rest.waking import Wakeup
 from fedilc.runtimes.rest.watching import Watchable, add_watching, refusals
-from fedilc.runtimes.rest.wire import MEDIA_TYPE, is_whole
 
 LONGEST_POLL = 60.0
 AT_ONCE = 8

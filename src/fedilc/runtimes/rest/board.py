@@ -16,8 +16,8 @@ from typing import Any
 
 from fedilc.errors import ProtocolError, SilosLostError
 from fedilc.federation import Record, Reply
-from fedilc.runtimes.rest.manifest import Manifest
-from fedilc.runtimes.rest.posted import Posted
+from fedilc.runtimes.remote.manifest import Manifest
+from fedilc.runtimes.remote.posted import Posted
 from fedilc.runtimes.rest.states import Progress, Refusal, SiloState
 
 STRIKES = 3

@@ -9,21 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import NoReturn
 from urllib.parse import quote
 
 from torch import Tensor, nn
 
-from fedilc.assembly import find_device
-from fedilc.data import Federation, Silo
-from fedilc.errors import ConfigError, ProtocolError
-from fedilc.evaluation import measure
+from fedilc.data import Silo
+from fedilc.errors import ProtocolError
 from fedilc.federation.silo import SiloWorker
-from fedilc.gradients import Loss, Workbench
-from fedilc.runtimes.rest.line import POLL_SECONDS, Answer, CoordinatorError, Line
-from fedilc.runtimes.rest.manifest import Manifest, read_manifest
-from fedilc.runtimes.rest.wire import (
+from fedilc.runtimes.remote.manifest import Manifest, read_manifest
+from fedilc.runtimes.remote.wire import (
     MEDIA_TYPE,
     Asked,
     content_digest,
@@ -31,6 +26,8 @@ from fedilc.runtimes.rest.wire import (
     pack_reply,
     unpack_request,
 )
+from fedilc.runtimes.remote.worker import make_worker
+from fedilc.runtimes.rest.line import POLL_SECONDS, Answer, CoordinatorError, Line
 
 _BREATH_SECONDS = 1.0
 _TIMES_DAMAGED = 3
@@ -53,7 +50,7 @@ class Participant:
         if self.name not in manifest.silos:
             names = ", ".join(manifest.silos)
             raise CoordinatorError(f"the run {manifest.run!r} has no silo {self.name!r}, only {names}")
-        worker = self._worker(manifest)
+        worker = make_worker(manifest, self.name, self.make_silo, self.build, self.device)
         have, most = "", _most_bytes(manifest)
         self._join(manifest, worker)
         while True:
@@ -138,21 +135,6 @@ class Participant:
         if answer.status != 200:
             self._refused(answer)
         self.tell(f"joined {manifest.run}, {manifest.algorithm}, {manifest.rounds} rounds")
-
-    def _worker(self, manifest: Manifest) -> SiloWorker:
-        model = self.build(manifest) if self.build is not None else manifest.model.build()
-        manifest.require_fits(model)
-        silo = self.make_silo(manifest)
-        inputs = list(silo.x.shape[1:])
-        if inputs != manifest.model.inputs:
-            raise ConfigError(
-                f"silo {self.name!r} has inputs of shape {inputs} and the run takes "
-                f"{manifest.model.inputs}; give it the columns that the run was agreed on"
-            )
-        Federation(manifest.run, [silo], loss=manifest.loss).check_classes(manifest.model.outputs)
-        task, loss = manifest.task(), Loss(manifest.loss)
-        bench = Workbench(model.to(find_device(self.device)), loss, task.classifier, task.covariance)
-        return SiloWorker(silo, bench, task, partial(measure, loss))
 
     def _refused(self, answer: Answer) -> NoReturn:
         raise CoordinatorError(f"the coordinator refuses silo {self.name!r}: {answer.reason}")

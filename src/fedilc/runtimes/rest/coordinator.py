@@ -14,10 +14,10 @@ from fedilc.callbacks import Callback, Run
 from fedilc.config import Experiment
 from fedilc.errors import ConfigError
 from fedilc.federation import Record, RunFolder, Runtime, Task
+from fedilc.runtimes.remote.manifest import Manifest, ModelSpec, Wire, make_manifest
 from fedilc.runtimes.rest.address import Address, listening
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.board import Board
-from fedilc.runtimes.rest.manifest import Manifest, ModelSpec, Wire, make_manifest
 from fedilc.runtimes.rest.runtime import RestRuntime
 from fedilc.runtimes.rest.tokens import Tokens, require_name
 from fedilc.training import Result, Training

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 
 from fedilc.federation import Reply, Request
+from fedilc.runtimes.remote.posted import Posted
 from fedilc.runtimes.rest.board import Board
-from fedilc.runtimes.rest.posted import Posted
 
 _TICK_SECONDS = 0.5
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fedilc.errors import ConfigError, ModelError, ProtocolError
-from fedilc.runtimes.rest.manifest import read_manifest
+from fedilc.runtimes.remote.manifest import read_manifest
 from rest import board_of, remote
 
 

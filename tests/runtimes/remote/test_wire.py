@@ -14,8 +14,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedilc.errors import ProtocolError
-from fedilc.runtimes.rest.manifest import tensors_digest
-from fedilc.runtimes.rest.wire import (
+from fedilc.runtimes.remote.manifest import tensors_digest
+from fedilc.runtimes.remote.wire import (
     HEADER_BYTES,
     content_digest,
     is_whole,

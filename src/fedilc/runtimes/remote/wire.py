@@ -22,7 +22,7 @@ from torch import Tensor
 from fedilc.errors import ProtocolError
 from fedilc.federation import Reply, Request
 from fedilc.federation.messages import Phase
-from fedilc.runtimes.rest.manifest import Manifest, Wire, tensors_digest
+from fedilc.runtimes.remote.manifest import Manifest, Wire, tensors_digest
 from fedilc.sections import Section
 
 MEDIA_TYPE = "application/vnd.safetensors"

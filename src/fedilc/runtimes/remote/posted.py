@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fedilc.errors import ProtocolError
 from fedilc.federation import Reply, Request
-from fedilc.runtimes.rest.manifest import Manifest, tensors_digest
-from fedilc.runtimes.rest.wire import header_room, is_number, pack_request, task_name, unpack
+from fedilc.runtimes.remote.manifest import Manifest, tensors_digest
+from fedilc.runtimes.remote.wire import header_room, is_number, pack_request, task_name, unpack
 
 MOST_EXAMPLES = 2**53
 _LARGEST = 1e100

@@ -15,8 +15,8 @@ from fedilc.config import Experiment, read_experiment
 from fedilc.data import Federation, Silo
 from fedilc.data.files import _matching, read_table, same_columns, silo_of
 from fedilc.errors import ConfigError, DataError
-from fedilc.runtimes.rest.manifest import Manifest, ModelSpec
-from fedilc.runtimes.rest.own_code import call_own, find_function
+from fedilc.runtimes.remote.manifest import Manifest, ModelSpec
+from fedilc.runtimes.remote.own_code import call_own, find_function
 from fedilc.seeds import seed_for
 from fedilc.sources import Files, Remote
 

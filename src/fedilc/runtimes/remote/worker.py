@@ -1,0 +1,39 @@
+"""A silo's side of a run that it was told of: its own network and data, and nothing sent to it as code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import nn
+
+from fedilc.assembly import find_device
+from fedilc.data import Federation, Silo
+from fedilc.errors import ConfigError
+from fedilc.evaluation import measure
+from fedilc.federation.silo import SiloWorker
+from fedilc.gradients import Loss, Workbench
+from fedilc.runtimes.remote.manifest import Manifest
+
+
+def make_worker(
+    manifest: Manifest,
+    name: str,
+    make_silo: Callable[[Manifest], Silo],
+    build: Callable[[Manifest], nn.Module] | None = None,
+    device: str = "auto",
+) -> SiloWorker:
+    """What answers for the silo `name`; its network is the manifest's, or that which `build` makes here."""
+    model = build(manifest) if build is not None else manifest.model.build()
+    manifest.require_fits(model)
+    silo = make_silo(manifest)
+    inputs = list(silo.x.shape[1:])
+    if inputs != manifest.model.inputs:
+        raise ConfigError(
+            f"silo {name!r} has inputs of shape {inputs} and the run takes "
+            f"{manifest.model.inputs}; give it the columns that the run was agreed on"
+        )
+    Federation(manifest.run, [silo], loss=manifest.loss).check_classes(manifest.model.outputs)
+    task, loss = manifest.task(), Loss(manifest.loss)
+    bench = Workbench(model.to(find_device(device)), loss, task.classifier, task.covariance)
+    return SiloWorker(silo, bench, task, partial(measure, loss))

@@ -1,0 +1,50 @@
+"""An authority of one's own and a certificate for the loopback, made with openssl as the docs say."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """An authority, and a server's certificate and key that it vouches for."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+
+def make_certificates(folder: Path, name: str = "IP:127.0.0.1") -> Certificates:
+    """For the loopback, or for another name that a certificate may carry."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("the command openssl, which makes test certificates, is not installed")
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def run(*words: str) -> None:
+        subprocess.run([openssl, *words], cwd=folder, check=True, capture_output=True)
+
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    run(
+        "req",
+        "-x509",
+        *curve,
+        "-keyout",
+        "ca.key",
+        "-out",
+        "ca.pem",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=test authority",
+    )
+    run("req", *curve, "-keyout", "key.pem", "-out", "request.pem", "-subj", "/CN=coordinator")
+    (folder / "names").write_text(f"subjectAltName={name}\n")
+    signing = ["-in", "request.pem", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2"]
+    run("x509", "-req", *signing, "-extfile", "names", "-out", "cert.pem")
+    return Certificates(folder / "ca.pem", folder / "cert.pem", folder / "key.pem")

@@ -1,0 +1,198 @@
+"""Processes are killed, silos come back, lines break: the run ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedilc import train
+from fedilc.config import read_experiment
+from fedilc.runtimes.remote.posted import Posted
+from fedilc.runtimes.rest.board import Board
+from fedilc.runtimes.rest.runtime import RestRuntime
+from rest import (
+    PATIENCE,
+    Fleet,
+    LightSilo,
+    Member,
+    assert_same_run,
+    fleet,
+    free_port,
+    good_body,
+    in_background,
+    put,
+    remote,
+    served,
+    training_of,
+)
+
+KILLS = 30
+ROUNDS = 36
+SMALL = ["model.hidden=[8]", "learning_rate=0.01", "penalty=5"]
+
+
+def history(folder: Path) -> list[str]:
+    file = folder / "history.jsonl"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def wait_for(is_so: object, what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not is_so():  # type: ignore[operator]
+        assert time.monotonic() < deadline, f"{what} does not come"
+        time.sleep(0.01)
+
+
+class Company:
+    """A coordinator and its silos, each of which can be killed and started again."""
+
+    def __init__(self, processes: Fleet, out: Path, silos: list[str], *options: object) -> None:
+        self.processes, self.out, self.port = processes, out, free_port()
+        self.options = options
+        self.members: dict[str, Member] = {}
+        for name in ("coordinator", *silos):
+            self.start(name)
+
+    def start(self, name: str) -> None:
+        address = f"http://127.0.0.1:{self.port}"
+        if name == "coordinator":
+            serving = ["serve", "color-digits", *self.options, "--insecure", "--port", self.port]
+            self.members[name] = self.processes.start(*serving, "--out", self.out)
+        else:
+            joining = ["join", address, "--silo", name, "--experiment", "color-digits"]
+            self.members[name] = self.processes.start(*joining)
+
+
+def test_thirty_kills_of_coordinator_and_silos_leave_the_bits_of_an_undisturbed_run(tmp_path: Path) -> None:
+    changes = [*SMALL, f"rounds={ROUNDS}"]
+    settings, folder = read_experiment("color-digits", changes)
+    federation = settings.data.build(settings.seed, folder)
+    model = settings.model.build(federation, settings.seed)
+    train(federation, model, settings.algorithm, **settings.options(), out=tmp_path / "undisturbed")
+    silos = [silo.name for silo in federation.silos]
+    dice = random.Random(20221)
+    moments = sorted(dice.randrange(ROUNDS - 4) for _ in range(KILLS))
+    victims = [dice.choice(["coordinator", "coordinator", *silos]) for _ in range(KILLS)]
+    with fleet(tmp_path) as processes:
+        words = [word for change in changes for word in ("--set", change)]
+        company = Company(processes, tmp_path / "disturbed", silos, *words)
+        for moment, victim in zip(moments, victims, strict=True):
+            wait_for(lambda done=moment: len(history(company.out)) >= done, f"round {moment}")
+            time.sleep(dice.uniform(0, 0.1))
+            company.members[victim].kill()
+            company.start(victim)
+        assert company.members["coordinator"].ended() == 0, company.members["coordinator"].said
+        for name in silos:
+            assert company.members[name].ended() == 0, company.members[name].said
+    assert_same_run(tmp_path / "undisturbed", tmp_path / "disturbed")
+
+
+def test_a_dead_silo_is_left_out_after_the_timeout_and_taken_back_when_it_returns(tmp_path: Path) -> None:
+    with fleet(tmp_path) as processes:
+        words = [word for change in [*SMALL, "rounds=100000"] for word in ("--set", change)]
+        options = ["--min-silos", 4, "--round-timeout", 3]
+        silos = [f"flip-{flip}" for flip in ("0.15", "0.30", "0.45", "0.60", "0.75")]
+        company = Company(processes, tmp_path / "run", silos, *words, *options)
+
+        def taking_part() -> set[str]:
+            lines = history(company.out)
+            return set(json.loads(lines[-1])["silos"]) if lines else set()
+
+        wait_for(lambda: taking_part() == set(silos), "a round of all")
+        company.members["flip-0.45"].kill()
+        wait_for(lambda: taking_part() == set(silos) - {"flip-0.45"}, "a round without the dead")
+        done = len(history(company.out))
+        wait_for(lambda: len(history(company.out)) > done + 3, "more rounds without the dead")
+        company.start("flip-0.45")
+        wait_for(lambda: taking_part() == set(silos), "a round of all again")
+        company.members["coordinator"].kill()
+        company.start("coordinator")
+        done = len(history(company.out))
+        wait_for(lambda: len(history(company.out)) > done + 3, "rounds after a restart")
+    records = [json.loads(line) for line in history(company.out)]
+    assert [record["round"] for record in records] == list(range(1, len(records) + 1))
+    assert all(len(record["silos"]) >= 4 for record in records)
+
+
+class Clumsy(LightSilo):
+    """A silo on a bad line: half an answer, a slow one, the same again, and one that is long over."""
+
+    last: Posted | None = None
+
+    def answer_somehow(self, posted: Posted) -> None:
+        body = good_body(posted, self.name)
+        request = posted.request
+        path = f"/v1/silos/{self.name}/rounds/{request.round}/{request.phase}?task={posted.name}"
+        head = f"PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        with self._raw() as raw:
+            raw.sendall(head + body[: len(body) // 2])
+        with self._raw() as raw:
+            raw.sendall(head)
+            for start in range(0, len(body), 400):
+                raw.sendall(body[start : start + 400])
+                time.sleep(0.001)
+            assert raw.recv(1000).split()[1] == b"200"
+        again = put(self.client, posted, self.name, body)
+        assert again.status_code in (200, 409)
+        if self.last is not None:
+            assert put(self.client, self.last, self.name, good_body(self.last, self.name)).status_code == 409
+        self.last = posted
+
+    @contextlib.contextmanager
+    def _raw(self) -> Iterator[socket.socket]:
+        url = self.client.base_url
+        with socket.create_connection((url.host, url.port or 80)) as raw:
+            raw.settimeout(PATIENCE)
+            yield raw
+
+
+@pytest.mark.parametrize("algorithm", ["fedsgd", "fishr-inter-geo"])
+def test_slow_doubled_reordered_and_half_sent_answers_lose_nothing(algorithm: str) -> None:
+    clean, clumsy = (trained(algorithm, kind) for kind in (LightSilo, Clumsy))
+    assert clean[0] == clumsy[0]
+    for name, tensor in clean[1].items():
+        assert torch.equal(tensor, clumsy[1][name])
+
+
+def trained(algorithm: str, kind: type[LightSilo]) -> tuple[list[object], dict[str, torch.Tensor]]:
+    """History and weights of a run whose silos, in other orders every time, have lines of this kind."""
+    settings = remote(["a", "b", "c"], algorithm=algorithm, rounds=4)
+    training, board = training_of(settings, connect=lambda board: RestRuntime(board, 3, 600))
+    with served(board) as client, in_background(lambda: take_part(client, board, kind)):
+        result = training.run([], None, False, {})
+        board.finish("complete")
+    return list(result.history), {n: p.detach() for n, p in result.model.named_parameters()}
+
+
+def take_part(client: object, board: Board, kind: type[LightSilo]) -> None:
+    silos = [kind(client, name, board.manifest) for name in board.silos]  # type: ignore[arg-type]
+
+    def work(silo: LightSilo) -> None:
+        dice = random.Random(silo.name + kind.__name__)
+        silo.join()
+        while True:
+            posted = silo.ask()
+            if posted is None:
+                if board.over():
+                    return
+                continue
+            time.sleep(dice.uniform(0, 0.02))
+            if isinstance(silo, Clumsy):
+                silo.answer_somehow(posted)
+            else:
+                assert silo.answer(posted).status_code == 200
+
+    threads = [threading.Thread(target=work, args=(silo,)) for silo in silos]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

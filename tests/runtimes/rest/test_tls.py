@@ -1,0 +1,184 @@
+"""The whole of it as users have it: the installed command, tokens, and TLS with an authority of one's own."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from certificates import Certificates, make_certificates
+
+from fedilc import train
+from fedilc.config import read_experiment
+from fedilc.errors import ConfigError
+from fedilc.runtimes.rest.address import Address, listening
+from fedilc.runtimes.rest.app import make_app
+from fedilc.runtimes.rest.line import CoordinatorError, Line
+from fedilc.runtimes.rest.tokens import Tokens, add_token
+from rest import PATIENCE, assert_same_run, board_of, free_port
+
+FEDILC = [sys.executable, "-m", "fedilc"]
+CHANGES = ["rounds=10", "model.hidden=[16]", "penalty=5", "learning_rate=0.01"]
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@contextlib.contextmanager
+def started(*words: object) -> Iterator[subprocess.Popen[str]]:
+    """The command as a user starts it, ended with the context."""
+    argv = [*FEDILC, *map(str, words)]
+    environment = {"OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin", "HOME": str(Path.home())}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    process = subprocess.Popen(argv, env=environment, **pipes)  # type: ignore[call-overload]
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def test_the_installed_command_with_tokens_and_tls_gives_the_bits_of_local(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    settings, folder = read_experiment("color-digits", CHANGES)
+    federation = settings.data.build(settings.seed, folder)
+    model = settings.model.build(federation, settings.seed)
+    train(federation, model, settings.algorithm, **settings.options(), out=tmp_path / "local")
+    for silo in federation.silos:
+        made = [*FEDILC, "token", silo.name, "--tokens", str(tmp_path / "tokens.json")]
+        token = subprocess.run(made, check=True, capture_output=True, text=True).stdout
+        (tmp_path / f"{silo.name}.token").write_text(token)
+    port, out = free_port(), tmp_path / "rest"
+    changes = [word for change in CHANGES for word in ("--set", change)]
+    tls = ["--cert", certificates.certificate, "--key", certificates.key]
+    tokens = ["--tokens", tmp_path / "tokens.json"]
+    with contextlib.ExitStack() as stack:
+        serving = ["serve", "color-digits", *changes, *tls, *tokens, "--port", port, "--out", out]
+        coordinator = stack.enter_context(started(*serving))
+        members = []
+        for silo in federation.silos:
+            joining = [
+                "join",
+                f"https://127.0.0.1:{port}",
+                "--silo",
+                silo.name,
+                "--experiment",
+                "color-digits",
+            ]
+            joining += ["--token-file", tmp_path / f"{silo.name}.token", "--ca", certificates.authority]
+            members.append(stack.enter_context(started(*joining)))
+        said = coordinator.communicate(timeout=2 * PATIENCE)[0]
+        assert coordinator.returncode == 0, said
+        assert f"silos join at https://127.0.0.1:{port}" in said
+        for member in members:
+            heard = member.communicate(timeout=PATIENCE)[0]
+            assert member.returncode == 0, heard
+            assert "the run is over: complete" in heard
+    assert_same_run(tmp_path / "local", out)
+
+
+@pytest.fixture
+def secured(certificates: Certificates, tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """A board behind TLS and tokens: its address, and a good token."""
+    token = add_token(tmp_path / "tokens.json", "a")
+    address = Address(port=0, certificate=certificates.certificate, key=certificates.key)
+    with listening(make_app(board_of(), Tokens.read(tmp_path / "tokens.json")), address) as port:
+        yield f"https://127.0.0.1:{port}", token
+
+
+def test_who_trusts_the_authority_is_let_in(secured: tuple[str, str], certificates: Certificates) -> None:
+    line = Line(*secured, certificates.authority)
+    assert line.call("GET", "/v1/manifest").status == 200
+    line.close()
+
+
+def test_who_does_not_trust_it_sends_nothing_and_says_so_in_one_sentence(secured: tuple[str, str]) -> None:
+    line = Line(*secured)
+    with pytest.raises(CoordinatorError, match="not to be trusted.*--ca FILE"):
+        line.call("GET", "/v1/manifest")
+    line.close()
+
+
+def test_a_certificate_of_another_host_is_not_trusted(tmp_path: Path) -> None:
+    others = make_certificates(tmp_path, "DNS:elsewhere.example")
+    address = Address(port=0, certificate=others.certificate, key=others.key)
+    token = add_token(tmp_path / "tokens.json", "a")
+    with listening(make_app(board_of(), Tokens.read(tmp_path / "tokens.json")), address) as port:
+        line = Line(f"https://127.0.0.1:{port}", token, others.authority)
+        with pytest.raises(CoordinatorError, match="not to be trusted"):
+            line.call("GET", "/v1/manifest")
+        line.close()
+
+
+def test_old_tls_is_refused(secured: tuple[str, str]) -> None:
+    old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
+    with pytest.warns(DeprecationWarning):
+        old.minimum_version = ssl.TLSVersion.TLSv1
+    with pytest.warns(DeprecationWarning):
+        old.maximum_version = ssl.TLSVersion.TLSv1_1
+    port = int(secured[0].rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port)) as raw, pytest.raises(ssl.SSLError):
+        old.wrap_socket(raw)
+
+
+class TestAddresses:
+    """Where a coordinator may listen, and with what."""
+
+    @pytest.mark.parametrize("host", ["0.0.0.0", "10.1.2.3", "coordinator.example", "::", "2001:db8::1"])
+    def test_nothing_travels_in_the_open_beyond_this_machine_unless_told_so_twice(
+        self, host: str, tmp_path: Path
+    ) -> None:
+        add_token(tmp_path / "tokens.json", "a")
+        tokens = Tokens.read(tmp_path / "tokens.json")
+        with pytest.raises(ConfigError, match="--cert and --key"):
+            Address(host).require_safe(tokens)
+        with pytest.raises(ConfigError, match="--allow-insecure"):
+            Address(host, insecure=True).require_safe(tokens)
+        with pytest.raises(ConfigError, match="--tokens"):
+            Address(host, allow_insecure=True).require_safe(None)
+        Address(host, allow_insecure=True).require_safe(tokens)
+
+    @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "localhost", "::1"])
+    def test_on_this_machine_it_may_without_tls_or_tokens_if_told_so(self, host: str) -> None:
+        with pytest.raises(ConfigError, match="--insecure"):
+            Address(host).require_safe(None)
+        Address(host, insecure=True).require_safe(None)
+
+    def test_tls_without_tokens_is_refused(self, certificates: Certificates) -> None:
+        address = Address(certificate=certificates.certificate, key=certificates.key)
+        with pytest.raises(ConfigError, match="--tokens"):
+            address.require_safe(None)
+
+    def test_a_certificate_and_its_key_belong_together(
+        self, certificates: Certificates, tmp_path: Path
+    ) -> None:
+        for given in ({"certificate": certificates.certificate}, {"key": certificates.key}):
+            with pytest.raises(ConfigError, match="belong together"):
+                Address(**given).require_safe(None)
+        with pytest.raises(ConfigError, match="does not exist"):
+            Address(certificate=tmp_path / "none.pem", key=certificates.key).require_safe(None)
+        address = Address(port=0, certificate=certificates.key, key=certificates.certificate)
+        with (
+            pytest.raises(ConfigError, match="cannot be used"),
+            listening(make_app(board_of(), None), address),
+        ):
+            pass
+
+    def test_a_port_that_is_taken_is_one_sentence(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            with pytest.raises(ConfigError, match="cannot listen on 127.0.0.1 port"):
+                Address(port=taken.getsockname()[1]).bind()
+
+    def test_a_host_that_is_not_here_is_one_sentence(self) -> None:
+        with pytest.raises(ConfigError, match="cannot listen"):
+            Address("192.0.2.1", 0).bind()
