@@ -155,6 +155,7 @@ class Files(Source):
     test: str | None = None
     loss: Literal["binary", "multiclass"] = "binary"
     validation_share: float = Field(0.3, ge=0, lt=1)
+    in_memory: bool = Field(True, description="false: each file is read when its silo is asked")
 
     @field_validator("silos", mode="before")
     @classmethod
@@ -168,9 +169,21 @@ class Files(Source):
         """The federation, from files given relative to the experiment's own folder."""
         from fedilc.data.files import federation_from_files
 
-        return federation_from_files(
-            self.silos, self.label, self.test, self.loss, self.validation_share, seed, folder
-        )
+        return federation_from_files(*self._settings, seed, folder)
+
+    def shelf(self, seed: int, folder: Path) -> Shelf:
+        """The silos; where they are not to be in memory, each is read when it is opened."""
+        from fedilc.data.streamed import shelf_from_files
+
+        if self.in_memory:
+            return super().shelf(seed, folder)
+        return shelf_from_files(*self._settings, seed, folder)
+
+    @property
+    def _settings(
+        self,
+    ) -> tuple[dict[str, str] | str, str, str | None, Literal["binary", "multiclass"], float]:
+        return self.silos, self.label, self.test, self.loss, self.validation_share
 
 
 class ManySilos(Source):

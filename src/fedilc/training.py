@@ -168,16 +168,16 @@ class Training:
         votes = task.intra is not None and options.environment_size is not None
         require_supported(self.model, environments=votes)
         self.bench = Workbench(self.model, self.loss)
-        sample, outputs = self._try_model()
+        sample, self.outputs = self._try_model()
         if self.algorithm.two_phase:
             classifier = logits_layer(self.model, self.loss, sample, options.classifier)
             task = replace(task, classifier=classifier)
-        runtime = connect(task, self.model, outputs)
+        runtime = connect(task, self.model, self.outputs)
         names = getattr(runtime, "silos", None) or outline.silos
         self.server = make_server(self.model, runtime, names, self.algorithm, options)
         if task.classifier is not None:
             self.server.variance_like = variance_like(self.model, task.classifier, task.covariance)
-        if outline.x_test is not None and self.group.first:
+        if outline.x_test is not None:
             self.server.test = self._test
 
     def _try_model(self) -> tuple[Tensor, int]:
@@ -210,15 +210,29 @@ class Training:
         return sample, logits.shape[1]
 
     def _test(self) -> dict[str, float | None]:
+        """The metrics of the out-of-distribution test set; only the first rank measures them."""
         assert self.outline.x_test is not None
         assert self.outline.y_test is not None
-        logits = self.bench.predict(self.bench.inputs(self.outline.x_test))
+        logits = self._test_logits(self.outline.x_test)
+        if not self.group.first:
+            return {}
         y = self.bench.labels(self.outline.y_test)
         found = measure(self.loss, logits, y)
         if self.options.thresholded_batch is not None and self.loss.name == "binary":
             areas = thresholded_areas(logits, y, self.options.thresholded_batch)
             found |= {f"thresholded_{key}": area for key, area in areas.items()}
         return found
+
+    def _test_logits(self, x: Tensor) -> Tensor:
+        """What the model says of the test set; every rank computes its part, and the parts are added."""
+        if not 1 < self.group.size <= len(x):
+            return self.bench.predict(self.bench.inputs(x))
+        mine = slice(*(len(x) * rank // self.group.size for rank in (self.group.rank, self.group.rank + 1)))
+        part = self.bench.predict(self.bench.inputs(x[mine]))
+        logits = part.new_zeros(len(x), self.outputs)
+        logits[mine] = part
+        self.group.add(logits)
+        return logits
 
     def run(
         self,

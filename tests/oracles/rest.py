@@ -34,6 +34,7 @@ import fedilc.report.plots
 import fedilc.report.tables
 import fedilc.runtimes.rest.client
 import fedilc.runtimes.rest.coordinator
+from fedilc import train
 from fedilc.config import Experiment, parse_experiment, read_experiment
 from fedilc.federation import Reply, Request, Runtime, Task
 from fedilc.federation.checkpoint import read_tensors
@@ -191,6 +192,20 @@ def assert_same_run(left: Path, right: Path) -> None:
     assert tensors.keys() == other_tensors.keys()
     for name, tensor in tensors.items():
         assert tensor.numpy().tobytes() == other_tensors[name].numpy().tobytes(), name
+
+
+def run_locally(changes: Sequence[str], out: Path) -> tuple[str, ...]:
+    """Train `color-digits`, changed, in this process; the names of its silos."""
+    settings, folder = read_experiment("color-digits", list(changes))
+    federation = settings.data.build(settings.seed, folder)
+    model = settings.model.build(federation, settings.seed)
+    train(federation, model, settings.algorithm, **settings.options(), out=out)
+    return tuple(silo.name for silo in federation.silos)
+
+
+def as_options(changes: Sequence[str]) -> list[str]:
+    """Changes as a command has them."""
+    return [word for change in changes for word in ("--set", change)]
 
 
 def remote(silos: Sequence[str] = ("a", "b"), inputs: int = 3, **more: Any) -> Experiment:

@@ -149,6 +149,16 @@ def test_every_rank_draws_the_silos_that_the_local_runtime_draws(ranks: tuple[in
         assert drawn == [list(record["silos"]) for record in history]
 
 
+def test_the_test_set_measured_in_parts_is_that_of_the_local_runtime(ranks: tuple[int, Path]) -> None:
+    _, folder = ranks
+    _, expected = rank_worker.weights_of(rank_worker.RESUMED, 5)
+    lines = (folder / "half" / "history.jsonl").read_text().splitlines()[:5]
+    for line, record in zip(lines, expected, strict=True):
+        found = {key: value for key, value in json.loads(line).items() if key.startswith("test_")}
+        assert "test_loss" in found
+        assert found == pytest.approx({key: record[key] for key in found}, rel=1e-6)
+
+
 def local_runtime() -> LocalRuntime:
     options = Options(rounds=1, learning_rate=0.1)
     task = make_task(algorithms["fedsgd"], "binary", options)

@@ -132,7 +132,7 @@ def federation_from_files(
     folder: Path,
 ) -> Federation:
     """A federation of files; paths and patterns are relative to `folder`."""
-    paths = _matching(silos, folder) if isinstance(silos, str) else silos
+    paths = matching(silos, folder) if isinstance(silos, str) else silos
     tables = {name: read_table(folder / path, label) for name, path in paths.items()}
     outside = read_table(folder / test, label) if test else None
     first = next(iter(tables))
@@ -145,7 +145,7 @@ def federation_from_files(
     return Federation(folder.name or "files", members, outside.x, outside.y, loss=loss)
 
 
-def _matching(pattern: str, folder: Path) -> dict[str, str]:
+def matching(pattern: str, folder: Path) -> dict[str, str]:
     """The files of a pattern by their shortest names that differ."""
     matches = glob(pattern, root_dir=folder, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute one
     found = [Path(path) for path in sorted(matches)]

@@ -58,6 +58,7 @@ class LocalRuntime:
             worker = self._worker(name)
             yield worker.answer(request, keep=self.shelf.resident and kept < self.kept_bytes)
             kept += worker.computation.kept_bytes
+            del worker  # or the silo would still be held while the next one is opened
 
     def _worker(self, name: str) -> SiloWorker:
         worker = self.workers.get(name)

@@ -6,20 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fedilc import algorithms, train
-from fedilc.config import read_experiment
-from rest import assert_same_run, fleet
+from fedilc import algorithms
+from rest import as_options, assert_same_run, fleet, run_locally
 
 CHANGES = ["rounds=10", "model.hidden=[16]", "environment_size=32", "penalty=5", "learning_rate=0.01"]
-
-
-def run_locally(changes: list[str], out: Path) -> tuple[str, ...]:
-    """Train in this process; the names of the silos."""
-    settings, folder = read_experiment("color-digits", changes)
-    federation = settings.data.build(settings.seed, folder)
-    model = settings.model.build(federation, settings.seed)
-    train(federation, model, settings.algorithm, **settings.options(), out=out)
-    return tuple(silo.name for silo in federation.silos)
 
 
 @pytest.mark.parametrize("algorithm", algorithms)
@@ -28,8 +18,7 @@ def test_rest_gives_the_bits_of_local(algorithm: str, tmp_path: Path) -> None:
     silos = run_locally(changes, tmp_path / "local")
     assert len(silos) == 5
     with fleet(tmp_path) as processes:
-        given = [word for change in changes for word in ("--set", change)]
-        coordinator, url = processes.serve("color-digits", *given, "--out", tmp_path / "rest")
+        coordinator, url = processes.serve("color-digits", *as_options(changes), "--out", tmp_path / "rest")
         members = [
             processes.start("join", url, "--silo", name, "--experiment", "color-digits") for name in silos
         ]

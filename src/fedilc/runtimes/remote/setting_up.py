@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedilc.assembly import Outline
 from fedilc.config import Experiment, read_experiment
 from fedilc.data import Federation, Silo
-from fedilc.data.files import _matching, read_table, same_columns, silo_of
+from fedilc.data.files import matching, read_table, same_columns, silo_of
 from fedilc.errors import ConfigError, DataError
 from fedilc.runtimes.remote.manifest import Manifest, ModelSpec
 from fedilc.runtimes.remote.own_code import call_own, find_function
@@ -76,7 +76,7 @@ def _remote_outline(name: str, data: Remote, folder: Path) -> Outline:
 
 def _columns(data: Files, folder: Path) -> list[str] | None:
     """The inputs' columns in the order of the first file, which is that of all; None where it names none."""
-    paths = _matching(data.silos, folder) if isinstance(data.silos, str) else data.silos
+    paths = matching(data.silos, folder) if isinstance(data.silos, str) else data.silos
     columns = read_table(folder / next(iter(paths.values())), data.label).columns
     return list(columns) or None
 
