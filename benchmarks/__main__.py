@@ -13,7 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import aggregation, growth, per_example, rest, rounds, startup
+from benchmarks import aggregation, growth, per_example, ranks, rest, rounds, startup
 from benchmarks.timing import Row
 
 GROUPS = {
@@ -22,6 +22,7 @@ GROUPS = {
     "rounds": rounds.rows,
     "growth": growth.rows,
     "rest": rest.rows,
+    "ranks": ranks.rows,
     "startup": startup.rows,
 }
 
