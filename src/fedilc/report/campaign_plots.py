@@ -26,7 +26,7 @@ from fedilc.report.paper import (
     paper_numbers,
 )
 from fedilc.report.plots import PANELS
-from fedilc.report.style import COLOURS, STYLE, colour_of, save
+from fedilc.report.style import COLOURS, STYLE, colour_of, line_of, save
 
 _CHOICES = {
     "oracle": "oracle: lowest OOD loss",
@@ -67,7 +67,15 @@ def curves_picture(path: Path, campaign: Campaign) -> None:
         for axes, (key, found) in zip(panels, curves.items(), strict=True):
             for name, rounds, values in found:
                 colour, marker = colour_of(name), "o" if len(rounds) < 2 else None
-                axes.plot(rounds, values.mean(0), label=name, color=colour, linewidth=1.6, marker=marker)
+                axes.plot(
+                    rounds,
+                    values.mean(0),
+                    label=name,
+                    color=colour,
+                    linewidth=1.6,
+                    linestyle=line_of(name),
+                    marker=marker,
+                )
                 axes.fill_between(rounds, values.min(0), values.max(0), color=colour, alpha=0.15, linewidth=0)
             axes.set(title=PANELS[key], xlabel="round", ylabel="cross-entropy")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
