@@ -1,43 +1,23 @@
-"""Coordinators and silos as real processes on the loopback, and boards to try single requests on.
-
-Processes are forked from one that has imported everything, so that a test can start and kill dozens of them.
-All of them are ended with the test that started them.
-"""
+"""Boards to try single requests on, and silos that compute nothing."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
-import multiprocessing
-import os
 import random
-import re
-import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
-from multiprocessing import forkserver
-from multiprocessing.process import BaseProcess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import torch
+from fleets import PATIENCE
 from torch import Tensor
 
-import fedilc.aggregation.kernels
-import fedilc.cli
-import fedilc.report.plots
-import fedilc.report.tables
-import fedilc.runtimes.rest.client
-import fedilc.runtimes.rest.coordinator
-from fedilc import train
-from fedilc.config import Experiment, parse_experiment, read_experiment
+from fedilc.config import Experiment, parse_experiment
 from fedilc.federation import Reply, Request, Runtime, Task
-from fedilc.federation.checkpoint import read_tensors
 from fedilc.runtimes.remote.manifest import Manifest, Wire, make_manifest
 from fedilc.runtimes.remote.posted import Posted, expected_tensors
 from fedilc.runtimes.remote.setting_up import plan_of
@@ -45,167 +25,9 @@ from fedilc.runtimes.remote.wire import pack_reply, unpack_request
 from fedilc.runtimes.rest.address import Address, listening
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.board import Board
+from fedilc.runtimes.rest.runtime import RestRuntime
 from fedilc.runtimes.rest.tokens import Tokens
-from fedilc.training import Training
-
-PATIENCE = 120.0
-_WARM = "FEDILC_TESTS_FORK_HERE"
-
-
-def _run(argv: Sequence[str], log: str, folder: str) -> None:
-    """What a forked process does: the command, its output in a file."""
-    os.chdir(folder)
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    torch.set_num_threads(1)
-    sys.argv = ["fedilc", *argv]
-    fedilc.cli.main()
-
-
-@dataclass
-class Member:
-    """A command that runs, and what it has said so far."""
-
-    argv: Sequence[str]
-    log: Path
-    process: BaseProcess
-
-    @property
-    def said(self) -> str:
-        return self.log.read_text() if self.log.exists() else ""
-
-    def kill(self) -> None:
-        """As the kernel would: no goodbye."""
-        self.process.kill()
-        self.process.join()
-
-    def ended(self, seconds: float = PATIENCE) -> int | None:
-        """Wait for the end; its exit code."""
-        self.process.join(seconds)
-        assert self.process.exitcode is not None, f"{self.argv} does not end; it said:\n{self.said}"
-        return self.process.exitcode
-
-    def wait_until(self, text: str, seconds: float = PATIENCE) -> re.Match[str]:
-        """Until it has said something that matches."""
-        deadline = time.monotonic() + seconds
-        while True:
-            found = re.search(text, self.said)
-            if found is not None:
-                return found
-            assert self.process.is_alive(), f"{self.argv} ended without saying {text!r}:\n{self.said}"
-            assert time.monotonic() < deadline, f"{self.argv} does not say {text!r}:\n{self.said}"
-            time.sleep(0.02)
-
-
-@dataclass
-class Fleet:
-    """The processes of one test."""
-
-    folder: Path
-    members: list[Member] = field(default_factory=list)
-
-    def start(self, *argv: object, folder: Path | None = None) -> Member:
-        words = [str(word) for word in argv]
-        log = self.folder / f"log-{len(self.members)}.txt"
-        target = (words, str(log), str(folder or self.folder))
-        process = _forking().Process(target=_run, args=target, daemon=True)
-        process.start()
-        self.members.append(Member(words, log, process))
-        return self.members[-1]
-
-    def serve(self, *argv: object, port: int | None = None) -> tuple[Member, str]:
-        """A coordinator without TLS or tokens, once it can be joined, and its address."""
-        port = port or free_port()
-        member = self.start("serve", *argv, "--insecure", "--port", port)
-        member.wait_until("silos join at http")
-        return member, f"http://127.0.0.1:{port}"
-
-
-@cache
-def _forking() -> Any:
-    """Where processes are forked: one that has imported this file, with one thread, and keeps waiting."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["rest"])
-    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent), _WARM: "yes"}
-    before = {name: os.environ.get(name) for name in own}
-    os.environ.update(own)
-    try:
-        forkserver.ensure_running()
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-    return context
-
-
-def _warm_up() -> None:
-    """Import what is imported late, so that no forked process has to."""
-    for name in ("anyio._backends._asyncio", "uvicorn.protocols.http.h11_impl", "uvicorn.lifespan.off"):
-        importlib.import_module(name)
-    torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])
-    read_experiment("color-digits")[0].data.build(0, Path())
-    httpx.Client().close()
-
-
-if _WARM in os.environ:
-    _warm_up()
-
-
-def forked(work: Callable[..., object], *arguments: object) -> BaseProcess:
-    """A function of a test in a process of its own; whoever starts it ends it."""
-    process: BaseProcess = _forking().Process(target=work, args=arguments, daemon=True)
-    process.start()
-    return process
-
-
-@contextlib.contextmanager
-def fleet(folder: Path) -> Iterator[Fleet]:
-    """Processes that end with the context."""
-    started = Fleet(folder)
-    try:
-        yield started
-    finally:
-        for member in started.members:
-            if member.process.is_alive():
-                member.kill()
-
-
-def free_port() -> int:
-    """A port that no outgoing connection takes while a coordinator is away from it."""
-    dice = random.Random(os.getpid() ^ time.monotonic_ns())
-    while True:
-        port = dice.randrange(20_000, 32_000)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-
-
-def outcome_of(folder: Path) -> tuple[list[str], dict[str, Tensor]]:
-    """A run folder's history, line by line, and the tensors of its checkpoint."""
-    history = (folder / "history.jsonl").read_text().splitlines()
-    return history, read_tensors(folder / "checkpoint.safetensors")[0]
-
-
-def assert_same_run(left: Path, right: Path) -> None:
-    """Bit for bit: histories, weights and optimisers."""
-    (history, tensors), (other_history, other_tensors) = outcome_of(left), outcome_of(right)
-    assert history == other_history
-    assert tensors.keys() == other_tensors.keys()
-    for name, tensor in tensors.items():
-        assert tensor.numpy().tobytes() == other_tensors[name].numpy().tobytes(), name
-
-
-def run_locally(changes: Sequence[str], out: Path) -> tuple[str, ...]:
-    """Train `color-digits`, changed, in this process; the names of its silos."""
-    settings, folder = read_experiment("color-digits", list(changes))
-    federation = settings.data.build(settings.seed, folder)
-    model = settings.model.build(federation, settings.seed)
-    train(federation, model, settings.algorithm, **settings.options(), out=out)
-    return tuple(silo.name for silo in federation.silos)
-
-
-def as_options(changes: Sequence[str]) -> list[str]:
-    """Changes as a command has them."""
-    return [word for change in changes for word in ("--set", change)]
+from fedilc.training import Result, Training
 
 
 def remote(silos: Sequence[str] = ("a", "b"), inputs: int = 3, **more: Any) -> Experiment:
@@ -226,7 +48,7 @@ def training_of(
     def make(task: Task, model: torch.nn.Module, _outputs: int) -> Runtime:
         names = plan.outline.silos
         manifest = make_manifest(
-            settings.name, settings.algorithm, task, settings, names, model, plan.spec, wire
+            settings.name, settings.algorithm, task, settings, names, model, plan.spec, wire, plan.columns
         )
         boards.append(Board(manifest))
         return connect(boards[0]) if connect is not None else _Nobody()
@@ -305,6 +127,23 @@ def put(client: httpx.Client, posted: Posted, silo: str, body: Any, **more: Any)
     return client.put(path, params={"task": posted.name}, content=body, **more)
 
 
+def detail(response: httpx.Response) -> str:
+    """Why a request was refused."""
+    found = response.json()["detail"]
+    assert isinstance(found, str)
+    return found
+
+
+def eventually(is_so: Callable[[], bool], seconds: float = 20.0) -> bool:
+    """Whether something comes true in time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if is_so():
+            return True
+        time.sleep(0.02)
+    return False
+
+
 def bearer(token: str) -> Mapping[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
@@ -331,8 +170,9 @@ class LightSilo:
         self.have, self.weights = asked.weights, dict(asked.request.weights)
         return Posted(asked.request, self.manifest, asked.weights)
 
-    def answer(self, posted: Posted) -> httpx.Response:
-        return put(self.client, posted, self.name, good_body(posted, self.name))
+    def answer(self, posted: Posted) -> None:
+        response = put(self.client, posted, self.name, good_body(posted, self.name))
+        assert response.status_code == 200, response.text
 
 
 @contextlib.contextmanager
@@ -353,3 +193,36 @@ def in_background(work: Callable[[], object]) -> Iterator[threading.Thread]:
     if errors:
         raise errors[0]
     assert not thread.is_alive()
+
+
+@contextlib.contextmanager
+def directly(client: httpx.Client) -> Iterator[httpx.Client]:
+    """To the coordinator without anything between."""
+    yield client
+
+
+def trained(
+    settings: Experiment,
+    wire: Wire = "exact",
+    kind: type[LightSilo] = LightSilo,
+    through: Callable[[httpx.Client], contextlib.AbstractContextManager[httpx.Client]] = directly,
+) -> tuple[Result, Board]:
+    """A whole run over HTTP whose silos are of this kind, and take as long as they like."""
+    training, board = training_of(settings, wire, lambda board: RestRuntime(board, len(board.silos), 600))
+    with served(board) as client, through(client) as line, contextlib.ExitStack() as silos:
+        for name in board.silos:
+            silo = kind(line, name, board.manifest)
+            silos.enter_context(in_background(partial(_take_part, silo, board)))
+        result = training.run([], None, False, {})
+        board.finish("complete")
+    return result, board
+
+
+def _take_part(silo: LightSilo, board: Board) -> None:
+    dice = random.Random(silo.name + type(silo).__name__)
+    silo.join()
+    while not board.over():
+        posted = silo.ask()
+        if posted is not None:
+            time.sleep(dice.uniform(0, 0.02))
+            silo.answer(posted)

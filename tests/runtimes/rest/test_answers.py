@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import select
-import socket
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import pytest
 import torch
 
 from fedilc.federation import Reply
 from fedilc.runtimes.remote.posted import Posted
-from fedilc.runtimes.remote.wire import content_digest, pack_reply
-from fedilc.runtimes.rest import app as app_module
-from fedilc.runtimes.rest.board import Board
-from rest import board_of, good_body, good_reply, post, put, remote, served
+from fedilc.runtimes.remote.wire import pack_reply
+from rest import board_of, detail, good_body, good_reply, post, put, remote, served
 
 
 def changed(posted: Posted, **numbers: Any) -> bytes:
@@ -39,12 +32,6 @@ def as_told(reply: Reply) -> bytes:
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text + honest[8 + size :]
-
-
-def detail(response: httpx.Response) -> str:
-    found = response.json()["detail"]
-    assert isinstance(found, str)
-    return found
 
 
 def wrong_tensors(posted: Posted) -> dict[str, Reply]:
@@ -198,188 +185,3 @@ def test_a_task_is_for_those_who_were_asked() -> None:
         assert client.get("/v1/silos/c/task").status_code == 204
         assert client.get("/v1/silos/a/task").status_code == 200
         assert put(client, some, "c", good_body(some, "c")).status_code == 409
-
-
-def test_a_body_that_says_it_is_larger_than_any_answer_is_413() -> None:
-    board = board_of()
-    with served(board) as client:
-        posted = post(board)
-        response = put(client, posted, "a", b"x" * (posted.most_bytes + 1))
-        assert response.status_code == 413
-        assert str(posted.most_bytes) in detail(response)
-        assert board.silos["a"].strikes == 0
-
-
-def test_a_body_that_grows_beyond_any_answer_is_413_and_its_line_is_cut() -> None:
-    board = board_of()
-    with served(board) as client:
-        posted = post(board)
-        with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as raw:
-            path = f"/v1/silos/a/rounds/1/gradients?task={posted.name}"
-            raw.sendall(f"PUT {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
-            raw.settimeout(20)
-            sent = 0
-            with contextlib.suppress(ConnectionError):  # the line may be cut in the middle of a chunk
-                while not select.select([raw], [], [], 0)[0]:
-                    raw.sendall(b"10000\r\n" + b"x" * 65_536 + b"\r\n")
-                    sent += 65_536
-                    assert sent < posted.most_bytes + (64 << 20)
-            assert raw.recv(4096).split()[1] == b"413"
-
-
-def test_the_size_of_an_answer_is_that_of_its_phase() -> None:
-    board = board_of(remote(hidden=[300], inputs=300))
-    small = post(board, "statistics").most_bytes
-    large = post(board, "gradients").most_bytes
-    parameters = sum(like.numel() for like in board.manifest.like.values())
-    assert large - small > 2 * 4 * parameters - 4000
-
-
-@pytest.mark.parametrize("length", ["-5", "x", "9" * 5000, "1e3"])
-def test_a_length_that_is_none_is_refused(length: str) -> None:
-    board = board_of()
-    with served(board) as client:
-        posted = post(board)
-        with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as raw:
-            raw.settimeout(10)
-            path = f"/v1/silos/a/rounds/1/gradients?task={posted.name}"
-            raw.sendall(f"PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode())
-            status = int(raw.recv(4096).split()[1])
-        assert 400 <= status < 500
-
-
-def test_a_body_that_its_digest_does_not_tell_of_was_damaged_on_its_way_and_is_no_strike() -> None:
-    board = board_of()
-    with served(board) as client:
-        posted = post(board)
-        good = good_body(posted, "a")
-        headers = {"Content-Digest": content_digest(good)}
-        damaged = good[:-1] + bytes([good[-1] ^ 1])
-        assert put(client, posted, "a", damaged, headers=headers).status_code == 400
-        assert board.silos["a"].strikes == 0
-        assert put(client, posted, "a", good, headers=headers).status_code == 200
-
-
-def test_a_body_that_stands_still_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_module, "_SILENCE_SECONDS", 0.2)
-    board = board_of()
-    with served(board) as client:
-        posted = post(board)
-        with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as raw:
-            raw.settimeout(20)
-            path = f"/v1/silos/a/rounds/1/gradients?task={posted.name}"
-            raw.sendall(f"PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\nhalf".encode())
-            assert raw.recv(4096).split()[1] == b"408"
-
-
-def test_only_so_many_requests_of_a_silo_are_open_at_a_time() -> None:
-    board = board_of()
-    with served(board) as client:
-        raws = []
-        try:
-            for _ in range(app_module.AT_ONCE):
-                raw = socket.create_connection((client.base_url.host, client.base_url.port or 0))
-                raw.sendall(b"GET /v1/silos/a/task?wait=30 HTTP/1.1\r\nHost: x\r\n\r\n")
-                raws.append(raw)
-            assert eventually(lambda: client.get("/v1/silos/a/task").status_code == 429)
-            assert client.get("/v1/silos/b/task").status_code == 204
-        finally:
-            for raw in raws:
-                raw.close()
-        board.finish("complete")
-        assert eventually(lambda: client.get("/v1/silos/a/task").status_code == 410)
-
-
-def eventually(is_so: Any, seconds: float = 20.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if is_so():
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def test_a_silo_that_hung_up_is_not_taken_for_one_that_is_back() -> None:
-    """Its long poll would otherwise wake with the next task and bring a lost silo back to life."""
-    board = board_of()
-    with served(board) as client:
-        raw = socket.create_connection((client.base_url.host, client.base_url.port or 0))
-        raw.sendall(b"GET /v1/silos/a/task?wait=30 HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert eventually(lambda: board.silos["a"].last_seen is not None)
-        raw.close()
-        time.sleep(0.3)
-        seen = board.silos["a"].last_seen
-        post(board)
-        board.close(("a",))
-        time.sleep(0.5)
-        assert board.silos["a"].state == "lost"
-        assert board.silos["a"].last_seen == seen
-
-
-@pytest.mark.parametrize(
-    "query",
-    ["wait=-1", "wait=61", "wait=nan", "wait=inf", "wait=x", "wait=1e400", "have=" + "x" * 65],
-)
-def test_waits_and_names_beyond_the_limits_are_422_in_one_sentence(query: str) -> None:
-    with served(board_of()) as client:
-        response = client.get(f"/v1/silos/a/task?{query}")
-        assert response.status_code == 422
-        assert len(detail(response)) < 310
-
-
-JOINING: dict[str, bytes] = {
-    "nothing": b"",
-    "no JSON": b"{",
-    "no UTF-8": b"\xff\xfe",
-    "NaN": b'{"manifest": "' + b"x" * 64 + b'", "examples": NaN}',
-    "no hash": b'{"manifest": "x", "examples": 3}',
-    "no examples": b'{"manifest": "' + b"x" * 64 + b'", "examples": 0}',
-    "too many examples": b'{"manifest": "' + b"x" * 64 + b'", "examples": ' + b"9" * 300 + b"}",
-    "more": b'{"manifest": "' + b"x" * 64 + b'", "examples": 3, "more": 1}',
-    "deep nesting": b"[" * 2000 + b"]" * 2000,
-}
-
-
-@pytest.mark.parametrize("what", JOINING)
-def test_a_joining_that_is_none_is_422(what: str) -> None:
-    with served(board_of()) as client:
-        response = client.post("/v1/silos/a/join", content=JOINING[what])
-        assert response.status_code == 422
-        assert len(detail(response)) < 310
-
-
-def test_a_joining_larger_than_it_can_be_is_413() -> None:
-    with served(board_of()) as client:
-        assert client.post("/v1/silos/a/join", content=b" " * 10_000).status_code == 413
-
-
-def test_to_join_another_run_is_a_conflict() -> None:
-    with served(board_of()) as client:
-        response = client.post("/v1/silos/a/join", json={"manifest": "x" * 64, "examples": 3})
-        assert response.status_code == 409
-
-
-def test_who_is_no_silo_of_the_run_is_404_and_who_has_not_joined_409() -> None:
-    board = board_of()
-    board.silos["a"].state = "not joined"
-    with served(board) as client:
-        assert client.get("/v1/silos/stranger/task").status_code == 404
-        assert client.get("/v1/silos/a/task").status_code == 409
-
-
-def poll(client: httpx.Client, board: Board) -> httpx.Response:
-    with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(client.get, "/v1/silos/a/task", params={"wait": 30})
-        time.sleep(0.2)
-        post(board)
-        return waiting.result(20)
-
-
-def test_a_long_poll_is_answered_when_a_task_comes_up() -> None:
-    board = board_of()
-    with served(board) as client:
-        response = poll(client, board)
-        assert response.status_code == 200
-        assert response.headers["content-type"] == "application/vnd.safetensors"
-        assert "content-encoding" not in response.headers
-        assert board.silos["a"].bytes_sent == len(response.content)

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fleets import free_port
 
 from fedilc.errors import ConfigError
 from fedilc.runtimes.rest.line import LONGEST_PAUSE, CoordinatorError, Line
-from rest import free_port
 
 Handle = Callable[[BaseHTTPRequestHandler, int], None]
 

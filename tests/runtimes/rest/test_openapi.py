@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 
-import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import not_a_server_error
 
 from fedilc.runtimes.remote.wire import MEDIA_TYPE
 from fedilc.runtimes.rest.app import make_app
-from rest import board_of, post
+from fedilc.runtimes.rest.guide import guide_of
+from rest import board_of, post, served
 
 schemathesis.serializer.alias(MEDIA_TYPE, "application/octet-stream")
 LIVE = board_of()
@@ -72,6 +73,21 @@ def test_the_document_names_every_resource_and_its_refusals() -> None:
     json.dumps(paths)
 
 
-@pytest.mark.parametrize("path", ["/docs", "/openapi.json"])
-def test_the_documents_are_there(path: str) -> None:
-    assert path in {route.path for route in make_app(LIVE, None).routes}  # type: ignore[attr-defined]
+def test_the_page_of_resources_names_all_of_them_and_fetches_nothing_from_elsewhere() -> None:
+    with served(LIVE) as client:
+        document, page = client.get("/openapi.json").json(), client.get("/docs")
+        assert page.headers["content-type"].startswith("text/html")
+        assert "default-src 'self'" in page.headers["content-security-policy"]
+        for path, methods in document["paths"].items():
+            for method in methods:
+                assert f"{method.upper()} {path}" in page.text
+        linked = re.findall(r"(?:src|href)=\"([^\"]+)\"", page.text)
+        assert linked
+        assert [client.get(f"/{link}").status_code for link in linked] == [200] * len(linked)
+
+
+def test_what_is_in_the_document_is_text_on_the_page() -> None:
+    info = {"title": "<b>", "version": "1"}
+    operation = {"description": "<script>", "parameters": [{"name": "<i>", "in": "query"}]}
+    page = guide_of({"info": info, "paths": {"/<u>": {"get": operation}}})
+    assert not any(tag in page for tag in ("<b>", "<script>", "<i>", "<u>"))

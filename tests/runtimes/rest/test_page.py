@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from browser import Browser, Staged, browser, record, silo, staged
+from fleets import Fleet, Member, fleet
 from typer.testing import CliRunner
 
 from fedilc.cli import app
@@ -37,29 +35,6 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @contextmanager
-def process(log: Path, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
-    """The command in a process of its own, ended with the context."""
-    words = [sys.executable, "-m", "fedilc", *map(str, arguments)]
-    with log.open("ab") as out:
-        started = subprocess.Popen(words, stdout=out, stderr=out, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        try:
-            yield started
-        finally:
-            started.kill()
-            started.wait()
-
-
-def address_in(log: Path, running: subprocess.Popen[bytes]) -> str:
-    """The address that a command says it listens on."""
-    deadline = time.monotonic() + 120
-    while not (found := re.search(r"http://[\d.:]+", log.read_text())):
-        assert running.poll() is None, log.read_text()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found[0]
-
-
-@contextmanager
 def shown(tab: Browser, run: Staged, tokens: Tokens | None = None) -> Iterator[str]:
     """The address of a staged run; the tab leaves before the server goes, which waits for viewers."""
     with listening(make_app(run, tokens), Address(port=0, insecure=True)) as port:
@@ -75,25 +50,24 @@ def open_run(tab: Browser, url: str, **window: Any) -> None:
 
 
 class Live:
-    """A coordinator with tokens and five silos, each a process, that go on until the tests end."""
+    """A coordinator with tokens and five silos, each a process, that go on until the test ends."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.log, self.tokens = folder, folder / "serve.log", folder / "tokens.json"
-        self.viewer = add_token(self.tokens, "me", "viewers")
+    def __init__(self, processes: Fleet) -> None:
+        self.processes, self.folder = processes, processes.folder
+        self.viewer = add_token(self.folder / "tokens.json", "me", "viewers")
         for name in SILOS:
-            (folder / name).write_text(add_token(self.tokens, name))
+            (self.folder / name).write_text(add_token(self.folder / "tokens.json", name))
 
-    def serve(self, port: object = 0) -> Any:
-        """The coordinator's process; on the same port it goes on with the same run."""
-        self.log.write_text("")
-        chosen = ("--rounds", 100_000, "--set", "model.hidden=[8]", "--out", self.folder / "run")
-        where = ("--port", port, "--insecure", "--tokens", self.tokens)
-        return process(self.log, "serve", "color-digits", *chosen, *where)
+    def serve(self, port: int | None = None) -> tuple[Member, str]:
+        """The coordinator and its address; on the same port it goes on with the same run."""
+        chosen = ("--rounds", 100_000, "--set", "model.hidden=[8]", "--out", "run", "--tokens", "tokens.json")
+        return self.processes.serve("color-digits", *chosen, port=port)
 
-    def join(self, url: str, name: str) -> Any:
-        """A silo's process."""
-        who = ("--silo", name, "--token-file", self.folder / name, "--experiment", "color-digits")
-        return process(self.folder / f"{name}.log", "join", url, *who)
+    def join(self, url: str) -> None:
+        """All silos."""
+        for name in SILOS:
+            who = ("--silo", name, "--token-file", name, "--experiment", "color-digits")
+            self.processes.start("join", url, *who)
 
 
 def round_of(tab: Browser) -> int:
@@ -103,25 +77,23 @@ def round_of(tab: Browser) -> int:
 def test_a_live_run_asks_for_a_token_moves_and_is_found_again_after_its_coordinator_was_killed(
     tab: Browser, tmp_path: Path
 ) -> None:
-    live = Live(tmp_path)
-    with ExitStack() as silos:
-        with live.serve() as coordinator:
-            url = address_in(live.log, coordinator)
-            for name in SILOS:
-                silos.enter_context(live.join(url, name))
-            _enter_with_token(tab, url, live)
-            tab.until(lambda: round_of(tab) > 5, "the run does not move")
-            before = round_of(tab)
-            tab.until(lambda: round_of(tab) > before and tab.shows("#loss .curve.test"), "it stopped")
-            _everything_live_is_there(tab, url)
+    with fleet(tmp_path) as processes:
+        live = Live(processes)
+        coordinator, url = live.serve()
+        live.join(url)
+        _enter_with_token(tab, url, live)
+        tab.until(lambda: round_of(tab) > 5, "the run does not move")
+        before = round_of(tab)
+        tab.until(lambda: round_of(tab) > before and tab.shows("#loss .curve.test"), "it stopped")
+        _everything_live_is_there(tab, url)
+        coordinator.kill()
         tab.until(lambda: tab.shows("#trouble"), "the page does not notice that the coordinator is gone")
         assert "does not answer" in tab.text("#trouble p")
         assert tab.text("#connection") == "reconnecting"
-        with live.serve(url.rsplit(":")[-1]) as again:
-            address_in(live.log, again)
-            tab.until(lambda: tab.text("#connection") == "live", "the page did not come back by itself")
-            assert round_of(tab) >= before - 1
-            assert not tab.shows("#trouble")
+        live.serve(int(url.rpartition(":")[2]))
+        tab.until(lambda: tab.text("#connection") == "live", "the page did not come back by itself")
+        assert round_of(tab) >= before - 1
+        assert not tab.shows("#trouble")
 
 
 def _enter_with_token(tab: Browser, url: str, live: Live) -> None:
@@ -160,8 +132,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
     words = ["run", "--rounds", "12", "--out", str(folder / "run"), "--set", "model.hidden=[8]"]
     assert CliRunner().invoke(app, words).exit_code == 0
     history = [json.loads(line) for line in (folder / "run" / "history.jsonl").read_text().splitlines()]
-    with process(folder / "log", "serve", "--view", folder / "run", "--insecure", "--port", 0) as viewer:
-        yield address_in(folder / "log", viewer), history
+    with fleet(folder) as processes:
+        viewer = processes.start("serve", "--view", "run", "--insecure", "--port", 0)
+        yield viewer.wait_until(r"http://[\d.:]+")[0], history
 
 
 def test_a_finished_run_can_be_browsed_to_its_last_number(tab: Browser, finished: Finished) -> None:

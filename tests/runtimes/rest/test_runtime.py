@@ -15,7 +15,7 @@ from fedilc.runtimes.remote.posted import Posted
 from fedilc.runtimes.remote.wire import pack_reply
 from fedilc.runtimes.rest.board import Board
 from fedilc.runtimes.rest.runtime import RestRuntime
-from rest import board_of, good_body, post, remote, request_for, training_of
+from rest import board_of, eventually, good_body, post, remote, request_for, training_of
 
 
 def fresh(silos: tuple[str, ...] = ("a", "b", "c")) -> Board:
@@ -139,6 +139,44 @@ def test_with_too_few_a_round_waits_beyond_the_timeout() -> None:
     assert sorted(reply.silo for reply in replies) == ["a", "b", "c"]
     for timer in timers:
         timer.join()
+
+
+def phase_of(board: Board) -> object:
+    return board.snapshot()["phase"]
+
+
+def test_a_round_that_too_few_answer_says_that_it_waits_for_silos_until_they_are_back() -> None:
+    board = board_of(remote(["a", "b"]))
+    request = request_for(board)
+    found: list[str] = []
+    asks = threading.Thread(
+        target=lambda: found.extend(reply.silo for reply in RestRuntime(board, 2, 0.1).ask(request))
+    )
+    asks.start()
+    answer(board, "a", request)
+    assert phase_of(board) == "gradients"
+    assert eventually(lambda: phase_of(board) == "waiting for silos")
+    assert board.silos["b"].state == "lost"
+    assert board.snapshot()["seconds_left"] is None
+    assert board.task_for("b") is not None
+    assert phase_of(board) == "gradients"
+    answer(board, "b", request)
+    asks.join()
+    assert sorted(found) == ["a", "b"]
+    assert (board.silos["b"].state, board.silos["b"].reason) == ("answered", None)
+
+
+def test_a_run_says_that_it_waits_for_silos_when_too_few_are_there_for_the_next_round() -> None:
+    board = board_of(remote(["a", "b"]))
+    post(board)
+    board.close(("b",))
+    asks = threading.Thread(target=RestRuntime(board, 2, 0.1).present)
+    asks.start()
+    assert eventually(lambda: phase_of(board) == "waiting for silos")
+    board.task_for("b")
+    asks.join()
+    post(board)
+    assert phase_of(board) == "gradients"
 
 
 def test_a_silo_set_aside_in_the_middle_of_a_round_does_not_hold_it_up() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from fleets import as_options, assert_same_run, fleet, outcome_of, run_locally
 
 from fedilc import algorithms
-from rest import as_options, assert_same_run, fleet, run_locally
 
 CHANGES = ["rounds=10", "model.hidden=[16]", "environment_size=32", "penalty=5", "learning_rate=0.01"]
 
@@ -17,12 +19,29 @@ def test_rest_gives_the_bits_of_local(algorithm: str, tmp_path: Path) -> None:
     changes = [*CHANGES, f"algorithm={algorithm}"]
     silos = run_locally(changes, tmp_path / "local")
     assert len(silos) == 5
-    with fleet(tmp_path) as processes:
-        coordinator, url = processes.serve("color-digits", *as_options(changes), "--out", tmp_path / "rest")
+    run_over_http(silos, changes, tmp_path)
+    assert_same_run(tmp_path / "local", tmp_path / "rest")
+
+
+def test_halves_on_the_wire_train_nearly_what_local_does(tmp_path: Path) -> None:
+    silos = run_locally(CHANGES, tmp_path / "local")
+    run_over_http(silos, CHANGES, tmp_path, "--wire", "float16")
+    (exact, _), (halved, _) = outcome_of(tmp_path / "local"), outcome_of(tmp_path / "rest")
+    assert len(exact) == len(halved) == 10
+    assert exact != halved
+    for one, other in zip(map(json.loads, exact), map(json.loads, halved), strict=True):
+        for loss in ("train_loss", "validation_loss", "test_loss"):
+            assert other[loss] == pytest.approx(one[loss], rel=5e-3)
+
+
+def run_over_http(silos: Sequence[str], changes: list[str], folder: Path, *options: str) -> None:
+    """A coordinator and a process for each silo; the run folder is `rest`."""
+    with fleet(folder) as processes:
+        given = [*as_options(changes), *options]
+        coordinator, url = processes.serve("color-digits", *given, "--out", folder / "rest")
         members = [
             processes.start("join", url, "--silo", name, "--experiment", "color-digits") for name in silos
         ]
         assert coordinator.ended() == 0, coordinator.said
-        assert [member.ended() for member in members] == [0] * 5
+        assert [member.ended() for member in members] == [0] * len(silos)
         assert all("the run is over: complete" in member.said for member in members)
-    assert_same_run(tmp_path / "local", tmp_path / "rest")

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 from certificates import Certificates, make_certificates
+from fleets import as_options, assert_same_run, fleet, free_port, run_locally
 
 from fedilc.errors import ConfigError
 from fedilc.runtimes.rest.address import Address, listening
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.line import CoordinatorError, Line
 from fedilc.runtimes.rest.tokens import Tokens, add_token
-from rest import as_options, assert_same_run, board_of, fleet, free_port, run_locally
+from rest import board_of
 
 CHANGES = ["rounds=10", "model.hidden=[16]", "penalty=5", "learning_rate=0.01"]
 

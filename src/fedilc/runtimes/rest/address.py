@@ -80,7 +80,10 @@ def is_loopback(host: str) -> bool:
 
 @contextlib.contextmanager
 def listening(app: FastAPI, address: Address, sock: socket.socket | None = None) -> Iterator[int]:
-    """Serve `app` in a thread while the context lasts, on a socket of the address; yields the port."""
+    """Serve `app` in a thread while the context lasts, on a socket of the address; yields the port.
+
+    Whoever waits at its end, a viewer for events or a silo for a task, is let go first.
+    """
     with sock or address.bind() as bound:
         server = uvicorn.Server(_config(app, address))
         thread = threading.Thread(target=server.run, args=([bound],), name="fedilc-http", daemon=True)
@@ -92,6 +95,8 @@ def listening(app: FastAPI, address: Address, sock: socket.socket | None = None)
                 time.sleep(0.01)
             yield bound.getsockname()[1]
         finally:
+            for wakeup in app.state.wakeups:
+                wakeup.close()
             server.should_exit = True
             thread.join(10)
 

@@ -1,4 +1,4 @@
-"""The coordinator's HTTP interface, versioned under /v1, with OpenAPI documents at /docs: what silos use."""
+"""The coordinator's HTTP interface, versioned under /v1, described at /docs: what silos use."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from fedilc.runtimes.remote.posted import MOST_EXAMPLES
 from fedilc.runtimes.remote.wire import MEDIA_TYPE, is_whole
 from fedilc.runtimes.rest.board import Board
 from fedilc.runtimes.rest.doors import Doors, SiloName
+from fedilc.runtimes.rest.guide import add_guide
 from fedilc.runtimes.rest.states import Refusal
 from fedilc.runtimes.rest.tokens import Tokens
 from fedilc.runtimes.rest.waking import Wakeup
@@ -67,12 +68,14 @@ def make_app(watched: Board | Watchable, tokens: Tokens | None) -> FastAPI:
         title="FedILC coordinator",
         version=__version__,
         description="Silos ask for their next task and bring answers; tensors travel as safetensors.",
-        docs_url="/docs",
+        docs_url=None,
         redoc_url=None,
     )
+    app.state.wakeups = []
     app.exception_handler(RequestValidationError)(_say_what_is_wrong)
     doors = Doors(tokens)
     add_watching(app, watched, doors)
+    add_guide(app)
     if isinstance(watched, Board):
         _add_silos(app, watched, doors)
     return app
@@ -112,6 +115,7 @@ class Desk:
 def _add_silos(app: FastAPI, board: Board, doors: Doors) -> None:
     """What silos use."""
     desk, wakeup = Desk(board), Wakeup(board.listen_for_tasks)
+    app.state.wakeups.append(wakeup)
     speaks = [Depends(doors.speak)]
     joining = {"required": True, "content": {"application/json": {"schema": Joining.model_json_schema()}}}
 
@@ -177,7 +181,7 @@ def _add_silos(app: FastAPI, board: Board, doors: Doors) -> None:
 async def _next_task(
     request: Request, board: Board, wakeup: Wakeup, silo: str, have: str, wait: float
 ) -> bytes | None:
-    """The task's bytes, or None when the time is over or the silo has hung up."""
+    """The task's bytes, or None when the time is over, the silo has hung up, or the server stops."""
     wakeup.attach()
     until = time.monotonic() + wait
     while True:
@@ -190,7 +194,7 @@ async def _next_task(
                 board.seen(silo, sent=len(body))
                 return body
         left = until - time.monotonic()
-        if left <= 0:
+        if left <= 0 or wakeup.closed:
             return None
         await wakeup.wait(min(left, _WAKE_SECONDS))
         if await request.is_disconnected():

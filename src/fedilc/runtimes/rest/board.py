@@ -10,7 +10,7 @@ import hashlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -18,7 +18,7 @@ from fedilc.errors import ProtocolError, SilosLostError
 from fedilc.federation import Record, Reply
 from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.remote.posted import Posted
-from fedilc.runtimes.rest.states import Progress, Refusal, SiloState
+from fedilc.runtimes.rest.states import WAITING, Progress, Refusal, SiloState
 
 STRIKES = 3
 _OTHER_ANSWER = Refusal(409, "another answer to this task was taken before")
@@ -87,16 +87,25 @@ class Board:
         with self._changed:
             return not self._replies and self._hopeless()
 
+    def overdue(self, names: Iterable[str]) -> None:
+        """Those named did not answer in time, but the task stays up because too few others did."""
+        with self._changed:
+            self._lose(names)
+            self._tell()
+
+    def _lose(self, names: Iterable[str]) -> None:
+        for name in names:
+            if self.silos[name].state != "set aside":
+                self.silos[name].state = "lost"
+                self.silos[name].reason = "did not answer in time"
+
     def close(self, lost: tuple[str, ...]) -> None:
         """Take the task down; those named did not answer it in time."""
         with self._changed:
             if self._posted is not None:
                 self._posted.close()
             self._posted = None
-            for name in lost:
-                if self.silos[name].state != "set aside":
-                    self.silos[name].state = "lost"
-                    self.silos[name].reason = "did not answer in time"
+            self._lose(lost)
             self._tell()
 
     def wait_for_silos(self, needed: int, patience: float) -> tuple[str, ...]:
@@ -117,6 +126,9 @@ class Board:
             return len(here()) >= needed and (not awaited or time.monotonic() >= deadline)
 
         with self._changed:
+            if not complete():
+                self.progress.phase = WAITING
+                self._tell()
             while not complete():
                 self._require_able(needed)
                 self._changed.wait(min(1.0, max(0.05, deadline - time.monotonic())))
@@ -220,7 +232,9 @@ class Board:
                 return None if self._answered[name] == digest else _OTHER_ANSWER
             self._answered[name] = digest
             self._replies.append(reply)
-            self.silos[name].state = "answered"
+            silo = self.silos[name]
+            silo.reason = None if silo.state == "lost" else silo.reason
+            silo.state = "answered"
             self._tell()
             return None
 
@@ -254,11 +268,16 @@ class Board:
         """Whether the run has ended."""
         return self.progress.outcome is not None
 
+    def _stuck(self) -> bool:
+        """Whether the task that is up waits for silos that are gone."""
+        posted = self._posted
+        return posted is not None and any(self.silos[name].state == "lost" for name in posted.request.silos)
+
     def snapshot(self) -> dict[str, Any]:
         """All that the page shows beside the history."""
         with self._changed:
-            left = None
-            if self.progress.seconds_a_round is not None and self.progress.outcome is None:
+            left, phase = None, WAITING if self._stuck() else self.progress.phase
+            if self.progress.seconds_a_round is not None and phase not in (WAITING, "ended"):
                 left = (self.manifest.rounds - len(self.history)) * self.progress.seconds_a_round
             return {
                 "run": self.manifest.run,
@@ -266,6 +285,7 @@ class Board:
                 "rounds": self.manifest.rounds,
                 "completed": len(self.history),
                 **asdict(self.progress),
+                "phase": phase,
                 "seconds_left": left,
                 "silos": [asdict(silo) for silo in self.silos.values()],
             }

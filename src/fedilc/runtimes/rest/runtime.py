@@ -37,7 +37,7 @@ class RestRuntime:
     def ask(self, request: Request) -> Iterator[Reply]:
         """Put the request up; yield answers as they come."""
         self.board.post(self._posted(request))
-        waiting = set(request.silos)
+        waiting, patient = set(request.silos), True
         deadline = time.monotonic() + self.round_timeout
         try:
             while waiting:
@@ -46,9 +46,12 @@ class RestRuntime:
                     waiting.discard(reply.silo)
                     yield reply
                     continue
-                answered = len(request.silos) - len(waiting)
-                if self.board.hopeless() or (time.monotonic() >= deadline and answered >= self.min_silos):
+                late, answered = time.monotonic() >= deadline, len(request.silos) - len(waiting)
+                if self.board.hopeless() or (late and answered >= self.min_silos):
                     break
+                if late and patient:
+                    patient = False
+                    self.board.overdue(waiting)
         finally:
             self.board.close(tuple(sorted(waiting)))
 

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Literal
 
+WAITING = "waiting for silos"
 State = Literal["not joined", "waiting", "working", "answered", "lost", "set aside"]
 
 
@@ -37,7 +38,7 @@ class Progress:
     """Where the run is."""
 
     round: int = 0
-    phase: str = "waiting for silos"
+    phase: str = WAITING
     started: float = field(default_factory=time.time)
     seconds_a_round: float | None = None
     outcome: str | None = None

@@ -14,6 +14,7 @@ class Wakeup:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._event = asyncio.Event()
         self._ringing = False
+        self.closed = False
         listen(self._wake)
 
     def attach(self) -> None:
@@ -31,7 +32,13 @@ class Wakeup:
         self._event.set()
         self._event = asyncio.Event()
 
+    def close(self) -> None:
+        """The server stops: wake everybody, and let nobody wait again."""
+        self.closed = True
+        self._wake()
+
     async def wait(self, seconds: float) -> None:
-        """Until the bell rings, or the time is over."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._event.wait(), seconds)
+        """Until the bell rings, or the time is over; not at all once it is closed."""
+        if not self.closed:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._event.wait(), seconds)

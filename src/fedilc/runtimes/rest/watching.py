@@ -20,8 +20,11 @@ from fedilc.runtimes.rest.waking import Wakeup
 
 MOST_VIEWERS = 200
 _PAGE = File(__file__).parent / "page"
-_PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'",
+PAGE_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'self'; "
+        "frame-ancestors 'none'"
+    ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
@@ -78,6 +81,7 @@ def add_watching(app: FastAPI, board: Watchable, doors: Doors) -> None:
     watches = [Depends(doors.watch)]
     refused = refusals(401, 429)
     audience = Audience(board)
+    app.state.wakeups.append(audience.wakeup)
 
     @app.get("/v1/health")
     async def health() -> Health:
@@ -113,13 +117,13 @@ def add_watching(app: FastAPI, board: Watchable, doors: Doors) -> None:
 
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:
-        return FileResponse(_PAGE / "index.html", headers=_PAGE_HEADERS)
+        return FileResponse(_PAGE / "index.html", headers=PAGE_HEADERS)
 
     @app.get("/page/{name}", include_in_schema=False)
     async def part(name: str) -> FileResponse:
         if name not in {path.name for path in _PAGE.iterdir()}:
             raise HTTPException(404, "no such file")
-        return FileResponse(_PAGE / name, headers=_PAGE_HEADERS)
+        return FileResponse(_PAGE / name, headers=PAGE_HEADERS)
 
 
 class Audience:
@@ -128,10 +132,10 @@ class Audience:
     def __init__(self, board: Watchable) -> None:
         self.board = board
         self.viewers = 0
-        self._wakeup = Wakeup(board.listen)
+        self.wakeup = Wakeup(board.listen)
 
     async def events(self, after: int) -> AsyncIterator[str]:
-        """Every record after a round and every status, until the run is over."""
+        """Every record after a round and every status, until the run is over or the server stops."""
         self.viewers += 1
         try:
             async for event in self._events(after):
@@ -141,8 +145,8 @@ class Audience:
 
     async def _events(self, after: int) -> AsyncIterator[str]:
         board, seen, said = self.board, -1, time.monotonic()
-        self._wakeup.attach()
-        while True:
+        self.wakeup.attach()
+        while not self.wakeup.closed:
             if board.revision != seen:
                 seen = board.revision
                 for record in [record for record in board.history if record["round"] > after]:
@@ -157,7 +161,7 @@ class Audience:
                 yield ": still here\n\n"
                 said = time.monotonic()
             if board.revision == seen:
-                await self._wakeup.wait(_ALIVE_SECONDS)
+                await self.wakeup.wait(_ALIVE_SECONDS)
 
 
 def _event(kind: str, value: object) -> str:

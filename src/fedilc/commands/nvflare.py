@@ -1,0 +1,79 @@
+"""`fedilc nvflare export`: an experiment as a job folder that an admin of NVIDIA FLARE submits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedilc.commands import make_console
+from fedilc.commands.data import DataDir, use_data_folder
+from fedilc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedilc.runtimes.remote.manifest import Wire
+
+nvflare_app = typer.Typer(help="Train over the sites of NVIDIA FLARE.", no_args_is_help=True)
+
+
+@nvflare_app.callback()
+def _group() -> None:
+    pass
+
+
+@nvflare_app.command()
+def export(
+    experiment: Annotated[str, typer.Argument(help="A shipped experiment or a TOML file.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write the job folder.")],
+    algorithm: Annotated[
+        str | None, typer.Option("--algorithm", "-a", help="An algorithm, or 'all' for one after another.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="How many rounds.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Every random choice derives from it.")] = None,
+    min_clients: Annotated[
+        int | None, typer.Option(min=1, help="Sites that the job and a round need (default: all)")
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change any setting; may repeat.")
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(help="The run's name below the server's folder of runs; a run there goes on."),
+    ] = None,
+    timeout: Annotated[int, typer.Option(min=1, help="Seconds that a site has for each task.")] = 600,
+    join_timeout: Annotated[int, typer.Option(min=1, help="Seconds to load its examples at first.")] = 600,
+    wire: Annotated[str, typer.Option(help="exact, or float16 for half the bytes.")] = "exact",
+    data_dir: DataDir = None,
+) -> None:
+    """Write a job folder; `nvflare job submit` or the admin console submits it."""
+    from fedilc.runtimes.nvflare import require_nvflare
+
+    require_nvflare()
+    from fedilc.runtimes.nvflare.recipe import FedILCRecipe
+
+    kind: Wire | None = {"exact": "exact", "float16": "float16"}.get(wire)  # type: ignore[assignment]
+    if kind is None:
+        raise ConfigError(f"--wire {wire!r} is unknown; choose exact or float16")
+    if data_dir is not None:
+        use_data_folder(data_dir)
+    short = {"rounds": rounds, "seed": seed}
+    given = [f"{key}={value}" for key, value in short.items() if value is not None]
+    recipe = FedILCRecipe(
+        experiment,
+        min_clients,
+        algorithm=algorithm,
+        changes=[*(changes or []), *given],
+        out=out,
+        timeout=timeout,
+        join_timeout=join_timeout,
+        wire=kind,
+    )
+    place = recipe.write(folder)
+    needed = "all" if recipe.needed == len(recipe.silos) else f"at least {recipe.needed}"
+    lines = [
+        f"job folder: {place}",
+        f"silos: {', '.join(recipe.silos)} ({needed} needed)",
+        f"run folder, below the server's fedilc-runs: {recipe.run_name}",
+    ]
+    make_console().print("\n".join(lines), markup=False, soft_wrap=True)

@@ -1,0 +1,163 @@
+"""A thin app folder that `flwr run` runs: what both sides need is the installed fedilc."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from string import Template
+
+from fedilc import __version__
+from fedilc.config import read_experiment, shipped_experiments
+from fedilc.errors import ConfigError
+from fedilc.sources import Source
+
+_PYPROJECT = Template("""\
+[project]
+name = "$name"
+version = "1.0.0"
+description = $description
+license = "Apache-2.0"
+requires-python = ">=3.11"
+# fedilc must be installed beside Flower wherever this runs; nothing is installed on the way.
+dependencies = ["flwr[simulation]>=1.41,<1.42"]
+
+[tool.flwr.app]
+publisher = "fedilc"
+fab-include = [$files]
+
+[tool.flwr.app.components]
+serverapp = "server_app:app"
+clientapp = "client_app:app"
+
+# Change these with --run-config 'algorithm="fedsgd" rounds=5'. What is empty or 0 is as in the experiment.
+[tool.flwr.app.config]
+algorithm = ""
+rounds = 0
+seed = 0
+min-silos = 0
+set = ""            # further settings: "penalty=5 model.hidden=[16]"
+timeout = 600.0     # seconds that an exchange with the nodes may take
+wire = "exact"      # or float16, for half the bytes
+out = $out          # the run folder, where the ServerApp runs; a run that was cut off goes on there
+""")
+
+_SERVER = Template('''\
+"""The ServerApp: it trains the experiment over the nodes, and keeps a checkpoint of every round."""
+
+$imports
+
+EXPERIMENT = $experiment
+app = make_server_app(EXPERIMENT$folder)
+''')
+
+_CLIENT = Template('''\
+"""The ClientApp: it answers for the silo of its node. The examples stay there."""
+
+$imports
+
+EXPERIMENT = $experiment
+
+
+def make_silo(partition_id: int, seed: int = 0) -> Silo:
+    """The silo of the node with this partition-id: put your own data here.
+
+    Return fedilc.Silo(name, x, y, x_val, y_val): inputs with examples first, labels 0/1 or class numbers.
+    What is here now takes the silo from the experiment, to try things out.
+    """
+    return silo_of(EXPERIMENT, partition_id, seed$folder)
+
+
+app = make_client_app(make_silo)
+''')
+
+_README = Template("""\
+# $name
+
+$experiment_name with fedilc $version on Flower. Fill in `make_silo` in `client_app.py`. In simulation:
+
+```sh
+export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 RAY_USAGE_STATS_ENABLED=0
+export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
+flwr run . --stream --federation-config "num-supernodes=$silos client-resources-num-cpus=1"
+```
+
+On real nodes: `docs/flower.md` of fedilc.
+""")
+
+
+def new_app(folder: Path, experiment: str) -> int:
+    """Write the app folder of an experiment; how many silos it has."""
+    settings, own_folder = read_experiment(experiment)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} exists and is not an empty folder; choose another one")
+    silos = _silos(settings.data, own_folder)
+    shipped = experiment in shipped_experiments()
+    copied = "" if shipped else _copied_name(Path(experiment))
+    words = {
+        "name": _app_name(folder),
+        "experiment_name": settings.name,
+        "description": json.dumps(f"{settings.name} with fedilc on Flower"),
+        "version": __version__,
+        "silos": str(silos),
+        "files": ", ".join(json.dumps(name) for name in ("*.py", "*.md", copied) if name),
+        "out": json.dumps(str(Path("runs", folder.absolute().name).absolute())),
+        "experiment": json.dumps(experiment)
+        if shipped
+        else f"Path(__file__).with_name({json.dumps(copied)})",
+        "folder": "" if shipped else f", folder={json.dumps(str(own_folder.absolute()))}",
+    }
+    paths = "" if shipped else "from pathlib import Path\n\n"
+    server = f"{paths}from fedilc.runtimes.flower import make_server_app"
+    client = f"{paths}from fedilc import Silo\nfrom fedilc.runtimes.flower import make_client_app, silo_of"
+    files = {
+        "pyproject.toml": _PYPROJECT.substitute(words),
+        "server_app.py": _SERVER.substitute(words, imports=server),
+        "client_app.py": _CLIENT.substitute(words, imports=client),
+        "README.md": _README.substitute(words),
+    }
+    if copied:
+        files[copied] = Path(experiment).read_text()
+    _write(folder, files)
+    return silos
+
+
+def _silos(data: Source, folder: Path) -> int:
+    """How many silos there are, told from the settings alone: the data need not be here yet."""
+    for key in ("silos", "flips", "angles"):
+        given = getattr(data, key, None)
+        if isinstance(given, str):
+            return len(list(folder.glob(given)))
+        if given is not None:
+            return given if isinstance(given, int) else len(given)
+    raise ConfigError(f"experiment with data.source={data.source!r} does not say how many silos it has")
+
+
+def _app_name(folder: Path) -> str:
+    """A name as Flower wants it: letters, digits and hyphens, a letter first.
+
+    >>> _app_name(Path("my_app.2"))
+    'my-app-2'
+    """
+    name = re.sub("[^A-Za-z0-9]+", "-", folder.absolute().name).strip("-")[:40].strip("-")
+    return name if name[:1].isalpha() else f"app-{name}".strip("-")
+
+
+def _copied_name(path: Path) -> str:
+    return "experiment.toml" if path.name == "pyproject.toml" else path.name
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> None:
+    """All files or none: they are written beside the folder, which is then put in place."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fedilc-") as beside:
+            made = Path(beside) / "app"
+            made.mkdir()
+            for name, text in files.items():
+                (made / name).write_text(text)
+            made.replace(folder)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be written: {error.strerror}") from error

@@ -1,0 +1,31 @@
+"""FedILC as an NVIDIA FLARE job: provisioned sites, mutual TLS, an admin console. See docs/nvflare.md.
+
+    from fedilc.runtimes.nvflare import FedILCRecipe
+
+This file needs no nvflare; the recipe does.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from fedilc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedilc.runtimes.nvflare.recipe import FedILCRecipe as FedILCRecipe
+
+
+def require_nvflare() -> None:
+    """Raise one sentence where NVIDIA FLARE is not installed."""
+    if find_spec("nvflare") is None:
+        raise ConfigError("NVIDIA FLARE is not installed; install it with: pip install 'fedilc[nvflare]'")
+
+
+def __getattr__(name: str) -> Any:
+    if name != "FedILCRecipe":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    require_nvflare()
+    from fedilc.runtimes.nvflare.recipe import FedILCRecipe
+
+    return FedILCRecipe

@@ -1,0 +1,161 @@
+"""The server's component of a job: it runs the training, and carries its tasks to the sites."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.client import Client
+from nvflare.apis.controller_spec import ClientTask, Task
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.shareable import Shareable
+from nvflare.apis.signal import Signal
+from nvflare.private.fed.simulator.simulator_const import SimulatorConstants
+
+from fedilc.errors import FedILCError
+from fedilc.runtimes.nvflare.coordination import Place, coordinate, copy_results
+from fedilc.runtimes.nvflare.local_config import ServerConfig, read_config
+from fedilc.runtimes.nvflare.member import JOIN
+from fedilc.runtimes.nvflare.runtime import NVFlareRuntime
+from fedilc.runtimes.remote.manifest import Wire
+
+BODY = "fedilc"
+RESULTS = "fedilc"
+_TICK_SECONDS = 0.2
+_GRACE_SECONDS = 2.0
+
+
+class _AbortedError(Exception):
+    """The job was aborted; what is complete is in the run folder."""
+
+
+class FedILCController(Controller):  # type: ignore[misc]  # nvflare is not typed
+    """Drives the rounds of one job.
+
+    Args:
+        experiment: the experiment's settings, as plain values.
+        out: the run's name below the server's folder of runs; in the simulator, its folder.
+        timeout: seconds that a site has for each task.
+        join_timeout: seconds that a site has to load its examples when the job begins.
+        wire: "exact", or "float16" for half the bytes.
+    """
+
+    def __init__(
+        self,
+        experiment: dict[str, Any],
+        out: str,
+        timeout: int = 600,
+        join_timeout: int = 600,
+        wire: Wire = "exact",
+    ) -> None:
+        super().__init__()
+        # A job's configuration is written from attributes that are called as the arguments are.
+        self.experiment = experiment
+        self.out = out
+        self.timeout = timeout
+        self.join_timeout = join_timeout
+        self.wire = wire
+        self._runtime: NVFlareRuntime | None = None
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        """Nothing to prepare: all is done in `control_flow`."""
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """Nothing to close."""
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """Train; what goes wrong ends the job with one sentence."""
+        try:
+            self._train(abort_signal, fl_ctx)
+        except _AbortedError:
+            self.log_info(fl_ctx, "aborted; the job submitted again goes on from the last completed round")
+        except FedILCError as error:
+            self.log_error(fl_ctx, str(error))
+            self.system_panic(str(error), fl_ctx)
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """A site that was silent and asks for work is there again."""
+        peer = fl_ctx.get_peer_context()
+        if event_type == EventType.BEFORE_PROCESS_TASK_REQUEST and self._runtime is not None and peer:
+            self._runtime.returned(peer.get_identity_name())
+
+    def process_result_of_unknown_task(self, client: Client, *_: Any) -> None:
+        """An answer that came too late is not used."""
+
+    def _train(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        place, config = self._place(fl_ctx)
+
+        def carry(task: str, body: bytes, sites: list[str]) -> Iterator[tuple[str, bytes | None]]:
+            return self._carry(task, body, sites, abort_signal, fl_ctx)
+
+        def joined(runtime: NVFlareRuntime) -> None:
+            self._runtime = runtime
+
+        def tell(sentence: str) -> None:
+            self.log_info(fl_ctx, sentence)
+
+        engine = fl_ctx.get_engine()
+        sites = [client.name for client in engine.get_clients()]
+        try:
+            coordinate(
+                self.experiment, place, config.model, sites, carry, tell, wire=self.wire, joined=joined
+            )
+        finally:
+            results = Path(engine.get_workspace().get_run_dir(fl_ctx.get_job_id())) / RESULTS
+            copy_results(place.run, results / place.run.name)
+
+    def _place(self, fl_ctx: FLContext) -> tuple[Place, ServerConfig]:
+        workspace = fl_ctx.get_engine().get_workspace()
+        local = Path(workspace.get_site_config_dir())
+        config = read_config(ServerConfig, local, {})
+        if is_simulated(fl_ctx):
+            return Place(local, Path(self.out)), config
+        return Place.of(Path(workspace.get_root_dir()), local, config, self.out), config
+
+    def _carry(
+        self, name: str, body: bytes, sites: list[str], abort_signal: Signal, fl_ctx: FLContext
+    ) -> Iterator[tuple[str, bytes | None]]:
+        """Put one task to sites; yield each answer as it comes, until all have or the time is over."""
+        answers: queue.SimpleQueue[tuple[str, bytes | None]] = queue.SimpleQueue()
+
+        def received(client_task: ClientTask, **_: Any) -> None:
+            answers.put((client_task.client.name, _body(client_task.result)))
+            client_task.result = None
+
+        seconds = self.join_timeout if name == JOIN else self.timeout
+        task = Task(name, Shareable({BODY: body}), timeout=seconds, result_received_cb=received)
+        deadline = time.monotonic() + seconds + _GRACE_SECONDS
+        waiting = set(sites)
+        self.broadcast(task, fl_ctx, targets=sites, min_responses=0)
+        try:
+            while waiting:
+                if abort_signal.triggered:
+                    raise _AbortedError
+                over = task.completion_status is not None or time.monotonic() > deadline
+                try:
+                    site, answer = answers.get(timeout=0 if over else _TICK_SECONDS)
+                except queue.Empty:
+                    if over:
+                        return
+                    continue
+                waiting.discard(site)
+                yield site, answer
+        finally:
+            self.cancel_task(task, fl_ctx=fl_ctx)
+
+
+def is_simulated(fl_ctx: FLContext) -> bool:
+    """Whether this is the simulator; a deployed job's name is chosen by the server, and never this one."""
+    return bool(fl_ctx.get_job_id() == SimulatorConstants.JOB_NAME)
+
+
+def _body(result: Shareable) -> bytes | None:
+    """A site's answer; None where it says that it could not compute one."""
+    body = result.get(BODY)
+    return body if result.get_return_code() == ReturnCode.OK and isinstance(body, bytes) else None

@@ -1,0 +1,113 @@
+"""The server's side of a job: the run put together over its sites, in a folder that outlives the job."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from torch import nn
+
+from fedilc.callbacks import Callback, KeepBest, Run
+from fedilc.config import parse_experiment
+from fedilc.errors import ConfigError
+from fedilc.federation import Record, RunFolder, Runtime, Task
+from fedilc.runtimes.nvflare.local_config import ServerConfig
+from fedilc.runtimes.nvflare.runtime import Carry, NVFlareRuntime
+from fedilc.runtimes.remote.manifest import Wire, make_manifest
+from fedilc.runtimes.remote.setting_up import plan_of
+from fedilc.training import Result, Training
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where things are on the server: its local folder, and the folder of this run."""
+
+    local: Path
+    run: Path
+
+    @classmethod
+    def of(cls, workspace: Path, local: Path, config: ServerConfig, out: str) -> Place:
+        """A run's folder below that of all runs; a job cannot name one elsewhere."""
+        return cls(local, workspace / config.runs / require_inside(out))
+
+
+def require_inside(out: str) -> PurePosixPath:
+    """A run's name, if it cannot lead out of the folder of runs.
+
+    >>> require_inside("hospitals/first").name
+    'first'
+    """
+    inside = PurePosixPath(out)
+    if inside.is_absolute() or ".." in inside.parts or not inside.parts:
+        raise ConfigError(
+            f"out={out!r} is not a name below the server's folder of runs; the server's own "
+            "local/fedilc.json says where that is"
+        )
+    return inside
+
+
+class _Tell(Callback):
+    """A line in the job's log when it begins, and one a round."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self.tell = tell
+
+    def on_start(self, run: Run) -> None:
+        done = len(run.history)
+        self.tell(f"the run in {run.out} goes on after round {done}" if done else f"the run is in {run.out}")
+
+    def on_round(self, run: Run, record: Record) -> None:
+        self.tell(f"round {record['round']} of {run.rounds}: train loss {record['train_loss']:.6g}")
+
+
+def coordinate(
+    values: Mapping[str, Any],
+    place: Place,
+    builder: str | None,
+    sites: Sequence[str],
+    carry: Carry,
+    tell: Callable[[str], None],
+    *,
+    wire: Wire = "exact",
+    joined: Callable[[NVFlareRuntime], None] | None = None,
+) -> Result:
+    """Train over a job's sites; continues the run that the folder holds, if it is this one."""
+    settings = parse_experiment(values)
+    plan = plan_of(settings, place.local, builder)
+    needed = settings.min_silos or settings.silos_per_round or len(plan.outline.silos)
+
+    def connect(task: Task, trained: nn.Module, outputs: int) -> Runtime:
+        manifest = make_manifest(
+            settings.name,
+            settings.algorithm,
+            task,
+            settings,
+            plan.outline.silos,
+            trained,
+            plan.spec.model_copy(update={"outputs": outputs}),
+            wire,
+            plan.columns,
+        )
+        runtime = NVFlareRuntime(manifest, sites, needed, carry, tell)
+        if joined is not None:
+            joined(runtime)
+        return runtime
+
+    training = Training(plan.outline, plan.model, settings.algorithm, settings, connect)
+    facts = {"experiment": settings.name, "wire": wire, "runtime": "nvflare"}
+    resume = RunFolder(place.run).settings_file.exists()
+    callbacks: list[Callback] = [_Tell(tell), KeepBest("validation"), KeepBest("oracle")]
+    return training.run(callbacks, place.run, resume, facts)
+
+
+def copy_results(run: Path, job: Path) -> None:
+    """Put the run's files where NVIDIA FLARE collects a job's results, so that an admin can download them."""
+    if not run.is_dir():
+        return
+    job.mkdir(parents=True, exist_ok=True)
+    for file in sorted(run.iterdir()):
+        if file.is_file() and not file.name.startswith("."):
+            shutil.copy2(file, job / file.name)

@@ -1,0 +1,58 @@
+"""A site's component of a job: it keeps the silo in one process, and answers tasks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
+
+from fedilc.errors import FedILCError
+from fedilc.runtimes.nvflare.controller import BODY, is_simulated
+from fedilc.runtimes.nvflare.local_config import SiteConfig, read_config
+from fedilc.runtimes.nvflare.member import Member
+
+
+class SiloExecutor(Executor):  # type: ignore[misc]  # nvflare is not typed
+    """Answers for the silo that the site's own `local/fedilc.json` names.
+
+    Args:
+        simulated: in the simulator, where sites have no folder of their own: each site's configuration.
+            Anywhere else it is ignored, so that no job says which data a site gives.
+    """
+
+    def __init__(self, simulated: dict[str, Any] | None = None) -> None:
+        super().__init__()
+        self.simulated = simulated
+        self._member: Member | None = None
+
+    def execute(
+        self, task_name: str, shareable: Shareable, fl_ctx: FLContext, _abort_signal: Signal
+    ) -> Shareable:
+        """The answer to a task; why there is none stays in this site's log."""
+        try:
+            if self._member is None:
+                self._member = self._make_member(fl_ctx)
+            answer = self._member.answer(task_name, bytes(shareable.get(BODY) or b""))
+        except FedILCError as error:
+            self.log_error(fl_ctx, str(error))
+            return make_reply(ReturnCode.EXECUTION_EXCEPTION)
+        reply = make_reply(ReturnCode.OK)
+        reply[BODY] = answer
+        return reply
+
+    def _make_member(self, fl_ctx: FLContext) -> Member:
+        site = fl_ctx.get_identity_name()
+        local = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir())
+        otherwise = None
+        if is_simulated(fl_ctx):
+            otherwise = (self.simulated or {}).get(site)
+
+        def tell(sentence: str) -> None:
+            self.log_info(fl_ctx, sentence)
+
+        return Member(site, read_config(SiteConfig, local, otherwise), local, tell)

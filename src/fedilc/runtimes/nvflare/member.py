@@ -1,0 +1,63 @@
+"""A site's side of a job: it learns of the run once, then answers tasks, all as bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from torch import Tensor
+
+from fedilc.errors import ProtocolError
+from fedilc.federation.silo import SiloWorker
+from fedilc.runtimes.nvflare.local_config import SiteConfig
+from fedilc.runtimes.remote.manifest import Manifest, read_manifest
+from fedilc.runtimes.remote.wire import pack_reply, unpack_request
+from fedilc.runtimes.remote.worker import make_worker
+
+JOIN = "join"
+TASKS = (JOIN, "statistics", "gradients", "evaluate")
+
+
+class Member:
+    """One site in one job; it stays in one process, and keeps its silo and the last weights there."""
+
+    def __init__(self, site: str, config: SiteConfig, home: Path, tell: Callable[[str], None]) -> None:
+        self.silo = config.silo or site
+        self._config = config
+        self._make_silo = config.make_silo(self.silo, home, tell)
+        self._tell = tell
+        self._joined: tuple[Manifest, SiloWorker] | None = None
+        self._have = ""
+
+    def answer(self, task: str, body: bytes) -> bytes:
+        """What this site says to a task."""
+        return self._join(body) if task == JOIN else self._work(task, body)
+
+    def _join(self, body: bytes) -> bytes:
+        try:
+            values = json.loads(body)
+        except ValueError as error:
+            raise ProtocolError(f"the server's manifest is not JSON: {error}") from error
+        manifest = read_manifest(values)
+        if self.silo not in manifest.silos:
+            names = ", ".join(manifest.silos)
+            raise ProtocolError(f"the run {manifest.run!r} has no silo {self.silo!r}, only {names}")
+        worker = make_worker(manifest, self.silo, self._make_silo, self._config.build(), self._config.device)
+        self._joined, self._have = (manifest, worker), ""
+        self._tell(f"silo {self.silo!r} joins {manifest.run}, {manifest.algorithm}, {manifest.rounds} rounds")
+        return json.dumps({"silo": self.silo, "manifest": manifest.hash}).encode()
+
+    def _work(self, task: str, body: bytes) -> bytes:
+        if self._joined is None:
+            raise ProtocolError(f"the server sends the task {task!r} before it has told what the run is")
+        manifest, worker = self._joined
+        mine: dict[str, Tensor] = {name: p.detach() for name, p in worker.bench.parameters.items()}
+        asked = unpack_request(body, manifest, self._have, mine)
+        if asked.run != manifest.hash or asked.request.phase != task:
+            raise ProtocolError("the server sends a task of another run or phase than it says")
+        if self.silo not in asked.request.silos:
+            raise ProtocolError(f"the server sends silo {self.silo!r} a task of others")
+        reply = worker.answer(asked.request)
+        self._have = asked.weights
+        return pack_reply(reply, manifest.wire)

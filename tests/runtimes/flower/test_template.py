@@ -1,0 +1,101 @@
+"""`fedilc flower new`: an app folder, whole or not at all. Flower need not be installed for it."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedilc.config import shipped_experiments
+from fedilc.errors import ConfigError
+from fedilc.runtimes.flower.engine import require_flower
+from fedilc.runtimes.flower.template import new_app
+
+REMOTE = """
+rounds = 3
+learning_rate = 0.1
+
+[data]
+source = "remote"
+silos = ["north", "south"]
+inputs = [4]
+test = "elsewhere.csv"
+"""
+
+
+def command(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "fedilc", "flower", "new", *map(str, words)]
+    return subprocess.run(line, capture_output=True, text=True, cwd=cwd)
+
+
+@pytest.mark.parametrize("experiment", shipped_experiments())
+def test_every_shipped_experiment_becomes_an_app(experiment: str, tmp_path: Path) -> None:
+    silos = new_app(tmp_path / "my_app", experiment)
+    project = tomllib.loads((tmp_path / "my_app" / "pyproject.toml").read_text())
+    assert project["project"]["name"] == "my-app"
+    assert project["tool"]["flwr"]["app"]["components"] == {
+        "serverapp": "server_app:app",
+        "clientapp": "client_app:app",
+    }
+    for side in ("server_app.py", "client_app.py"):
+        text = (tmp_path / "my_app" / side).read_text()
+        ast.parse(text)
+        assert f'EXPERIMENT = "{experiment}"' in text
+    assert f"num-supernodes={silos} " in (tmp_path / "my_app" / "README.md").read_text()
+    assert silos > 1
+
+
+def test_a_file_of_ones_own_goes_with_the_app_and_its_folder_is_remembered(tmp_path: Path) -> None:
+    (tmp_path / "hospitals.toml").write_text(REMOTE)
+    assert new_app(tmp_path / "app", str(tmp_path / "hospitals.toml")) == 2
+    assert (tmp_path / "app" / "hospitals.toml").read_text() == REMOTE
+    project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
+    assert "hospitals.toml" in project["tool"]["flwr"]["app"]["fab-include"]
+    assert (
+        f'make_server_app(EXPERIMENT, folder="{tmp_path}")'
+        in (tmp_path / "app" / "server_app.py").read_text()
+    )
+
+
+def test_the_command_says_how_to_go_on(tmp_path: Path) -> None:
+    made = command("app", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    assert "fill in make_silo in app/client_app.py" in made.stdout
+    assert (
+        'flwr run app --stream --federation-config "num-supernodes=5 client-resources-num-cpus=1"'
+        in made.stdout
+    )
+    project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
+    assert project["tool"]["flwr"]["app"]["config"]["out"] == str(tmp_path / "runs" / "app")
+
+
+def test_a_folder_that_is_not_empty_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "mine.txt").write_text("mine")
+    refused = command("app", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert refused.stderr == "fedilc: app exists and is not an empty folder; choose another one\n"
+    assert [path.name for path in (tmp_path / "app").iterdir()] == ["mine.txt"]
+
+
+def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    assert new_app(tmp_path / "app", "color-digits") == 5
+    assert {path.name for path in tmp_path.iterdir()} == {"app"}
+
+
+def test_an_experiment_that_is_not_there_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean 'color-digits'"):
+        new_app(tmp_path / "app", "color-digit")
+    assert not (tmp_path / "app").exists()
+
+
+def test_without_flower_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "flwr", None)
+    monkeypatch.setitem(sys.modules, "flwr.app", None)
+    with pytest.raises(ConfigError, match=r"run pip install 'fedilc\[flower\]'"):
+        require_flower()

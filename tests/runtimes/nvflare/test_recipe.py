@@ -1,0 +1,141 @@
+"""The job that a recipe makes: what it holds, what sites must allow, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedilc.errors import ConfigError
+
+pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'fedilc[nvflare]'")
+
+from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
+from nvflare.recipe import SimEnv
+
+from fedilc.runtimes.nvflare import FedILCRecipe
+from fedilc.runtimes.nvflare.kits import ALLOWED, allow_fedilc
+
+REMOTE = """
+rounds = 2
+learning_rate = 0.1
+[data]
+source = "remote"
+silos = ["north", "south"]
+inputs = [3]
+test = "test.csv"
+"""
+
+
+def configured(folder: Path, side: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "app" / "config" / f"config_fed_{side}.json").read_text())
+    return found
+
+
+def test_a_job_holds_settings_and_no_code_and_names_no_data_of_a_site(
+    experiment: Path, tmp_path: Path
+) -> None:
+    folder = FedILCRecipe(experiment, 2, algorithm="geometric", timeout=7).write(tmp_path / "jobs")
+    assert folder == tmp_path / "jobs" / "fedilc-tried-geometric"
+    assert sorted(path.name for path in folder.rglob("*") if path.is_file()) == [
+        "config_fed_client.json",
+        "config_fed_server.json",
+        "meta.json",
+    ]
+    assert json.loads((folder / "meta.json").read_text())["min_clients"] == 2
+    client, server = configured(folder, "client"), configured(folder, "server")
+    (executor,) = client["executors"]
+    assert executor["executor"] == {"path": "fedilc.runtimes.nvflare.executor.SiloExecutor", "args": {}}
+    (workflow,) = server["workflows"]
+    arguments = workflow["args"]
+    assert (arguments["timeout"], arguments["out"]) == (7, "tried/geometric-seed0")
+    assert arguments["experiment"]["min_silos"] == 2
+    assert arguments["experiment"]["algorithm"] == "geometric"
+
+
+def test_the_settings_that_make_rounds_fast_are_set(experiment: Path, tmp_path: Path) -> None:
+    folder = FedILCRecipe(experiment).write(tmp_path)
+    assert configured(folder, "server")["server"]["task_request_interval"] == 0.02
+    assert configured(folder, "client")["default_task_fetch_interval"] == 0.02
+
+
+def test_all_algorithms_are_workflows_of_one_job(experiment: Path, tmp_path: Path) -> None:
+    server = configured(FedILCRecipe(experiment, algorithm="all", out="six").write(tmp_path), "server")
+    places = [workflow["args"]["out"] for workflow in server["workflows"]]
+    assert places == [f"six/{w['args']['experiment']['algorithm']}" for w in server["workflows"]]
+    assert len(set(places)) == 6
+
+
+def test_files_are_those_of_the_server_in_a_job_and_of_this_machine_in_the_simulator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hospitals.toml").write_text(REMOTE)
+    monkeypatch.setenv("FEDILC_SITE_CONFIG", str(tmp_path / "mine.json"))
+    recipe = FedILCRecipe(tmp_path / "hospitals.toml")
+    recipe.process_env(SimEnv(clients=["north", "south"], workspace_root=str(tmp_path / "workspace")))
+    (controller,) = recipe.controllers.values()
+    assert controller.experiment["data"]["test"] == str(tmp_path / "test.csv")
+    assert controller.out == str(Path("runs/hospitals/fishr-inter-geo-seed0").absolute())
+    arguments = configured(recipe.write(tmp_path / "jobs"), "server")["workflows"][0]["args"]
+    assert arguments["experiment"]["data"]["test"] == "test.csv"
+    assert arguments["out"] == "hospitals/fishr-inter-geo-seed0"
+
+
+@pytest.mark.parametrize("clients", [["site-1", "site-2", "site-3"], ["flip-0.80", "flip-0.20"]])
+def test_simulated_sites_are_silos_by_name_or_else_by_order(
+    clients: list[str], experiment: Path, tmp_path: Path
+) -> None:
+    recipe = FedILCRecipe(experiment, 2)
+    recipe.process_env(SimEnv(clients=clients, workspace_root=str(tmp_path)))
+    assert recipe.executor.simulated is not None
+    found = {site: config["silo"] for site, config in recipe.executor.simulated.items()}
+    by_order = dict(zip(clients, ["flip-0.20", "flip-0.50", "flip-0.80"], strict=False))
+    assert found == (by_order if "site-1" in clients else {name: name for name in clients})
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"timeout": 0}, "timeout=0 is not a whole number of seconds"),
+        ({"join_timeout": 1.5}, r"join_timeout=1\.5 is not a whole number of seconds"),
+        ({"wire": "int8"}, "wire='int8' is unknown"),
+        ({"min_clients": 4}, "min_silos=4 is more than the 3 silos there are"),
+        ({"algorithm": "fedsdg"}, "did you mean 'fedsgd'"),
+        ({"experiment": "many-silos"}, "has 10000 silos, and NVIDIA FLARE needs a site for each"),
+    ],
+)
+def test_what_cannot_be_is_refused(given: dict[str, Any], sentence: str, experiment: Path) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        FedILCRecipe(**{"experiment": experiment} | given)
+
+
+def test_a_simulator_that_cannot_work_is_refused(experiment: Path, tmp_path: Path) -> None:
+    recipe = FedILCRecipe(experiment)
+    with pytest.raises(ConfigError, match="3 simulated sites share 1 threads"):
+        recipe.process_env(SimEnv(num_clients=3, num_threads=1, workspace_root=str(tmp_path)))
+    with pytest.raises(ConfigError, match=r"do not stand for the silos; call them flip-0\.20"):
+        recipe.process_env(SimEnv(num_clients=2, workspace_root=str(tmp_path)))
+    (tmp_path / "hospitals.toml").write_text(REMOTE)
+    with pytest.raises(ConfigError, match="the silos of this experiment are elsewhere"):
+        FedILCRecipe(tmp_path / "hospitals.toml").process_env(SimEnv(num_clients=2))
+
+
+def test_a_folder_outside_the_servers_runs_is_refused(experiment: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not a name below the server's folder of runs"):
+        FedILCRecipe(experiment, out=tmp_path / "run").write(tmp_path)
+
+
+def test_a_site_that_allows_our_prefix_allows_both_components(experiment: Path, tmp_path: Path) -> None:
+    local = tmp_path / "local"
+    allow_fedilc(local, ["nvflare.app_common.workflows.fedavg.FedAvg"])
+    allow_fedilc(local, [])
+    resources = json.loads((local / "resources.json.default").read_text())
+    assert resources["class_allow_list"] == ["nvflare.app_common.workflows.fedavg.FedAvg", ALLOWED]
+    folder = FedILCRecipe(experiment).write(tmp_path)
+    paths = [
+        configured(folder, "client")["executors"][0]["executor"]["path"],
+        configured(folder, "server")["workflows"][0]["path"],
+    ]
+    assert all(ComponentPathAuthorizer._path_matches_prefix(path, ALLOWED) for path in paths)

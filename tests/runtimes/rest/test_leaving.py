@@ -1,0 +1,41 @@
+"""A coordinator that stops lets go of those who wait, at once and without a word on stderr."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from rest import board_of, served
+
+
+def watch(url: str, open_: threading.Event) -> list[str]:
+    with httpx.stream("GET", f"{url}/v1/events", timeout=30, trust_env=False) as events:
+        lines = events.iter_lines()
+        found = [next(lines)]
+        open_.set()
+        return found + list(lines)
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_viewers_and_silos_that_wait_are_let_go_when_the_coordinator_stops(
+    over: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    board = board_of()
+    watching = [threading.Event() for _ in range(3)]
+    with ThreadPoolExecutor(4) as threads:
+        with served(board) as client:
+            url = str(client.base_url)
+            viewers: list[Future[list[str]]] = [threads.submit(watch, url, open_) for open_ in watching]
+            silo = threads.submit(httpx.get, f"{url}/v1/silos/a/task?wait=30", timeout=60, trust_env=False)
+            assert all(open_.wait(20) for open_ in watching)
+            while board.silos["a"].last_seen is None:
+                time.sleep(0.01)
+            if over:
+                board.finish("complete")
+        assert all(viewer.result(20)[0] == "event: status" for viewer in viewers)
+        assert silo.result(20).status_code == (410 if over else 204)
+    assert capfd.readouterr().err == ""
