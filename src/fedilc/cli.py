@@ -14,7 +14,9 @@ from fedilc import __version__
 from fedilc.commands import make_console
 from fedilc.commands.data import DataDir, use_data_folder
 from fedilc.commands.eicu import data_app
+from fedilc.commands.flower import flower_app
 from fedilc.commands.join import join
+from fedilc.commands.nvflare import nvflare_app
 from fedilc.commands.reproduce import reproduce, sweep_app
 from fedilc.commands.serve import serve, token
 from fedilc.errors import ConfigError, FedILCError, FedILCWarning, StoppedError
@@ -288,4 +290,6 @@ def list_() -> None:
 for _command_of_its_own in (serve, join, token):
     app.command()(_command_of_its_own)
 app.add_typer(sweep_app, name="sweep")
+app.add_typer(nvflare_app, name="nvflare")
+app.add_typer(flower_app, name="flower")
 app.add_typer(data_app, name="data")
