@@ -13,7 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import aggregation, growth, per_example, ranks, rest, rounds, startup
+from benchmarks import aggregation, growth, nvflare, per_example, ranks, rest, rounds, startup
 from benchmarks.timing import Row
 
 GROUPS = {
@@ -23,6 +23,7 @@ GROUPS = {
     "growth": growth.rows,
     "rest": rest.rows,
     "ranks": ranks.rows,
+    "nvflare": nvflare.rows,
     "startup": startup.rows,
 }
 

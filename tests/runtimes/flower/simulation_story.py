@@ -1,6 +1,7 @@
 """The app of `fedilc flower new` in Flower's simulation: all algorithms, one after another, in one run.
 
-The SuperLink is started here, because `flwr run` gives up one of its own that takes 15 s to start.
+The SuperLink is started here, because `flwr run` gives up one of its own that takes 15 s to start. Ray gives
+up after 15 s too, so that on a busy machine the run is started again; it goes on where it was.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from deployment_story import free_port, is_listening, until
 
+MOST_STARTS = 5
 LOOP = """
 import server_app
 from flwr.serverapp import ServerApp
@@ -49,10 +51,13 @@ def main(folder: Path) -> dict[str, Any]:
     nodes = f"num-supernodes={given['nodes']} client-resources-num-cpus=1"
     config = f"""rounds={given["rounds"]} set="{given["changes"]}" timeout=300.0"""
     words = ["flwr", "run", "app", "sim", "--stream", "--federation-config", nodes, "--run-config", config]
-    subprocess.run(words, check=True, cwd=folder)
     listing = ["flwr", "ls", "sim", "--format", "json"]
-    found = subprocess.run(listing, capture_output=True, text=True, check=True)
-    return {"status": [run["status"] for run in json.loads(found.stdout)["runs"]]}
+    found: list[str] = []
+    while "finished:completed" not in found and len(found) < MOST_STARTS:
+        subprocess.run(words, check=True, cwd=folder)
+        listed = subprocess.run(listing, capture_output=True, text=True, check=True).stdout
+        found = [run["status"] for run in json.loads(listed)["runs"]]
+    return {"status": found}
 
 
 if __name__ == "__main__":

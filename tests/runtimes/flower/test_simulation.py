@@ -31,7 +31,7 @@ def test_simulation_equals_local_for_all_algorithms(tmp_path: Path) -> None:
         rounds=ROUNDS,
         changes=" ".join(CHANGES),
     )
-    assert told["status"] == ["finished:completed"], told["said"]
+    assert "finished:completed" in told["status"], told["said"]
     for algorithm in algorithms:
         changes = [*CHANGES, f"rounds={ROUNDS}", f"algorithm={algorithm}"]
         settings, folder = read_experiment("color-digits", changes)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 ORGANISATION = "fedilc"
 ADMIN = "admin@nvidia.com"
@@ -16,7 +15,10 @@ BUILDERS = "nvflare.lighter.impl"
 def project_file(
     folder: Path, sites: Sequence[str], local: Mapping[str, Any], port: int = 8002, name: str = "fedilc"
 ) -> Path:
-    """Write a `project.yml` into a folder: certificates and kits for all, `local` for some of them."""
+    """Write a `project.yml` into a folder: certificates and kits for all, `local` for some of them.
+
+    It is written as JSON, which is YAML too.
+    """
     server = {"name": "server", "type": "server", "org": ORGANISATION, "default_host": "localhost"}
     admin = {"name": ADMIN, "type": "admin", "org": ORGANISATION, "role": "project_admin"}
     clients = [{"name": site, "type": "client", "org": ORGANISATION} for site in sites]
@@ -34,5 +36,5 @@ def project_file(
         ],
     }
     path = folder / "project.yml"
-    path.write_text(yaml.safe_dump(project, sort_keys=False))
+    path.write_text(json.dumps(project, indent=2) + "\n")
     return path
