@@ -271,3 +271,13 @@ def test_halves_widen_to_each_parameters_own_type() -> None:
     posted = post(board)
     reply = posted.read(good_body(posted, "a"), "a")
     assert {tensor.dtype for tensor in reply.tensors["gradient"].values()} == {torch.float32}
+
+
+def test_a_silos_loss_is_seen_as_soon_as_its_gradient_has_come() -> None:
+    board = fresh()
+    board.join("a", 1)
+    posted = post(board)
+    assert board.silos["a"].loss is None
+    assert board.accept("a", 1, "gradients", posted.name, good_body(posted, "a")) is None
+    reply = posted.read(good_body(posted, "a"), "a")
+    assert board.silos["a"].loss == reply.numbers["loss"]

@@ -149,9 +149,6 @@ class Board:
             self.history.append(record)
             before = self.progress.seconds_a_round
             self.progress.seconds_a_round = seconds if before is None else 0.8 * before + 0.2 * seconds
-            for name, numbers in record.get("silos", {}).items():
-                if name in self.silos:
-                    self.silos[name].loss = numbers.get("train_loss")
             self._tell()
 
     def finish(self, outcome: str) -> None:
@@ -235,6 +232,7 @@ class Board:
             silo = self.silos[name]
             silo.reason = None if silo.state == "lost" else silo.reason
             silo.state = "answered"
+            silo.loss = reply.numbers["loss"] if reply.phase == "gradients" else silo.loss
             self._tell()
             return None
 
