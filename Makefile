@@ -30,7 +30,7 @@ bench: .venv/installed
 	touch $@
 
 .venv/installed-dev: .venv/installed
-	$(PIP) -e '.[dev,nvflare]'
+	$(PIP) -e '.[dev]'
 	touch $@
 
 clean:
