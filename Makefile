@@ -8,7 +8,7 @@ run: .venv/installed
 	$(BIN)/fedilc run
 
 test: lint
-	$(BIN)/python -m pytest -n auto --cov --cov-report=term:skip-covered
+	$(BIN)/python -m pytest -n auto --dist loadfile --cov --cov-report=term:skip-covered
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .
