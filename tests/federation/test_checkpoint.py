@@ -72,8 +72,12 @@ def test_sigkill_at_any_moment_and_resume_gives_the_same_bits_as_an_undisturbed_
     random = torch.Generator().manual_seed(7)
     for attempt in range(3):
         resume = ["--resume"] if (killed / "run.json").exists() else []
-        process = subprocess.Popen([*COMMAND, "--out", str(killed), *resume], env=environment,
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+        process = subprocess.Popen(
+            [*COMMAND, "--out", str(killed), *resume],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         target = 8 * (attempt + 1)
         deadline = time.monotonic() + 100
         while (
@@ -86,8 +90,13 @@ def test_sigkill_at_any_moment_and_resume_gives_the_same_bits_as_an_undisturbed_
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=20)
     assert 0 < len(RunFolder(killed).history()) < 40
-    subprocess.run([*COMMAND, "--out", str(killed), "--resume"], check=True, env=environment,
-                   capture_output=True, timeout=200)  # fmt: skip
+    subprocess.run(
+        [*COMMAND, "--out", str(killed), "--resume"],
+        check=True,
+        env=environment,
+        capture_output=True,
+        timeout=200,
+    )
     ours, theirs = digest(killed), digest(calm)
     assert {name: ours[name] for name in theirs if name != "loss.png"} == {
         name: theirs[name] for name in theirs if name != "loss.png"

@@ -105,9 +105,15 @@ def test_a_round_equals_its_plain_re_derivation(
 def test_the_step_is_adam_with_l2_weight_decay(name: str, generator: torch.Generator) -> None:
     federation, model = federation_of(generator), mlp().double()
     result = train(
-        federation, model, name, rounds=1, learning_rate=0.01, weight_decay=0.1, penalty=LAMBDA,
+        federation,
+        model,
+        name,
+        rounds=1,
+        learning_rate=0.01,
+        weight_decay=0.1,
+        penalty=LAMBDA,
         environment_size=ENVIRONMENT,
-    )  # fmt: skip
+    )
     expected = mlp().double()
     optimizer = torch.optim.Adam(expected.parameters(), lr=0.01, weight_decay=0.1)
     for parameter, value in zip(
@@ -162,16 +168,28 @@ def test_dropout_is_random_but_private_and_the_same_in_both_phases(generator: to
 
 def test_penalty_annealing_changes_lambda_after_the_given_rounds(generator: torch.Generator) -> None:
     result = train(
-        federation_of(generator), mlp(), "fedcurv", rounds=4, learning_rate=0.01, penalty=7.0,
-        penalty_anneal_rounds=2, penalty_start=0.5,
-    )  # fmt: skip
+        federation_of(generator),
+        mlp(),
+        "fedcurv",
+        rounds=4,
+        learning_rate=0.01,
+        penalty=7.0,
+        penalty_anneal_rounds=2,
+        penalty_start=0.5,
+    )
     assert [record["penalty_weight"] for record in result.history] == [0.5, 0.5, 7.0, 7.0]
 
 
 def test_a_start_of_zero_skips_the_statistics_until_the_penalty_begins(generator: torch.Generator) -> None:
     result = train(
-        federation_of(generator), mlp(), "fedcurv", rounds=2, learning_rate=0.01, penalty=7.0,
-        penalty_anneal_rounds=1, penalty_start=0.0,
-    )  # fmt: skip
+        federation_of(generator),
+        mlp(),
+        "fedcurv",
+        rounds=2,
+        learning_rate=0.01,
+        penalty=7.0,
+        penalty_anneal_rounds=1,
+        penalty_start=0.0,
+    )
     assert "penalty" not in result.history[0]
     assert result.history[1]["penalty"] > 0

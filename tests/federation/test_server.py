@@ -74,9 +74,16 @@ class Losing(Wrapped):
 
 def run(federation: Federation, runtime: object, algorithm: str = "fishr-inter-geo", **options: object):
     return train(
-        federation, mlp(), algorithm, rounds=3, learning_rate=0.05, penalty=2.0, runtime=runtime,
-        environment_size=4, **options,
-    )  # fmt: skip
+        federation,
+        mlp(),
+        algorithm,
+        rounds=3,
+        learning_rate=0.05,
+        penalty=2.0,
+        runtime=runtime,
+        environment_size=4,
+        **options,
+    )
 
 
 @pytest.mark.parametrize("kind", [Wrapped, Reversed, Duplicating])
@@ -241,13 +248,28 @@ def test_evaluation_may_be_rarer_than_rounds(generator: torch.Generator) -> None
 
 
 def test_a_record_holds_means_silos_fairness_and_the_test() -> None:
-    result = train(color_digits(0), torch.nn.Sequential(torch.nn.Flatten(), mlp_for_digits()), "geometric",
-                   rounds=1, learning_rate=0.01)  # fmt: skip
+    result = train(
+        color_digits(0),
+        torch.nn.Sequential(torch.nn.Flatten(), mlp_for_digits()),
+        "geometric",
+        rounds=1,
+        learning_rate=0.01,
+    )
     record = result.history[0]
-    assert {"round", "train_loss", "validation_loss", "validation_accuracy", "test_loss", "test_accuracy",
-            "test_auroc", "test_auprc", "fairness", "silos", "sign_agreement", "zero_share"} <= set(
-        record
-    )  # fmt: skip
+    assert {
+        "round",
+        "train_loss",
+        "validation_loss",
+        "validation_accuracy",
+        "test_loss",
+        "test_accuracy",
+        "test_auroc",
+        "test_auprc",
+        "fairness",
+        "silos",
+        "sign_agreement",
+        "zero_share",
+    } <= set(record)
     silo = record["silos"]["flip-0.15"]
     assert silo["examples"] == 200
     assert {"train_loss", "validation_loss", "validation_accuracy", "validation_auroc"} <= set(silo)

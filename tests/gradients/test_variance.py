@@ -184,8 +184,13 @@ def test_the_layer_that_gives_the_logits_is_found_wherever_it_is_registered(
     silo = silo_of("binary", 6, generator)
     model = redraw(HeadFirst()).double()
     assert logits_layer(model, Loss("binary"), silo.x, None) == "head"
-    result = train(Federation("f", [silo, silo_of("binary", 5, generator, "t")]), model, "fishr-inter-geo",
-                   rounds=2, learning_rate=0.1)  # fmt: skip
+    result = train(
+        Federation("f", [silo, silo_of("binary", 5, generator, "t")]),
+        model,
+        "fishr-inter-geo",
+        rounds=2,
+        learning_rate=0.1,
+    )
     assert result.history[-1]["penalty"] > 0
 
 

@@ -78,7 +78,7 @@ def request_for(board: Board, phase: str = "gradients", round_: int = 1, fill: f
     if phase == "gradients" and manifest.variance is not None:
         variance, penalty = torch.ones(manifest.variance, dtype=manifest.variance_like.dtype), 1.0
     silos = tuple(manifest.silos)
-    return Request(phase, round_, round_ - 1, silos, weights, variance, penalty)  # type: ignore[arg-type]
+    return Request(phase, round_, round_ - 1, silos, weights, variance, penalty)
 
 
 def post(board: Board, phase: str = "gradients", round_: int = 1) -> Posted:

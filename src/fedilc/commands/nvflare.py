@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from fedilc.commands import make_console
 from fedilc.commands.data import DataDir, use_data_folder
-from fedilc.errors import ConfigError
-
-if TYPE_CHECKING:
-    from fedilc.runtimes.remote.manifest import Wire
 
 nvflare_app = typer.Typer(help="Train over the sites of NVIDIA FLARE.", no_args_is_help=True)
 
@@ -51,10 +47,8 @@ def export(
 
     require_nvflare()
     from fedilc.runtimes.nvflare.recipe import FedILCRecipe
+    from fedilc.runtimes.remote.manifest import find_wire
 
-    kind: Wire | None = {"exact": "exact", "float16": "float16"}.get(wire)  # type: ignore[assignment]
-    if kind is None:
-        raise ConfigError(f"--wire {wire!r} is unknown; choose exact or float16")
     if data_dir is not None:
         use_data_folder(data_dir)
     short = {"rounds": rounds, "seed": seed}
@@ -67,7 +61,7 @@ def export(
         out=out,
         timeout=timeout,
         join_timeout=join_timeout,
-        wire=kind,
+        wire=find_wire(wire),
     )
     place = recipe.write(folder)
     needed = "all" if recipe.needed == len(recipe.silos) else f"at least {recipe.needed}"

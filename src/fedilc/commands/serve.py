@@ -85,6 +85,7 @@ def serve(
 ) -> None:
     """Coordinate silos that join from elsewhere, and show the run on a page."""
     from fedilc.config import read_experiment
+    from fedilc.runtimes.remote.manifest import find_wire
     from fedilc.runtimes.rest.address import Address
     from fedilc.runtimes.rest.tokens import Tokens
 
@@ -97,9 +98,6 @@ def serve(
         return
     if experiment is None:
         raise ConfigError("name an experiment to serve, or a run folder to show with --view")
-    kind: Wire | None = {"exact": "exact", "float16": "float16"}.get(wire)  # type: ignore[assignment]
-    if kind is None:
-        raise ConfigError(f"--wire {wire!r} is unknown; choose exact or float16")
     if data_dir is not None:
         use_data_folder(data_dir)
     short = {"algorithm": algorithm, "rounds": rounds, "seed": seed, "min_silos": min_silos}
@@ -107,7 +105,7 @@ def serve(
     settings, folder = read_experiment(experiment, [*(changes or []), *given])
     target = out or Path("runs") / settings.name / "served"
     patience = round_timeout if math.isfinite(round_timeout) else _FOREVER
-    _Serving(console, settings, folder, target, address, known, patience, kind, model, stay).run()
+    _Serving(console, settings, folder, target, address, known, patience, find_wire(wire), model, stay).run()
 
 
 @dataclass(frozen=True)
@@ -129,6 +127,7 @@ class _Serving:
         """Wait for silos and train; Ctrl-C ends with a sentence on how to go on."""
         from fedilc.callbacks import KeepBest
         from fedilc.report.progress import ProgressBar
+        from fedilc.runtimes.remote.job import Job
         from fedilc.runtimes.remote.setting_up import plan_of
         from fedilc.runtimes.rest.coordinator import coordinate
 
@@ -136,16 +135,11 @@ class _Serving:
         try:
             plan = plan_of(self.settings, self.folder, self.model)
             coordinate(
-                self.settings,
-                plan.outline,
-                plan.spec,
-                plan.model,
+                Job(self.settings.name, self.settings.algorithm, self.settings, plan, self.wire),
                 self.target,
                 self.address,
                 self.tokens,
                 round_timeout=self.round_timeout,
-                wire=self.wire,
-                columns=plan.columns,
                 callbacks=[bar, KeepBest("validation"), KeepBest("oracle")],
                 ready=self._ready,
                 afterwards=self._afterwards,

@@ -32,7 +32,7 @@ def test_export_says_where_the_job_is_and_where_the_run_will_be(experiment: Path
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--wire", "int8"], "--wire 'int8' is unknown"),
+        (["--wire", "int8"], "wire='int8' is unknown"),
         (["--set", "rouns=3"], "the key 'rouns' is unknown; did you mean 'rounds'"),
         (["--out", "/elsewhere"], "is not a name below the server's folder of runs"),
         (["-a", "fedavg"], "fedavg"),

@@ -82,7 +82,7 @@ def manifest_of(tmp_path: Path, columns: list[str]) -> Manifest:
         made.append(
             make_manifest("h", "fedsgd", task, settings, names, model, plan.spec, "exact", plan.columns)
         )
-        return None  # type: ignore[return-value]
+        return None
 
     Training(plan.outline, plan.model, "fedsgd", settings, connect)
     return made[0]

@@ -61,7 +61,7 @@ def test_it_holds_every_setting_that_a_silo_computes_with() -> None:
     task = board_of(settings).manifest.task()
     assert (task.environment_size, task.covariance, task.seed) == (4, "full", 9)
     assert task.intra is not None
-    assert task.intra.zeros == "strict"  # type: ignore[attr-defined]
+    assert task.intra.zeros == "strict"
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ WRONG: dict[str, bytes] = {
     "a double": with_header({**METADATA, "w": entry("F64", shape=[1])}),
     "a half": with_header({**METADATA, "w": entry("F16", offsets=[0, 4])}, b"\0" * 4),
     "a type that does not exist": with_header({**METADATA, "w": entry("F1024")}),
-    "a type that is no text": with_header({**METADATA, "w": entry(dtype=None)}),  # type: ignore[arg-type]
+    "a type that is no text": with_header({**METADATA, "w": entry(dtype=None)}),
     "an entry that is no object": with_header({**METADATA, "w": 5}),
     "offsets past the end": with_header({**METADATA, "w": entry(offsets=[0, 800])}),
     "offsets backwards": with_header({**METADATA, "w": entry(offsets=[8, 0])}),
@@ -190,7 +190,7 @@ def test_halves_are_refused_where_the_wire_is_exact_and_the_other_way_round() ->
     tensor, expected = {"gradient/w": torch.ones(2)}, {"gradient/w": like(2)}
     for sent, agreed in (("float16", "exact"), ("exact", "float16")):
         with pytest.raises(ProtocolError, match="was expected"):
-            unpack(pack(tensor, {}, sent), expected, agreed)  # type: ignore[arg-type]
+            unpack(pack(tensor, {}, sent), expected, agreed)
 
 
 @given(st.binary(max_size=200), st.integers(0, 10_000))

@@ -43,7 +43,7 @@ SILO: dict[str, Call] = {
     "answer": lambda g, headers: put(g.client, post(g.board), "a", b"", headers=headers),
 }
 WATCH: dict[str, Call] = {
-    name: lambda g, headers, name=name: g.client.get(f"/v1/{name}", headers=headers)  # type: ignore[misc]
+    name: lambda g, headers, name=name: g.client.get(f"/v1/{name}", headers=headers)
     for name in ("status", "history")
 }
 

@@ -29,7 +29,7 @@ def history(folder: Path) -> list[str]:
 
 def wait_for(is_so: object, what: str) -> None:
     deadline = time.monotonic() + PATIENCE
-    while not is_so():  # type: ignore[operator]
+    while not is_so():
         assert time.monotonic() < deadline, f"{what} does not come"
         time.sleep(0.01)
 

@@ -24,7 +24,7 @@ def fresh(silos: tuple[str, ...] = ("a", "b", "c")) -> Board:
 
 
 def later(seconds: float, work: object, *arguments: object) -> threading.Timer:
-    timer = threading.Timer(seconds, work, arguments)  # type: ignore[arg-type]
+    timer = threading.Timer(seconds, work, arguments)
     timer.start()
     return timer
 
@@ -237,10 +237,10 @@ def test_weights_of_one_version_are_named_once(monkeypatch: pytest.MonkeyPatch) 
     board = board_of()
     runtime = RestRuntime(board, 2, 1)
     statistics, gradients = request_for(board, "statistics"), request_for(board, "gradients")
-    first, second = runtime._posted(statistics), runtime._posted(gradients)
+    first, second = runtime._posting.post(statistics), runtime._posting.post(gradients)
     assert first.weights == second.weights
     other = request_for(board, "statistics", round_=2, fill=0.1)
-    assert runtime._posted(other).weights != first.weights
+    assert runtime._posting.post(other).weights != first.weights
 
 
 @pytest.mark.parametrize("covariance", ["diagonal", "full"])

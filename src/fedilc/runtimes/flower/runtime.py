@@ -10,7 +10,7 @@ from fedilc.federation import Reply, Request
 from fedilc.runtimes.flower.engine import logger
 from fedilc.runtimes.flower.exchange import Answer, exchange, make_content, read_body
 from fedilc.runtimes.remote.manifest import Manifest
-from fedilc.runtimes.remote.posted import Posted
+from fedilc.runtimes.remote.posted import Posted, Posting
 
 if TYPE_CHECKING:
     from fedilc.runtimes.flower.roll import Roll
@@ -33,7 +33,7 @@ class FlowerRuntime:
         self.failures: dict[str, int] = {}
         self._text = manifest.model_dump_json()
         self._began = False
-        self._last: Posted | None = None
+        self._posting = Posting(manifest)
 
     @property
     def silos(self) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ class FlowerRuntime:
 
     def ask(self, request: Request) -> Iterator[Reply]:
         """Send the request to the silos' nodes; yield answers as they come."""
-        posted = self._posted(request)
+        posted = self._posting.post(request)
         body = posted.body("")
         asked: dict[int, str] = {}
         for place, silo in enumerate(self.silos):
@@ -109,12 +109,3 @@ class FlowerRuntime:
         if self.failures[silo] == _TIMES_FAILED:
             logger.warning("silo %r failed %d times and is set aside", silo, _TIMES_FAILED)
         return None
-
-    def _posted(self, request: Request) -> Posted:
-        """The request as a task; weights of one version are named once."""
-        last = self._last
-        known = last.weights if last is not None and last.request.version == request.version else None
-        if last is not None:
-            last.close()
-        self._last = Posted(request, self.manifest, known)
-        return self._last

@@ -7,16 +7,17 @@ import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from fedilc.callbacks import KeepBest
 from fedilc.config import read_experiment
 from fedilc.errors import ConfigError, FedILCError
 from fedilc.federation import RunFolder
-from fedilc.runtimes.flower.coordinator import Job, coordinate
+from fedilc.runtimes.flower.coordinator import coordinate
 from fedilc.runtimes.flower.engine import logger, require_flower
 from fedilc.runtimes.flower.roll import Roll
-from fedilc.runtimes.remote.manifest import Wire
+from fedilc.runtimes.remote.job import Job
+from fedilc.runtimes.remote.manifest import find_wire
 from fedilc.runtimes.remote.setting_up import plan_of
 from fedilc.training import Result
 
@@ -68,9 +69,7 @@ def run_experiment(
     """Train an experiment over the grid, changed as the run's configuration says."""
     settings, own_folder = read_experiment(os.fspath(experiment), changes_of(config))
     timeout = timeout_of(config.get("timeout") or TIMEOUT_SECONDS)
-    wire: Any = config.get("wire") or "exact"
-    if wire not in get_args(Wire):
-        raise ConfigError(f"wire={wire!r} is unknown; choose exact or float16")
+    wire = find_wire(str(config.get("wire") or "exact"))
     out = Path(str(config.get("out") or Path("runs") / settings.name / "flower")).expanduser().absolute()
     logger.info(
         "fedilc: %s, %s, %d rounds; run folder %s", settings.name, settings.algorithm, settings.rounds, out

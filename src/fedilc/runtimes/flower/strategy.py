@@ -19,10 +19,11 @@ from fedilc.config import Options
 from fedilc.data import LossName
 from fedilc.errors import ConfigError, SilosLostError
 from fedilc.federation import Record
-from fedilc.runtimes.flower.coordinator import Job, coordinate
+from fedilc.runtimes.flower.coordinator import coordinate
 from fedilc.runtimes.flower.engine import require_flower
 from fedilc.runtimes.flower.roll import Described, Roll
 from fedilc.runtimes.flower.server import timeout_of
+from fedilc.runtimes.remote.job import Job
 from fedilc.runtimes.remote.manifest import ModelSpec
 from fedilc.runtimes.remote.setting_up import Plan
 from fedilc.sections import validated

@@ -8,17 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from torch import nn
-
 from fedilc.callbacks import Callback, KeepBest, Run
 from fedilc.config import parse_experiment
 from fedilc.errors import ConfigError
-from fedilc.federation import Record, RunFolder, Runtime, Task
+from fedilc.federation import Record
 from fedilc.runtimes.nvflare.local_config import ServerConfig
 from fedilc.runtimes.nvflare.runtime import Carry, NVFlareRuntime
-from fedilc.runtimes.remote.manifest import Wire, make_manifest
+from fedilc.runtimes.remote.job import Job
+from fedilc.runtimes.remote.manifest import Manifest, Wire
 from fedilc.runtimes.remote.setting_up import plan_of
-from fedilc.training import Result, Training
+from fedilc.training import Result
 
 
 @dataclass(frozen=True)
@@ -77,30 +76,16 @@ def coordinate(
     """Train over a job's sites; continues the run that the folder holds, if it is this one."""
     settings = parse_experiment(values)
     plan = plan_of(settings, place.local, builder)
-    needed = settings.min_silos or settings.silos_per_round or len(plan.outline.silos)
+    job = Job(settings.name, settings.algorithm, settings, plan, wire)
 
-    def connect(task: Task, trained: nn.Module, outputs: int) -> Runtime:
-        manifest = make_manifest(
-            settings.name,
-            settings.algorithm,
-            task,
-            settings,
-            plan.outline.silos,
-            trained,
-            plan.spec.model_copy(update={"outputs": outputs}),
-            wire,
-            plan.columns,
-        )
-        runtime = NVFlareRuntime(manifest, sites, needed, carry, tell)
+    def reach(manifest: Manifest) -> NVFlareRuntime:
+        runtime = NVFlareRuntime(manifest, sites, job.needed, carry, tell)
         if joined is not None:
             joined(runtime)
         return runtime
 
-    training = Training(plan.outline, plan.model, settings.algorithm, settings, connect)
-    facts = {"experiment": settings.name, "wire": wire, "runtime": "nvflare"}
-    resume = RunFolder(place.run).settings_file.exists()
     callbacks: list[Callback] = [_Tell(tell), KeepBest("validation"), KeepBest("oracle")]
-    return training.run(callbacks, place.run, resume, facts)
+    return job.run(job.training(reach), "nvflare", place.run, callbacks)
 
 
 def copy_results(run: Path, job: Path) -> None:

@@ -25,7 +25,7 @@ from fedilc.runtimes.nvflare.kits import allow_fedilc
 from fedilc.runtimes.nvflare.local_config import VARIABLE
 from fedilc.runtimes.nvflare.member import TASKS
 from fedilc.runtimes.nvflare.proof import project_file
-from fedilc.runtimes.remote.manifest import Wire
+from fedilc.runtimes.remote.manifest import Wire, find_wire
 from fedilc.sources import Files, ManySilos, Remote
 
 POLL_SECONDS = 0.02
@@ -70,8 +70,6 @@ class FedILCRecipe(Recipe):  # type: ignore[misc]  # nvflare is not typed
         for key, value in {"timeout": timeout, "join_timeout": join_timeout}.items():
             if not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{key}={value!r} is not a whole number of seconds; give at least 1")
-        if wire not in ("exact", "float16"):
-            raise ConfigError(f"wire={wire!r} is unknown; choose exact or float16")
         self.silos = _silos(self.settings, self.folder)
         self.needed = self.settings.min_silos or self.settings.silos_per_round or len(self.silos)
         if self.needed > len(self.silos):
@@ -81,7 +79,7 @@ class FedILCRecipe(Recipe):  # type: ignore[misc]  # nvflare is not typed
         default = f"{self.settings.name}/{label}-seed{self.settings.seed}"
         self.run_name = default if self.out is None else self.out.as_posix()
         self.controllers = {
-            name: FedILCController({}, "", timeout, join_timeout, wire)
+            name: FedILCController({}, "", timeout, join_timeout, find_wire(wire))
             for name in (algorithms if self.every else [label])
         }
         self._settle(self.run_name, anchored=False)

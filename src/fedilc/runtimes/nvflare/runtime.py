@@ -9,7 +9,7 @@ from fedilc.errors import ConfigError, ProtocolError, SilosLostError
 from fedilc.federation import Reply, Request
 from fedilc.runtimes.nvflare.member import JOIN
 from fedilc.runtimes.remote.manifest import Manifest
-from fedilc.runtimes.remote.posted import Posted
+from fedilc.runtimes.remote.posted import Posted, Posting
 
 Carry = Callable[[str, bytes, list[str]], Iterator[tuple[str, bytes | None]]]
 
@@ -45,7 +45,7 @@ class NVFlareRuntime:
         self._silent: set[str] = set()
         self._refused: set[str] = set()
         self._have: dict[str, str] = {}
-        self._last: Posted | None = None
+        self._posting = Posting(manifest)
 
     @property
     def silos(self) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ class NVFlareRuntime:
     def ask(self, request: Request) -> Iterator[Reply]:
         """Put the request to the silos' sites; yield answers as they come."""
         assert self._site_of is not None
-        posted = self._posted(request)
+        posted = self._posting.post(request)
         silo_at = {self._site_of[silo]: silo for silo in request.silos}
         all_have = all(self._have.get(silo) == posted.weights for silo in request.silos)
         body = posted.body(posted.weights if all_have else "") or b""
@@ -104,13 +104,6 @@ class NVFlareRuntime:
             self.tell(f"silo {silo!r} is left out: its answer is refused, {error}")
         self._refused.add(silo)
         return None
-
-    def _posted(self, request: Request) -> Posted:
-        """The request as a task; weights of one version are named once."""
-        last = self._last
-        known = last.weights if last is not None and last.request.version == request.version else None
-        self._last = Posted(request, self.manifest, known)
-        return self._last
 
     def _join(self) -> dict[str, str]:
         """Tell every site of the run; which site is which silo."""

@@ -35,6 +35,18 @@ Wire = Literal["exact", "float16"]
 Width = Annotated[int, Field(ge=0, le=MOST_NUMBERS)]
 
 
+def find_wire(name: str) -> Wire:
+    """What tensors travel as, by name.
+
+    >>> find_wire("float16")
+    'float16'
+    """
+    known: dict[str, Wire] = {"exact": "exact", "float16": "float16"}
+    if name in known:
+        return known[name]
+    raise ConfigError(f"wire={name!r} is unknown; choose exact or float16")
+
+
 class ModelSpec(Section):
     """A built-in network by name and sizes; without a name, every silo brings the network itself."""
 

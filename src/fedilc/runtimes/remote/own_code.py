@@ -23,9 +23,10 @@ def find_function(name: str, option: str) -> Callable[..., Any]:
         found = importlib.import_module(module)
     except Exception as error:
         raise ConfigError(f"{option} {name!r} cannot be imported: {_said(error)}") from error
-    if not callable(getattr(found, function, None)):
+    made: Callable[..., Any] | None = getattr(found, function, None)
+    if not callable(made):
         raise ConfigError(f"{option} {name!r}: module {module!r} has no function {function!r}")
-    return getattr(found, function)  # type: ignore[no-any-return]
+    return made
 
 
 def call_own(function: Callable[..., Any], name: str, *arguments: Any) -> Any:

@@ -74,6 +74,23 @@ class Posted:
         return reply
 
 
+class Posting:
+    """A run's requests as tasks, one after another; weights of one version are fingerprinted once."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self._last: Posted | None = None
+
+    def post(self, request: Request) -> Posted:
+        """The request as a task; the one before it is down."""
+        last, known = self._last, None
+        if last is not None:
+            last.close()
+            known = last.weights if last.request.version == request.version else None
+        self._last = Posted(request, self.manifest, known)
+        return self._last
+
+
 def expected_tensors(request: Request, manifest: Manifest) -> dict[str, Tensor]:
     """Tensors without storage like those of an answer, by their names on the wire."""
     if request.phase == "evaluate":

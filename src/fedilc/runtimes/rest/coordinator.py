@@ -7,20 +7,17 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from torch import nn
-
-from fedilc.assembly import Outline
 from fedilc.callbacks import Callback, Run
-from fedilc.config import Experiment
 from fedilc.errors import ConfigError
-from fedilc.federation import Record, RunFolder, Runtime, Task
-from fedilc.runtimes.remote.manifest import Manifest, ModelSpec, Wire, make_manifest
+from fedilc.federation import Record
+from fedilc.runtimes.remote.job import Job
+from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.rest.address import Address, listening
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.board import Board
 from fedilc.runtimes.rest.runtime import RestRuntime
 from fedilc.runtimes.rest.tokens import Tokens, require_name
-from fedilc.training import Result, Training
+from fedilc.training import Result
 
 FAREWELL_SECONDS = 15.0
 LATE_FAREWELL_SECONDS = 60.0
@@ -50,17 +47,12 @@ class Watch(Callback):
 
 
 def coordinate(
-    settings: Experiment,
-    outline: Outline,
-    spec: ModelSpec,
-    model: nn.Module,
+    job: Job,
     out: Path,
     address: Address,
     tokens: Tokens | None,
     *,
     round_timeout: float = 600.0,
-    wire: Wire = "exact",
-    columns: list[str] | None = None,
     callbacks: Sequence[Callback] = (),
     ready: Callable[[str, Manifest], None] | None = None,
     afterwards: Callable[[Result], None] | None = None,
@@ -71,19 +63,14 @@ def coordinate(
     while they, and the page, are still answered.
     """
     address.require_safe(tokens)
-    _require_tokens(outline.silos, tokens)
+    _require_tokens(job.plan.outline.silos, tokens)
     boards: list[Board] = []
 
-    def connect(task: Task, trained: nn.Module, outputs: int) -> Runtime:
-        built = spec.model_copy(update={"outputs": outputs})
-        manifest = make_manifest(
-            settings.name, settings.algorithm, task, settings, outline.silos, trained, built, wire, columns
-        )
+    def reach(manifest: Manifest) -> RestRuntime:
         boards.append(Board(manifest))
-        needed = settings.min_silos or settings.silos_per_round or len(outline.silos)
-        return RestRuntime(boards[0], needed, round_timeout)
+        return RestRuntime(boards[0], job.needed, round_timeout)
 
-    training = Training(outline, model, settings.algorithm, settings, connect)
+    training = job.training(reach)
     board = boards[0]
     with contextlib.ExitStack() as stack:
         sock = stack.enter_context(address.bind())
@@ -94,9 +81,7 @@ def coordinate(
                 ready(address.url(port), board.manifest)
 
         watch = Watch(board, open_doors)
-        facts = {"experiment": settings.name, "wire": wire, "runtime": "rest"}
-        resume = RunFolder(out).settings_file.exists()
-        result = training.run([watch, *callbacks], out, resume, facts)
+        result = job.run(training, "rest", out, [watch, *callbacks])
         here = _here(board)
         board.finish(result.stopped or "complete")
         if afterwards is not None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from fedilc.federation import Reply, Request
-from fedilc.runtimes.remote.posted import Posted
+from fedilc.runtimes.remote.posted import Posting
 from fedilc.runtimes.rest.board import Board
 
 _TICK_SECONDS = 0.5
@@ -23,7 +23,7 @@ class RestRuntime:
         self.board = board
         self.min_silos = min_silos
         self.round_timeout = round_timeout
-        self._last: Posted | None = None
+        self._posting = Posting(board.manifest)
 
     @property
     def silos(self) -> tuple[str, ...]:
@@ -36,7 +36,7 @@ class RestRuntime:
 
     def ask(self, request: Request) -> Iterator[Reply]:
         """Put the request up; yield answers as they come."""
-        self.board.post(self._posted(request))
+        self.board.post(self._posting.post(request))
         waiting, patient = set(request.silos), True
         deadline = time.monotonic() + self.round_timeout
         try:
@@ -54,10 +54,3 @@ class RestRuntime:
                     self.board.overdue(waiting)
         finally:
             self.board.close(tuple(sorted(waiting)))
-
-    def _posted(self, request: Request) -> Posted:
-        """The request as a task; weights of one version are named once."""
-        last = self._last
-        known = last.weights if last is not None and last.request.version == request.version else None
-        self._last = Posted(request, self.board.manifest, known)
-        return self._last
