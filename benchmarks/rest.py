@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,30 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import torch
 
-from benchmarks.federations import color_mnist_like, color_mnist_mlp
+from benchmarks.federations import color_mnist_mlp
 from benchmarks.timing import Row, at_most
-from fedilc import Federation, Silo, train
+from benchmarks.travel import PROVIDER, local_seconds, seconds_a_round, write_experiment
 from fedilc.algorithms import find_algorithm
 
-SILOS, EXAMPLES = 5, 64
+SILOS = 5
 ALGORITHMS = ("fedsgd", "fedcurv", "fishr-inter-geo")
 OVERHEAD_SECONDS = 0.1
 SETTINGS = {"learning_rate": 3e-4, "weight_decay": 0.01, "penalty": 15.0}
-WARM_UP = 2
-
-
-def federation() -> Federation:
-    """Five small silos; half of each one's examples are for validation."""
-    made = color_mnist_like(SILOS, 2 * EXAMPLES)
-    silos = [Silo(s.name, s.x[:EXAMPLES], s.y[:EXAMPLES], s.x[EXAMPLES:], s.y[EXAMPLES:]) for s in made.silos]
-    return Federation("rest", silos)
-
-
-def make_silo(name: str) -> Silo:
-    """What `fedilc join --provider benchmarks.rest:make_silo` calls."""
-    return next(silo for silo in federation().silos if silo.name == name)
 
 
 @dataclass(frozen=True)
@@ -60,9 +45,9 @@ def rows(quick: bool) -> list[Row]:
     found = []
     for name in ALGORITHMS[-1:] if quick else ALGORITHMS:
         with tempfile.TemporaryDirectory() as folder:
-            local = _local(name, rounds, Path(folder) / "local")
+            local = local_seconds(SILOS, name, rounds, SETTINGS, Path(folder) / "local")
             travelled = _rest(name, rounds, Path(folder))
-            rest = _seconds(Path(folder) / "rest")
+            rest = seconds_a_round(Path(folder) / "rest")
         overhead = rest - local
         detail = f"{1e3 * rest:.0f} ms - {1e3 * local:.0f} ms = {1e3 * overhead:.0f} ms"
         against = f"{1e3 * OVERHEAD_SECONDS:.0f} ms"
@@ -98,35 +83,16 @@ def _needed(name: str, rounds: int) -> Travelled:
     )
 
 
-def _local(name: str, rounds: int, out: Path) -> float:
-    """Seconds a round in this process, on one thread as each silo has."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        train(federation(), color_mnist_mlp(), name, rounds=rounds, **SETTINGS, out=out)
-    finally:
-        torch.set_num_threads(threads)
-    return _seconds(out)
-
-
-def _seconds(run: Path) -> float:
-    """The median of a run folder's rounds, without the first, which also wait for silos and kernels."""
-    lines = (run / "timing.jsonl").read_text().splitlines()[WARM_UP:]
-    return statistics.median(json.loads(line)["seconds"] for line in lines)
-
-
 def _rest(name: str, rounds: int, folder: Path) -> Travelled:
     """Run over HTTP; the run folder is `rest`."""
     settings = {"algorithm": name, "rounds": rounds, **SETTINGS}
     names = [f"silo-{number}" for number in range(SILOS)]
-    lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
-    lines += ["[data]", 'source = "remote"', f"silos = {json.dumps(names)}", "inputs = [2, 14, 14]"]
-    (folder / "rest.toml").write_text("\n".join(lines) + "\n")
+    write_experiment(folder / "rest.toml", names, settings)
     serve = ["serve", str(folder / "rest.toml"), "--insecure", "--port", "0", "--out", str(folder / "rest")]
     with _process(serve) as coordinator, contextlib.ExitStack() as silos:
         url = _url(coordinator)
         for silo in names:
-            join = ["join", url, "--silo", silo, "--provider", "benchmarks.rest:make_silo"]
+            join = ["join", url, "--silo", silo, "--provider", PROVIDER]
             silos.enter_context(_process(join))
         last = _last_status(url)
     up = sum(silo["bytes_received"] for silo in last["silos"])

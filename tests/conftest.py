@@ -1,4 +1,4 @@
-"""Lets tests import the oracles that lie beside them, and gives every test its own generator."""
+"""What every test may use: the oracles that lie beside it, a generator of its own, a command that refuses."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent / "oracles"))
 
+from command import Refusal
+
 settings.register_profile("fedilc", deadline=None, max_examples=100, derandomize=True)
 settings.load_profile("fedilc")
 
@@ -18,6 +20,11 @@ settings.load_profile("fedilc")
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(20221)
+
+
+@pytest.fixture
+def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refusal:
+    return Refusal(monkeypatch, capsys)
 
 
 @pytest.fixture(autouse=True, scope="session")

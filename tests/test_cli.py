@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from command import Refusal, fedilc, one_sentence
 
 from fedilc import __version__, algorithms
-from fedilc.cli import app, main
+from fedilc.cli import main
 from fedilc.config import shipped_experiments
 from fedilc.evaluation import select
 from fedilc.models import MODELS
@@ -27,41 +27,8 @@ SMALL = ("--set", "model.hidden=[8]")
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def fedilc(*arguments: object) -> str:
-    """Run the command in this process; what it wrote on stdout."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
 def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "fedilc", *map(str, arguments)]
-
-
-def one_sentence(stderr: str) -> str:
-    """The contract of every refusal: one line on stderr, with the command's name in front."""
-    assert stderr.startswith("fedilc: ")
-    assert stderr.endswith("\n")
-    assert stderr.count("\n") == 1
-    assert "Traceback" not in stderr
-    return stderr.removeprefix("fedilc: ").strip()
-
-
-Refusal = Callable[..., str]
-
-
-@pytest.fixture
-def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refusal:
-    """Run the command in this process where it must refuse; its one sentence."""
-
-    def refuse(*arguments: object) -> str:
-        monkeypatch.setattr(sys, "argv", ["fedilc", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        assert stop.value.code == 2
-        return one_sentence(capsys.readouterr().err)
-
-    return refuse
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command import Refusal, fedilc
 from mirrors import mirror, nobody, sha256
-from typer.testing import CliRunner
 
-from fedilc.cli import app, main
 from fedilc.data.catalogue import DATA_SETS, DataSet, Form
 
 FILES = {"a.bin": b"some bytes" * 1000, "b.bin": b"other bytes" * 1000}
@@ -35,33 +34,6 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setitem(DATA_SETS, "toy", data)
 
     return register
-
-
-def fedilc(*arguments: object) -> str:
-    """Run the command in this process; what it wrote on stdout."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-Refusal = Callable[..., tuple[str, str]]
-
-
-@pytest.fixture
-def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refusal:
-    """Run the command where it must refuse; what it wrote on stdout, and its one sentence on stderr."""
-
-    def refuse(*arguments: object) -> tuple[str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedilc", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        assert stop.value.code == 2
-        out, err = capsys.readouterr()
-        assert err.startswith("fedilc: ")
-        assert err.count("\n") == 1
-        return out, err.removeprefix("fedilc: ").strip()
-
-    return refuse
 
 
 def rows(printed: str) -> dict[str, str]:
@@ -126,8 +98,8 @@ def test_check_says_file_by_file_what_is_wrong_and_refuses(
     place = tmp_path / "data" / "toy"
     place.mkdir(parents=True)
     (place / "a.bin").write_bytes(FILES["a.bin"][:-1])
-    printed, said = refusal("data", "check", "toy")
-    assert printed == f"{place / 'a.bin'}: damaged\n{place / 'b.bin'}: missing\n"
+    said = refusal("data", "check", "toy")
+    assert refusal.printed == f"{place / 'a.bin'}: damaged\n{place / 'b.bin'}: missing\n"
     assert said == "toy is not whole (1 damaged and 1 missing of 2); `fedilc data fetch toy` gets the rest"
 
 
@@ -154,7 +126,7 @@ def test_a_fetch_without_a_network_is_one_sentence(
     tmp_path: Path, toy: Callable[..., None], refusal: Refusal
 ) -> None:
     toy(nobody())
-    _, said = refusal("data", "fetch", "toy", "--data-dir", tmp_path / "new")
+    said = refusal("data", "fetch", "toy", "--data-dir", tmp_path / "new")
     assert said.startswith("toy could not be fetched (127.0.0.1:")
     assert said.endswith(f"and put them into {tmp_path / 'new' / 'toy'}")
 
@@ -185,7 +157,7 @@ def test_the_real_command_without_a_network_leaves_stderr_to_its_one_sentence(tm
 def test_a_subcommand_that_cannot_be_parsed_points_to_its_own_help(
     refusal: Refusal, arguments: list[str], what: str, help_of: str
 ) -> None:
-    _, said = refusal(*arguments)
+    said = refusal(*arguments)
     assert what in said.lower()
     assert said.endswith(f"({help_of} --help tells more)")
 
@@ -194,7 +166,7 @@ def test_a_subcommand_that_cannot_be_parsed_points_to_its_own_help(
 def test_an_experiment_without_its_data_says_how_to_get_it(
     tmp_path: Path, refusal: Refusal, experiment: str, name: str
 ) -> None:
-    _, said = refusal("run", experiment, "--rounds", 1, "--out", tmp_path / "run")
+    said = refusal("run", experiment, "--rounds", 1, "--out", tmp_path / "run")
     assert said.startswith(f"{name} is not in {tmp_path / 'data'}; `fedilc data fetch {name}` gets it, or ")
     assert not (tmp_path / "run").exists()
 

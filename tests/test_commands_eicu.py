@@ -3,47 +3,23 @@
 from __future__ import annotations
 
 import gzip
-import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
-from typer.testing import CliRunner
+from command import Refusal, fedilc
+from real_data import real_data
 
-from fedilc.cli import main
-from fedilc.commands.eicu import data_app
 from fedilc.config import read_experiment
 from fedilc.data.eicu_silos import read_patients
 from fedilc.errors import DataError
-
-REAL_DATA = os.environ.get("FEDILC_DATA")
-Refusal = Callable[..., str]
 
 
 @pytest.fixture(autouse=True)
 def _own_data_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The command sets the variable; a test gives it back, and never writes into real data."""
     monkeypatch.setenv("FEDILC_DATA", str(tmp_path / "data"))
-
-
-@pytest.fixture
-def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refusal:
-    """Run the command in this process where it must refuse; its one sentence."""
-
-    def refuse(*arguments: object) -> str:
-        monkeypatch.setattr(sys, "argv", ["fedilc", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        said = capsys.readouterr().err
-        assert stop.value.code == 2
-        assert said.startswith("fedilc: ")
-        assert said.count("\n") == 1
-        return said
-
-    return refuse
 
 
 def tables(folder: Path, patients: int = 120) -> Path:
@@ -67,17 +43,11 @@ def tables(folder: Path, patients: int = 120) -> Path:
     return folder
 
 
-def run(*arguments: object) -> str:
-    result = CliRunner().invoke(data_app, [str(argument) for argument in arguments], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
 def test_the_command_writes_a_table_that_the_experiment_reads_and_says_what_it_dropped(
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "eicu.parquet"
-    said = run("eicu", "--from", tables(tmp_path / "raw"), "--out", out, "--min-patients", 40)
+    said = fedilc("data", "eicu", "--from", tables(tmp_path / "raw"), "--out", out, "--min-patients", 40)
     for line in (
         "found in the tables",
         "orders that were cancelled",
@@ -95,7 +65,7 @@ def test_the_command_writes_a_table_that_the_experiment_reads_and_says_what_it_d
 
 def test_without_paths_the_data_folder_holds_both(tmp_path: Path) -> None:
     tables(tmp_path / "elsewhere" / "eicu")
-    run("eicu", "--data-dir", tmp_path / "elsewhere", "--min-patients", 1)
+    fedilc("data", "eicu", "--data-dir", tmp_path / "elsewhere", "--min-patients", 1)
     assert len(read_patients(tmp_path / "elsewhere" / "eicu.parquet").died) == 120
 
 
@@ -106,7 +76,8 @@ def test_a_prepared_table_is_found_beside_the_experiment_in_the_working_and_in_t
     for name in ("experiment", "working", "data"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "working")
-    run(
+    fedilc(
+        "data",
         "eicu",
         "--from",
         tables(tmp_path / "raw"),
@@ -160,14 +131,9 @@ def test_a_demo_that_lacks_a_table_is_refused(tmp_path: Path) -> None:
         settings.data.build(0, folder)
 
 
-@pytest.mark.skipif(REAL_DATA is None, reason="needs the eICU demo in the folder FEDILC_DATA")
 def test_the_demo_experiment_runs_from_the_raw_tables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FEDILC_DATA", str(REAL_DATA))
-    small = ("--rounds", "2", "--set", "model.hidden=[8]", "--out", str(tmp_path / "run"))
-    monkeypatch.setattr(sys, "argv", ["fedilc", "run", "eicu-demo", *small])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert not stop.value.code
-    assert "eicu-demo" in capsys.readouterr().out
+    monkeypatch.setenv("FEDILC_DATA", str(real_data("eicu-demo")))
+    small = ("--rounds", 2, "--set", "model.hidden=[8]", "--out", tmp_path / "run")
+    assert "eicu-demo" in fedilc("run", "eicu-demo", *small)

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 import typer
+from needs import need
 
 from fedilc import Federation, Silo
 from fedilc.algorithms import find_algorithm
@@ -92,8 +93,7 @@ def test_the_page_says_that_gradients_leak_and_what_is_not_there() -> None:
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_systemd_finds_nothing_wrong_with_the_unit(unit: Path, tmp_path: Path) -> None:
-    if shutil.which("systemd-analyze") is None:
-        pytest.skip("systemd-analyze is not installed")
+    need("systemd-analyze", "systemd", "checks the units that the page gives out")
     copy = tmp_path / unit.name
     copy.write_text(unit.read_text().replace("/opt/fedilc/bin/fedilc", "/bin/true"))
     done = subprocess.run(["systemd-analyze", "verify", copy], capture_output=True, text=True)
@@ -146,8 +146,8 @@ class Shell:
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
     """A study's folder with the page's tokens and certificates, for this machine's own name."""
-    if shutil.which("openssl") is None or shutil.which("bash") is None:
-        pytest.skip("openssl or bash is not installed")
+    need("bash", "bash", "runs the page's lines")
+    need("openssl", "openssl", "makes the page's certificates")
     shell = Shell(tmp_path_factory.mktemp("deploy"))
     for block in blocks("sh"):
         if "openssl" in block or "--viewer" in block:
@@ -162,8 +162,7 @@ def test_the_certificate_lasts_and_its_key_is_nobody_elses(shell: Shell) -> None
 
 
 def test_nginx_takes_the_site(shell: Shell, tmp_path: Path) -> None:
-    if shutil.which("nginx", path=f"{os.environ['PATH']}{os.pathsep}/usr/sbin") is None:
-        pytest.skip("nginx is not installed")
+    nginx = need("nginx", "nginx", "checks the site that the page gives out")
     site = (DOCS / "deploy" / "nginx.conf").read_text().replace("/etc/fedilc/", f"{shell.study}/")
     (tmp_path / "site.conf").write_text(site)
     places = " ".join(
@@ -174,7 +173,7 @@ def test_nginx_takes_the_site(shell: Shell, tmp_path: Path) -> None:
         f"pid {tmp_path}/pid; error_log stderr; events {{}} http {{ {places} include {tmp_path}/site.conf; }}"
     )
     (tmp_path / "nginx.conf").write_text(whole)
-    shell.run(f"PATH=$PATH:/usr/sbin nginx -t -p {tmp_path} -c {tmp_path}/nginx.conf")
+    shell.run(f"{nginx} -t -p {tmp_path} -c {tmp_path}/nginx.conf")
 
 
 def test_the_pages_own_commands_train_over_tls_with_tokens(shell: Shell) -> None:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from needs import needs_proc
 
 from fedilc.errors import ConfigError
 from fedilc.jobs import Job, JobError, Work, run_jobs
@@ -95,7 +96,7 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc to count processes")
+@needs_proc
 def test_an_interrupted_campaign_leaves_no_process_and_goes_on(campaign: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = subprocess.Popen(campaign, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

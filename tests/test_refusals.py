@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
+from terminals import in_terminal
 
 from fedilc import Federation, algorithms
 from fedilc.data.files import federation_from_files, read_table
@@ -29,25 +28,21 @@ HISTORY = [
 ]
 
 
-def text(table: object, width: int) -> str:
-    console = Console(file=io.StringIO(), width=width)
-    console.print(table)
-    return console.file.getvalue()
-
-
 @pytest.mark.parametrize("folder", ["runs/color-digits", "/home/user/projects/hospital/runs/color-digits"])
 def test_a_comparison_of_folders_shows_every_number_in_a_terminal(folder: str) -> None:
-    shown = text(comparison_table("runs", {f"{folder}/{n}-seed0": HISTORY for n in algorithms}, "run"), 80)
+    shown = in_terminal(
+        comparison_table("runs", {f"{folder}/{n}-seed0": HISTORY for n in algorithms}, "run"), 80
+    )
     for number in ("0.400", "0.500", "0.600"):
         assert shown.count(number) >= len(algorithms)
 
 
 def test_a_comparison_of_all_algorithms_shows_whole_headings_in_a_terminal() -> None:
-    assert "…" not in text(comparison_table("demo", dict.fromkeys(algorithms, HISTORY)), 80)
+    assert "…" not in in_terminal(comparison_table("demo", dict.fromkeys(algorithms, HISTORY)), 80)
 
 
 def test_a_comparison_of_runs_that_only_trained_shows_their_train_loss() -> None:
-    shown = text(comparison_table("demo", {"a": [{"round": 1, "train_loss": 0.1}]}), 80)
+    shown = in_terminal(comparison_table("demo", {"a": [{"round": 1, "train_loss": 0.1}]}), 80)
     assert "0.100" in shown
     assert "chosen by ." not in " ".join(shown.split())
 

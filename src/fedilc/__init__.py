@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedilc.algorithms import Algorithm, algorithms
+from fedilc.lazy import lazily
 
 if TYPE_CHECKING:
     from fedilc.aggregation import weighted_geometric_mean
@@ -25,22 +25,16 @@ __all__ = [
     "weighted_geometric_mean",
 ]
 
-_HOMES = {
-    "Federation": "fedilc.data",
-    "Result": "fedilc.training",
-    "Silo": "fedilc.data",
-    "train": "fedilc.training",
-    "weighted_geometric_mean": "fedilc.aggregation",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load what needs torch only when it is asked for, so that the command starts at once."""
-    if name in _HOMES:
-        value = getattr(import_module(_HOMES[name]), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'fedilc' has no attribute {name!r}")
+__getattr__ = lazily(
+    __name__,
+    {
+        "Federation": "fedilc.data",
+        "Result": "fedilc.training",
+        "Silo": "fedilc.data",
+        "train": "fedilc.training",
+        "weighted_geometric_mean": "fedilc.aggregation",
+    },
+)
 
 
 def __dir__() -> list[str]:

@@ -12,11 +12,12 @@ import typer
 
 from fedilc import __version__
 from fedilc.commands import make_console
-from fedilc.commands.data import DataDir, use_data_folder
+from fedilc.commands.data import use_data_folder
 from fedilc.commands.eicu import data_app
 from fedilc.commands.flower import flower_app
 from fedilc.commands.join import join
 from fedilc.commands.nvflare import nvflare_app
+from fedilc.commands.options import Changes, DataDir, ExperimentName, Rounds, Seed, as_changes
 from fedilc.commands.reproduce import reproduce, sweep_app
 from fedilc.commands.serve import serve, token
 from fedilc.errors import ConfigError, FedILCError, FedILCWarning, StoppedError
@@ -110,16 +111,13 @@ def _options(
 
 @app.command()
 def run(
-    experiment: Annotated[str, typer.Argument(help="A shipped experiment or a TOML file.")] = "color-digits",
+    experiment: ExperimentName = "color-digits",
     algorithm: Annotated[
         str | None, typer.Option("--algorithm", "-a", help="An algorithm, or 'all' to compare all.")
     ] = None,
-    rounds: Annotated[int | None, typer.Option(help="How many rounds.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Every random choice derives from it.")] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change any setting; may repeat."),
-    ] = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    changes: Changes = None,
     out: Annotated[Path | None, typer.Option(help="The run folder. (default: a new one in runs/)")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last completed round.")] = False,
     data_dir: DataDir = None,
@@ -133,8 +131,7 @@ def run(
         use_data_folder(data_dir)
     every = algorithm == "all"
     short = {"algorithm": None if every else algorithm, "rounds": rounds, "seed": seed}
-    given = [f"{key}={value}" for key, value in short.items() if value is not None]
-    settings, folder = read_experiment(experiment, [*(changes or []), *given])
+    settings, folder = read_experiment(experiment, [*(changes or []), *as_changes(short)])
     again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     resume = resume or again
     target = _target(out, settings.name, settings.seed, "all" if every else settings.algorithm, resume, again)

@@ -13,6 +13,7 @@ from fedilc.sections import Section
 
 if TYPE_CHECKING:
     from fedilc.data import Federation
+    from fedilc.data.files import SiloFiles
     from fedilc.data.shelf import Shelf
 
 
@@ -167,9 +168,7 @@ class Files(Source):
 
     def build(self, seed: int, folder: Path) -> Federation:
         """The federation, from files given relative to the experiment's own folder."""
-        from fedilc.data.files import federation_from_files
-
-        return federation_from_files(*self._settings, seed, folder)
+        return self._files().federation(seed, folder)
 
     def shelf(self, seed: int, folder: Path) -> Shelf:
         """The silos; where they are not to be in memory, each is read when it is opened."""
@@ -177,13 +176,12 @@ class Files(Source):
 
         if self.in_memory:
             return super().shelf(seed, folder)
-        return shelf_from_files(*self._settings, seed, folder)
+        return shelf_from_files(self._files(), seed, folder)
 
-    @property
-    def _settings(
-        self,
-    ) -> tuple[dict[str, str] | str, str, str | None, Literal["binary", "multiclass"], float]:
-        return self.silos, self.label, self.test, self.loss, self.validation_share
+    def _files(self) -> SiloFiles:
+        from fedilc.data.files import SiloFiles
+
+        return SiloFiles(self.silos, self.label, self.test, self.loss, self.validation_share)
 
 
 class ManySilos(Source):

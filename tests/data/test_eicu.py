@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from real_data import real_data
 from slow_eicu import slow_table
 
 from fedilc.data.eicu import Report, prepare, report_file
@@ -377,9 +377,8 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         prepare(tmp_path, tmp_path / "file" / "eicu.parquet", min_patients=1)
 
 
-@pytest.mark.skipif("FEDILC_DATA" not in os.environ, reason="needs the eICU demo in the folder FEDILC_DATA")
 def test_the_open_demo_gives_the_table_that_plain_loops_over_its_rows_give(tmp_path: Path) -> None:
-    demo = Path(os.environ["FEDILC_DATA"]) / "eicu-demo"
+    demo = real_data("eicu-demo") / "eicu-demo"
     report = prepare(demo, tmp_path / "eicu.parquet", silo_by="region", min_uses=5)
     table = pl.read_parquet(tmp_path / "eicu.parquet")
     names = np.array(table.columns[2:])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from real_data import real_data
 
 from fedilc import Federation, Silo
 from fedilc.data.eicu_silos import PatientTable, eicu_federation, read_demo, read_patients
@@ -170,9 +170,8 @@ def test_a_missing_demo_says_how_to_get_it(tmp_path: Path) -> None:
         read_demo(tmp_path / "eicu-demo")
 
 
-@pytest.mark.skipif("FEDILC_DATA" not in os.environ, reason="needs the eICU demo in the folder FEDILC_DATA")
 def test_the_demo_trains_on_three_regions_and_tests_on_the_fourth() -> None:
-    table = read_demo(Path(os.environ["FEDILC_DATA"]) / "eicu-demo")
+    table = read_demo(real_data("eicu-demo") / "eicu-demo")
     federation = eicu_federation(table, silos=3, equal_sizes=False, name="eicu-demo")
     assert [silo.name for silo in federation.silos] == ["Midwest", "South", "West"]
     assert federation.x_test is not None

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from real_data import real_data
 
 from fedilc.data.images import read_cifar10, read_idx, read_mnist
 from fedilc.data.pickled import read_pickled
@@ -391,9 +392,7 @@ def test_a_pickle_damaged_anywhere_is_read_or_refused_and_never_more(
 
 
 def test_the_real_digits_and_photographs_are_read() -> None:
-    folder = Path(os.environ.get("FEDILC_DATA", ""))
-    if not (folder / "mnist").is_dir() or not (folder / "cifar-10-batches-bin").is_dir():
-        pytest.skip("FEDILC_DATA names no folder with mnist and cifar-10")
+    folder = real_data("mnist", "cifar-10")
     images, digits = read_mnist(folder)
     assert digits[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
     assert images.mean() == pytest.approx(33.318, abs=0.001)

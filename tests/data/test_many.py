@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from needs import needs_proc
 
 from fedilc.data import Silo
 from fedilc.data.many import TEST, _digits, many_silos
@@ -106,7 +106,7 @@ def peak_kilobytes(silos: int, *settings: str) -> int:
     return int(done.stdout)
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak memory in Linux's /proc")
+@needs_proc
 def test_ten_thousand_silos_take_the_memory_of_a_hundred() -> None:
     few, many = (peak_kilobytes(silos, "silos_per_round=50", "rounds=3") for silos in (100, 10_000))
     assert many < 1.1 * few

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
+from real_data import real_data
 
 from fedilc import Federation
 from fedilc.config import read_experiment
@@ -265,9 +265,8 @@ def test_the_shipped_experiment_has_the_papers_settings() -> None:
     assert (*chosen, experiment.rounds, experiment.environment_size) == (1e-4, 0.001, 1.0, 301, 64)
 
 
-def test_the_real_photographs_make_the_papers_federation() -> None:
-    if not (Path(os.environ.get("FEDILC_DATA", "")) / "cifar-10-batches-bin").is_dir():
-        pytest.skip("FEDILC_DATA names no folder with cifar-10")
+def test_the_real_photographs_make_the_papers_federation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDILC_DATA", str(real_data("cifar-10")))
     federation = RotatedCifar10(subset=0.1).build(0, Path())
     assert federation.x_test.shape == (10_000, 3, 16, 16)
     assert federation.y_test.bincount().tolist() == [1000] * 10

@@ -132,10 +132,12 @@ class Browser:
 @contextmanager
 def browser(folder: Path) -> Iterator[Browser]:
     """Chromium with a new profile in `folder`; skips where there is none."""
-    selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    selenium = pytest.importorskip(
+        "selenium.webdriver", reason="needs selenium, which looks at the page: pip install 'fedilc[dev]'"
+    )
     for program in (CHROMIUM, DRIVER):
         if not program.exists():
-            pytest.skip(f"{program} is not installed, so that the page cannot be looked at")
+            pytest.skip(f"needs {program}, to look at the page: install chromium and chromium-driver")
     options = selenium.ChromeOptions()
     options.binary_location = str(CHROMIUM)
     for flag in (*FLAGS, f"--user-data-dir={folder}"):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
+from needs import need
 
 
 @dataclass(frozen=True)
@@ -21,9 +20,7 @@ class Certificates:
 
 def make_certificates(folder: Path, name: str = "IP:127.0.0.1") -> Certificates:
     """For the loopback, or for another name that a certificate may carry."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("the command openssl, which makes test certificates, is not installed")
+    openssl = need("openssl", "openssl", "makes the certificates of the tests")
     folder.mkdir(parents=True, exist_ok=True)
 
     def run(*words: str) -> None:

@@ -10,9 +10,7 @@ import contextlib
 import importlib
 import multiprocessing
 import os
-import random
 import re
-import socket
 import sys
 import threading
 import time
@@ -26,6 +24,7 @@ from typing import Any
 
 import httpx
 import torch
+from ports import free_port
 from torch import Tensor
 
 import fedilc.aggregation.kernels
@@ -176,15 +175,6 @@ def fleet(folder: Path) -> Iterator[Fleet]:
         for member in started.members:
             if member.process.is_alive():
                 member.kill()
-
-
-def free_port() -> int:
-    """A port that no outgoing connection takes while a coordinator is away from it."""
-    dice = random.Random(os.getpid() ^ time.monotonic_ns())
-    while True:
-        port = dice.randrange(20_000, 32_000)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
 
 
 def outcome_of(folder: Path) -> tuple[list[str], dict[str, Tensor]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -120,11 +121,25 @@ def served(board: Board, tokens: Tokens | None = None) -> Iterator[httpx.Client]
             yield client
 
 
+def _answer_path(posted: Posted, silo: str) -> str:
+    request = posted.request
+    return f"/v1/silos/{silo}/rounds/{request.round}/{request.phase}?task={posted.name}"
+
+
 def put(client: httpx.Client, posted: Posted, silo: str, body: Any, **more: Any) -> httpx.Response:
     """Bring an answer to a task."""
-    request = posted.request
-    path = f"/v1/silos/{silo}/rounds/{request.round}/{request.phase}"
-    return client.put(path, params={"task": posted.name}, content=body, **more)
+    return client.put(_answer_path(posted, silo), content=body, **more)
+
+
+def head_of_put(posted: Posted, silo: str, header: str) -> bytes:
+    """The same as the first bytes on a line, up to the body, with a header that says how long that is."""
+    return f"PUT {_answer_path(posted, silo)} HTTP/1.1\r\nHost: x\r\n{header}\r\n\r\n".encode()
+
+
+def raw_line(client: httpx.Client) -> socket.socket:
+    """A connection of one's own to where the client calls, for bytes that no client would send."""
+    url = client.base_url
+    return socket.create_connection((url.host, url.port or 80), timeout=PATIENCE)
 
 
 def detail(response: httpx.Response) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import re
 from pathlib import Path
 
 import pytest
 from campaigns import DOMAINS, SIX, campaign, history
-from rich.console import Console
+from terminals import in_terminal
 
 from fedilc.evaluation.summary import Campaign
 from fedilc.report.campaign_tables import campaign_tables
@@ -227,10 +226,7 @@ def test_every_table_fits_a_terminal_of_eighty_columns(
 ) -> None:
     one = campaign({key: [10 * loss for loss in SIX[key]] for key in SIX}, name, domains)
     for table in campaign_tables(one):
-        console = Console(file=io.StringIO(), width=80)
-        console.print(rich_table(table))
-        assert isinstance(console.file, io.StringIO)
-        text = console.file.getvalue()
+        text = in_terminal(rich_table(table), 80)
         assert max(map(len, text.splitlines())) <= 80
         assert "…" not in text
         words = {word for cells in table.rows for cell in cells for word in cell.text.split()}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
+from terminals import in_terminal
 
 from fedilc.errors import ConfigError
 from fedilc.report.formats import (
@@ -50,16 +50,7 @@ texts = st.text(
 
 
 def shown(table: TableData, width: int = 100, styled: bool = False, **options: bool) -> str:
-    console = Console(
-        file=io.StringIO(),
-        width=width,
-        force_terminal=styled,
-        color_system="standard" if styled else None,
-        highlight=False,
-    )
-    console.print(rich_table(table, **options))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return in_terminal(rich_table(table, **options), width, styled)
 
 
 def one_cell(text: str, bold: bool = False) -> TableData:

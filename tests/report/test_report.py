@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from rich.table import Table
+from terminals import in_terminal
 
 from fedilc import algorithms
 from fedilc.callbacks import Run
@@ -46,16 +47,7 @@ TRAIN_ONLY: History = [record(1, 0.9), record(2, 0.8)]
 
 
 def text(table: Table, styled: bool = False, width: int = 160) -> str:
-    console = Console(
-        file=io.StringIO(),
-        width=width,
-        force_terminal=styled,
-        color_system="standard" if styled else None,
-        highlight=False,
-    )
-    console.print(table)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return in_terminal(table, width, styled)
 
 
 def rows(table: Table, styled: bool = False) -> dict[str, list[str]]:

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,8 @@ import rank_worker
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from needs import needs_proc
+from ports import free_port
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -47,15 +48,6 @@ CLEAN = {
     if not key.startswith(("SLURM_", "TORCHELASTIC_", "MASTER_")) and key not in ("RANK", "WORLD_SIZE")
 } | {"OMP_NUM_THREADS": "1"}
 RUN = ["-m", "fedilc", "run", "color-digits", "--rounds", "40", "--set", "model.hidden=[8]"]
-
-
-def free_port() -> int:
-    """A port between 20,000 and 40,000, where those of SLURM jobs are."""
-    for port in range(20_000 + os.getpid() % 9_000, 40_000):
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("no port is free")
 
 
 def torchrun(ranks: int, *words: str) -> list[str]:
@@ -248,7 +240,7 @@ def killed_rank(launcher: int) -> int:
     return found
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the rank to kill in Linux's /proc")
+@needs_proc
 def test_a_rank_killed_in_a_round_is_started_again_and_the_run_is_the_undisturbed_one(tmp_path: Path) -> None:
     calm, disturbed = tmp_path / "calm", tmp_path / "disturbed"
     log = tmp_path / "log"

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fedilc.errors import ConfigError, NonFiniteError
+from fedilc.numerics import is_finite
 
 _STACK_BUDGET = 1 << 22
 
@@ -46,10 +47,7 @@ class Aggregate:
 
 def require_finite(values: Tensor, source: str, parameter: str) -> None:
     """Raise an error naming silo and parameter where `values` holds a NaN or an infinity."""
-    if values.numel() == 0 or not values.is_floating_point():
-        return
-    low, high = torch.aminmax(values)
-    if not (torch.isfinite(low) and torch.isfinite(high)):
+    if not is_finite(values):
         raise NonFiniteError(
             f"{source} sent a NaN or infinite value for {parameter!r}; check its data for extreme "
             "values, or lower the learning rate or the penalty"
@@ -94,7 +92,7 @@ class Aggregator(ABC):
             }
         return state.parts[name]
 
-    def settle(self, state: Sums) -> None:  # noqa: B027 - a default, not a duty
+    def settle(self, state: Sums) -> None:  # noqa: B027 - empty, since most hold nothing back
         """Bring replies that are held back into the sums; nothing to do where none are."""
 
     def accumulate(self, state: Sums, values: Mapping[str, Tensor], source: str = "a value") -> Sums:

@@ -20,7 +20,7 @@ from fedilc.aggregation import fast
 from fedilc.aggregation.base import Aggregator, Sums, measured_signs, require_finite, require_share
 from fedilc.aggregation.outer import outer_sums
 from fedilc.errors import ConfigError, nearest
-from fedilc.numerics import wide_dtype
+from fedilc.numerics import is_finite, wide_dtype
 
 Zeros = Literal["ignore", "strict", "authors"]
 AUTHORS_ZERO = 1e-10
@@ -163,7 +163,7 @@ def weighted_geometric_mean(
         result, _, finite = fast.stacked(stack, zeros, agreement)
         if finite:
             return result.view(stack.shape[1:])
-    if not bool(torch.isfinite(stack).all()):
+    if not is_finite(stack):
         for number, value in enumerate(stack):
             require_finite(value, f"value {number} along dim {dim}", "values")
     state = aggregator.zero({"values": stack[0]})

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedilc.commands import make_console
+from fedilc.commands.options import DataDir
 from fedilc.errors import DataError
 
 if TYPE_CHECKING:
@@ -22,14 +23,6 @@ if TYPE_CHECKING:
 
 data_app = typer.Typer(help="List, fetch and check data sets.", no_args_is_help=True)
 
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-dir",
-        help="The folder of the data sets. (default: FEDILC_DATA, or one in the user's cache)",
-        show_default=False,
-    ),
-]
 Name = Annotated[str, typer.Argument(help="A data set, as `fedilc data list` names it.")]
 
 

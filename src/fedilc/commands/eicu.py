@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedilc.commands import make_console
-from fedilc.commands.data import DataDir, data_app, use_data_folder
+from fedilc.commands.data import data_app, use_data_folder
+from fedilc.commands.options import DataDir
 
 __all__ = ["data_app", "eicu"]
 

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from fedilc.commands.options import ExperimentName
+
 flower_app = typer.Typer(help="Run on Flower, in simulation or on its nodes.", no_args_is_help=True)
 
 
@@ -20,7 +22,7 @@ def _group() -> None:
 @flower_app.command()
 def new(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to make.")],
-    experiment: Annotated[str, typer.Argument(help="A TOML file or a shipped experiment.")] = "color-digits",
+    experiment: ExperimentName = "color-digits",
 ) -> None:
     """Write a thin app folder that `flwr run` runs; fill in make_silo in its client_app.py."""
     from fedilc.runtimes.flower.template import new_app

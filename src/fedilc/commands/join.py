@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedilc.commands import make_console
-from fedilc.commands.data import DataDir, use_data_folder
+from fedilc.commands.data import use_data_folder
+from fedilc.commands.options import DataDir
 from fedilc.errors import ConfigError, StoppedError
 
 if TYPE_CHECKING:

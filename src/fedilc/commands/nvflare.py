@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from fedilc.commands import make_console
-from fedilc.commands.data import DataDir, use_data_folder
+from fedilc.commands.data import use_data_folder
+from fedilc.commands.options import Changes, DataDir, ExperimentName, Rounds, Seed, WireName, as_changes
 
 nvflare_app = typer.Typer(help="Train over the sites of NVIDIA FLARE.", no_args_is_help=True)
 
@@ -20,26 +21,24 @@ def _group() -> None:
 
 @nvflare_app.command()
 def export(
-    experiment: Annotated[str, typer.Argument(help="A shipped experiment or a TOML file.")],
+    experiment: ExperimentName,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write the job folder.")],
     algorithm: Annotated[
         str | None, typer.Option("--algorithm", "-a", help="An algorithm, or 'all' for one after another.")
     ] = None,
-    rounds: Annotated[int | None, typer.Option(help="How many rounds.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Every random choice derives from it.")] = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
     min_clients: Annotated[
         int | None, typer.Option(min=1, help="Sites that the job and a round need (default: all)")
     ] = None,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change any setting; may repeat.")
-    ] = None,
+    changes: Changes = None,
     out: Annotated[
         str | None,
         typer.Option(help="The run's name below the server's folder of runs; a run there goes on."),
     ] = None,
     timeout: Annotated[int, typer.Option(min=1, help="Seconds that a site has for each task.")] = 600,
     join_timeout: Annotated[int, typer.Option(min=1, help="Seconds to load its examples at first.")] = 600,
-    wire: Annotated[str, typer.Option(help="exact, or float16 for half the bytes.")] = "exact",
+    wire: WireName = "exact",
     data_dir: DataDir = None,
 ) -> None:
     """Write a job folder; `nvflare job submit` or the admin console submits it."""
@@ -51,13 +50,11 @@ def export(
 
     if data_dir is not None:
         use_data_folder(data_dir)
-    short = {"rounds": rounds, "seed": seed}
-    given = [f"{key}={value}" for key, value in short.items() if value is not None]
     recipe = FedILCRecipe(
         experiment,
         min_clients,
         algorithm=algorithm,
-        changes=[*(changes or []), *given],
+        changes=[*(changes or []), *as_changes({"rounds": rounds, "seed": seed})],
         out=out,
         timeout=timeout,
         join_timeout=join_timeout,

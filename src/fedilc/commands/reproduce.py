@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedilc.commands import make_console
-from fedilc.commands.data import DataDir, use_data_folder
+from fedilc.commands.data import use_data_folder
+from fedilc.commands.options import Changes, DataDir, ExperimentName, as_changes
 from fedilc.errors import ConfigError, StoppedError
 
 if TYPE_CHECKING:
@@ -33,9 +34,6 @@ Subset = Annotated[
     float | None, typer.Option(help="The share of the training and validation examples to use.")
 ]
 EvaluateEvery = Annotated[int | None, typer.Option(min=1, help="Rounds between evaluations.")]
-Changes = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change any setting; may repeat.")
-]
 
 
 def reproduce(
@@ -81,8 +79,7 @@ def _say_where(console: Console, plan: Plan) -> None:
 
 
 def _changes(rounds: int | None, subset: float | None, evaluate_every: int | None) -> list[str]:
-    keys = {"rounds": rounds, "data.subset": subset, "evaluate_every": evaluate_every}
-    return [f"{key}={value}" for key, value in keys.items() if value is not None]
+    return as_changes({"rounds": rounds, "data.subset": subset, "evaluate_every": evaluate_every})
 
 
 def _do(console: Console, jobs: list[Job], side_by_side: int | None) -> None:
@@ -138,7 +135,7 @@ def _progress(console: Console, work: Work) -> Iterator[Callable[[Work], None]]:
 
 @sweep_app.command("lambda")
 def lambda_(
-    experiment: Annotated[str, typer.Argument(help="A shipped experiment or a TOML file.")] = "color-digits",
+    experiment: ExperimentName = "color-digits",
     values: Annotated[str, typer.Option(help="Values of lambda, with commas.")] = "0,0.01,0.1,1,10,100",
     algorithm: Annotated[str, typer.Option("--algorithm", "-a")] = "fishr-inter-geo",
     seeds: Seeds = 3,

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedilc.commands import make_console
-from fedilc.commands.data import DataDir, use_data_folder
+from fedilc.commands.data import use_data_folder
+from fedilc.commands.options import Changes, DataDir, Rounds, Seed, WireName, as_changes
 from fedilc.errors import ConfigError, StoppedError
 
 if TYPE_CHECKING:
@@ -64,16 +65,14 @@ def serve(
         Path | None, typer.Option(help="The run folder; a run in it goes on (default: runs/NAME/served)")
     ] = None,
     algorithm: Annotated[str | None, typer.Option("--algorithm", "-a")] = None,
-    rounds: Annotated[int | None, typer.Option(help="How many rounds.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Every random choice derives from it.")] = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
     min_silos: Annotated[int | None, typer.Option(help="Silos that a round needs (default: all)")] = None,
     round_timeout: Annotated[
         float, typer.Option(min=0.1, help="Seconds until a round goes on without a silent silo.")
     ] = 600.0,
-    wire: Annotated[str, typer.Option(help="exact, or float16 for half the bytes.")] = "exact",
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change any setting; may repeat.")
-    ] = None,
+    wire: WireName = "exact",
+    changes: Changes = None,
     view: Annotated[
         Path | None, typer.Option(help="Only show the page of this run folder.", show_default=False)
     ] = None,
@@ -101,8 +100,7 @@ def serve(
     if data_dir is not None:
         use_data_folder(data_dir)
     short = {"algorithm": algorithm, "rounds": rounds, "seed": seed, "min_silos": min_silos}
-    given = [f"{name}={value}" for name, value in short.items() if value is not None]
-    settings, folder = read_experiment(experiment, [*(changes or []), *given])
+    settings, folder = read_experiment(experiment, [*(changes or []), *as_changes(short)])
     target = out or Path("runs") / settings.name / "served"
     patience = round_timeout if math.isfinite(round_timeout) else _FOREVER
     _Serving(console, settings, folder, target, address, known, patience, find_wire(wire), model, stay).run()

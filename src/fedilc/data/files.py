@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -122,6 +123,41 @@ def silo_of(name: str, table: Table, validation_share: float, seed: int) -> Silo
     return Silo(name, train.x, train.y, held_out.x, held_out.y)
 
 
+@dataclass(frozen=True)
+class SiloFiles:
+    """Which files hold the silos, and how they are read; paths and patterns are relative to a folder."""
+
+    silos: str | Mapping[str, str]
+    label: str
+    test: str | None
+    loss: LossName
+    validation_share: float
+
+    def paths(self, folder: Path) -> dict[str, Path]:
+        """The file of each silo."""
+        named = matching(self.silos, folder) if isinstance(self.silos, str) else self.silos
+        return {name: folder / path for name, path in named.items()}
+
+    def outside(
+        self, folder: Path, first: str, columns: Sequence[str]
+    ) -> tuple[NDArray[Any], NDArray[Any]] | tuple[None, None]:
+        """Inputs and labels of the test set, with the first silo's columns; nothing where there is none."""
+        if not self.test:
+            return None, None
+        table = same_columns("the test set", read_table(folder / self.test, self.label), first, columns)
+        return table.x, table.y
+
+    def federation(self, seed: int, folder: Path) -> Federation:
+        """All silos, in memory."""
+        tables = {name: read_table(path, self.label) for name, path in self.paths(folder).items()}
+        first = next(iter(tables))
+        columns = tables[first].columns
+        x_test, y_test = self.outside(folder, first, columns)
+        tables = {name: same_columns(name, table, first, columns) for name, table in tables.items()}
+        members = [silo_of(name, table, self.validation_share, seed) for name, table in tables.items()]
+        return Federation(folder.name or "files", members, x_test, y_test, self.loss)
+
+
 def federation_from_files(
     silos: str | Mapping[str, str],
     label: str,
@@ -132,22 +168,12 @@ def federation_from_files(
     folder: Path,
 ) -> Federation:
     """A federation of files; paths and patterns are relative to `folder`."""
-    paths = matching(silos, folder) if isinstance(silos, str) else silos
-    tables = {name: read_table(folder / path, label) for name, path in paths.items()}
-    outside = read_table(folder / test, label) if test else None
-    first = next(iter(tables))
-    tables = {name: same_columns(name, table, first, tables[first].columns) for name, table in tables.items()}
-    if outside is not None:
-        outside = same_columns("the test set", outside, first, tables[first].columns)
-    members = [silo_of(name, table, validation_share, seed) for name, table in tables.items()]
-    if outside is None:
-        return Federation(folder.name or "files", members, loss=loss)
-    return Federation(folder.name or "files", members, outside.x, outside.y, loss=loss)
+    return SiloFiles(silos, label, test, loss, validation_share).federation(seed, folder)
 
 
 def matching(pattern: str, folder: Path) -> dict[str, str]:
     """The files of a pattern by their shortest names that differ."""
-    matches = glob(pattern, root_dir=folder, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute one
+    matches = glob(pattern, root_dir=folder, recursive=True)  # noqa: PTH207 - Path.glob refuses absolute ones
     found = [Path(path) for path in sorted(matches)]
     found = [path for path in found if (folder / path).is_file()]
     if not found:

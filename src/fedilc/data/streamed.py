@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from fedilc.data.files import matching, read_table, same_columns, silo_of
+from fedilc.data.files import SiloFiles, read_table, same_columns, silo_of
 from fedilc.data.shelf import Shelf
 from fedilc.data.silo import Federation, LossName, Silo
 
 
-def shelf_from_files(
-    silos: str | Mapping[str, str],
-    label: str,
-    test: str | None,
-    loss: LossName,
-    validation_share: float,
-    seed: int,
-    folder: Path,
-) -> Shelf:
+def shelf_from_files(files: SiloFiles, seed: int, folder: Path) -> Shelf:
     """The silos of files as `federation_from_files` has them, but no more than one of them in memory.
 
     Every file is read once now, so that what is wrong with any of them is said before the first round.
     """
-    paths = matching(silos, folder) if isinstance(silos, str) else silos
+    paths, loss = files.paths(folder), files.loss
     first = next(iter(paths))
-    columns = read_table(folder / paths[first], label).columns
+    columns = read_table(paths[first], files.label).columns
 
     def open_(name: str) -> Silo:
-        table = read_table(folder / paths[name], label)
-        return silo_of(name, same_columns(name, table, first, columns), validation_share, seed)
+        table = same_columns(name, read_table(paths[name], files.label), first, columns)
+        return silo_of(name, table, files.validation_share, seed)
 
-    outside = read_table(folder / test, label) if test else None
-    if outside is not None:
-        outside = same_columns("the test set", outside, first, columns)
+    x_test, y_test = files.outside(folder, first, columns)
     title = folder.name or "files"
     small = _two_of(open_(first))
-    x_test, y_test = (None, None) if outside is None else (outside.x, outside.y)
     whole = Federation(title, [small], x_test, y_test, loss)
     seen = {name: _check(open_(name), small, loss) for name in paths}
     outputs = max(found.outputs for found in seen.values())

@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from fedilc.errors import CheckpointError
+from fedilc.packing import packed
 
 _NOT_IDENTITY = ("rounds", "device")
 
@@ -47,8 +47,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
     """Tensors and a JSON object in one safetensors file, atomically."""
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomically(path, save(plain, {"fedilc": json.dumps(about)}))
+    write_atomically(path, packed(tensors, {"fedilc": json.dumps(about)}))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

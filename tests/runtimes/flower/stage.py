@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from needs import need
 
 from fedilc.runtimes.flower.engine import ENVIRONMENT
 
@@ -21,11 +21,14 @@ ALONE = ["unshare", "--map-root-user", "--net", "--pid", "--fork", "--mount-proc
 def require_alone() -> None:
     """Skip where Flower is not installed, or processes cannot be kept from the network."""
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedilc[flower]'")
-    if shutil.which("unshare") is None or shutil.which("ip") is None:
-        pytest.skip("the commands unshare and ip, which keep Flower from the network, are not installed")
+    need("unshare", "util-linux", "keeps Flower's processes from the network")
+    need("ip", "iproute2", "gives them a loopback of their own")
     tried = subprocess.run([*ALONE, "ip", "link", "set", "lo", "up"], capture_output=True, text=True)
     if tried.returncode:
-        pytest.skip(f"a namespace with only loopback is not allowed here: {tried.stderr.strip()}")
+        pytest.skip(
+            f"a namespace with only loopback is not allowed here ({tried.stderr.strip()}): allow user "
+            "namespaces on this machine, or run in a container that has the capability SYS_ADMIN"
+        )
 
 
 def play(story: str, folder: Path, seconds: float, **given: Any) -> dict[str, Any]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from certificates import make_certificates
+from needs import need
 from stage import play, require_alone
 
 from fedilc import Federation, Silo, train
@@ -57,8 +57,7 @@ def write_app(folder: Path) -> None:
 @pytest.mark.timeout(3000)
 def test_a_run_whose_node_dies_ends_in_time_and_a_second_start_finishes_it(tmp_path: Path) -> None:
     require_alone()
-    if shutil.which("ssh-keygen") is None:
-        pytest.skip("the command ssh-keygen, which makes the nodes' keys, is not installed")
+    need("ssh-keygen", "openssh-client", "makes the nodes' keys")
     tls = make_certificates(tmp_path / "tls")
     write_app(tmp_path)
     out = tmp_path / "run"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from ports import free_port
 from torch import Tensor
 
 from fedilc import train
@@ -85,14 +84,6 @@ def same_weights() -> Callable[[Path, dict[str, Tensor], int], None]:
     return assert_same_weights
 
 
-def _free_port() -> int:
-    dice = random.Random(os.getpid() ^ time.monotonic_ns())
-    while True:
-        port = dice.randrange(20_000, 32_000)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-
-
 @dataclass
 class Deployment:
     """A server and three sites, provisioned with certificates of their own, as processes on this machine."""
@@ -117,7 +108,7 @@ class Deployment:
             for site, silo in zip(SITES, SILOS, strict=True)
         }
         local[SITES[1]] = {"silo": SILOS[1], "provider": "own_silo:make_silo"}
-        project = project_file(self.folder, SITES, local, _free_port())
+        project = project_file(self.folder, SITES, local, free_port())
         prepare_poc_provision([], len(SITES), str(self.folder / "poc"), "", project_conf_path=str(project))
         custom = self.kits / SITES[1] / "local" / "custom"
         custom.mkdir()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
 import pytest
+from command import Refusal
 
-from fedilc.cli import main
 from fedilc.runtimes.rest.board import STRIKES, Board
 from fedilc.runtimes.rest.tokens import Tokens, add_token
 from rest import board_of, post, remote, served
@@ -31,26 +31,13 @@ def other_shape(name):
 def other_network():
     return torch.nn.Linear(3, 1)
 """
-Refuse = Callable[..., str]
 
 
-@pytest.fixture
-def refuse(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Refuse:
-    """Run the command in an empty folder, where it must refuse; its one sentence."""
+@pytest.fixture(autouse=True)
+def _empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The command runs in an empty folder; a command that imports from it gives the path back."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-
-    def run(*words: object) -> str:
-        monkeypatch.setattr(sys, "argv", ["fedilc", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        said = capsys.readouterr().err
-        assert stop.value.code == 2
-        assert said.startswith("fedilc: ")
-        assert said.count("\n") == 1
-        return said
-
-    return run
 
 
 SERVING = {
@@ -75,7 +62,7 @@ SERVING = {
 
 @pytest.mark.parametrize("what", SERVING)
 def test_a_coordinator_that_cannot_or_should_not_start_says_why(
-    what: str, refuse: Refuse, tmp_path: Path
+    what: str, refusal: Refusal, tmp_path: Path
 ) -> None:
     names = [f"flip-{flip}" for flip in ("0.15", "0.30", "0.45", "0.60", "0.75")]
     for name in names:
@@ -84,14 +71,14 @@ def test_a_coordinator_that_cannot_or_should_not_start_says_why(
     for name in names[1:4]:
         add_token(tmp_path / "some.json", name)
     words, reason = SERVING[what]
-    assert reason in refuse("serve", "color-digits", *words.split(), "--out", "run")
+    assert reason in refusal("serve", "color-digits", *words.split(), "--out", "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_there_must_be_something_to_serve_or_to_show(refuse: Refuse, tmp_path: Path) -> None:
-    assert "name an experiment" in refuse("serve", "--insecure")
-    assert "nothing.toml" in refuse("serve", "nothing.toml", "--insecure")
-    assert "holds no run" in refuse("serve", "--view", tmp_path, "--insecure")
+def test_there_must_be_something_to_serve_or_to_show(refusal: Refusal, tmp_path: Path) -> None:
+    assert "name an experiment" in refusal("serve", "--insecure")
+    assert "nothing.toml" in refusal("serve", "nothing.toml", "--insecure")
+    assert "holds no run" in refusal("serve", "--view", tmp_path, "--insecure")
 
 
 Joined = tuple[str, Board]
@@ -150,27 +137,27 @@ JOINING = {
 
 
 @pytest.mark.parametrize("what", JOINING)
-def test_a_silo_that_cannot_take_part_says_why(what: str, refuse: Refuse, coordinator: Joined) -> None:
+def test_a_silo_that_cannot_take_part_says_why(what: str, refusal: Refusal, coordinator: Joined) -> None:
     url, board = coordinator
     words, reason = JOINING[what]
-    assert reason in refuse("join", url, *words.split())
+    assert reason in refusal("join", url, *words.split())
     assert all(silo.strikes == 0 for silo in board.silos.values())
 
 
-def test_a_silo_that_was_set_aside_is_told_so_and_ends(refuse: Refuse, coordinator: Joined) -> None:
+def test_a_silo_that_was_set_aside_is_told_so_and_ends(refusal: Refusal, coordinator: Joined) -> None:
     url, board = coordinator
     posted = post(board)
     for _ in range(STRIKES):
         board.accept("a", 1, "gradients", posted.name, b"nonsense")
     joining = ["--silo", "a", "--token-file", "a.token", "--data", "good.csv", "--label", "died"]
-    assert "set aside" in refuse("join", url, *joining)
+    assert "set aside" in refusal("join", url, *joining)
 
 
 def test_a_coordinator_that_cannot_be_reached_is_given_up_when_told_so(
-    refuse: Refuse, tmp_path: Path
+    refusal: Refusal, tmp_path: Path
 ) -> None:
     (tmp_path / "t.csv").write_text("age,label\n1,0\n2,1\n")
     joining = ["--silo", "a", "--data", "t.csv", "--give-up-after", "0.1"]
-    assert "could not be reached for 0.1 s" in refuse("join", "http://127.0.0.1:9", *joining)
-    assert "--allow-insecure" in refuse("join", "http://192.0.2.1", *joining)
-    assert "is not an address" in refuse("join", "coordinator", *joining)
+    assert "could not be reached for 0.1 s" in refusal("join", "http://127.0.0.1:9", *joining)
+    assert "--allow-insecure" in refusal("join", "http://192.0.2.1", *joining)
+    assert "is not an address" in refusal("join", "coordinator", *joining)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
-import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from fleets import PATIENCE, Fleet, Member, as_options, assert_same_run, fleet, free_port, run_locally
+from fleets import PATIENCE, Fleet, Member, as_options, assert_same_run, fleet, run_locally
+from ports import free_port
 
 from fedilc.runtimes.remote.posted import Posted
-from rest import LightSilo, good_body, put, remote, trained
+from rest import LightSilo, good_body, head_of_put, put, raw_line, remote, trained
 
 KILLS = 30
 ROUNDS = 40
@@ -114,12 +112,10 @@ class Clumsy(LightSilo):
 
     def answer(self, posted: Posted) -> None:
         body = good_body(posted, self.name)
-        request = posted.request
-        path = f"/v1/silos/{self.name}/rounds/{request.round}/{request.phase}?task={posted.name}"
-        head = f"PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-        with self._raw() as raw:
+        head = head_of_put(posted, self.name, f"Content-Length: {len(body)}")
+        with raw_line(self.client) as raw:
             raw.sendall(head + body[: len(body) // 2])
-        with self._raw() as raw:
+        with raw_line(self.client) as raw:
             raw.sendall(head)
             for start in range(0, len(body), 400):
                 raw.sendall(body[start : start + 400])
@@ -130,13 +126,6 @@ class Clumsy(LightSilo):
         if self.last is not None:
             assert put(self.client, self.last, self.name, good_body(self.last, self.name)).status_code == 409
         self.last = posted
-
-    @contextlib.contextmanager
-    def _raw(self) -> Iterator[socket.socket]:
-        url = self.client.base_url
-        with socket.create_connection((url.host, url.port or 80)) as raw:
-            raw.settimeout(PATIENCE)
-            yield raw
 
 
 @pytest.mark.parametrize("algorithm", ["fedsgd", "fishr-inter-geo"])

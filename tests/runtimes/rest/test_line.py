@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleets import free_port
+from ports import free_port
 
 from fedilc.errors import ConfigError
 from fedilc.runtimes.rest.line import LONGEST_PAUSE, CoordinatorError, Line

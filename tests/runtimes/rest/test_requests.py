@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import select
-import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,7 +13,7 @@ import pytest
 from fedilc.runtimes.remote.wire import content_digest
 from fedilc.runtimes.rest import app as app_module
 from fedilc.runtimes.rest.board import Board
-from rest import board_of, detail, eventually, good_body, post, put, remote, served
+from rest import board_of, detail, eventually, good_body, head_of_put, post, put, raw_line, remote, served
 
 
 def test_a_body_that_says_it_is_larger_than_any_answer_is_413() -> None:
@@ -31,10 +30,8 @@ def test_a_body_that_grows_beyond_any_answer_is_413_and_its_line_is_cut() -> Non
     board = board_of()
     with served(board) as client:
         posted = post(board)
-        with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as raw:
-            path = f"/v1/silos/a/rounds/1/gradients?task={posted.name}"
-            raw.sendall(f"PUT {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
-            raw.settimeout(20)
+        with raw_line(client) as raw:
+            raw.sendall(head_of_put(posted, "a", "Transfer-Encoding: chunked"))
             sent = 0
             with contextlib.suppress(ConnectionError):  # the line may be cut in the middle of a chunk
                 while not select.select([raw], [], [], 0)[0]:
@@ -57,10 +54,8 @@ def test_a_length_that_is_none_is_refused(length: str) -> None:
     board = board_of()
     with served(board) as client:
         posted = post(board)
-        with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as raw:
-            raw.settimeout(10)
-            path = f"/v1/silos/a/rounds/1/gradients?task={posted.name}"
-            raw.sendall(f"PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode())
+        with raw_line(client) as raw:
+            raw.sendall(head_of_put(posted, "a", f"Content-Length: {length}"))
             status = int(raw.recv(4096).split()[1])
         assert 400 <= status < 500
 
@@ -82,10 +77,8 @@ def test_a_body_that_stands_still_is_given_up(monkeypatch: pytest.MonkeyPatch) -
     board = board_of()
     with served(board) as client:
         posted = post(board)
-        with socket.create_connection((client.base_url.host, client.base_url.port or 0)) as raw:
-            raw.settimeout(20)
-            path = f"/v1/silos/a/rounds/1/gradients?task={posted.name}"
-            raw.sendall(f"PUT {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\nhalf".encode())
+        with raw_line(client) as raw:
+            raw.sendall(head_of_put(posted, "a", "Content-Length: 500") + b"half")
             assert raw.recv(4096).split()[1] == b"408"
 
 
@@ -95,7 +88,7 @@ def test_only_so_many_requests_of_a_silo_are_open_at_a_time() -> None:
         raws = []
         try:
             for _ in range(app_module.AT_ONCE):
-                raw = socket.create_connection((client.base_url.host, client.base_url.port or 0))
+                raw = raw_line(client)
                 raw.sendall(b"GET /v1/silos/a/task?wait=30 HTTP/1.1\r\nHost: x\r\n\r\n")
                 raws.append(raw)
             assert eventually(lambda: client.get("/v1/silos/a/task").status_code == 429)
@@ -111,7 +104,7 @@ def test_a_silo_that_hung_up_is_not_taken_for_one_that_is_back() -> None:
     """Its long poll would otherwise wake with the next task and bring a lost silo back to life."""
     board = board_of()
     with served(board) as client:
-        raw = socket.create_connection((client.base_url.host, client.base_url.port or 0))
+        raw = raw_line(client)
         raw.sendall(b"GET /v1/silos/a/task?wait=30 HTTP/1.1\r\nHost: x\r\n\r\n")
         assert eventually(lambda: board.silos["a"].last_seen is not None)
         raw.close()

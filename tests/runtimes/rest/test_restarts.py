@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from fleets import Fleet, Member, fleet, free_port
+from fleets import Fleet, Member, fleet
+from ports import free_port
 
 SILOS = ("north", "south")
 EXPERIMENT = f"""

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from certificates import Certificates, make_certificates
-from fleets import as_options, assert_same_run, fleet, free_port, run_locally
+from fleets import as_options, assert_same_run, fleet, run_locally
+from ports import free_port
 
 from fedilc.errors import ConfigError
 from fedilc.runtimes.rest.address import Address, listening

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fedilc.lazy import lazily
 
 if TYPE_CHECKING:
     from fedilc.runtimes.flower.client import make_client_app
@@ -13,16 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = ["FedILC", "make_client_app", "make_server_app", "silo_of"]
 
-_HOMES = {
-    "FedILC": "strategy",
-    "make_client_app": "client",
-    "make_server_app": "server",
-    "silo_of": "example",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load what needs torch only when it is asked for, so that the command starts at once."""
-    if name in _HOMES:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazily(
+    __name__,
+    {
+        "FedILC": "fedilc.runtimes.flower.strategy",
+        "make_client_app": "fedilc.runtimes.flower.client",
+        "make_server_app": "fedilc.runtimes.flower.server",
+        "silo_of": "fedilc.runtimes.flower.example",
+    },
+)

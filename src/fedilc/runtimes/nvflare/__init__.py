@@ -8,9 +8,10 @@ This file needs no nvflare; the recipe does.
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedilc.errors import ConfigError
+from fedilc.lazy import lazily
 
 if TYPE_CHECKING:
     from fedilc.runtimes.nvflare.recipe import FedILCRecipe as FedILCRecipe
@@ -22,10 +23,4 @@ def require_nvflare() -> None:
         raise ConfigError("NVIDIA FLARE is not installed; install it with: pip install 'fedilc[nvflare]'")
 
 
-def __getattr__(name: str) -> Any:
-    if name != "FedILCRecipe":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    require_nvflare()
-    from fedilc.runtimes.nvflare.recipe import FedILCRecipe
-
-    return FedILCRecipe
+__getattr__ = lazily(__name__, {"FedILCRecipe": "fedilc.runtimes.nvflare.recipe"}, require_nvflare)

@@ -25,6 +25,7 @@ from fedilc.errors import ConfigError, ModelError, ProtocolError
 from fedilc.federation import Task
 from fedilc.gradients import variance_like
 from fedilc.models import build_model
+from fedilc.packing import raw_bytes
 from fedilc.sections import Section, validated
 
 PROTOCOL = 1
@@ -231,7 +232,7 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name, tensor in tensors.items():
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(raw_bytes(tensor))
     return digest.hexdigest()[:32]
 
 

@@ -16,12 +16,14 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field, ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor
 
 from fedilc.errors import ProtocolError
 from fedilc.federation import Reply, Request
 from fedilc.federation.messages import Phase
+from fedilc.numerics import is_finite
+from fedilc.packing import WORDS, packed
 from fedilc.runtimes.remote.manifest import Manifest, Wire, tensors_digest
 from fedilc.sections import Section
 
@@ -31,7 +33,6 @@ _ENTRY_BYTES = 200
 _LARGEST_HALF = 2.0**15
 _LARGEST_SCALE = 1e300
 _LARGE = ("weights/", "gradient/", "penalty/")
-_WORDS = {torch.float16: "F16", torch.float32: "F32", torch.float64: "F64"}
 
 Name = Annotated[str, Field(max_length=64)]
 
@@ -46,14 +47,14 @@ def pack(tensors: Mapping[str, Tensor], about: Mapping[str, Any], wire: Wire = "
     >>> found["w"].tolist(), about["round"]
     ([1.0, -2.0], 3)
     """
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    scales = {}
-    for name in plain:
+    sent, scales = dict(tensors), {}
+    for name, tensor in tensors.items():
         if _halved(name, wire):
-            largest = float(plain[name].abs().max()) if plain[name].numel() else 0.0
+            plain = tensor.detach().cpu()
+            largest = float(plain.abs().max()) if plain.numel() else 0.0
             scales[name] = largest / _LARGEST_HALF if largest and math.isfinite(largest) else 1.0
-            plain[name] = (plain[name].double() / scales[name]).half()
-    return save(plain, {"fedilc": json.dumps({**about, "scales": scales}, allow_nan=False)})
+            sent[name] = (plain.double() / scales[name]).half()
+    return packed(sent, {"fedilc": json.dumps({**about, "scales": scales}, allow_nan=False)})
 
 
 def unpack(
@@ -65,7 +66,7 @@ def unpack(
         if name not in expected:
             raise ProtocolError(f"it holds the tensor {_short(name)}, which was not asked for")
     for name, like in expected.items():
-        word = "F16" if _halved(name, wire) else _WORDS[like.dtype]
+        word = "F16" if _halved(name, wire) else WORDS[like.dtype]
         if name not in entries:
             raise ProtocolError(f"it lacks the tensor {name!r}")
         entry = entries[name] if isinstance(entries[name], dict) else {}
@@ -112,9 +113,9 @@ def content_digest(body: bytes) -> str:
     return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
 
 
-def is_whole(body: bytes, digest: str | None) -> bool:
-    """Whether a body is the one that its Content-Digest tells of, where it has one of this kind."""
-    return digest is None or not digest.startswith("sha-256=") or digest == content_digest(body)
+def is_whole(digest: str, told: str | None) -> bool:
+    """Whether a body of this `content_digest` is the one that was told of, where that is one of its kind."""
+    return told is None or not told.startswith("sha-256=") or told == digest
 
 
 def _halved(name: str, wire: Wire) -> bool:
@@ -130,7 +131,7 @@ def _checked(name: str, tensor: Tensor, like: Tensor, about: Mapping[str, Any], 
         tensor = (tensor.double() * scale).to(like.dtype)
     if tensor.shape != like.shape or tensor.dtype != like.dtype:
         raise ProtocolError(f"the tensor {name!r} is declared twice")
-    if not bool(torch.isfinite(tensor).all()):
+    if not is_finite(tensor):
         raise ProtocolError(f"the tensor {name!r} holds a NaN or an infinity")
     return tensor
 

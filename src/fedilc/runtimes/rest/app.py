@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import Depends, FastAPI, Header, HTTPException, Path, Query, Request, Response
@@ -18,7 +19,7 @@ from starlette.requests import ClientDisconnect
 
 from fedilc import __version__
 from fedilc.runtimes.remote.posted import MOST_EXAMPLES
-from fedilc.runtimes.remote.wire import MEDIA_TYPE, is_whole
+from fedilc.runtimes.remote.wire import MEDIA_TYPE
 from fedilc.runtimes.rest.board import Board
 from fedilc.runtimes.rest.doors import Doors, SiloName
 from fedilc.runtimes.rest.guide import add_guide
@@ -32,12 +33,15 @@ AT_ONCE = 8
 _WAKE_SECONDS = 5.0
 _SILENCE_SECONDS = 60.0
 _JOINING_BYTES = 4096
+_SMALL_BYTES = 1 << 16
 _REFUSALS = refusals(401, 403, 404, 408, 409, 410, 413, 429)
 
 _BYTES = {"schema": {"type": "string", "format": "binary"}}
 _TENSORS = {MEDIA_TYPE: _BYTES, "application/octet-stream": _BYTES}
 
 PhaseName = Annotated[Literal["statistics", "gradients", "evaluate"], Path()]
+Have = Annotated[str, Query(max_length=64, description="the name of the weights it has")]
+Wait = Annotated[float, Query(ge=0, le=LONGEST_POLL, description="seconds to wait for the next task")]
 
 
 class Joining(BaseModel):
@@ -74,10 +78,10 @@ def make_app(watched: Board | Watchable, tokens: Tokens | None) -> FastAPI:
     app.state.wakeups = []
     app.exception_handler(RequestValidationError)(_say_what_is_wrong)
     doors = Doors(tokens)
-    add_watching(app, watched, doors)
-    add_guide(app)
     if isinstance(watched, Board):
         _add_silos(app, watched, doors)
+    add_watching(app, watched, doors)
+    add_guide(app)
     return app
 
 
@@ -140,12 +144,7 @@ def _add_silos(app: FastAPI, board: Board, doors: Doors) -> None:
         responses=_REFUSALS | {200: {"content": {MEDIA_TYPE: _BYTES}}, 204: {"description": "no task yet"}},
         response_class=Response,
     )
-    async def task(
-        request: Request,
-        silo: SiloName,
-        have: Annotated[str, Query(max_length=64, description="the name of the weights it has")] = "",
-        wait: Annotated[float, Query(ge=0, le=LONGEST_POLL, description="seconds to wait")] = 0.0,
-    ) -> Response:
+    async def task(request: Request, silo: SiloName, have: Have = "", wait: Wait = 0.0) -> Response:
         """The silo's next task, waited for."""
         with desk.serving(silo):
             body = await _next_task(request, board, wakeup, silo, have, wait)
@@ -154,7 +153,8 @@ def _add_silos(app: FastAPI, board: Board, doors: Doors) -> None:
     @app.put(
         "/v1/silos/{silo}/rounds/{number}/{phase}",
         dependencies=speaks,
-        responses=_REFUSALS,
+        responses=_REFUSALS | {200: {"model": Taken, "content": {MEDIA_TYPE: _BYTES}}},
+        response_model=None,
         openapi_extra={"requestBody": {"required": True, "content": _TENSORS}},
     )
     async def answer(
@@ -164,18 +164,25 @@ def _add_silos(app: FastAPI, board: Board, doors: Doors) -> None:
         phase: PhaseName,
         task: Annotated[str, Query(max_length=64, description="the task's name")],
         content_digest: Annotated[str | None, Header(description="sha-256, as RFC 9530 has it")] = None,
-    ) -> Taken:
-        """Bring an answer; to bring the same twice changes nothing."""
+        have: Have = "",
+        wait: Wait = 0.0,
+    ) -> Response:
+        """Bring an answer, and take the next task along if one comes in time.
+
+        To bring the same twice changes nothing.
+        """
         with desk.serving(silo):
             most = board.most_bytes(silo, number, phase, task)
             if isinstance(most, Refusal):
                 raise HTTPException(most.status, most.reason)
             body = await _read(request, most)
             board.seen(silo, received=len(body))
-            if not await run_in_threadpool(is_whole, body, content_digest):
-                raise HTTPException(400, "the body is not the one that its Content-Digest tells of")
-            _raise(await run_in_threadpool(board.accept, silo, number, phase, task, body))
-            return Taken()
+            accept = partial(board.accept, silo, number, phase, task, body, content_digest)
+            _raise(accept() if len(body) < _SMALL_BYTES else await run_in_threadpool(accept))
+            following = await _next_task(request, board, wakeup, silo, have, wait) if wait else None
+            if following is None:
+                return JSONResponse(Taken().model_dump())
+            return Response(following, media_type=MEDIA_TYPE)
 
 
 async def _next_task(
@@ -189,7 +196,7 @@ async def _next_task(
         if isinstance(posted, Refusal):
             _raise(posted)
         elif posted is not None:
-            body = await run_in_threadpool(posted.body, have)
+            body = posted.at_hand(have) or await run_in_threadpool(posted.body, have)
             if body is not None:
                 board.seen(silo, sent=len(body))
                 return body
@@ -224,17 +231,16 @@ async def _read(request: Request, most: int) -> bytes:
         raise too_large
     parts: list[bytes] = []
     size = 0
-    stream = aiter(request.stream())
+    clock = asyncio.get_running_loop().time
     try:
-        while True:
-            async with asyncio.timeout(_SILENCE_SECONDS):
-                part = await anext(stream, None)
-            if part is None:
-                return b"".join(parts)
-            size += len(part)
-            if size > most:
-                raise too_large
-            parts.append(part)
+        async with asyncio.timeout(_SILENCE_SECONDS) as silence:
+            async for part in request.stream():
+                silence.reschedule(clock() + _SILENCE_SECONDS)
+                size += len(part)
+                if size > most:
+                    raise too_large
+                parts.append(part)
+        return b"".join(parts)
     except ClientDisconnect as error:
         raise HTTPException(400, "the body is not complete") from error
     except TimeoutError as error:

@@ -6,7 +6,6 @@ here knows about HTTP.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from collections import deque
@@ -18,6 +17,7 @@ from fedilc.errors import ProtocolError, SilosLostError
 from fedilc.federation import Record, Reply
 from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.remote.posted import Posted
+from fedilc.runtimes.remote.wire import content_digest, is_whole
 from fedilc.runtimes.rest.states import WAITING, Progress, Refusal, SiloState
 
 STRIKES = 3
@@ -208,9 +208,16 @@ class Board:
                 return refusal or Refusal(409, "no task is up")
             return posted.most_bytes
 
-    def accept(self, name: str, round_: int, phase: str, task: str, body: bytes) -> Refusal | None:
-        """Take a silo's answer to the task that is up; None if taken, now or before."""
-        digest = hashlib.sha256(body).hexdigest()
+    def accept(
+        self, name: str, round_: int, phase: str, task: str, body: bytes, told: str | None = None
+    ) -> Refusal | None:
+        """Take a silo's answer to the task that is up; None if taken, now or before.
+
+        `told` is the digest that the silo sent with it, by which a body damaged on its way is found out.
+        """
+        digest = content_digest(body)
+        if not is_whole(digest, told):
+            return Refusal(400, "the body is not the one that its Content-Digest tells of")
         with self._changed:
             posted, known = self._posted, self._answered.get(name)
             refusal = self._misplaced(name, round_, phase, task)

@@ -51,27 +51,30 @@ class Participant:
             names = ", ".join(manifest.silos)
             raise CoordinatorError(f"the run {manifest.run!r} has no silo {self.name!r}, only {names}")
         worker = make_worker(manifest, self.name, self.make_silo, self.build, self.device)
-        have, most = "", _most_bytes(manifest)
+        have, along = "", None
         self._join(manifest, worker)
         while True:
-            asked_at = time.monotonic()
-            answer = self.line.call(
-                "GET", self._path("task"), most, params={"have": have, "wait": POLL_SECONDS}
-            )
-            if answer.status == 204:
-                if time.monotonic() - asked_at < _BREATH_SECONDS:
-                    self.line.sleep(_BREATH_SECONDS)
-            elif answer.status == 410:
+            answer = along or self._next(manifest, have)
+            along = None
+            if answer.status == 410:
                 return answer.reason
-            elif answer.status == 409:
+            if answer.status == 409:
                 self._require_same(manifest)
                 self._join(manifest, worker)
             elif answer.status == 200:
                 asked = self._asked(answer, manifest, have, worker.bench.parameters)
                 have = asked.weights
-                self._answer(worker, manifest, asked)
-            else:
+                along = self._answer(worker, manifest, asked)
+            elif answer.status != 204:
                 self._refused(answer)
+
+    def _next(self, manifest: Manifest, have: str) -> Answer:
+        """The next task, waited for; where none comes and nobody waits, it is not asked for again at once."""
+        asked_at, params = time.monotonic(), {"have": have, "wait": POLL_SECONDS}
+        answer = self.line.call("GET", self._path("task"), _most_bytes(manifest), params=params)
+        if answer.status == 204 and time.monotonic() - asked_at < _BREATH_SECONDS:
+            self.line.sleep(_BREATH_SECONDS)
+        return answer
 
     def _path(self, rest: str) -> str:
         return f"/v1/silos/{quote(self.name, safe='')}/{rest}"
@@ -89,7 +92,8 @@ class Participant:
             raise ProtocolError(f"the coordinator sends silo {self.name!r} a task of others")
         return asked
 
-    def _answer(self, worker: SiloWorker, manifest: Manifest, asked: Asked) -> None:
+    def _answer(self, worker: SiloWorker, manifest: Manifest, asked: Asked) -> Answer | None:
+        """Bring what was asked for; returns what came along, the next task or the run's end, if anything."""
         request = asked.request
         self.tell(f"round {request.round} of {manifest.rounds}: {request.phase}")
         body = pack_reply(worker.answer(request), manifest.wire)
@@ -97,7 +101,8 @@ class Participant:
             answer = self.line.call(
                 "PUT",
                 self._path(f"rounds/{request.round}/{request.phase}"),
-                params={"task": asked.task},
+                _most_bytes(manifest),
+                params={"task": asked.task, "have": asked.weights, "wait": POLL_SECONDS},
                 content=body,
                 headers={"Content-Type": MEDIA_TYPE, "Content-Digest": content_digest(body)},
             )
@@ -105,6 +110,7 @@ class Participant:
                 break
         if answer.status not in (200, 409, 410):
             self._refused(answer)
+        return answer if answer.status == 410 or answer.media == MEDIA_TYPE else None
 
     def _manifest(self) -> Manifest:
         answer = self.line.call("GET", "/v1/manifest")

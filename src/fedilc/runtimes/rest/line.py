@@ -34,6 +34,7 @@ class Answer:
     status: int
     body: bytes
     place: str | None = None
+    media: str = ""
 
     def json(self) -> Any:
         """The body as JSON, None where it is none."""
@@ -158,7 +159,9 @@ class Line:
             if size > most:
                 raise CoordinatorError(f"{self.url} sends more than the {most} bytes that this can take")
             parts.append(part)
-        return Answer(response.status_code, b"".join(parts), response.headers.get("location"))
+        headers = response.headers
+        media = headers.get("content-type", "")
+        return Answer(response.status_code, b"".join(parts), headers.get("location"), media)
 
     def _require_hope(self, trouble: str, error: Exception) -> None:
         """Raise where to call again would change nothing."""

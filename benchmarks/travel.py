@@ -1,0 +1,56 @@
+"""What the benchmarks of remote runtimes share: silos so small that rounds are mostly travel, and times."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from benchmarks.federations import color_mnist_like, color_mnist_mlp
+from fedilc import Federation, Silo, train
+
+EXAMPLES = 64
+PROVIDER = "benchmarks.travel:make_silo"
+WARM_UP = 2
+
+
+def federation(silos: int) -> Federation:
+    """Small silos called silo-0, silo-1, ...; half of each one's examples are for validation."""
+    made = color_mnist_like(silos, 2 * EXAMPLES)
+    members = [
+        Silo(s.name, s.x[:EXAMPLES], s.y[:EXAMPLES], s.x[EXAMPLES:], s.y[EXAMPLES:]) for s in made.silos
+    ]
+    return Federation("travel", members)
+
+
+def make_silo(name: str) -> Silo:
+    """What every silo names as its provider; a silo is the same however many come after it."""
+    number = int(name.removeprefix("silo-"))
+    return federation(number + 1).silos[number]
+
+
+def write_experiment(path: Path, silos: Sequence[str], settings: Mapping[str, object]) -> None:
+    """An experiment whose silos are elsewhere, as a file."""
+    lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+    lines += ["[data]", 'source = "remote"', f"silos = {json.dumps(list(silos))}", "inputs = [2, 14, 14]"]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def local_seconds(silos: int, name: str, rounds: int, settings: Mapping[str, object], out: Path) -> float:
+    """Seconds a round in this process, on one thread as each silo has."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        train(federation(silos), color_mnist_mlp(), name, rounds=rounds, **settings, out=out)
+    finally:
+        torch.set_num_threads(threads)
+    return seconds_a_round(out)
+
+
+def seconds_a_round(run: Path) -> float:
+    """The median of a run folder's rounds, without the first, which also wait for silos and kernels."""
+    lines = (run / "timing.jsonl").read_text().splitlines()[WARM_UP:]
+    return statistics.median(json.loads(line)["seconds"] for line in lines)

@@ -1,0 +1,34 @@
+"""Arguments and options that several subcommands take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ExperimentName = Annotated[str, typer.Argument(help="A shipped experiment or a TOML file.")]
+Rounds = Annotated[int | None, typer.Option(help="How many rounds.")]
+Seed = Annotated[int | None, typer.Option(help="Every random choice derives from it.")]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change any setting; may repeat.")
+]
+WireName = Annotated[str, typer.Option(help="exact, or float16 for half the bytes.")]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        help="The folder of the data sets. (default: FEDILC_DATA, or one in the user's cache)",
+        show_default=False,
+    ),
+]
+
+
+def as_changes(given: Mapping[str, object]) -> list[str]:
+    """Options that stand for settings, as `--set` has them; those that were not given are left out.
+
+    >>> as_changes({"rounds": 3, "seed": None})
+    ['rounds=3']
+    """
+    return [f"{key}={value}" for key, value in given.items() if value is not None]

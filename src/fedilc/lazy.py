@@ -1,0 +1,29 @@
+"""Names of a package that are loaded when they are asked for, so that the command starts at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazily(
+    package: str, homes: Mapping[str, str], require: Callable[[], None] | None = None
+) -> Callable[[str], Any]:
+    """A package's `__getattr__` for names that are at home in other modules.
+
+    `require` is called before one of these is loaded; it raises where what they need is not installed.
+
+    >>> lazily("fedilc", {"seed_for": "fedilc.seeds"})("seed_of")
+    Traceback (most recent call last):
+    AttributeError: module 'fedilc' has no attribute 'seed_of'
+    """
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if require is not None:
+            require()
+        return getattr(import_module(homes[name]), name)
+
+    return load
