@@ -6,7 +6,7 @@ INSTALL := -m pip install --disable-pip-version-check --quiet --no-compile
 # Engines' tests mostly wait, for servers and silos that start: two targets at a time share the machine.
 MAKEFLAGS += --jobs=2
 
-.PHONY: run test test-main test-flower lint bench clean
+.PHONY: run test test-main test-flower coverage lint bench clean
 
 run: .venv/installed
 	$(BIN)/fedilc run
@@ -14,6 +14,9 @@ run: .venv/installed
 test: lint test-main test-flower
 
 test-main: .venv/installed-dev
+	$(BIN)/python -m pytest -n auto --dist loadfile
+
+coverage: .venv/installed-dev
 	$(BIN)/python -m pytest -n auto --dist loadfile --cov --cov-report=term:skip-covered
 
 test-flower: .venv-flower/installed

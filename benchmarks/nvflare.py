@@ -38,7 +38,7 @@ def rows(quick: bool) -> list[Row]:
         return []
     rounds = 10 if quick else 30
     with tempfile.TemporaryDirectory() as folder:
-        runs = _deployed(rounds, Path(folder))
+        runs = deployed(rounds, Path(folder))
         local = {
             name: local_seconds(SILOS, name, rounds, SETTINGS, Path(folder) / "local" / name)
             for name in algorithms
@@ -53,14 +53,14 @@ def _row(name: str, local: float, deployed: float) -> Row:
     return at_most("nvflare", what, against, overhead / OVERHEAD_SECONDS, 1, detail)
 
 
-def _deployed(rounds: int, folder: Path) -> Path:
-    """Run all algorithms as one job of a deployment; the folder of their runs."""
+def deployed(rounds: int, folder: Path, algorithm: str = "all") -> Path:
+    """Run as one job of a deployment, with each algorithm in turn; the folder of the runs."""
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
     from fedilc.runtimes.nvflare import FedILCRecipe
 
     write_experiment(folder / "nvflare.toml", NAMES, {"rounds": rounds, **SETTINGS})
-    job = FedILCRecipe(folder / "nvflare.toml", algorithm="all", out="measured").write(folder / "jobs")
+    job = FedILCRecipe(folder / "nvflare.toml", algorithm=algorithm, out="measured").write(folder / "jobs")
     kits = _provisioned(folder)
     with _processes(kits, folder):
         session = new_secure_session(ADMIN, str(kits / ADMIN), timeout=PATIENCE_SECONDS)

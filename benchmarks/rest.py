@@ -46,7 +46,7 @@ def rows(quick: bool) -> list[Row]:
     for name in ALGORITHMS[-1:] if quick else ALGORITHMS:
         with tempfile.TemporaryDirectory() as folder:
             local = local_seconds(SILOS, name, rounds, SETTINGS, Path(folder) / "local")
-            travelled = _rest(name, rounds, Path(folder))
+            travelled = over_http(name, rounds, Path(folder))
             rest = seconds_a_round(Path(folder) / "rest")
         overhead = rest - local
         detail = f"{1e3 * rest:.0f} ms - {1e3 * local:.0f} ms = {1e3 * overhead:.0f} ms"
@@ -83,17 +83,17 @@ def _needed(name: str, rounds: int) -> Travelled:
     )
 
 
-def _rest(name: str, rounds: int, folder: Path) -> Travelled:
+def over_http(name: str, rounds: int, folder: Path, silos: int = SILOS) -> Travelled:
     """Run over HTTP; the run folder is `rest`."""
     settings = {"algorithm": name, "rounds": rounds, **SETTINGS}
-    names = [f"silo-{number}" for number in range(SILOS)]
+    names = [f"silo-{number}" for number in range(silos)]
     write_experiment(folder / "rest.toml", names, settings)
     serve = ["serve", str(folder / "rest.toml"), "--insecure", "--port", "0", "--out", str(folder / "rest")]
-    with _process(serve) as coordinator, contextlib.ExitStack() as silos:
+    with _process(serve) as coordinator, contextlib.ExitStack() as joined:
         url = _url(coordinator)
         for silo in names:
             join = ["join", url, "--silo", silo, "--provider", PROVIDER]
-            silos.enter_context(_process(join))
+            joined.enter_context(_process(join))
         last = _last_status(url)
     up = sum(silo["bytes_received"] for silo in last["silos"])
     down = sum(silo["bytes_sent"] for silo in last["silos"])

@@ -32,6 +32,11 @@ def make_silo(name: str) -> Silo:
     return federation(number + 1).silos[number]
 
 
+def make_partition(partition_id: int) -> Silo:
+    """The same by its number, as a node of Flower asks for it."""
+    return make_silo(f"silo-{partition_id}")
+
+
 def write_experiment(path: Path, silos: Sequence[str], settings: Mapping[str, object]) -> None:
     """An experiment whose silos are elsewhere, as a file."""
     lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,10 +42,12 @@ def running(node: ast.AST) -> Iterator[ast.AST]:
             yield from running(child)
 
 
+@cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
 def imported(path: Path) -> set[str]:
     """The names of all modules, and of what is taken from them, that a file imports when it runs."""
     names = set()

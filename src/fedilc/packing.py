@@ -12,6 +12,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from fedilc.errors import ModelError
+
 WORDS = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -37,6 +39,8 @@ def packed(tensors: Mapping[str, Tensor], words: Mapping[str, str]) -> bytes:
     header: dict[str, object] = {"__metadata__": dict(words)}
     parts, start = [], 0
     for name, tensor in sorted(tensors.items(), key=_place):
+        if tensor.dtype not in WORDS:
+            raise ModelError(f"{name!r} is {tensor.dtype}, which cannot be kept; use a real or whole type")
         stop = start + tensor.numel() * tensor.element_size()
         header[name] = {
             "dtype": WORDS[tensor.dtype],

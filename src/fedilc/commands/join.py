@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
     from fedilc.data import Silo
     from fedilc.runtimes.remote.manifest import Manifest
+
+
+_LINE_SECONDS = 60.0
 
 
 def join(
@@ -109,7 +113,7 @@ class _Progress:
     def __init__(self, console: Console, silo: str) -> None:
         self.console, self.silo = console, silo
         self.status = console.status("") if console.is_terminal else None
-        self.last = ""
+        self.last, self.last_round = "", time.monotonic()
 
     def start(self) -> None:
         """Begin to show it."""
@@ -117,11 +121,17 @@ class _Progress:
             self.status.start()
 
     def __call__(self, sentence: str) -> None:
+        from rich.text import Text
+
         if self.status is not None:
-            self.status.update(f"{self.silo}: {sentence}")
-        elif not sentence.startswith("round") and sentence != self.last:
+            self.status.update(Text(f"{self.silo}: {sentence}"))
+        elif sentence != self.last and not self._is_early(sentence):
             self.console.print(f"{self.silo}: {sentence}", markup=False, soft_wrap=True)
-            self.last = sentence
+            self.last, self.last_round = sentence, time.monotonic()
+
+    def _is_early(self, sentence: str) -> bool:
+        """Whether a line about a round comes too soon after the last line."""
+        return sentence.startswith("round") and time.monotonic() < self.last_round + _LINE_SECONDS
 
     def close(self) -> None:
         """Leave the line."""

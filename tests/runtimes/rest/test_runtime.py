@@ -66,7 +66,7 @@ def test_a_lost_silo_is_not_asked_until_it_asks_again() -> None:
     board.close(("b",))
     runtime = RestRuntime(board, 2, 1)
     assert runtime.present() == ("a", "c")
-    board.task_for("b")
+    board.arrived("b")
     assert runtime.present() == ("a", "b", "c")
 
 
@@ -158,6 +158,7 @@ def test_a_round_that_too_few_answer_says_that_it_waits_for_silos_until_they_are
     assert eventually(lambda: phase_of(board) == "waiting for silos")
     assert board.silos["b"].state == "lost"
     assert board.snapshot()["seconds_left"] is None
+    board.arrived("b")
     assert board.task_for("b") is not None
     assert phase_of(board) == "gradients"
     answer(board, "b", request)
@@ -173,7 +174,7 @@ def test_a_run_says_that_it_waits_for_silos_when_too_few_are_there_for_the_next_
     asks = threading.Thread(target=RestRuntime(board, 2, 0.1).present)
     asks.start()
     assert eventually(lambda: phase_of(board) == "waiting for silos")
-    board.task_for("b")
+    board.arrived("b")
     asks.join()
     post(board)
     assert phase_of(board) == "gradients"

@@ -106,10 +106,10 @@ def _config(app: FastAPI, address: Address) -> uvicorn.Config:
         config = uvicorn.Config(
             app,
             ws="none",
-            log_level="error",
+            log_level="critical",
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=2,
+            timeout_graceful_shutdown=1,
             lifespan="off",
             ssl_certfile=address.certificate,
             ssl_keyfile=address.key,

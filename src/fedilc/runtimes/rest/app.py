@@ -109,7 +109,7 @@ class Desk:
             detail = f"silo {silo!r} has {AT_ONCE} requests open already"
             raise HTTPException(429, detail, {"Retry-After": "1"})
         self._busy[silo] += 1
-        self.board.seen(silo)
+        self.board.arrived(silo)
         try:
             yield
         finally:
@@ -179,6 +179,7 @@ def _add_silos(app: FastAPI, board: Board, doors: Doors) -> None:
             board.seen(silo, received=len(body))
             accept = partial(board.accept, silo, number, phase, task, body, content_digest)
             _raise(accept() if len(body) < _SMALL_BYTES else await run_in_threadpool(accept))
+            del body, accept  # a waiting request must not hold what was added up already
             following = await _next_task(request, board, wakeup, silo, have, wait) if wait else None
             if following is None:
                 return JSONResponse(Taken().model_dump())
@@ -197,16 +198,16 @@ async def _next_task(
             _raise(posted)
         elif posted is not None:
             body = posted.at_hand(have) or await run_in_threadpool(posted.body, have)
-            if body is not None:
-                board.seen(silo, sent=len(body))
-                return body
+            if body is None:
+                continue
+            board.seen(silo, sent=len(body))
+            return body
         left = until - time.monotonic()
         if left <= 0 or wakeup.closed:
             return None
         await wakeup.wait(min(left, _WAKE_SECONDS))
         if await request.is_disconnected():
             return None
-        board.seen(silo)
 
 
 def _raise(refusal: Refusal | None) -> None:

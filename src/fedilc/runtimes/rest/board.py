@@ -166,6 +166,15 @@ class Board:
             silo.bytes_received += received
             silo.bytes_sent += sent
 
+    def arrived(self, name: str) -> None:
+        """A silo comes with a request; one that was lost is back."""
+        self.seen(name)
+        with self._changed:
+            silo = self.silos[name]
+            if silo.state == "lost":
+                silo.state, silo.reason = "waiting", None
+                self._tell()
+
     def join(self, name: str, examples: int) -> Refusal | None:
         """A silo says that it is here."""
         with self._changed:
@@ -188,9 +197,6 @@ class Board:
                 return Refusal(410, f"the run is over: {self.progress.outcome}")
             if silo.state == "not joined":
                 return Refusal(409, f"silo {name!r} has not joined; join first")
-            if silo.state == "lost":
-                silo.state, silo.reason = "waiting", None
-                self._tell()
             posted = self._posted
             if posted is None or name not in posted.request.silos or name in self._answered:
                 return None

@@ -4,14 +4,15 @@ import { NONE, ago, bytes, count, make, number, say } from "./words.js";
 
 const ABSENT = ["not joined", "lost", "set aside"];
 const FEW = 10;
+const SINCE = "since the coordinator started";
 const COLUMNS = [
   { name: "Silo" },
   { name: "State" },
   { name: "Last seen", key: "last_seen" },
   { name: "Examples", key: "examples", text: count },
   { name: "Train loss", key: "loss", text: number },
-  { name: "Bytes up", key: "bytes_received", text: bytes },
-  { name: "Bytes down", key: "bytes_sent", text: bytes },
+  { name: "Bytes up", key: "bytes_received", text: bytes, title: SINCE },
+  { name: "Bytes down", key: "bytes_sent", text: bytes, title: SINCE },
   { name: "Strikes", key: "strikes", text: count },
 ];
 const CONTACT = ["last_seen", "bytes_received", "bytes_sent", "strikes"];
@@ -41,6 +42,7 @@ export class SiloTable {
       const made = cell("th", "columnheader", column);
       made.scope = "col";
       made.textContent = column.name;
+      if (column.title) made.title = column.title;
       head.append(made);
     }
     this.table.tHead.append(head);

@@ -1,0 +1,96 @@
+"""A job on a deployment of Flower: a SuperLink and SuperNodes on loopback, in an environment of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from benchmarks.travel import write_experiment
+
+HOST = "127.0.0.1"
+PATIENCE_SECONDS = 900.0
+ALONE = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+def deployed(settings: Mapping[str, object], silos: int, folder: Path, python: Path) -> None:
+    """Run the app that `fedilc flower new` writes, on nodes without TLS; the run folder is `run`."""
+    write_experiment(folder / "study.toml", [f"silo-{number}" for number in range(silos)], settings)
+    port, log = _free_port(), folder / "superlink.log"
+    stage = _Stage(folder, python, port)
+
+    def said(words: str) -> int:
+        return log.read_text(errors="replace").count(words)
+
+    try:
+        stage.start("superlink", "flower-superlink", "--insecure", "--host", HOST, "--port", str(port))
+        _until(lambda: _is_listening(port))
+        for number in range(silos):
+            config = f"partition-id={number} num-partitions={silos}"
+            config += ' make-silo="benchmarks.travel:make_partition"'
+            place = ["--superlink", f"{HOST}:{port}", "--host", HOST, "--port", str(_free_port())]
+            stage.start(f"node{number}", "flower-supernode", "--insecure", *place, "--node-config", config)
+        _until(lambda: said("Activated node_id=") == silos)
+        stage.call("fedilc", "flower", "new", "app", "study.toml")
+        stage.call("flwr", "run", "app", "here", "--run-config", f'out="{folder / "run"}"')
+        _until(lambda: said("Finished task") > 0)
+    finally:
+        stage.end()
+
+
+class _Stage:
+    """Flower's processes, each with a log of its own."""
+
+    def __init__(self, folder: Path, python: Path, port: int) -> None:
+        self.folder = folder
+        self._started: list[subprocess.Popen[bytes]] = []
+        home = folder / "home"
+        home.mkdir()
+        (home / "config.toml").write_text(f'[superlink.here]\naddress = "{HOST}:{port}"\ninsecure = true\n')
+        self._environment = os.environ | ALONE
+        self._environment["FLWR_HOME"] = str(home)
+        self._environment["PATH"] = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
+        self._environment["PYTHONPATH"] = str(Path(__file__).parents[1])
+
+    def start(self, name: str, *words: str) -> None:
+        with (self.folder / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                words, stdout=log, stderr=log, env=self._environment, cwd=self.folder, start_new_session=True
+            )
+        self._started.append(process)
+
+    def call(self, *words: str) -> None:
+        subprocess.run(words, check=True, capture_output=True, env=self._environment, cwd=self.folder)
+
+    def end(self) -> None:
+        for process in reversed(self._started):
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
+
+
+def _until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not true():
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {PATIENCE_SECONDS:.0f} s in vain")
+        time.sleep(0.5)
+
+
+def _is_listening(port: int) -> bool:
+    with socket.socket() as tried:
+        return tried.connect_ex((HOST, port)) == 0
+
+
+def _free_port() -> int:
+    with socket.create_server((HOST, 0)) as free:
+        return int(free.getsockname()[1])
