@@ -24,6 +24,7 @@ from benchmarks.nvflare import SETTINGS, SILOS, deployed
 from benchmarks.rest import over_http
 from benchmarks.travel import WARM_UP, federation, local_seconds, seconds_a_round
 from fedilc import train
+from fedilc.runtimes.distributed import joined_group
 
 ALGORITHM = "fishr-inter-geo"
 ROUNDS, FLOWER_ROUNDS = 20, 4
@@ -88,7 +89,7 @@ def _flower(folder: Path, python: Path) -> None:
 
 def main() -> None:
     """Measure each, and print."""
-    nvflare = f"poc/fedilc/prod_00/server/fedilc-runs/measured/{ALGORITHM}"
+    nvflare = "poc/fedilc/prod_00/server/fedilc-runs/measured"
     jobs: dict[str, tuple[Callable[[Path], None], str]] = {
         "one process (`fedilc run`)": (_local, "run"),
         "two ranks (`torchrun -m fedilc run`)": (_two_ranks, "run"),
@@ -108,8 +109,14 @@ def main() -> None:
             print(f"| {name} | {seconds:.3g} | {loopback.bytes_a_round() / 1e6:.2f} |", flush=True)
 
 
+def _rank(out: str) -> None:
+    """What each of two ranks does."""
+    with joined_group():
+        train(federation(SILOS), color_mnist_mlp(), ALGORITHM, rounds=ROUNDS, **SETTINGS, out=out)
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--rank"]:
-        train(federation(SILOS), color_mnist_mlp(), ALGORITHM, rounds=ROUNDS, **SETTINGS, out=sys.argv[2])
+        _rank(sys.argv[2])
     else:
         main()
