@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
+from certificates import make_certificates
 
+from fedilc.runtimes.rest.address import Address, listening
+from fedilc.runtimes.rest.app import make_app
 from rest import board_of, served
 
 
@@ -38,4 +43,17 @@ def test_viewers_and_silos_that_wait_are_let_go_when_the_coordinator_stops(
                 board.finish("complete")
         assert all(viewer.result(20)[0] == "event: status" for viewer in viewers)
         assert silo.result(20).status_code == (410 if over else 204)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_line_that_stands_idle_over_tls_is_closed_without_a_word(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A silo that computes reads nothing meanwhile, also not that the other side says goodbye."""
+    tls = make_certificates(tmp_path)
+    address = Address(port=0, certificate=tls.certificate, key=tls.key)
+    context = ssl.create_default_context(cafile=tls.authority)
+    app = make_app(board_of(), None)
+    with httpx.Client(verify=context, trust_env=False) as client, listening(app, address) as port:
+        assert client.get(f"https://127.0.0.1:{port}/v1/health").status_code == 200
     assert capfd.readouterr().err == ""
