@@ -14,10 +14,10 @@ run: .venv/installed
 test: lint test-main test-flower
 
 test-main: .venv/installed-dev
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 coverage: .venv/installed-dev
-	$(BIN)/python -m pytest -n auto --dist loadfile --cov --cov-report=term:skip-covered
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --cov --cov-report=term:skip-covered
 
 test-flower: .venv-flower/installed
 	@echo "testing the Flower runtime in an environment of its own; what it says comes at its end"
