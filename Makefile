@@ -6,22 +6,25 @@ INSTALL := -m pip install --disable-pip-version-check --quiet --no-compile
 # Engines' tests mostly wait, for servers and silos that start: two targets at a time share the machine.
 MAKEFLAGS += --jobs=2
 
-.PHONY: run test test-main test-flower coverage lint bench clean
+.PHONY: run test test-all test-main test-flower coverage lint bench clean
 
 run: .venv/installed
 	$(BIN)/fedilc run
 
+test: CHOICE := -m 'not long'
 test: lint test-main test-flower
 
+test-all: lint test-main test-flower
+
 test-main: .venv/installed-dev
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n auto --dist loadfile $(CHOICE)
 
 coverage: .venv/installed-dev
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --cov --cov-report=term:skip-covered
+	$(BIN)/python -m pytest -n auto --dist loadfile --cov --cov-report=term:skip-covered
 
 test-flower: .venv-flower/installed
 	@echo "testing the Flower runtime in an environment of its own; what it says comes at its end"
-	@$(FLOWER)/python -m pytest tests/runtimes/flower > .venv-flower/tests.log 2>&1; \
+	@$(FLOWER)/python -m pytest tests/runtimes/flower $(CHOICE) > .venv-flower/tests.log 2>&1; \
 	  status=$$?; cat .venv-flower/tests.log; exit $$status
 
 lint: .venv/installed-dev

@@ -176,6 +176,7 @@ def test_nginx_takes_the_site(shell: Shell, tmp_path: Path) -> None:
     shell.run(f"{nginx} -t -p {tmp_path} -c {tmp_path}/nginx.conf")
 
 
+@pytest.mark.long
 def test_the_pages_own_commands_train_over_tls_with_tokens(shell: Shell) -> None:
     made = [sys.executable, DOCS / "deploy" / "example_data.py", shell.study]
     subprocess.run(made, check=True, env=shell.environment)

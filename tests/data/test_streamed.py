@@ -63,6 +63,7 @@ def test_a_run_over_streamed_silos_has_the_bits_of_one_in_memory(folder: Path, a
         assert torch.equal(found, expected)
 
 
+@pytest.mark.long
 def test_no_more_than_one_silo_is_in_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[weakref.ref[Tensor]] = []
     most = 0

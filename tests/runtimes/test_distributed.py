@@ -240,6 +240,7 @@ def killed_rank(launcher: int) -> int:
     return found
 
 
+@pytest.mark.long
 @needs_proc
 def test_a_rank_killed_in_a_round_is_started_again_and_the_run_is_the_undisturbed_one(tmp_path: Path) -> None:
     calm, disturbed = tmp_path / "calm", tmp_path / "disturbed"
@@ -257,6 +258,7 @@ def test_a_rank_killed_in_a_round_is_started_again_and_the_run_is_the_undisturbe
         assert (disturbed / file).read_bytes() == (calm / file).read_bytes()
 
 
+@pytest.mark.long
 def test_under_slurm_a_lost_rank_ends_the_other_with_one_sentence_and_resume_goes_on(tmp_path: Path) -> None:
     job = {"SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": str(free_port() - 20_000)}
     out = tmp_path / "run"

@@ -54,6 +54,7 @@ def write_app(folder: Path) -> None:
     (folder / "ward.py").write_text(trace + function)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(3000)
 def test_a_run_whose_node_dies_ends_in_time_and_a_second_start_finishes_it(tmp_path: Path) -> None:
     require_alone()

@@ -27,6 +27,7 @@ def job_folder(deployment: Any, out: str, **more: Any) -> str:
     return str(recipe.write(deployment.folder / "jobs" / out).absolute())
 
 
+@pytest.mark.long
 def test_all_six_algorithms_give_the_weights_of_local(
     deployment: Any, locally: Locally, same_weights: Same
 ) -> None:
@@ -41,6 +42,7 @@ def test_all_six_algorithms_give_the_weights_of_local(
     assert {path.split("/")[-2] for path in downloaded if "checkpoint" in path} == set(algorithms)
 
 
+@pytest.mark.long
 def test_a_killed_job_process_ends_the_job_and_the_same_job_goes_on_to_the_same_weights(
     deployment: Any, locally: Locally, same_weights: Same
 ) -> None:
@@ -60,6 +62,7 @@ def test_a_killed_job_process_ends_the_job_and_the_same_job_goes_on_to_the_same_
     same_weights(deployment.run_folder("killed"), locally("fishr-inter-geo", ROUNDS), ROUNDS)
 
 
+@pytest.mark.long
 def test_rounds_go_on_without_a_site_that_is_gone_if_enough_are_left(deployment: Any) -> None:
     folder = job_folder(
         deployment, "gone", min_clients=2, algorithm="fedcurv", changes=[f"rounds={ROUNDS}"], timeout=5
