@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -97,9 +98,12 @@ def _aggregator(options: Options, choice: str | Aggregator) -> Aggregator:
 
 
 def find_device(name: str) -> torch.device:
-    """The device of a name; "auto" is a GPU if there is one."""
+    """The device of a name; "auto" is a GPU if there is one, each rank of a machine another."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if not torch.cuda.is_available():
+            return torch.device("cpu")
+        place = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))
+        return torch.device("cuda", int(place) % torch.cuda.device_count())
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()

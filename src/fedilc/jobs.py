@@ -167,9 +167,15 @@ def _start(job: Job, threads: int) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+            env=_alone() | {"OMP_NUM_THREADS": str(threads)},
             start_new_session=True,
         )
+
+
+def _alone() -> dict[str, str]:
+    """The environment without what torchrun or SLURM say of ranks: a job is no rank of its campaign."""
+    ranks = ("RANK", "WORLD_SIZE", "SLURM_PROCID")
+    return {key: value for key, value in os.environ.items() if key not in ranks}
 
 
 def _last_words(job: Job) -> str:

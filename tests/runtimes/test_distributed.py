@@ -220,6 +220,27 @@ def test_slurms_variables_become_those_of_torchrun_which_go_before() -> None:
     assert filled == under_torchrun
 
 
+@pytest.mark.parametrize(
+    ("variables", "several"),
+    [
+        ({"SLURM_NTASKS": "2"}, False),
+        ({"SLURM_NTASKS": "2", "SLURM_PROCID": "0", "ENVIRONMENT": "BATCH"}, False),
+        ({"SLURM_NTASKS": "2", "SLURM_PROCID": "0", "ENVIRONMENT": "BATCH", "SLURM_STEP_ID": "0"}, True),
+        ({"SLURM_NTASKS": "2", "SLURM_PROCID": "0"}, True),
+        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, False),
+        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "WORLD_SIZE": "1"}, False),
+    ],
+)
+def test_a_command_in_the_shell_of_an_allocation_is_alone(
+    variables: dict[str, str], several: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("WORLD_SIZE", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_STEP_ID", "ENVIRONMENT"):
+        monkeypatch.delenv(key, raising=False)
+    for key, value in variables.items():
+        monkeypatch.setenv(key, value)
+    assert started_as_group() == several
+
+
 def test_one_of_several_without_an_address_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     for key in ("MASTER_ADDR", "MASTER_PORT", "RANK"):
         monkeypatch.delenv(key, raising=False)

@@ -117,9 +117,21 @@ def _reason(error: RuntimeError) -> str:
 
 
 def started_as_group() -> bool:
-    """Whether torchrun or SLURM started this process as one of several."""
+    """Whether torchrun or srun started this process as one of several.
+
+    A command in an allocation's shell or batch script has SLURM's variables too, but is alone.
+    """
     environment = os.environ
-    return int(environment.get("WORLD_SIZE", environment.get("SLURM_NTASKS", "1"))) > 1
+    if "WORLD_SIZE" in environment:
+        return int(environment["WORLD_SIZE"]) > 1
+    in_script = environment.get("ENVIRONMENT") == "BATCH" and "SLURM_STEP_ID" not in environment
+    if "SLURM_PROCID" not in environment or in_script:
+        return False
+    return int(_slurm_tasks(environment)) > 1
+
+
+def _slurm_tasks(environment: Mapping[str, str]) -> str:
+    return environment.get("SLURM_STEP_NUM_TASKS", environment.get("SLURM_NTASKS", "1"))
 
 
 @contextlib.contextmanager
@@ -161,9 +173,10 @@ def _fill_from_slurm(environment: dict[str, str]) -> None:
     if "SLURM_PROCID" not in environment or "RANK" in environment:
         return
     environment["RANK"] = environment["SLURM_PROCID"]
-    environment["WORLD_SIZE"] = environment["SLURM_NTASKS"]
+    environment["WORLD_SIZE"] = _slurm_tasks(environment)
     environment.setdefault("MASTER_ADDR", first_host(environment.get("SLURM_STEP_NODELIST", "localhost")))
-    environment.setdefault("MASTER_PORT", str(20_000 + int(environment.get("SLURM_JOB_ID", "0")) % 20_000))
+    step = int(environment.get("SLURM_JOB_ID", "0")) + 131 * int(environment.get("SLURM_STEP_ID", "0"))
+    environment.setdefault("MASTER_PORT", str(20_000 + step % 20_000))
 
 
 def first_host(nodes: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedilc.config import shipped_experiments
-from fedilc.errors import ConfigError
+from fedilc.errors import ConfigError, DataError
 from fedilc.runtimes.flower.engine import require_flower
 from fedilc.runtimes.flower.template import new_app
 
@@ -59,6 +59,19 @@ def test_a_file_of_ones_own_goes_with_the_app_and_its_folder_is_remembered(tmp_p
         f'make_server_app(EXPERIMENT, folder="{tmp_path}")'
         in (tmp_path / "app" / "server_app.py").read_text()
     )
+
+
+def test_silos_may_be_a_pattern_from_the_root_and_one_that_matches_nothing_is_refused(tmp_path: Path) -> None:
+    for name in ("north", "south"):
+        (tmp_path / f"{name}.csv").write_text("age,label\n1,0\n2,1\n")
+    own = tmp_path / "own.toml"
+    for pattern, silos in ((f"{tmp_path}/*.csv", 2), (f"{tmp_path}/*.parquet", 0)):
+        own.write_text(f'rounds = 3\nlearning_rate = 0.1\n[data]\nsource = "files"\nsilos = "{pattern}"\n')
+        if silos:
+            assert new_app(tmp_path / "app", str(own)) == silos
+        else:
+            with pytest.raises(DataError, match="no file matches"):
+                new_app(tmp_path / "other", str(own))
 
 
 def test_the_command_says_how_to_go_on(tmp_path: Path) -> None:

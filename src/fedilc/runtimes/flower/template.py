@@ -11,6 +11,7 @@ from string import Template
 
 from fedilc import __version__
 from fedilc.config import read_experiment, shipped_experiments
+from fedilc.data.files import matching
 from fedilc.errors import ConfigError
 from fedilc.sources import Source
 
@@ -129,7 +130,7 @@ def _silos(data: Source, folder: Path) -> int:
     for key in ("silos", "flips", "angles"):
         given = getattr(data, key, None)
         if isinstance(given, str):
-            return len(list(folder.glob(given)))
+            return len(matching(given, folder))
         if given is not None:
             return given if isinstance(given, int) else len(given)
     raise ConfigError(f"experiment with data.source={data.source!r} does not say how many silos it has")
