@@ -63,6 +63,7 @@ def test_a_run_in_parts_equals_a_run_in_one_to_the_bit(algorithm: str, tmp_path:
     assert parts.history == whole.history == RunFolder(tmp_path / "whole").history()
 
 
+@pytest.mark.long
 def test_sigkill_at_any_moment_and_resume_gives_the_same_bits_as_an_undisturbed_run(tmp_path: Path) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     calm, killed = tmp_path / "calm", tmp_path / "killed"
