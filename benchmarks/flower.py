@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks.travel import write_experiment
+from benchmarks.travel import free_port, write_experiment
 
 HOST = "127.0.0.1"
 PATIENCE_SECONDS = 900.0
@@ -26,7 +26,7 @@ ALONE = {
 def deployed(settings: Mapping[str, object], silos: int, folder: Path, python: Path) -> None:
     """Run the app that `fedilc flower new` writes, on nodes without TLS; the run folder is `run`."""
     write_experiment(folder / "study.toml", [f"silo-{number}" for number in range(silos)], settings)
-    port, log = _free_port(), folder / "superlink.log"
+    port, log = free_port(), folder / "superlink.log"
     stage = _Stage(folder, python, port)
 
     def said(words: str) -> int:
@@ -38,7 +38,7 @@ def deployed(settings: Mapping[str, object], silos: int, folder: Path, python: P
         for number in range(silos):
             config = f"partition-id={number} num-partitions={silos}"
             config += ' make-silo="benchmarks.travel:make_partition"'
-            place = ["--superlink", f"{HOST}:{port}", "--host", HOST, "--port", str(_free_port())]
+            place = ["--superlink", f"{HOST}:{port}", "--host", HOST, "--port", str(free_port())]
             stage.start(f"node{number}", "flower-supernode", "--insecure", *place, "--node-config", config)
         _until(lambda: said("Activated node_id=") == silos)
         stage.call("fedilc", "flower", "new", "app", "study.toml")
@@ -89,8 +89,3 @@ def _until(true: Callable[[], bool]) -> None:
 def _is_listening(port: int) -> bool:
     with socket.socket() as tried:
         return tried.connect_ex((HOST, port)) == 0
-
-
-def _free_port() -> int:
-    with socket.create_server((HOST, 0)) as free:
-        return int(free.getsockname()[1])

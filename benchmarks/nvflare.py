@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.timing import Row, at_most
-from benchmarks.travel import PROVIDER, local_seconds, seconds_a_round, write_experiment
+from benchmarks.travel import PROVIDER, free_port, local_seconds, seconds_a_round, write_experiment
 from fedilc import algorithms
 
 SILOS = 3
@@ -79,10 +78,8 @@ def _provisioned(folder: Path) -> Path:
 
     from fedilc.runtimes.nvflare.proof import project_file
 
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     local = {name: {"provider": PROVIDER} for name in NAMES}
-    project = project_file(folder, NAMES, local, port)
+    project = project_file(folder, NAMES, local, free_port())
     prepare_poc_provision([], SILOS, str(folder / "poc"), "", project_conf_path=str(project))
     return folder / "poc" / "fedilc" / "prod_00"
 

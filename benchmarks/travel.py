@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,6 +36,12 @@ def make_silo(name: str) -> Silo:
 def make_partition(partition_id: int) -> Silo:
     """The same by its number, as a node of Flower asks for it."""
     return make_silo(f"silo-{partition_id}")
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
 
 
 def write_experiment(path: Path, silos: Sequence[str], settings: Mapping[str, object]) -> None:

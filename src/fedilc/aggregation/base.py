@@ -92,8 +92,12 @@ class Aggregator(ABC):
             }
         return state.parts[name]
 
-    def settle(self, state: Sums) -> None:  # noqa: B027 - empty, since most hold nothing back
-        """Bring replies that are held back into the sums; nothing to do where none are."""
+    def settle(self, state: Sums) -> None:
+        """Bring replies that are held back into the sums."""
+        held, state.held = state.held, []
+        for source, values in held:
+            for name, value in values.items():
+                self.add_checked(state, name, value.unsqueeze(0), source)
 
     def accumulate(self, state: Sums, values: Mapping[str, Tensor], source: str = "a value") -> Sums:
         """Add one reply, in place; `source` is named if it holds a NaN or an infinity."""

@@ -35,7 +35,7 @@ class _AbortedError(Exception):
     """The job was aborted; what is complete is in the run folder."""
 
 
-class FedILCController(Controller):  # type: ignore[misc]  # nvflare ships no types
+class FedILCController(Controller):  # type: ignore[misc]  # untyped nvflare: its class is Any
     """Drives the rounds of one job.
 
     Args:

@@ -17,7 +17,7 @@ from fedilc.runtimes.nvflare.local_config import SiteConfig, read_config
 from fedilc.runtimes.nvflare.member import Member
 
 
-class SiloExecutor(Executor):  # type: ignore[misc]  # nvflare ships no types
+class SiloExecutor(Executor):  # type: ignore[misc]  # untyped nvflare: its class is Any
     """Answers for the silo that the site's own `local/fedilc.json` names.
 
     Args:

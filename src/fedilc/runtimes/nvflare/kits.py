@@ -35,7 +35,7 @@ def allow_fedilc(local: Path, otherwise: Iterable[str]) -> None:
             write_atomically(path, _json(resources | {ALLOW_LIST: [*allowed, ALLOWED]}))
 
 
-class FedILCBuilder(Builder):  # type: ignore[misc]  # nvflare ships no types
+class FedILCBuilder(Builder):  # type: ignore[misc]  # untyped nvflare: its class is Any
     """Makes kits whose sites may run our jobs.
 
     Args:

@@ -32,7 +32,7 @@ POLL_SECONDS = 0.02
 RUNS = Path("runs")
 
 
-class FedILCRecipe(Recipe):  # type: ignore[misc]  # nvflare ships no types
+class FedILCRecipe(Recipe):  # type: ignore[misc]  # untyped nvflare: its class is Any
     """Trains an experiment over the sites of a federation, one silo a site.
 
     In the simulator and in a proof of concept, sites are given the experiment's own silos; real sites say
