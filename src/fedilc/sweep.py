@@ -86,7 +86,10 @@ def write_sweep(sweep: Sweep) -> TableData:
             cells.append(list(with_best(means, lower).values()))
     made_up = " (SYNTHETIC DATA)" if sweep.job(0.0, 0).settings.data.source in SYNTHETIC else ""
     title = f"{sweep.job(0.0, 0).settings.name}{made_up} · {sweep.algorithm}"
-    note = f"{sweep.seeds} seed{'s' * (sweep.seeds != 1)}, {sweep.job(0.0, 0).settings.rounds} rounds"
+    settings = sweep.job(0.0, 0).settings
+    note = f"{sweep.seeds} seed{'s' * (sweep.seeds != 1)}, {settings.rounds} rounds"
+    if (subset := getattr(settings.data, "subset", 1.0)) < 1:
+        note += f", {100 * subset:g} % of the training and validation examples"
     table = TableData(
         name="lambda",
         source=Path(sweep.experiment).stem,
