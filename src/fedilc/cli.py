@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from pathlib import Path
@@ -125,53 +124,62 @@ def run(
     """Train, and end with a table and a picture."""
     from fedilc.algorithms import algorithms
     from fedilc.config import read_experiment
+    from fedilc.federation import RunFolder
     from fedilc.runtimes.distributed import joined_group
+    from fedilc.runtimes.launch import mark
 
     if data_dir is not None:
         use_data_folder(data_dir)
     every = algorithm == "all"
     short = {"algorithm": None if every else algorithm, "rounds": rounds, "seed": seed}
     settings, folder = read_experiment(experiment, [*(changes or []), *as_changes(short)])
-    again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    resume = resume or again
-    target = _target(out, settings.name, settings.seed, "all" if every else settings.algorithm, resume, again)
     names = list(algorithms) if every else [settings.algorithm]
-    histories: dict[str, list[Record]] = {}
-    console = make_console()
+    chosen = [settings.model_copy(update={"algorithm": name}) for name in names]
     with joined_group() as group:
-        for name in names:
-            chosen = settings.model_copy(update={"algorithm": name})
-            place = target / name if every else target
-            if group.first:
-                histories[name] = _train(console, chosen, folder, place, resume, every or again)
-            else:
-                _help_to_train(chosen, folder)
-        if group.first:
-            _show(console, settings.name, histories, target)
+        if not group.first:
+            for one in chosen:
+                _help_to_train(one, folder)
+            return
+        stem = Path("runs") / settings.name / f"{'all' if every else settings.algorithm}-seed{settings.seed}"
+        target, going_on = _target(out, stem, resume)
+        places = {name: target / name if every else target for name in names}
+        begun = [name for name, place in places.items() if RunFolder(place).settings_file.exists()]
+        if not begun:
+            mark(target)
+        console = make_console()
+        histories = {}
+        for one in chosen:
+            name = one.algorithm
+            again = going_on and (name in begun or (resume and not every))
+            histories[name] = _train(console, one, folder, places[name], again)
+        _show(console, settings.name, histories, target)
 
 
 app.command()(reproduce)
 
 
-def _target(
-    out: Path | None, name: str, seed: int, algorithm: str, resume: bool, again: bool = False
-) -> Path:
-    """The folder given, or the first free one; to resume without one, the newest."""
+def _target(out: Path | None, stem: Path, resume: bool) -> tuple[Path, bool]:
+    """The run folder, and whether to go on with what is in it.
+
+    That is the folder given, or the first free one after `stem`; to resume without one given, the newest. What
+    an earlier attempt of the same launch began is gone on with, unasked.
+    """
+    from fedilc.runtimes.launch import begun_here
+
     if out is not None:
-        return out
-    stem = Path("runs") / name / f"{algorithm}-seed{seed}"
+        return out, resume or begun_here(out)
     number, folder, newest = 1, stem, None
     while folder.exists():
         number, newest = number + 1, folder
         folder = stem.with_name(f"{stem.name}-{number}")
-    if resume and newest is None and not again:
+    if newest is not None and (resume or begun_here(newest)):
+        return newest, True
+    if resume:
         raise ConfigError(f"there is no run to resume at {stem}; name its folder with --out")
-    return newest if resume and newest is not None else folder
+    return folder, False
 
 
-def _train(
-    console: Console, settings: Experiment, folder: Path, out: Path, resume: bool, several: bool
-) -> list[Record]:
+def _train(console: Console, settings: Experiment, folder: Path, out: Path, resume: bool) -> list[Record]:
     from fedilc.callbacks import KeepBest
     from fedilc.federation import RunFolder
     from fedilc.report.progress import ProgressBar
@@ -179,7 +187,6 @@ def _train(
 
     shelf = settings.data.shelf(settings.seed, folder)
     model = settings.model.build(shelf, settings.seed)
-    going_on = resume and (not several or RunFolder(out).settings_file.exists())
     bar = ProgressBar(console, settings.algorithm)
     try:
         result = train(
@@ -189,7 +196,7 @@ def _train(
             **settings.options(),
             callbacks=[bar, KeepBest("validation"), KeepBest("oracle")],
             out=out,
-            resume=going_on,
+            resume=resume,
             settings={"experiment": settings.name, **settings.model_dump(include={"data", "model"})},
         )
     except KeyboardInterrupt:

@@ -261,6 +261,17 @@ def killed_rank(launcher: int) -> int:
     return found
 
 
+def test_what_the_first_rank_refuses_is_said_once_and_the_others_point_to_it(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    log = tmp_path / "log"
+    with started(torchrun(2, *RUN, "--out", str(tmp_path)), log) as process:
+        assert process.wait(PATIENCE) == 1
+    said = sorted(line for line in log.read_text().splitlines() if line.startswith("fedilc: "))
+    assert len(said) == 2
+    assert "already holds a run" in said[0]
+    assert said[1] == "fedilc: rank 0 ended the run; its own message says why"
+
+
 @pytest.mark.long
 @needs_proc
 def test_a_rank_killed_in_a_round_is_started_again_and_the_run_is_the_undisturbed_one(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import contextlib
 import json
 import os
 import re
+import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,11 +27,13 @@ from torch.distributed.rendezvous import rendezvous
 from fedilc.aggregation import Aggregator, Sums
 from fedilc.errors import ConfigError, FedILCError
 from fedilc.federation.messages import Numbers, Reply, Request
+from fedilc.runtimes.launch import attempt
 from fedilc.runtimes.local import LocalRuntime
 
 PATIENCE = timedelta(minutes=30)
 MEETING = timedelta(minutes=10)
-RESTARTS = "TORCHELASTIC_RESTART_COUNT"
+QUIET = 15.0
+_ENDED = "ended"
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -99,6 +103,8 @@ class Group:
 def _named_loss() -> Iterator[None]:
     try:
         yield
+    except torch.cuda.OutOfMemoryError:
+        raise
     except RuntimeError as error:
         raise RankLostError(
             f"another rank is gone or out of reach ({_reason(error)}); start the run again with --resume, or "
@@ -148,24 +154,58 @@ def joined_group() -> Iterator[Group]:
         raise ConfigError(
             f"this is one of several processes, but {error.args[0]} is not set; start them with torchrun"
         ) from error
-    _meet()
+    with _waiting_is_said():
+        store = _meet()
     try:
         yield Group.current()
+    except RankLostError as error:
+        if (rank := _who_ended(store)) is not None:
+            raise RankLostError(f"rank {rank} ended the run; its own message says why") from error
+        raise
+    except FedILCError:
+        with contextlib.suppress(RuntimeError):
+            store.set(_ENDED, os.environ["RANK"])
+        raise
     finally:
         dist.destroy_process_group()
 
 
-def _meet() -> None:
+def _meet() -> dist.Store:
     """Exchange addresses with the other ranks and connect to them.
 
     torchrun may keep one store over all restarts, in which the addresses of those who died still stand;
     so each attempt reads and writes under a name of its own.
     """
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("SLURM_NTASKS_PER_NODE", "1")))
+    nccl = dist.is_nccl_available() and torch.cuda.device_count() >= here
+    backend = "cpu:gloo,cuda:nccl" if nccl and torch.cuda.is_available() else "gloo"
     with _named_loss():
         store, rank, size = next(rendezvous("env://", timeout=MEETING))
-        attempt = PrefixStore(f"fedilc/{os.environ.get(RESTARTS, '0')}", store)
-        dist.init_process_group(backend, store=attempt, rank=rank, world_size=size, timeout=PATIENCE)
+        own = PrefixStore(f"fedilc/{attempt()}", store)
+        dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=PATIENCE)
+    return own
+
+
+@contextlib.contextmanager
+def _waiting_is_said() -> Iterator[None]:
+    """Say whom this rank waits for, if that takes more than a moment."""
+    rank, size, address = (os.environ[key] for key in ("RANK", "WORLD_SIZE", "MASTER_ADDR"))
+    sentence = f"fedilc: rank {rank} waits at {address} for the others of {size}\n"
+    timer = threading.Timer(QUIET, lambda: sys.stderr.write(sentence))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _who_ended(store: dist.Store) -> int | None:
+    """The rank that ended the run with a message, where the store is still there to tell."""
+    with contextlib.suppress(RuntimeError):
+        if store.check([_ENDED]):
+            return int(store.get(_ENDED))
+    return None
 
 
 def _fill_from_slurm(environment: dict[str, str]) -> None:
@@ -239,8 +279,9 @@ class DistributedRuntime(LocalRuntime):
                 places += aggregator.part(state, name).values()
         if not places:
             return
-        counts = torch.tensor([state.count for _, state in sums], dtype=torch.float64)
-        together = torch.cat([counts, *(place.detach().double().flatten().cpu() for place in places)])
+        counts = torch.tensor([float(state.count) for _, state in sums], dtype=torch.float64)
+        device = places[0].device
+        together = torch.cat([part.detach().double().flatten().to(device) for part in (counts, *places)])
         self.group.add(together)
         for (_, state), count in zip(sums, together[: len(sums)].tolist(), strict=True):
             state.count = int(count)
