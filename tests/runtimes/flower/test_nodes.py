@@ -104,6 +104,31 @@ def test_arrays_of_another_network_are_refused() -> None:
         FedILC(model=make_model()).start(grid_of(2), arrays, timeout=10)
 
 
+ALL = ["clinic-0", "clinic-1", "clinic-2"]
+
+
+@pytest.mark.parametrize(
+    ("old", "present"),
+    [("silent", [ALL, ["clinic-0", "clinic-2"], ALL]), ("gone", [ALL, ALL, ALL])],
+)
+def test_a_node_that_was_started_again_under_another_number_takes_its_place(
+    old: str, present: list[list[str]]
+) -> None:
+    """The old one is still listed at first: either it does not answer any more, or it leaves the list."""
+    grid = grid_of(3)
+
+    def restarted(number: int, _: Any) -> None:
+        if number == 1:
+            grid.configs[105] = dict(grid.configs[101])
+        if (number, old) in ((1, "silent"), (2, "gone")):
+            getattr(grid, old).add(101)
+
+    strategy = FedILC(model=make_model(), min_silos=2, **SETTINGS)
+    result = strategy.start(grid, num_rounds=3, timeout=2, evaluate_fn=restarted)
+    assert [list(record["silos"]) for record in result.history] == present
+    assert {node for node, _ in grid.sent[-6:]} == {100, 102, 105}
+
+
 def test_a_lost_node_is_named_and_the_round_is_asked_again_without_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

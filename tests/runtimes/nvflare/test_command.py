@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedilc.commands.nvflare import nvflare_app
-from fedilc.errors import ConfigError
+from fedilc.errors import ConfigError, FedILCWarning
 from fedilc.runtimes import nvflare
 
 needs_nvflare = pytest.mark.skipif(
@@ -26,6 +26,19 @@ def test_export_says_where_the_job_is_and_where_the_run_will_be(experiment: Path
     assert "silos: flip-0.20, flip-0.50, flip-0.80 (at least 2 needed)" in done.output
     assert "fedilc-runs: tried/all-seed0" in done.output
     assert (tmp_path / "fedilc-tried-all" / "meta.json").exists()
+
+
+@needs_nvflare
+def test_export_says_that_files_of_silos_must_be_where_the_server_is(tmp_path: Path) -> None:
+    for name in ("north", "south"):
+        (tmp_path / f"{name}.csv").write_text("age,label\n60,0\n70,1\n50,0\n80,1\n")
+    data = '[data]\nsource = "files"\nsilos = "*.csv"\n'
+    (tmp_path / "mine.toml").write_text(f"rounds = 1\nlearning_rate = 0.1\n{data}[model]\nhidden = [4]\n")
+    with pytest.warns(FedILCWarning, match=r"files \(\*\.csv\) in its own local folder; if they are at the"):
+        done = CliRunner().invoke(
+            nvflare_app, ["export", str(tmp_path / "mine.toml"), str(tmp_path / "jobs")]
+        )
+    assert done.exit_code == 0, done.output
 
 
 @needs_nvflare

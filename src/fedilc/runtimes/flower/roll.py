@@ -42,6 +42,7 @@ class Roll:
         self.nodes: dict[int, int] = {}
         self.problems: dict[int, str] = {}
         self._asked: set[int] = set()
+        self._spare: dict[int, tuple[int, Described]] = {}
 
     @property
     def partitions(self) -> int | None:
@@ -65,8 +66,10 @@ class Roll:
         there = {int(node) for node in self.grid.get_node_ids()}
         self._asked &= there
         self.problems = {node: text for node, text in self.problems.items() if node in there}
+        self._spare = {place: spare for place, spare in self._spare.items() if spare[0] in there}
         for partition in [place for place, node in self.nodes.items() if node not in there]:
             del self.nodes[partition], self.members[partition]
+            self.replace(partition)
         new = sorted(there - self._asked)
         self._asked |= set(new)
         if new:
@@ -74,6 +77,20 @@ class Roll:
             answers = exchange(self.grid, QUERY, dict.fromkeys(new, content), patience)
             for answer in sorted(answers, key=lambda answer: answer.node):
                 self._enter(answer)
+
+    def replace(self, partition: int) -> bool:
+        """Give a partition to the other node that says it has it, if there is one.
+
+        A node that was started again may be a new one to Flower, which counts the old one among those that
+        are there until it has been silent for a while.
+        """
+        if partition not in self._spare:
+            return False
+        node, member = self._spare.pop(partition)
+        self.members[partition], self.nodes[partition] = member, node
+        self.problems.pop(node, None)
+        logger.info("partition-id %d is now that of node %s", partition, node)
+        return True
 
     def _enter(self, answer: Answer) -> None:
         try:
@@ -85,6 +102,7 @@ class Roll:
         if member.partition in self.nodes:
             text = f"partition-id {member.partition} is already that of node {self.nodes[member.partition]}"
             self.problems[answer.node] = text
+            self._spare[member.partition] = answer.node, member
             logger.warning("node %s is not used: %s", answer.node, text)
             return
         self.members[member.partition], self.nodes[member.partition] = member, answer.node

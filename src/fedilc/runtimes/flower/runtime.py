@@ -106,6 +106,8 @@ class FlowerRuntime:
         self.failures[silo] = self.failures.get(silo, 0) + 1
         request = posted.request
         logger.warning("silo %r is lost to round %d (%s): %s", silo, request.round, request.phase, problem)
-        if self.failures[silo] == _TIMES_FAILED:
+        if self.roll.replace(self.silos.index(silo)):
+            del self.failures[silo]
+        elif self.failures[silo] == _TIMES_FAILED:
             logger.warning("silo %r failed %d times and is set aside", silo, _TIMES_FAILED)
         return None

@@ -13,7 +13,7 @@ from fedilc import __version__
 from fedilc.config import read_experiment, shipped_experiments
 from fedilc.data.files import matching
 from fedilc.errors import ConfigError
-from fedilc.sources import Source
+from fedilc.sources import ManySilos, Source
 
 _PYPROJECT = Template("""\
 [project]
@@ -104,7 +104,7 @@ def new_app(folder: Path, experiment: str) -> int:
         "version": __version__,
         "silos": str(silos),
         "files": ", ".join(json.dumps(name) for name in ("*.py", "*.md", copied) if name),
-        "out": json.dumps(str(Path("runs", folder.absolute().name).absolute())),
+        "out": json.dumps(str(Path("runs", folder.resolve().name).absolute())),
         "experiment": json.dumps(experiment)
         if shipped
         else f"Path(__file__).with_name({json.dumps(copied)})",
@@ -127,6 +127,11 @@ def new_app(folder: Path, experiment: str) -> int:
 
 def _silos(data: Source, folder: Path) -> int:
     """How many silos there are, told from the settings alone: the data need not be here yet."""
+    if isinstance(data, ManySilos):
+        raise ConfigError(
+            f"this experiment has {data.silos} silos, and Flower needs a node for each; use `fedilc run`, under "
+            "torchrun if one process is not enough"
+        )
     for key in ("silos", "flips", "angles"):
         given = getattr(data, key, None)
         if isinstance(given, str):
@@ -142,7 +147,7 @@ def _app_name(folder: Path) -> str:
     >>> _app_name(Path("my_app.2"))
     'my-app-2'
     """
-    name = re.sub("[^A-Za-z0-9]+", "-", folder.absolute().name).strip("-")[:40].strip("-")
+    name = re.sub("[^A-Za-z0-9]+", "-", folder.resolve().name).strip("-")[:40].strip("-")
     return name if name[:1].isalpha() else f"app-{name}".strip("-")
 
 
@@ -151,14 +156,13 @@ def _copied_name(path: Path) -> str:
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> None:
-    """All files or none: they are written beside the folder, which is then put in place."""
+    """All files or none: they are written inside the folder under another name, then put in place."""
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fedilc-") as beside:
-            made = Path(beside) / "app"
-            made.mkdir()
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".fedilc-") as beside:
             for name, text in files.items():
-                (made / name).write_text(text)
-            made.replace(folder)
+                (Path(beside) / name).write_text(text)
+            for name in files:
+                (Path(beside) / name).replace(folder / name)
     except OSError as error:
         raise ConfigError(f"{folder} cannot be written: {error.strerror}") from error

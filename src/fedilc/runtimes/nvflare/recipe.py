@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from nvflare.recipe.spec import ExecEnv, Recipe
 
 from fedilc.algorithms import algorithms
 from fedilc.config import Experiment, read_experiment
-from fedilc.errors import ConfigError
+from fedilc.errors import ConfigError, FedILCWarning
 from fedilc.runtimes.nvflare.controller import FedILCController
 from fedilc.runtimes.nvflare.coordination import require_inside
 from fedilc.runtimes.nvflare.executor import SiloExecutor
@@ -111,6 +112,13 @@ class FedILCRecipe(Recipe):  # type: ignore[misc]  # untyped nvflare: its class 
         """Write the job's folder into a folder, for an admin to submit; returns it."""
         require_inside(self.run_name)
         self._settle(self.run_name, anchored=False)
+        if isinstance(self.settings.data, Files):
+            warnings.warn(
+                f"the server will look for the silos' files ({_named(self.settings.data)}) in its own local "
+                "folder; if they are at the sites, give the experiment source = \"remote\" and the silos' names",
+                FedILCWarning,
+                stacklevel=2,
+            )
         try:
             self.export(os.fspath(folder))
         except (OSError, RuntimeError) as error:
@@ -160,6 +168,10 @@ class FedILCRecipe(Recipe):  # type: ignore[misc]  # untyped nvflare: its class 
         for name, controller in self.controllers.items():
             controller.out = f"{out}/{name}" if self.every else out
             controller.experiment = values | {"algorithm": name}
+
+
+def _named(data: Files) -> str:
+    return data.silos if isinstance(data.silos, str) else ", ".join(map(str, list(data.silos.values())[:3]))
 
 
 def _plain(settings: Experiment) -> dict[str, Any]:

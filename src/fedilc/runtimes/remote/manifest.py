@@ -69,8 +69,8 @@ class ModelSpec(Section):
         """The network; its weights come with the first task."""
         if self.name is None:
             raise ConfigError(
-                "this run's network is not built in; bring it with --model my_module:build, as the "
-                "coordinator's operator tells you"
+                "this run's network is not built in; bring it as the coordinator's operator tells you, with "
+                "--model my_module:build or, under NVIDIA FLARE, as model in fedilc.json"
             )
         return build_model(self.name, self.inputs, self.outputs, 0, **self.sizes)
 

@@ -51,7 +51,7 @@ def plan_of(settings: Experiment, folder: Path, builder: str | None = None) -> P
     if isinstance(data, Files):
         columns = _columns(data, folder)
     if builder is not None:
-        model = _seeded(find_function(builder, "--model"), builder, settings.seed)
+        model = _seeded(find_function(builder, "model"), builder, settings.seed)
         name, sizes = None, {}
     else:
         model = settings.model.of_shape(inputs, outputs, settings.seed)
@@ -93,7 +93,7 @@ def _seeded(function: Callable[..., Any], builder: str, seed: int) -> nn.Module:
 
 def network_from(builder: str) -> Callable[[Manifest], nn.Module]:
     """A network of the silo's own: `module:function`, called without arguments."""
-    function = find_function(builder, "--model")
+    function = find_function(builder, "model")
     return lambda manifest: _seeded(function, builder, manifest.seed)
 
 
@@ -115,7 +115,7 @@ def silo_from_file(
 
 def silo_from_provider(name: str, provider: str) -> Callable[[Manifest], Silo]:
     """A silo that a function of one's own makes: `module:function`, called with the silo's name."""
-    function = find_function(provider, "--provider")
+    function = find_function(provider, "provider")
 
     def make(_: Manifest) -> Silo:
         silo = call_own(function, provider, name)
