@@ -63,6 +63,32 @@ def test_a_killed_job_process_ends_the_job_and_the_same_job_goes_on_to_the_same_
 
 
 @pytest.mark.long
+def test_after_an_abort_and_after_a_killed_server_the_same_job_goes_on_to_the_same_weights(
+    deployment: Any, locally: Locally, same_weights: Same
+) -> None:
+    folder = job_folder(deployment, "cut", algorithm="geometric", changes=[f"rounds={ROUNDS}"], timeout=60)
+    done = [0]
+    with deployment.admin() as session:
+        job = session.submit_job(folder)
+        deployment.wait_for_round("cut", 3)
+        session.abort_job(job)
+        assert deployment.outcome(session, job) == "FINISHED:ABORTED"
+        done.append(len(RunFolder(deployment.run_folder("cut")).history()))
+        session.submit_job(folder)
+        deployment.wait_for_round("cut", done[-1] + 3)
+    deployment.kill("server")
+    done.append(len(RunFolder(deployment.run_folder("cut")).history()))
+    deployment.start("server")
+    deployment.wait_for_sites()
+    with deployment.admin() as session:
+        again = session.submit_job(folder)
+        assert deployment.outcome(session, again) == "FINISHED:COMPLETED"
+    assert 0 < done[1] < done[2] < ROUNDS
+    assert all(f"goes on after round {rounds}" in deployment.said("server") for rounds in done[1:])
+    same_weights(deployment.run_folder("cut"), locally("geometric", ROUNDS), ROUNDS)
+
+
+@pytest.mark.long
 def test_rounds_go_on_without_a_site_that_is_gone_if_enough_are_left(deployment: Any) -> None:
     folder = job_folder(
         deployment, "gone", min_clients=2, algorithm="fedcurv", changes=[f"rounds={ROUNDS}"], timeout=5
