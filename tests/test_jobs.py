@@ -33,7 +33,6 @@ def test_a_change_that_makes_no_sense_is_refused_before_anything_starts(tmp_path
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.long
 def test_jobs_run_side_by_side_and_what_is_done_is_not_done_again(tmp_path: Path) -> None:
     jobs = [job(tmp_path / name, f"algorithm={name}") for name in ("fedsgd", "fishr-inter-geo")]
     seen: list[tuple[int, int]] = []
@@ -97,7 +96,6 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.long
 @needs_proc
 def test_an_interrupted_campaign_leaves_no_process_and_goes_on(campaign: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out"

@@ -84,7 +84,6 @@ def test_a_hundred_thousand_environments_neither_underflow_nor_overflow(generato
         assert float(found[column]) == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.long
 def test_a_hundred_thousand_environments_equal_the_oracle(generator: torch.Generator) -> None:
     stack = torch.randn(100_000, 1, generator=generator) * 1e-30
     stack[::7] = 0.0

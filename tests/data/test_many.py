@@ -106,7 +106,6 @@ def peak_kilobytes(silos: int, *settings: str) -> int:
     return int(done.stdout)
 
 
-@pytest.mark.long
 @needs_proc
 def test_ten_thousand_silos_take_the_memory_of_a_hundred() -> None:
     few, many = (peak_kilobytes(silos, "silos_per_round=50", "rounds=3") for silos in (100, 10_000))

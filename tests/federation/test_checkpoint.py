@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
+from fleets import fleet
 from networks import mlp
 
 from fedilc import Algorithm, Federation, Silo, train
@@ -21,7 +18,7 @@ from fedilc.errors import CheckpointError, ConfigError
 from fedilc.federation import RunFolder
 from fedilc.federation.checkpoint import read_tensors, write_atomically, write_tensors
 
-COMMAND = [sys.executable, "-m", "fedilc", "run", "--rounds", "40", "--set", "model.hidden=[16]"]
+COMMAND = ["run", "--rounds", "40", "--set", "model.hidden=[16]"]
 
 
 def federation() -> Federation:
@@ -63,41 +60,23 @@ def test_a_run_in_parts_equals_a_run_in_one_to_the_bit(algorithm: str, tmp_path:
     assert parts.history == whole.history == RunFolder(tmp_path / "whole").history()
 
 
-@pytest.mark.long
 def test_sigkill_at_any_moment_and_resume_gives_the_same_bits_as_an_undisturbed_run(tmp_path: Path) -> None:
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     calm, killed = tmp_path / "calm", tmp_path / "killed"
-    subprocess.run(
-        [*COMMAND, "--out", str(calm)], check=True, env=environment, capture_output=True, timeout=200
-    )
     random = torch.Generator().manual_seed(7)
-    for attempt in range(3):
-        resume = ["--resume"] if (killed / "run.json").exists() else []
-        process = subprocess.Popen(
-            [*COMMAND, "--out", str(killed), *resume],
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        target = 8 * (attempt + 1)
-        deadline = time.monotonic() + 100
-        while (
-            process.poll() is None
-            and len(RunFolder(killed).history()) < target
-            and time.monotonic() < deadline
-        ):
-            time.sleep(0.002)
-        time.sleep(float(torch.rand(1, generator=random)) * 0.03)
-        process.send_signal(signal.SIGKILL)
-        process.wait(timeout=20)
-    assert 0 < len(RunFolder(killed).history()) < 40
-    subprocess.run(
-        [*COMMAND, "--out", str(killed), "--resume"],
-        check=True,
-        env=environment,
-        capture_output=True,
-        timeout=200,
-    )
+    with fleet(tmp_path) as commands:
+        assert commands.start(*COMMAND, "--out", calm).ended() == 0
+        for attempt in range(3):
+            resume = ["--resume"] if (killed / "run.json").exists() else []
+            run = commands.start(*COMMAND, "--out", killed, *resume)
+            deadline = time.monotonic() + 100
+            while len(RunFolder(killed).history()) < 8 * (attempt + 1):
+                assert run.process.is_alive(), run.said
+                assert time.monotonic() < deadline
+                time.sleep(0.002)
+            time.sleep(float(torch.rand(1, generator=random)) * 0.03)
+            run.kill()
+        assert 0 < len(RunFolder(killed).history()) < 40
+        assert commands.start(*COMMAND, "--out", killed, "--resume").ended() == 0
     ours, theirs = digest(killed), digest(calm)
     assert {name: ours[name] for name in theirs if name != "loss.png"} == {
         name: theirs[name] for name in theirs if name != "loss.png"

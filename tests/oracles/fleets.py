@@ -41,10 +41,11 @@ PATIENCE = 120.0
 _WARM = "FEDILC_TESTS_FORK_HERE"
 
 
-def _run(argv: Sequence[str], log: str, folder: str) -> None:
+def _run(argv: Sequence[str], log: str, folder: str, environment: dict[str, str]) -> None:
     """What a forked process does: the command, its output in a file."""
     _end_with_parent()
     os.chdir(folder)
+    os.environ.update(environment)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(file, 1)
     os.dup2(file, 2)
@@ -107,10 +108,10 @@ class Fleet:
     folder: Path
     members: list[Member] = field(default_factory=list)
 
-    def start(self, *argv: object, folder: Path | None = None) -> Member:
+    def start(self, *argv: object, folder: Path | None = None, **environment: str) -> Member:
         words = [str(word) for word in argv]
         log = self.folder / f"log-{len(self.members)}.txt"
-        target = (words, str(log), str(folder or self.folder))
+        target = (words, str(log), str(folder or self.folder), environment)
         process = _forking().Process(target=_run, args=target, daemon=True)
         process.start()
         self.members.append(Member(words, log, process))

@@ -1,13 +1,13 @@
-"""What every rank of a test's torchrun does; also where the federation of these tests is made.
+"""What every rank of a test does; also where the federation of these tests is made.
 
-Started as `rank_worker.py OUT`, it trains each algorithm for ten rounds, five rounds of one into OUT/half,
-and goes on with what it finds in OUT/begun; rank r leaves its weights and what it knew in OUT.
+A rank trains each algorithm for ten rounds, five rounds of one into OUT/half, and goes on with what it finds
+in OUT/begun; it leaves its weights and what it knew in OUT.
 """
 
 from __future__ import annotations
 
 import json
-import sys
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -57,8 +57,16 @@ def weights_of(algorithm: str, rounds: int = 10, **more: Any) -> tuple[Mapping[s
     return result.model.state_dict(), result.history
 
 
-def main(out: Path) -> None:
+def told_by_torchrun(rank: int, size: int, port: int) -> dict[str, str]:
+    """What a rank reads from its environment."""
+    told = {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return {name: str(value) for name, value in told.items()}
+
+
+def work(rank: int, size: int, port: int, out: Path) -> None:
     """All that is asked of one rank."""
+    os.environ.update(told_by_torchrun(rank, size, port))
+    torch.set_num_threads(1)
     found: dict[str, Tensor] = {}
     with joined_group() as group:
         for algorithm in algorithms:
@@ -71,7 +79,3 @@ def main(out: Path) -> None:
         drawn = [list(record["silos"]) for record in sampled]
         save_file(found, out / f"weights-{group.rank}.safetensors")
         (out / f"drawn-{group.rank}.json").write_text(json.dumps(drawn))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +16,8 @@ from pathlib import Path
 import pytest
 import rank_worker
 import torch
+from command import one_sentence
+from fleets import Fleet, Member, fleet, forked
 from hypothesis import given
 from hypothesis import strategies as st
 from needs import needs_proc
@@ -40,14 +41,13 @@ from fedilc.runtimes.distributed import (
 )
 from fedilc.runtimes.local import LocalRuntime
 
-WORKER = Path(rank_worker.__file__)
 PATIENCE = 240
 CLEAN = {
     key: value
     for key, value in os.environ.items()
     if not key.startswith(("SLURM_", "TORCHELASTIC_", "MASTER_")) and key not in ("RANK", "WORLD_SIZE")
 } | {"OMP_NUM_THREADS": "1"}
-RUN = ["-m", "fedilc", "run", "color-digits", "--rounds", "40", "--set", "model.hidden=[8]"]
+RUN = ["run", "color-digits", "--rounds", "40", "--set", "model.hidden=[8]"]
 
 
 def torchrun(ranks: int, *words: str) -> list[str]:
@@ -99,9 +99,11 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """How many ranks ran `rank_worker`, and the folder they left."""
     out = tmp_path_factory.mktemp(f"ranks-{request.param}")
     rank_worker.weights_of(rank_worker.RESUMED, 5, out=out / "begun")
-    log = out / "log"
-    with started(torchrun(request.param, str(WORKER), str(out)), log) as process:
-        assert process.wait(PATIENCE) == 0, log.read_text()
+    port = free_port()
+    processes = [forked(rank_worker.work, rank, request.param, port, out) for rank in range(request.param)]
+    for process in processes:
+        process.join(PATIENCE)
+        assert process.exitcode == 0
     return request.param, out
 
 
@@ -263,24 +265,30 @@ def killed_rank(launcher: int) -> int:
 
 def test_what_the_first_rank_refuses_is_said_once_and_the_others_point_to_it(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
-    log = tmp_path / "log"
-    with started(torchrun(2, *RUN, "--out", str(tmp_path)), log) as process:
-        assert process.wait(PATIENCE) == 1
-    said = sorted(line for line in log.read_text().splitlines() if line.startswith("fedilc: "))
-    assert len(said) == 2
-    assert "already holds a run" in said[0]
-    assert said[1] == "fedilc: rank 0 ended the run; its own message says why"
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    kept = {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+    with fleet(tmp_path) as commands:
+        first, second = (
+            commands.start(
+                *RUN, "--out", tmp_path, **rank_worker.told_by_torchrun(rank, 2, store.port), **kept
+            )
+            for rank in range(2)
+        )
+        assert first.ended() == second.ended() == 2
+        assert "already holds a run" in one_sentence(first.said)
+        assert one_sentence(second.said) == "rank 0 ended the run; its own message says why"
 
 
-@pytest.mark.long
 @needs_proc
 def test_a_rank_killed_in_a_round_is_started_again_and_the_run_is_the_undisturbed_one(tmp_path: Path) -> None:
     calm, disturbed = tmp_path / "calm", tmp_path / "disturbed"
+    with fleet(tmp_path) as commands:
+        for rank in ranks_under_slurm(commands, "--out", calm):
+            assert rank.ended() == 0, rank.said
     log = tmp_path / "log"
-    with started(torchrun(2, *RUN, "--out", str(calm)), log) as process:
-        assert process.wait(PATIENCE) == 0, log.read_text()
-    command = torchrun(2, "--max-restarts=1", *RUN, "--out", str(disturbed))
-    with started(command, log) as process:
+    with started(
+        torchrun(2, "--max-restarts=1", "-m", "fedilc", *RUN, "--out", str(disturbed)), log
+    ) as process:
         wait_for(lambda: rounds_done(disturbed) >= 5 or process.poll() is not None)
         os.kill(killed_rank(process.pid), signal.SIGKILL)
         assert process.wait(PATIENCE) == 0, log.read_text()
@@ -290,24 +298,23 @@ def test_a_rank_killed_in_a_round_is_started_again_and_the_run_is_the_undisturbe
         assert (disturbed / file).read_bytes() == (calm / file).read_bytes()
 
 
-@pytest.mark.long
-def test_under_slurm_a_lost_rank_ends_the_other_with_one_sentence_and_resume_goes_on(tmp_path: Path) -> None:
+def ranks_under_slurm(commands: Fleet, *words: object) -> list[Member]:
+    """The command as two ranks that know of each other what srun tells them."""
     job = {"SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": str(free_port() - 20_000)}
+    return [commands.start(*RUN, *words, **job, SLURM_PROCID=str(rank)) for rank in range(2)]
+
+
+def test_under_slurm_a_lost_rank_ends_the_other_with_one_sentence_and_resume_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    command = [sys.executable, *RUN, "--out", str(out)]
-    with (
-        started(command, tmp_path / "first", **job, SLURM_PROCID="0") as first,
-        started(command, tmp_path / "second", **job, SLURM_PROCID="1") as second,
-    ):
-        wait_for(lambda: rounds_done(out) >= 2 or first.poll() is not None)
+    with fleet(tmp_path) as commands:
+        first, second = ranks_under_slurm(commands, "--out", out)
+        wait_for(lambda: rounds_done(out) >= 2 or not first.process.is_alive())
         second.kill()
-        assert first.wait(PATIENCE) == 2
-    *_, last = (tmp_path / "first").read_text().splitlines()
-    assert last.startswith("fedilc: another rank is gone or out of reach (")
-    assert last.endswith("it goes on from the last completed round")
-    assert "Traceback" not in (tmp_path / "first").read_text()
-    shutil.copytree(out, tmp_path / "copy")
-    done = rounds_done(out)
-    with started([*command[:-1], str(tmp_path / "copy"), "--resume"], tmp_path / "log") as process:
-        assert process.wait(PATIENCE) == 0
-    assert done < rounds_done(tmp_path / "copy") == 40
+        assert first.ended() == 2
+        *_, last = first.said.splitlines()
+        assert last.startswith("fedilc: another rank is gone or out of reach (")
+        assert last.endswith("it goes on from the last completed round")
+        assert "Traceback" not in first.said
+        done = rounds_done(out)
+        assert commands.start(*RUN, "--out", out, "--resume").ended() == 0
+    assert 2 <= done < rounds_done(out) == 40

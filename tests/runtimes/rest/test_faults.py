@@ -58,7 +58,6 @@ class Company:
         member.kill()
 
 
-@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_thirty_kills_of_coordinator_and_silos_leave_the_bits_of_an_undisturbed_run(tmp_path: Path) -> None:
     changes = [*SMALL, f"rounds={ROUNDS}"]

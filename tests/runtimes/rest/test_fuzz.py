@@ -142,7 +142,6 @@ def lies(dice: random.Random) -> dict[str, Callable[[Header, bytes], bytes]]:
     }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("phase", ["statistics", "gradients"])
 def test_damaged_and_lying_answers_are_4xx_and_the_run_is_unharmed(
     phase: str, monkeypatch: pytest.MonkeyPatch

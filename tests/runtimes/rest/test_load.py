@@ -92,7 +92,6 @@ def resident_bytes(pid: int | None) -> int:
     return 1024 * next((int(line.split()[1]) for line in lines if line.startswith("VmRSS")), 0)
 
 
-@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_two_hundred_silos_complete_every_round_in_memory_that_stays(tmp_path: Path) -> None:
     (tmp_path / "many.toml").write_text(EXPERIMENT)
