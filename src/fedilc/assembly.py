@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from fedilc.aggregation import Aggregator, build_aggregator
 from fedilc.algorithms import Algorithm
 from fedilc.config import Options
 from fedilc.data import LossName
+from fedilc.data.fingerprint import digest
 from fedilc.data.shelf import Shelf
 from fedilc.errors import ConfigError
 from fedilc.federation import Runtime, Schedule, Server, Task
@@ -44,12 +44,10 @@ class Outline:
 
     @classmethod
     def of(cls, shelf: Shelf) -> Outline:
-        """The outline of a federation whose silos can be opened here; those in memory are fingerprinted."""
+        """The outline of a federation whose silos can be opened here."""
         facts: dict[str, dict[str, Any]] = {name: {"examples": size} for name, size in shelf.sizes.items()}
-        if shelf.resident:
-            for name in shelf.silos:
-                silo = shelf.open(name)
-                facts[name]["digest"] = _digest(silo.x, silo.y, silo.x_val, silo.y_val)
+        for name, fingerprint in shelf.fingerprints().items():
+            facts[name]["digest"] = fingerprint
         test = shelf.x_test, shelf.y_test
         return cls(shelf.name, shelf.silos, shelf.sample, shelf.loss, facts, *test)
 
@@ -98,12 +96,14 @@ def _aggregator(options: Options, choice: str | Aggregator) -> Aggregator:
 
 
 def find_device(name: str) -> torch.device:
-    """The device of a name; "auto" is a GPU if there is one, each rank of a machine another."""
-    if name == "auto":
-        if not torch.cuda.is_available():
-            return torch.device("cpu")
+    """The device of a name; "auto" is a GPU if there is one, and each rank of a machine has another."""
+    if name == "auto" and not torch.cuda.is_available():
+        return torch.device("cpu")
+    if name in ("auto", "cuda") and torch.cuda.is_available():
         place = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))
         return torch.device("cuda", int(place) % torch.cuda.device_count())
+    if name.startswith("cuda:") and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
+        raise ConfigError(f"device {name!r} is one GPU for all ranks of a machine; give 'cuda', for one each")
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()
@@ -120,7 +120,7 @@ def run_facts(
     return {
         "federation": outline.name,
         "silos": dict(outline.facts),
-        "test": _digest(outline.x_test, outline.y_test),
+        "test": digest(outline.x_test, outline.y_test),
         "loss": outline.loss,
         "model": {"layers": repr(model), "weights": weights_digest(model)},
         "algorithm": name,
@@ -131,14 +131,4 @@ def run_facts(
 
 def weights_digest(model: nn.Module) -> str:
     """A fingerprint of a model's weights."""
-    return _digest(*model.state_dict().values())
-
-
-def _digest(*tensors: Tensor | None) -> str:
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        if tensor is not None:
-            digest.update(f"{tuple(tensor.shape)}{tensor.dtype}".encode())
-            raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-            digest.update(raw.numpy().tobytes())
-    return digest.hexdigest()[:16]
+    return digest(*model.state_dict().values())

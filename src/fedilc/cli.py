@@ -126,7 +126,7 @@ def run(
     from fedilc.config import read_experiment
     from fedilc.federation import RunFolder
     from fedilc.runtimes.distributed import joined_group
-    from fedilc.runtimes.launch import mark
+    from fedilc.runtimes.launch import mark, unmark
 
     if data_dir is not None:
         use_data_folder(data_dir)
@@ -141,11 +141,13 @@ def run(
                 _help_to_train(one, folder)
             return
         stem = Path("runs") / settings.name / f"{'all' if every else settings.algorithm}-seed{settings.seed}"
-        target, going_on = _target(out, stem, resume)
+        target, going_on = _target(out, stem, resume, group.restarted)
         places = {name: target / name if every else target for name in names}
         begun = [name for name, place in places.items() if RunFolder(place).settings_file.exists()]
         if not begun:
             mark(target)
+        elif not going_on:
+            unmark(target)
         console = make_console()
         histories = {}
         for one in chosen:
@@ -158,22 +160,24 @@ def run(
 app.command()(reproduce)
 
 
-def _target(out: Path | None, stem: Path, resume: bool) -> tuple[Path, bool]:
+def _target(out: Path | None, stem: Path, resume: bool, restarted: bool) -> tuple[Path, bool]:
     """The run folder, and whether to go on with what is in it.
 
-    That is the folder given, or the first free one after `stem`; to resume without one given, the newest. What
-    an earlier attempt of the same launch began is gone on with, unasked.
+    That is the folder given, or the first free one after `stem`; to resume without one given, the newest.
+    What an earlier attempt of the same launch began is gone on with, unasked.
     """
-    from fedilc.runtimes.launch import begun_here
+    from fedilc.runtimes.launch import is_marked
 
     if out is not None:
-        return out, resume or begun_here(out)
-    number, folder, newest = 1, stem, None
+        return out, resume or (restarted and is_marked(out))
+    number, folder = 1, stem
+    taken: list[Path] = []
     while folder.exists():
-        number, newest = number + 1, folder
+        number, taken = number + 1, [folder, *taken]
         folder = stem.with_name(f"{stem.name}-{number}")
-    if newest is not None and (resume or begun_here(newest)):
-        return newest, True
+    own = [place for place in taken if restarted and is_marked(place)]
+    if own or (resume and taken):
+        return (own or taken)[0], True
     if resume:
         raise ConfigError(f"there is no run to resume at {stem}; name its folder with --out")
     return folder, False

@@ -75,7 +75,8 @@ def train(
 
     Args:
         federation: the silos, and the test set of a domain that none of them has seen; or a
-            `fedilc.data.shelf.Shelf`, whose silos are opened one at a time.
+            `fedilc.data.shelf.Shelf`, whose silos are opened one at a time. Where there are several ranks,
+            a shelf keeps only those of its own rank.
         model: any module from inputs to logits.
         algorithm: a name from `fedilc.algorithms`, or an `Algorithm` of one's own.
         rounds: how many steps the server takes.
@@ -261,7 +262,8 @@ class Training:
         finally:
             if folder is not None:
                 folder.release()
-        return Result(self.model.eval(), run.history, self.name, run.stopped)
+        trained = self.model.eval().to(memory_format=torch.contiguous_format)
+        return Result(trained, run.history, self.name, run.stopped)
 
     def _round(self, number: int, run: Run, callbacks: list[Callback], folder: RunFolder | None) -> None:
         started = time.perf_counter()
@@ -281,10 +283,12 @@ class Training:
             return len(run.history)
         done = torch.tensor([len(run.history)])
         self.group.send_from_first(done)
+        for weights in self.server.weights.values():
+            self.group.send_from_first(weights)
         if int(done):
             state = optimizer_tensors(self.server.optimizer) or blank_optimizer(self.server.optimizer)
-            for tensor in (*self.server.weights.values(), *(state[key] for key in sorted(state))):
-                self.group.send_from_first(tensor)
+            for key in sorted(state):
+                self.group.send_from_first(state[key])
             restore_optimizer(self.server.optimizer, state)
             self.server.version = int(done)
         return int(done)

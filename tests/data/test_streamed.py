@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedilc import train
 from fedilc.config import read_experiment
 from fedilc.data import Silo, streamed
-from fedilc.errors import DataError
+from fedilc.errors import CheckpointError, DataError
 from fedilc.sources import Files
 
 NAMES = ("a", "b", "c")
@@ -61,6 +61,16 @@ def test_a_run_over_streamed_silos_has_the_bits_of_one_in_memory(folder: Path, a
     assert one.history == other.history
     for found, expected in zip(one.model.parameters(), other.model.parameters(), strict=True):
         assert torch.equal(found, expected)
+
+
+def test_a_run_over_files_that_were_changed_since_is_not_resumed(folder: Path, tmp_path: Path) -> None:
+    model = nn.Linear(2, 1)
+    settings = {"learning_rate": 0.1, "out": tmp_path / "run"}
+    train(source().shelf(0, folder), model, rounds=1, **settings)
+    table = pl.read_csv(folder / "b.csv")
+    table.with_columns(one=table["one"].reverse()).write_csv(folder / "b.csv")
+    with pytest.raises(CheckpointError, match="belongs to another configuration: silos was"):
+        train(source().shelf(0, folder), model, rounds=2, resume=True, **settings)
 
 
 def test_no_more_than_one_silo_is_in_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

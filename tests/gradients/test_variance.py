@@ -115,7 +115,7 @@ def test_the_federated_penalty_gradient_equals_centralised_autograd(
             fishr_reduction=reduction,
         )
         if penalty:
-            assert result.history[0]["penalty"] == pytest.approx(float(fishr), rel=1e-9)
+            assert result.history[0]["penalty"] == pytest.approx(fishr.item(), rel=1e-9)
     scale = max(float(value.abs().max()) for value in expected)
     for name, right in zip(steps[1.0], expected, strict=True):
         difference = steps[1.0][name] - steps[0.0][name]

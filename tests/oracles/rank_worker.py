@@ -23,6 +23,7 @@ from fedilc.runtimes.distributed import Group, joined_group
 SIZES = (5, 9, 2, 7, 3, 4)
 SETTINGS = {"learning_rate": 0.05, "penalty": 2.0, "environment_size": 2, "seed": 3, "device": "cpu"}
 RESUMED = "fishr-inter-geo"
+IMAGES = "images"
 
 
 def federation() -> Federation:
@@ -41,20 +42,48 @@ def network() -> nn.Module:
     """A small network, the same each time."""
     random = torch.Generator().manual_seed(1)
     model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 1))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=random) / 2)
+    _fill(model, random)
     return model
 
 
-def weights_of(algorithm: str, rounds: int = 10, **more: Any) -> tuple[Mapping[str, Tensor], list[Any]]:
+def _fill(model: nn.Module, random: torch.Generator) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=random) / 2)
+
+
+def images() -> tuple[Federation, nn.Module]:
+    """Four silos of small images, and a convolutional network, whose weights lie otherwise in memory."""
+    random = torch.Generator().manual_seed(2)
+    silos = [
+        Silo(f"ward-{i}", torch.randn(6, 3, 6, 6, generator=random), torch.tensor([0.0, 1.0] * 3))
+        for i in range(4)
+    ]
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 3), nn.Flatten(), nn.Linear(20, 1))
+    _fill(model, random)
+    return Federation("images", silos), model
+
+
+def weights_of(
+    algorithm: str, rounds: int = 10, kind: str = "numbers", **more: Any
+) -> tuple[Mapping[str, Tensor], list[Any]]:
     """Trained weights and the history."""
-    shelf = Shelf.of(federation())
-    result = train(shelf, network(), algorithm, rounds=rounds, **SETTINGS, **more)
+    data, model = (federation(), network()) if kind == "numbers" else images()
+    shelf = Shelf.of(data)
+    result = train(shelf, model, algorithm, rounds=rounds, **SETTINGS, **more)
     if Group.current().size > 1:
         assert shelf.held is not None
         assert shelf.held.keys() == set(Group.current().share(shelf.sizes))
     return result.model.state_dict(), result.history
+
+
+def _begun_apart(rank: int) -> Mapping[str, Tensor]:
+    """Weights that were trained from other ones on every rank but the first."""
+    model = network()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(rank)
+    return train(federation(), model, RESUMED, rounds=10, **SETTINGS).model.state_dict()
 
 
 def told_by_torchrun(rank: int, size: int, port: int) -> dict[str, str]:
@@ -75,7 +104,11 @@ def work(rank: int, size: int, port: int, out: Path) -> None:
         weights_of(RESUMED, 5, out=out / "half")
         weights, _ = weights_of(RESUMED, 10, out=out / "begun", resume=True)
         found |= {f"resumed/{name}": tensor for name, tensor in weights.items()}
-        _, sampled = weights_of("fedsgd", silos_per_round=3)
+        weights, _ = weights_of(RESUMED, 10, IMAGES, out=out / "images", resume=True)
+        found |= {f"images/{name}": tensor for name, tensor in weights.items()}
+        weights, sampled = weights_of(RESUMED, silos_per_round=3)
+        found |= {f"sampled/{name}": tensor for name, tensor in weights.items()}
         drawn = [list(record["silos"]) for record in sampled]
+        found |= {f"first/{name}": tensor for name, tensor in _begun_apart(group.rank).items()}
         save_file(found, out / f"weights-{group.rank}.safetensors")
         (out / f"drawn-{group.rank}.json").write_text(json.dumps(drawn))

@@ -99,6 +99,7 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """How many ranks ran `rank_worker`, and the folder they left."""
     out = tmp_path_factory.mktemp(f"ranks-{request.param}")
     rank_worker.weights_of(rank_worker.RESUMED, 5, out=out / "begun")
+    rank_worker.weights_of(rank_worker.RESUMED, 5, rank_worker.IMAGES, out=out / "images")
     port = free_port()
     processes = [forked(rank_worker.work, rank, request.param, port, out) for rank in range(request.param)]
     for process in processes:
@@ -136,11 +137,28 @@ def test_a_run_goes_on_with_another_number_of_ranks(
 
 
 def test_every_rank_draws_the_silos_that_the_local_runtime_draws(ranks: tuple[int, Path]) -> None:
+    """Three silos of six: with four ranks, some have none in a round."""
     size, folder = ranks
-    _, history = rank_worker.weights_of("fedsgd", silos_per_round=3)
+    weights, history = rank_worker.weights_of(rank_worker.RESUMED, silos_per_round=3)
     for rank in range(size):
         drawn = json.loads((folder / f"drawn-{rank}.json").read_text())
         assert drawn == [list(record["silos"]) for record in history]
+        assert_close(weights_in(folder, rank, "sampled"), weights)
+
+
+def test_a_convolutional_run_goes_on_with_another_number_of_ranks(ranks: tuple[int, Path]) -> None:
+    size, folder = ranks
+    expected, _ = rank_worker.weights_of(rank_worker.RESUMED, 10, rank_worker.IMAGES)
+    for rank in range(size):
+        assert_close(weights_in(folder, rank, "images"), expected)
+
+
+def test_all_ranks_begin_with_the_weights_of_the_first(
+    ranks: tuple[int, Path], alone: dict[str, Mapping[str, Tensor]]
+) -> None:
+    size, folder = ranks
+    for rank in range(size):
+        assert_close(weights_in(folder, rank, "first"), alone[rank_worker.RESUMED])
 
 
 def test_the_test_set_measured_in_parts_is_that_of_the_local_runtime(ranks: tuple[int, Path]) -> None:
@@ -252,15 +270,14 @@ def test_one_of_several_without_an_address_is_told_so(monkeypatch: pytest.Monkey
         pass
 
 
-def killed_rank(launcher: int) -> int:
-    """The process of the second rank below a launcher."""
+def second_rank(launcher: int) -> list[int]:
+    """The process of the second rank, if a launcher has it."""
     children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-    (found,) = [
+    return [
         int(child)
         for child in children
-        if b"LOCAL_RANK=1" in Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+        if b"RANK=1" in Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
     ]
-    return found
 
 
 def test_what_the_first_rank_refuses_is_said_once_and_the_others_point_to_it(tmp_path: Path) -> None:
@@ -290,12 +307,27 @@ def test_a_rank_killed_in_a_round_is_started_again_and_the_run_is_the_undisturbe
         torchrun(2, "--max-restarts=1", "-m", "fedilc", *RUN, "--out", str(disturbed)), log
     ) as process:
         wait_for(lambda: rounds_done(disturbed) >= 5 or process.poll() is not None)
-        os.kill(killed_rank(process.pid), signal.SIGKILL)
+        (killed,) = second_rank(process.pid)
+        os.kill(killed, signal.SIGKILL)
         assert process.wait(PATIENCE) == 0, log.read_text()
     assert "Traceback" not in log.read_text()
     assert "going on after round" in log.read_text()
     for file in ("history.jsonl", "checkpoint.safetensors"):
         assert (disturbed / file).read_bytes() == (calm / file).read_bytes()
+
+
+@pytest.mark.long
+@needs_proc
+def test_machines_that_count_their_restarts_apart_meet_again_after_one_lost_its_rank(tmp_path: Path) -> None:
+    out, port = tmp_path / "run", free_port()
+    meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--nnodes=2", "--max-restarts=2"]
+    command = torchrun(1, *meeting, "-m", "fedilc", *RUN, "--out", str(out))
+    with started(command, tmp_path / "a") as one, started(command, tmp_path / "b") as other:
+        wait_for(lambda: rounds_done(out) >= 3 or one.poll() is not None)
+        (killed,) = [rank for each in (one, other) for rank in second_rank(each.pid)]
+        os.kill(killed, signal.SIGKILL)
+        assert [each.wait(PATIENCE) for each in (one, other)] == [0, 0], (tmp_path / "a").read_text()
+    assert rounds_done(out) == 40
 
 
 def ranks_under_slurm(commands: Fleet, *words: object) -> list[Member]:

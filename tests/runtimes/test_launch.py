@@ -9,7 +9,7 @@ import pytest
 from command import Refusal, fedilc
 
 from fedilc.federation import RunFolder
-from fedilc.runtimes.launch import begun_here, launch, mark
+from fedilc.runtimes.launch import is_marked, launch, mark
 
 SMALL = ("run", "color-digits", "--set", "model.hidden=[4]")
 
@@ -52,7 +52,20 @@ def test_without_a_folder_given_a_restart_finds_its_own_or_takes_a_free_one(
     started_by_torchrun(monkeypatch, "second", 2)
     fedilc(*SMALL, "--rounds", 2, "-a", "fedsgd")
     assert [done(runs / name) for name in ("fedsgd-seed0", "fedsgd-seed0-2")] == [1, 2]
+    started_by_torchrun(monkeypatch, "first", 1)
+    fedilc(*SMALL, "--rounds", 3, "-a", "fedsgd")
+    assert [done(runs / name) for name in ("fedsgd-seed0", "fedsgd-seed0-2")] == [3, 2]
     assert not (runs / "fedsgd-seed0-3").exists()
+
+
+def test_a_launch_of_the_same_name_that_was_refused_is_refused_again_after_its_restart(
+    monkeypatch: pytest.MonkeyPatch, refusal: Refusal
+) -> None:
+    started_by_torchrun(monkeypatch, "nightly", 0)
+    fedilc(*SMALL, "--rounds", 1, "--out", "o")
+    for attempt in range(2):
+        started_by_torchrun(monkeypatch, "nightly", attempt)
+        assert "already holds a run" in refusal(*SMALL, "--rounds", 2, "--out", "o")
 
 
 def test_of_all_algorithms_a_restart_goes_on_where_the_first_attempt_was(
@@ -72,9 +85,9 @@ def test_launches_without_an_id_are_told_apart_by_their_torchrun(
 ) -> None:
     started_by_torchrun(monkeypatch, "none", 1)
     mark(tmp_path)
-    assert begun_here(tmp_path)
+    assert is_marked(tmp_path)
     monkeypatch.setattr(os, "getppid", lambda: 1)
-    assert not begun_here(tmp_path)
+    assert not is_marked(tmp_path)
 
 
 def test_without_torchrun_nothing_is_marked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -82,4 +95,4 @@ def test_without_torchrun_nothing_is_marked(monkeypatch: pytest.MonkeyPatch, tmp
     assert launch() is None
     mark(tmp_path / "new")
     assert not (tmp_path / "new").exists()
-    assert not begun_here(tmp_path)
+    assert not is_marked(tmp_path)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedilc.data.fingerprint import silo_digest
 from fedilc.data.silo import Federation, LossName, Silo
 from fedilc.errors import DataError
 
@@ -25,6 +26,7 @@ class Shelf:
         x_test: inputs of the out-of-distribution test set, if there is one.
         y_test: its labels.
         held: the silos in memory, where they stay there between requests; None if they do not.
+        seen: fingerprints of silos that are not in memory, by name; None if the settings alone make them.
 
     >>> silos = [Silo("a", [[0.0], [1.0]], [0, 1]), Silo("b", [[2.0]], [1])]
     >>> shelf = Shelf.of(Federation("demo", silos))
@@ -41,6 +43,7 @@ class Shelf:
     x_test: Tensor | None = None
     y_test: Tensor | None = None
     held: dict[str, Silo] | None = None
+    seen: Mapping[str, str] | None = None
 
     @classmethod
     def of(cls, federation: Federation) -> Shelf:
@@ -76,6 +79,12 @@ class Shelf:
         """A silo; costs nothing where it is in memory."""
         silo = self.held.get(name) if self.held is not None else None
         return self.make(name) if silo is None else silo
+
+    def fingerprints(self) -> Mapping[str, str]:
+        """What tells the examples of each silo from others, as far as that is known."""
+        if self.held is None:
+            return self.seen or {}
+        return {name: silo_digest(self.open(name)) for name in self.silos}
 
     def let_go(self, kept: Iterable[str]) -> None:
         """Forget the examples of all silos in memory but those to be kept; names and sizes stay."""

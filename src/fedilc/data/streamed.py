@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedilc.data.files import SiloFiles, read_table, same_columns, silo_of
+from fedilc.data.fingerprint import silo_digest
 from fedilc.data.shelf import Shelf
 from fedilc.data.silo import Federation, LossName, Silo
 
@@ -34,15 +35,17 @@ def shelf_from_files(files: SiloFiles, seed: int, folder: Path) -> Shelf:
         Federation(title, [open_(last)], loss=loss).check_classes(outputs)
     whole.check_classes(outputs)
     sizes = {name: found.examples for name, found in seen.items()}
-    return Shelf(title, sizes, open_, small.x, outputs, loss, whole.x_test, whole.y_test)
+    digests = {name: found.digest for name, found in seen.items()}
+    return Shelf(title, sizes, open_, small.x, outputs, loss, whole.x_test, whole.y_test, seen=digests)
 
 
 class _Seen(NamedTuple):
-    """What is kept of a silo: its size, the logits it needs, its highest held-out label."""
+    """What is kept of a silo: its size, the logits it needs, its highest held-out label, its fingerprint."""
 
     examples: int
     outputs: int
     highest: int
+    digest: str
 
 
 def _two_of(silo: Silo) -> Silo:
@@ -55,4 +58,4 @@ def _check(silo: Silo, first: Silo, loss: LossName) -> _Seen:
     outputs = Federation("files", members, loss=loss).outputs
     held_out = silo.y_val
     highest = -1 if held_out is None or not len(held_out) else int(held_out.max())
-    return _Seen(len(silo), outputs, highest if loss == "multiclass" else -1)
+    return _Seen(len(silo), outputs, highest if loss == "multiclass" else -1, silo_digest(silo))

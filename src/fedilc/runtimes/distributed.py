@@ -14,14 +14,14 @@ import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from heapq import heappop, heappush
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
 from fedilc.aggregation import Aggregator, Sums
@@ -29,6 +29,7 @@ from fedilc.errors import ConfigError, FedILCError
 from fedilc.federation.messages import Numbers, Reply, Request
 from fedilc.runtimes.launch import attempt
 from fedilc.runtimes.local import LocalRuntime
+from fedilc.runtimes.meeting import Meeting, RankLostError, meet
 
 PATIENCE = timedelta(minutes=30)
 MEETING = timedelta(minutes=10)
@@ -37,16 +38,16 @@ _ENDED = "ended"
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-class RankLostError(FedILCError):
-    """Another rank is gone, so that no all-reduce can be completed."""
-
-
 @dataclass(frozen=True)
 class Group:
-    """The ranks of a run; alone, if it was not started as one of several."""
+    """The ranks of a run; alone, if it was not started as one of several.
+
+    `restarted` says whether torchrun has started any of them again.
+    """
 
     rank: int = 0
     size: int = 1
+    restarted: bool = False
 
     @classmethod
     def current(cls) -> Group:
@@ -77,10 +78,12 @@ class Group:
                 dist.all_reduce(tensor)
 
     def send_from_first(self, tensor: Tensor) -> None:
-        """Give every rank the first one's tensor, in place."""
+        """Give every rank the first one's tensor, in place, whatever the layouts in memory."""
         if self.size > 1:
+            row = tensor.contiguous()
             with _named_loss():
-                dist.broadcast(tensor, 0)
+                dist.broadcast(row, 0)
+            tensor.copy_(row)
 
     def gather(self, values: Numbers) -> list[Numbers]:
         """Every rank's small JSON object, as bytes in tensors."""
@@ -144,7 +147,7 @@ def _slurm_tasks(environment: Mapping[str, str]) -> str:
 def joined_group() -> Iterator[Group]:
     """Meet the other ranks; alone, do nothing."""
     if not started_as_group():
-        yield Group()
+        yield Group(restarted=attempt() > 0)
         return
     environment = dict(os.environ)
     _fill_from_slurm(environment)
@@ -155,35 +158,29 @@ def joined_group() -> Iterator[Group]:
             f"this is one of several processes, but {error.args[0]} is not set; start them with torchrun"
         ) from error
     with _waiting_is_said():
-        store = _meet()
+        meeting = _meet()
     try:
-        yield Group.current()
+        yield replace(Group.current(), restarted=meeting.restarted)
     except RankLostError as error:
-        if (rank := _who_ended(store)) is not None:
+        if (rank := _who_ended(meeting.store)) is not None:
             raise RankLostError(f"rank {rank} ended the run; its own message says why") from error
         raise
     except FedILCError:
         with contextlib.suppress(RuntimeError):
-            store.set(_ENDED, os.environ["RANK"])
+            meeting.store.set(_ENDED, os.environ["RANK"])
         raise
     finally:
         dist.destroy_process_group()
 
 
-def _meet() -> dist.Store:
-    """Exchange addresses with the other ranks and connect to them.
-
-    torchrun may keep one store over all restarts, in which the addresses of those who died still stand;
-    so each attempt reads and writes under a name of its own.
-    """
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("SLURM_NTASKS_PER_NODE", "1")))
-    nccl = dist.is_nccl_available() and torch.cuda.device_count() >= here
-    backend = "cpu:gloo,cuda:nccl" if nccl and torch.cuda.is_available() else "gloo"
+def _meet() -> Meeting:
+    """Find the other ranks and connect to them."""
     with _named_loss():
         store, rank, size = next(rendezvous("env://", timeout=MEETING))
-        own = PrefixStore(f"fedilc/{attempt()}", store)
-        dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=PATIENCE)
-    return own
+        meeting = meet(store, rank, size, MEETING)
+        backend = "cpu:gloo,cuda:nccl" if meeting.nccl else "gloo"
+        dist.init_process_group(backend, store=meeting.store, rank=rank, world_size=size, timeout=PATIENCE)
+    return meeting
 
 
 @contextlib.contextmanager
@@ -200,7 +197,7 @@ def _waiting_is_said() -> Iterator[None]:
         timer.cancel()
 
 
-def _who_ended(store: dist.Store) -> int | None:
+def _who_ended(store: Store) -> int | None:
     """The rank that ended the run with a message, where the store is still there to tell."""
     with contextlib.suppress(RuntimeError):
         if store.check([_ENDED]):

@@ -1,4 +1,7 @@
-"""Which torchrun started this process: a restart goes on with the run of its own launch, and no older one."""
+"""Which torchrun started this process: a restart goes on with the run of its own launch, and no older one.
+
+The first rank leaves a mark where it begins a run, by which it knows the run after a restart.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +52,15 @@ def mark(folder: Path) -> None:
         (folder / _MARK).write_text(name)
 
 
-def begun_here(folder: Path) -> bool:
-    """Whether an earlier attempt of this launch began the run in this folder."""
+def is_marked(folder: Path) -> bool:
+    """Whether the mark of this launch, or of an earlier one of the same name, is in the folder."""
     try:
-        return attempt() > 0 and (folder / _MARK).read_text() == launch()
+        return (folder / _MARK).read_text() == launch()
     except OSError:
         return False
+
+
+def unmark(folder: Path) -> None:
+    """Take away what an earlier launch of the same name left, which a restart would take for its own."""
+    if is_marked(folder):
+        (folder / _MARK).unlink(missing_ok=True)

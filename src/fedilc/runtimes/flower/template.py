@@ -129,8 +129,8 @@ def _silos(data: Source, folder: Path) -> int:
     """How many silos there are, told from the settings alone: the data need not be here yet."""
     if isinstance(data, ManySilos):
         raise ConfigError(
-            f"this experiment has {data.silos} silos, and Flower needs a node for each; use `fedilc run`, under "
-            "torchrun if one process is not enough"
+            f"this experiment has {data.silos} silos, and Flower needs a node for each; use `fedilc run`, "
+            "under torchrun if one process is not enough"
         )
     for key in ("silos", "flips", "angles"):
         given = getattr(data, key, None)

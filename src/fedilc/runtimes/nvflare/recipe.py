@@ -115,7 +115,7 @@ class FedILCRecipe(Recipe):  # type: ignore[misc]  # untyped nvflare: its class 
         if isinstance(self.settings.data, Files):
             warnings.warn(
                 f"the server will look for the silos' files ({_named(self.settings.data)}) in its own local "
-                "folder; if they are at the sites, give the experiment source = \"remote\" and the silos' names",
+                'folder; if they are at the sites, give the experiment source = "remote" and their names',
                 FedILCWarning,
                 stacklevel=2,
             )
