@@ -262,8 +262,9 @@ class Training:
         finally:
             if folder is not None:
                 folder.release()
-        trained = self.model.eval().to(memory_format=torch.contiguous_format)
-        return Result(trained, run.history, self.name, run.stopped)
+        for parameter in self.model.parameters():
+            parameter.data = parameter.data.contiguous()
+        return Result(self.model.eval(), run.history, self.name, run.stopped)
 
     def _round(self, number: int, run: Run, callbacks: list[Callback], folder: RunFolder | None) -> None:
         started = time.perf_counter()

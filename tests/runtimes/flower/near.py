@@ -66,7 +66,7 @@ class NearGrid(Grid):
         if node in self.gone:
             return self._unavailable(message)
         context = Context(7, node, dict(self.configs[node]), RecordDict(), {})
-        if self.raising.get(node, 0) and message.metadata.message_type.startswith("train"):
+        if self.raising.get(node, 0) and message.metadata.message_type == "train.gradients":
             self.raising[node] -= 1
             return Message(Error(2, "RuntimeError: out of memory"), reply_to=message)
         return self.app(message, context)

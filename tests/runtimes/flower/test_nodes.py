@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -210,6 +211,29 @@ def test_a_reply_that_never_arrives_whole_does_not_hold_up_the_run() -> None:
     assert time.monotonic() - began < 30
 
 
+def test_a_reply_that_never_arrives_whole_does_not_lose_the_others() -> None:
+    grid = grid_of(3)
+    pull, stuck = grid.pull_messages, threading.Event()
+
+    def stall(number: int, _: Any) -> None:
+        mine = [name for name, reply in grid._replies.items() if reply.metadata.src_node_id == 101]
+        assert number or not mine
+        grid.slow = 101
+
+    def slowly(names: Any) -> list[Any]:
+        (name,) = names
+        reply = grid._replies.get(name)
+        if reply is not None and reply.metadata.src_node_id == getattr(grid, "slow", None):
+            stuck.wait(60)
+        return pull([name])
+
+    grid.pull_messages = slowly
+    strategy = FedILC("fedsgd", model=make_model(), min_silos=2, **SETTINGS)
+    result = strategy.start(grid, num_rounds=1, timeout=1.5, evaluate_fn=stall)
+    stuck.set()
+    assert [list(record["silos"]) for record in result.history] == [["clinic-0", "clinic-2"]]
+
+
 def test_a_node_that_comes_back_takes_part_again() -> None:
     grid = grid_of(3)
 
@@ -221,15 +245,83 @@ def test_a_node_that_comes_back_takes_part_again() -> None:
     assert [len(record["silos"]) for record in result.history] == [3, 2, 3]
 
 
-def test_a_silo_that_fails_three_times_is_set_aside(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("algorithm", ["fedsgd", "fishr-inter-geo"])
+def test_a_silo_that_fails_three_times_is_set_aside(caplog: pytest.LogCaptureFixture, algorithm: str) -> None:
     grid = grid_of(3)
     grid.raising[101] = 99
-    strategy = FedILC("fedsgd", model=make_model(), min_silos=2, evaluate_every=9, **SETTINGS)
+    strategy = FedILC(algorithm, model=make_model(), min_silos=2, evaluate_every=9, **SETTINGS)
     with caplog.at_level(logging.WARNING, "flwr"):
         strategy.start(grid, num_rounds=6, timeout=10)
     assert grid.sent.count((101, "train.gradients")) == 3
     assert "RuntimeError: out of memory" in caplog.text
     assert "silo 'clinic-1' failed 3 times and is set aside" in caplog.text
+
+
+def test_a_silo_that_was_set_aside_takes_part_again_once_its_node_was_started_again() -> None:
+    grid = grid_of(3)
+    grid.raising[101] = 3
+
+    def restart(number: int, _: Any) -> None:
+        grid.gone = {101} if number == 4 else set()
+
+    strategy = FedILC("fedsgd", model=make_model(), min_silos=2, **SETTINGS)
+    result = strategy.start(grid, num_rounds=6, timeout=10, evaluate_fn=restart)
+    assert [len(record["silos"]) for record in result.history] == [2, 2, 2, 2, 2, 3]
+
+
+def test_a_node_whose_first_answer_was_lost_is_asked_again() -> None:
+    grid = grid_of(2)
+    answered, failed = grid._answered, []
+
+    def at_first_lost(node: int, message: Any) -> Any:
+        if node == 101 and len(failed) < 2:
+            failed.append(node)
+            return grid._unavailable(message)
+        return answered(node, message)
+
+    grid._answered = at_first_lost
+    result = FedILC("fedsgd", model=make_model(), **SETTINGS).start(grid, num_rounds=1, timeout=20)
+    assert len(result.history[0]["silos"]) == 2
+
+
+def test_a_node_with_anothers_partition_does_not_end_the_wait_for_the_missing_one() -> None:
+    grid = grid_of(3)
+    late = grid.configs.pop(102)
+    grid.configs[103] = dict(grid.configs[101])
+    listed, calls = grid.get_node_ids, []
+
+    def comes_late() -> list[int]:
+        calls.append(1)
+        if len(calls) == 3:
+            grid.configs[102] = late
+        return listed()
+
+    grid.get_node_ids = comes_late
+    result = FedILC("fedsgd", model=make_model(), **SETTINGS).start(grid, num_rounds=1, timeout=20)
+    assert list(result.history[0]["silos"]) == ALL
+
+
+def test_another_silo_does_not_stand_in_under_the_same_number() -> None:
+    def own_of_each_node(partition_id: int) -> Silo:
+        silo = make_silo(partition_id)
+        return Silo("other", silo.x[:4], silo.y[:4]) if grid.now == 103 else silo
+
+    grid = grid_of(2, own_of_each_node)
+    grid.configs[103] = dict(grid.configs[101])
+    answered = grid._answered
+
+    def watched(node: int, message: Any) -> Any:
+        grid.now = node
+        return answered(node, message)
+
+    grid._answered = watched
+    strategy = FedILC("fedsgd", model=make_model(), min_silos=1, **SETTINGS)
+
+    def go_silent(_: int, __: Any) -> None:
+        grid.silent.add(101)
+
+    result = strategy.start(grid, num_rounds=2, timeout=1.5, evaluate_fn=go_silent)
+    assert [list(record["silos"]) for record in result.history] == [["clinic-0"], ["clinic-0"]]
 
 
 def test_a_silo_that_cannot_be_made_says_why_to_the_server() -> None:

@@ -26,11 +26,12 @@ _LONGEST_REASON = 400
 
 @dataclass(frozen=True)
 class Answer:
-    """What a node said: records, or the reason why there are none."""
+    """What a node said: records, or why there are none; `final` if it is of no use to ask again."""
 
     node: int
     content: RecordDict | None
     problem: str = ""
+    final: bool = False
 
 
 def make_content(about: Mapping[str, str], body: bytes | None = None) -> RecordDict:
@@ -68,7 +69,9 @@ def exchange(
 ) -> Iterator[Answer]:
     """Send each node its records; yield an answer for each, those that did not come at the end.
 
-    Replies are known by the message they reply to, since an error for a lost node names another sender.
+    Every reply is fetched by itself: Flower waits minutes for one whose sender died while sending it, and
+    that must not hold up the others. Replies are known by the message they reply to, since an error for a
+    lost node names another sender.
     """
     from flwr.app import Message
 
@@ -80,39 +83,39 @@ def exchange(
     waiting = {str(message.metadata.message_id): int(message.metadata.dst_node_id) for message in messages}
     for name in waiting.keys() - taken:
         yield Answer(waiting.pop(name), None, "the SuperLink did not take the message for it")
-    pause = _FIRST_PAUSE
-    while waiting:
-        for reply in _pulled(grid, list(waiting), deadline - time.monotonic()):
-            node = waiting.pop(str(reply.metadata.reply_to_message_id), None)
-            if node is not None:
-                yield _answer(node, reply)
-        if time.monotonic() >= deadline:
-            break
-        if waiting:
-            time.sleep(pause)
-            pause = min(1.3 * pause, _LONGEST_PAUSE)
-    for node in waiting.values():
-        yield Answer(node, None, f"it did not answer within {timeout:g} s")
-
-
-def _pulled(grid: Grid, names: list[str], patience: float) -> list[Message]:
-    """What has come. Flower waits minutes for a reply whose sender died while sending it; this does not."""
-    results: SimpleQueue[list[Message] | Exception] = SimpleQueue()
-
-    def pull() -> None:
-        try:
-            results.put(list(grid.pull_messages(names)))
-        except Exception as error:
-            results.put(error)
-
-    threading.Thread(target=pull, daemon=True).start()
+    replies: SimpleQueue[tuple[str, Message | Exception]] = SimpleQueue()
+    over = threading.Event()
+    for name in waiting:
+        threading.Thread(target=_fetch, args=(grid, name, replies, over), daemon=True).start()
     try:
-        found = results.get(timeout=max(patience, _FIRST_PAUSE))
+        while waiting:
+            name, found = replies.get(timeout=max(deadline - time.monotonic(), 0.0))
+            if isinstance(found, Exception):
+                raise found
+            yield _answer(waiting.pop(name), found)
     except Empty:
-        return []
-    if isinstance(found, Exception):
-        raise found
-    return found
+        for node in waiting.values():
+            yield Answer(node, None, f"it did not answer within {timeout:g} s", final=True)
+    finally:
+        over.set()
+
+
+def _fetch(
+    grid: Grid, name: str, replies: SimpleQueue[tuple[str, Message | Exception]], over: threading.Event
+) -> None:
+    """Look for one reply until it is there, or nobody waits for it any more."""
+    pause = _FIRST_PAUSE
+    while not over.is_set():
+        try:
+            found = list(grid.pull_messages([name]))
+        except Exception as error:
+            replies.put((name, error))
+            return
+        if found:
+            replies.put((name, found[0]))
+            return
+        over.wait(pause)
+        pause = min(1.3 * pause, _LONGEST_PAUSE)
 
 
 def _answer(node: int, reply: Message) -> Answer:
@@ -125,4 +128,4 @@ def _answer(node: int, reply: Message) -> Answer:
         problem = read_about(reply.content).get("problem", "")
     except ProtocolError as error:
         return Answer(node, None, str(error))
-    return Answer(node, None, problem) if problem else Answer(node, reply.content)
+    return Answer(node, None, problem, final=True) if problem else Answer(node, reply.content)

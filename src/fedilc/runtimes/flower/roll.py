@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 QUERY = "query.silo"
 _TICK_SECONDS = 1.0
+_TIMES_ASKED = 3
 
 
 class Described(Section):
@@ -32,7 +33,11 @@ class Described(Section):
 
 
 class Roll:
-    """The nodes that are there, by partition."""
+    """The nodes that are there, by partition.
+
+    Attributes:
+        failures: how often a node that is there has failed since it came or last gave a gradient.
+    """
 
     def __init__(self, grid: Grid, seed: int, timeout: float) -> None:
         self.grid = grid
@@ -41,8 +46,9 @@ class Roll:
         self.members: dict[int, Described] = {}
         self.nodes: dict[int, int] = {}
         self.problems: dict[int, str] = {}
-        self._asked: set[int] = set()
-        self._spare: dict[int, tuple[int, Described]] = {}
+        self.failures: dict[int, int] = {}
+        self._asked: dict[int, int] = {}
+        self._spare: dict[int, int] = {}
 
     @property
     def partitions(self) -> int | None:
@@ -51,11 +57,12 @@ class Roll:
         return max(known) if known else None
 
     def wait(self, enough: Callable[[], bool]) -> None:
-        """Call the roll until there are enough, all have answered, or the time is up."""
+        """Call the roll until there are enough, all have answered for good, or the time is up."""
         deadline = time.monotonic() + self.timeout
         while True:
             self.call(max(deadline - time.monotonic(), _TICK_SECONDS))
-            answered = len(self.members) + len(self.problems)
+            settled = [node for node in self.problems if self._asked[node] >= _TIMES_ASKED]
+            answered = len(self.members) + len(settled)
             complete = self.partitions is not None and answered >= self.partitions
             if enough() or complete or time.monotonic() >= deadline:
                 return
@@ -64,45 +71,62 @@ class Roll:
     def call(self, patience: float) -> None:
         """Let go of nodes that have left, and ask those that are new which silo they have."""
         there = {int(node) for node in self.grid.get_node_ids()}
-        self._asked &= there
-        self.problems = {node: text for node, text in self.problems.items() if node in there}
-        self._spare = {place: spare for place, spare in self._spare.items() if spare[0] in there}
+        for known in (self._asked, self.problems, self.failures):
+            for node in known.keys() - there:
+                del known[node]
+        self._spare = {place: node for place, node in self._spare.items() if node in there}
         for partition in [place for place, node in self.nodes.items() if node not in there]:
-            del self.nodes[partition], self.members[partition]
-            self.replace(partition)
-        new = sorted(there - self._asked)
-        self._asked |= set(new)
+            if not self.replace(partition):
+                del self.nodes[partition], self.members[partition]
+                self._ask_again()
+        new = [node for node in sorted(there) if self._to_be_asked(node)]
         if new:
             content = make_content({"seed": str(self.seed)})
             answers = exchange(self.grid, QUERY, dict.fromkeys(new, content), patience)
             for answer in sorted(answers, key=lambda answer: answer.node):
+                self._asked[answer.node] = self._asked.get(answer.node, 0) + 1
                 self._enter(answer)
 
+    def _to_be_asked(self, node: int) -> bool:
+        """Whether a node has not said which silo it has, and may still do so."""
+        times = self._asked.get(node, 0)
+        standing_by = node in self._spare.values()
+        return not times or (node in self.problems and times < _TIMES_ASKED and not standing_by)
+
     def replace(self, partition: int) -> bool:
-        """Give a partition to the other node that says it has it, if there is one.
+        """Give a partition to the other node that has the same silo, if there is one.
 
         A node that was started again may be a new one to Flower, which counts the old one among those that
         are there until it has been silent for a while.
         """
         if partition not in self._spare:
             return False
-        node, member = self._spare.pop(partition)
-        self.members[partition], self.nodes[partition] = member, node
+        node = self._spare.pop(partition)
+        self.nodes[partition] = node
         self.problems.pop(node, None)
         logger.info("partition-id %d is now that of node %s", partition, node)
         return True
+
+    def _ask_again(self) -> None:
+        """A partition is free: those that could not be used may have it."""
+        for node in self.problems:
+            self._asked[node] = 0
 
     def _enter(self, answer: Answer) -> None:
         try:
             member = _described(answer)
         except ProtocolError as error:
             self.problems[answer.node] = str(error)
+            if answer.final:
+                self._asked[answer.node] = _TIMES_ASKED
             logger.warning("node %s has no silo: %s", answer.node, error)
             return
+        self.problems.pop(answer.node, None)
         if member.partition in self.nodes:
             text = f"partition-id {member.partition} is already that of node {self.nodes[member.partition]}"
             self.problems[answer.node] = text
-            self._spare[member.partition] = answer.node, member
+            if member == self.members[member.partition]:
+                self._spare[member.partition] = answer.node
             logger.warning("node %s is not used: %s", answer.node, text)
             return
         self.members[member.partition], self.nodes[member.partition] = member, answer.node

@@ -22,15 +22,14 @@ _TIMES_FAILED = 3
 class FlowerRuntime:
     """Asks silos by Flower messages, and waits for each answer at most `timeout` seconds.
 
-    The silo of partition k is the k-th of the manifest. A silo that fails three times is set aside. The
-    weights travel with every request, because the process that answers may be a new one.
+    The silo of partition k is the k-th of the manifest. A node that fails three times is set aside until it
+    is started again. The weights travel with every request, because the process that answers may be new.
     """
 
     def __init__(self, roll: Roll, manifest: Manifest, min_silos: int) -> None:
         self.roll = roll
         self.manifest = manifest
         self.min_silos = min_silos
-        self.failures: dict[str, int] = {}
         self._text = manifest.model_dump_json()
         self._began = False
         self._posting = Posting(manifest)
@@ -54,7 +53,7 @@ class FlowerRuntime:
         return tuple(
             silo
             for place, silo in enumerate(self.silos)
-            if place in self.roll.nodes and self.failures.get(silo, 0) < _TIMES_FAILED
+            if place in self.roll.nodes and self.roll.failures.get(self.roll.nodes[place], 0) < _TIMES_FAILED
         )
 
     def _too_few(self, there: tuple[str, ...]) -> str:
@@ -99,15 +98,15 @@ class FlowerRuntime:
         if answer.content is not None:
             try:
                 reply = posted.read(read_body(answer.content, posted.most_bytes), silo)
-                self.failures.pop(silo, None)
+                if reply.phase == "gradients":
+                    self.roll.failures.pop(answer.node, None)
                 return reply
             except ProtocolError as error:
                 problem = str(error)
-        self.failures[silo] = self.failures.get(silo, 0) + 1
+        failures = self.roll.failures.get(answer.node, 0) + 1
+        self.roll.failures[answer.node] = failures
         request = posted.request
         logger.warning("silo %r is lost to round %d (%s): %s", silo, request.round, request.phase, problem)
-        if self.roll.replace(self.silos.index(silo)):
-            del self.failures[silo]
-        elif self.failures[silo] == _TIMES_FAILED:
+        if not self.roll.replace(self.silos.index(silo)) and failures == _TIMES_FAILED:
             logger.warning("silo %r failed %d times and is set aside", silo, _TIMES_FAILED)
         return None
