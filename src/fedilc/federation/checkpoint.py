@@ -133,10 +133,10 @@ class RunFolder:
         self._take()
         for key in sorted(set(before) | set(now)):
             if key not in _NOT_IDENTITY and before.get(key) != now.get(key):
+                where, old, new = _difference(key, before.get(key), now.get(key))
                 raise CheckpointError(
-                    f"{self.path} belongs to another configuration: {key} was "
-                    f"{_short(before.get(key))} there and is {_short(now.get(key))} here; resume "
-                    "with the same settings, or choose another folder"
+                    f"{self.path} belongs to another configuration: {where} was {_short(old)} there and is "
+                    f"{_short(new)} here; resume with the same settings, or choose another folder"
                 )
         saved = self.load() if self.checkpoint_file.exists() else None
         done = saved.round if saved else 0
@@ -253,6 +253,19 @@ def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 def _json(value: Mapping[str, Any], indent: int | None = None) -> bytes:
     return (json.dumps(value, indent=indent, allow_nan=False) + "\n").encode()
+
+
+def _difference(where: str, old: object, new: object) -> tuple[str, object, object]:
+    """The first place, inside of objects, where two values differ.
+
+    >>> _difference("model", {"layers": "a", "weights": 1}, {"layers": "a", "weights": 2})
+    ('model.weights', 1, 2)
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted({*old, *new}):
+            if old.get(key) != new.get(key):
+                return _difference(f"{where}.{key}", old.get(key), new.get(key))
+    return where, old, new
 
 
 def _short(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,3 +104,5 @@ def test_rounds_go_on_without_a_site_that_is_gone_if_enough_are_left(deployment:
     asked = [set(record["silos"]) for record in history]
     assert asked[0] == {"flip-0.20", "flip-0.50", "flip-0.80"}
     assert asked[-1] == {"flip-0.20", "flip-0.50"}
+    timing = (deployment.run_folder("gone") / "timing.jsonl").read_text().splitlines()
+    assert max(json.loads(line)["seconds"] for line in timing) < 60

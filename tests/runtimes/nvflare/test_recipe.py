@@ -12,10 +12,13 @@ from fedilc.errors import ConfigError
 
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'fedilc[nvflare]'")
 
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 from nvflare.recipe import SimEnv
 
 from fedilc.runtimes.nvflare import FedILCRecipe
+from fedilc.runtimes.nvflare.executor import is_simulated
 from fedilc.runtimes.nvflare.kits import ALLOWED, allow_fedilc
 
 REMOTE = """
@@ -83,16 +86,51 @@ def test_files_are_those_of_the_server_in_a_job_and_of_this_machine_in_the_simul
     assert arguments["out"] == "hospitals/fishr-inter-geo-seed0"
 
 
-@pytest.mark.parametrize("clients", [["site-1", "site-2", "site-3"], ["flip-0.80", "flip-0.20"]])
+@pytest.fixture
+def wards(tmp_path: Path) -> Path:
+    """An experiment of three files, called as a site may be."""
+    for name in ("east", "north", "south"):
+        (tmp_path / f"{name}.csv").write_text("age,label\n60,0\n70,1\n50,0\n80,1\n")
+    data = '[data]\nsource = "files"\nsilos = "*.csv"\n[model]\nhidden = [4]\n'
+    path = tmp_path / "wards.toml"
+    path.write_text(f'rounds = 1\nlearning_rate = 0.1\ndevice = "cpu"\n{data}')
+    return path
+
+
+@pytest.mark.parametrize(
+    ("clients", "silos"),
+    [(["site-1", "site-2", "site-3"], ["east", "north", "south"]), (["south", "east"], ["south", "east"])],
+)
 def test_simulated_sites_are_silos_by_name_or_else_by_order(
-    clients: list[str], experiment: Path, tmp_path: Path
+    clients: list[str], silos: list[str], wards: Path, tmp_path: Path
 ) -> None:
-    recipe = FedILCRecipe(experiment, 2)
+    recipe = FedILCRecipe(wards, 2)
     recipe.process_env(SimEnv(clients=clients, workspace_root=str(tmp_path)))
     assert recipe.executor.simulated is not None
-    found = {site: config["silo"] for site, config in recipe.executor.simulated.items()}
-    by_order = dict(zip(clients, ["flip-0.20", "flip-0.50", "flip-0.80"], strict=False))
-    assert found == (by_order if "site-1" in clients else {name: name for name in clients})
+    assert [recipe.executor.simulated[site]["silo"] for site in clients] == silos
+    assert {config["device"] for config in recipe.executor.simulated.values()} == {"cpu"}
+
+
+def test_after_a_simulation_and_with_its_environment_a_job_for_sites_holds_nothing_of_this_machine(
+    experiment: Path, tmp_path: Path
+) -> None:
+    recipe = FedILCRecipe(experiment)
+    here = SimEnv(num_clients=3, workspace_root=str(tmp_path / "workspace"))
+    recipe.process_env(here)
+    recipe.export(str(tmp_path / "jobs"), env=here)
+    written = "".join(path.read_text() for path in (tmp_path / "jobs").rglob("*.json"))
+    assert "tried/fishr-inter-geo-seed0" in written
+    assert str(Path.cwd()) not in written
+    assert str(tmp_path) not in written
+    assert "flip-0.20" not in written
+
+
+def test_no_job_makes_a_site_believe_that_it_is_simulated() -> None:
+    context = FLContext()
+    context.set_prop(FLContextKey.CURRENT_RUN, "simulate_job", private=False, sticky=True)
+    context.set_prop(FLContextKey.CURRENT_JOB_ID, "simulate_job", private=False, sticky=True)
+    assert context.get_job_id() == "simulate_job"
+    assert not is_simulated(context)
 
 
 @pytest.mark.parametrize(
@@ -115,8 +153,10 @@ def test_a_simulator_that_cannot_work_is_refused(experiment: Path, tmp_path: Pat
     recipe = FedILCRecipe(experiment)
     with pytest.raises(ConfigError, match="3 simulated sites share 1 threads"):
         recipe.process_env(SimEnv(num_clients=3, num_threads=1, workspace_root=str(tmp_path)))
-    with pytest.raises(ConfigError, match=r"do not stand for the silos; call them flip-0\.20"):
+    with pytest.raises(ConfigError, match="the 2 sites site-1, site-2 do not stand for the 3 silos"):
         recipe.process_env(SimEnv(num_clients=2, workspace_root=str(tmp_path)))
+    with pytest.raises(ConfigError, match=r"no site with a dot in its name, as 'flip-0\.20' has"):
+        recipe.process_env(SimEnv(clients=["flip-0.20", "flip-0.50", "flip-0.80"]))
     (tmp_path / "hospitals.toml").write_text(REMOTE)
     with pytest.raises(ConfigError, match="the silos of this experiment are elsewhere"):
         FedILCRecipe(tmp_path / "hospitals.toml").process_env(SimEnv(num_clients=2))

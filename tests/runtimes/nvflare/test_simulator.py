@@ -26,7 +26,6 @@ recipe.execute(SimEnv(num_clients=3, workspace_root=workspace))
 """
 
 
-@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_all_six_algorithms_give_the_weights_of_local(
     tmp_path: Path,

@@ -71,7 +71,7 @@ def make_silo(partition_id: int, seed: int = 0) -> Silo:
     return silo_of(EXPERIMENT, partition_id, seed$folder)
 
 
-app = make_client_app(make_silo)
+app = make_client_app(make_silo$device)
 ''')
 
 _README = Template("""\
@@ -108,6 +108,7 @@ def new_app(folder: Path, experiment: str) -> int:
         "experiment": json.dumps(experiment)
         if shipped
         else f"Path(__file__).with_name({json.dumps(copied)})",
+        "device": "" if settings.device == "auto" else f", device={json.dumps(settings.device)}",
         "folder": "" if shipped else f", folder={json.dumps(str(own_folder.absolute()))}",
     }
     paths = "" if shipped else "from pathlib import Path\n\n"

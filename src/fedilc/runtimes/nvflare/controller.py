@@ -18,7 +18,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.private.fed.simulator.simulator_const import SimulatorConstants
 
-from fedilc.errors import FedILCError
+from fedilc.errors import CheckpointError, FedILCError
 from fedilc.runtimes.nvflare.coordination import Place, coordinate, copy_results
 from fedilc.runtimes.nvflare.local_config import ServerConfig, read_config
 from fedilc.runtimes.nvflare.member import JOIN
@@ -106,15 +106,23 @@ class FedILCController(Controller):  # type: ignore[misc]  # untyped nvflare: it
             coordinate(
                 self.experiment, place, config.model, sites, carry, tell, wire=self.wire, joined=joined
             )
-        finally:
-            results = Path(engine.get_workspace().get_run_dir(fl_ctx.get_job_id())) / RESULTS
-            copy_results(place.run, results / place.run.name)
+        except CheckpointError:
+            raise
+        except BaseException:
+            self._copy_results(place.run, fl_ctx)
+            raise
+        self._copy_results(place.run, fl_ctx)
+
+    def _copy_results(self, run: Path, fl_ctx: FLContext) -> None:
+        """Add the run to what the job's submitter may download; a run that refused the job is not theirs."""
+        workspace = fl_ctx.get_engine().get_workspace()
+        copy_results(run, Path(workspace.get_run_dir(fl_ctx.get_job_id())) / RESULTS / run.name)
 
     def _place(self, fl_ctx: FLContext) -> tuple[Place, ServerConfig]:
         workspace = fl_ctx.get_engine().get_workspace()
         local = Path(workspace.get_site_config_dir())
         config = read_config(ServerConfig, local, {})
-        if is_simulated(fl_ctx):
+        if _is_simulated(fl_ctx):
             return Place(local, Path(self.out)), config
         return Place.of(Path(workspace.get_root_dir()), local, config, self.out), config
 
@@ -150,8 +158,8 @@ class FedILCController(Controller):  # type: ignore[misc]  # untyped nvflare: it
             self.cancel_task(task, fl_ctx=fl_ctx)
 
 
-def is_simulated(fl_ctx: FLContext) -> bool:
-    """Whether this is the simulator; a deployed job's name is chosen by the server, and never this one."""
+def _is_simulated(fl_ctx: FLContext) -> bool:
+    """Whether this is the simulator's server; a real one names its jobs itself, and never so."""
     return bool(fl_ctx.get_job_id() == SimulatorConstants.JOB_NAME)
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from nvflare.apis.executor import Executor
-from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from fedilc.errors import FedILCError
-from fedilc.runtimes.nvflare.controller import BODY, is_simulated
+from fedilc.runtimes.nvflare.controller import BODY
 from fedilc.runtimes.nvflare.local_config import SiteConfig, read_config
 from fedilc.runtimes.nvflare.member import Member
 
@@ -56,3 +56,8 @@ class SiloExecutor(Executor):  # type: ignore[misc]  # untyped nvflare: its clas
             self.log_info(fl_ctx, sentence)
 
         return Member(site, read_config(SiteConfig, local, otherwise), local, tell)
+
+
+def is_simulated(fl_ctx: FLContext) -> bool:
+    """Whether this is a simulated site, as its own process knows; a job has its name from the server."""
+    return bool(fl_ctx.get_prop(FLContextKey.SIMULATE_MODE, False))

@@ -27,7 +27,7 @@ from fedilc.runtimes.nvflare.local_config import VARIABLE
 from fedilc.runtimes.nvflare.member import TASKS
 from fedilc.runtimes.nvflare.proof import project_file
 from fedilc.runtimes.remote.manifest import Wire, find_wire
-from fedilc.sources import Files, ManySilos, Remote
+from fedilc.sources import Eicu, Files, ManySilos, Remote
 
 POLL_SECONDS = 0.02
 RUNS = Path("runs")
@@ -103,15 +103,23 @@ class FedILCRecipe(Recipe):  # type: ignore[misc]  # untyped nvflare: its class 
         if isinstance(env, SimEnv):
             self._simulate(env)
             return
-        require_inside(self.run_name)
-        self._settle(self.run_name, anchored=False)
+        self._for_sites()
         if isinstance(env, PocEnv):
             self._prove(env)
 
+    def _for_sites(self) -> None:
+        """Let the job hold nothing of this machine."""
+        require_inside(self.run_name)
+        self.executor.simulated = None
+        self._settle(self.run_name, anchored=False)
+
+    def export(self, job_dir: str, *parameters: Any, **more: Any) -> None:
+        """Write the job for sites that say themselves which silo they are, whatever `env` a script has."""
+        self._for_sites()
+        super().export(job_dir, *parameters, **(more | {"env": None}))
+
     def write(self, folder: str | os.PathLike[str]) -> Path:
         """Write the job's folder into a folder, for an admin to submit; returns it."""
-        require_inside(self.run_name)
-        self._settle(self.run_name, anchored=False)
         if isinstance(self.settings.data, Files):
             warnings.warn(
                 f"the server will look for the silos' files ({_named(self.settings.data)}) in its own local "
@@ -127,6 +135,8 @@ class FedILCRecipe(Recipe):  # type: ignore[misc]  # untyped nvflare: its class 
 
     def _simulate(self, env: SimEnv) -> None:
         sites = _site_names(env)
+        if VARIABLE in os.environ:
+            os.environ[VARIABLE] = str(Path(os.environ[VARIABLE]).absolute())
         if env.num_threads < len(sites):
             raise ConfigError(
                 f"{len(sites)} simulated sites share {env.num_threads} threads, and a silo must stay in its "
@@ -152,15 +162,21 @@ class FedILCRecipe(Recipe):  # type: ignore[misc]  # untyped nvflare: its class 
                 "the silos of this experiment are elsewhere; to try it here, name a file in the environment "
                 f"variable {VARIABLE} that says where their examples come from, as docs/nvflare.md shows"
             )
+        dotted = [site for site in sites if "." in site]
+        if dotted:
+            raise ConfigError(
+                f"NVIDIA FLARE takes no site with a dot in its name, as {dotted[0]!r} has; give "
+                f"num_clients={len(self.silos)} instead, and sites are the silos in order"
+            )
         by_name = set(sites) <= set(self.silos)
         if not by_name and (isinstance(self.settings.data, Remote) or len(sites) != len(self.silos)):
             raise ConfigError(
-                f"the sites {', '.join(sites[:20])} do not stand for the silos; call them "
-                f"{', '.join(self.silos[:20])}"
+                f"the {len(sites)} sites {', '.join(sites[:20])} do not stand for the {len(self.silos)} "
+                f"silos; give one for each, or call them as silos are called: {', '.join(self.silos[:20])}"
             )
         silos = sites if by_name else self.silos
-        values = _anchored(self.settings, self.folder)
-        return {site: {"silo": silo, "experiment": values} for site, silo in zip(sites, silos, strict=True)}
+        told = {"experiment": _anchored(self.settings, self.folder), "device": self.settings.device}
+        return {site: {"silo": silo, **told} for site, silo in zip(sites, silos, strict=True)}
 
     def _settle(self, out: str, anchored: bool) -> None:
         """Tell the server's side where the run is, and whether files are those of this machine."""
@@ -184,6 +200,8 @@ def _anchored(settings: Experiment, folder: Path) -> dict[str, Any]:
     data = values["data"]
     if isinstance(settings.data, Files | Remote) and data["test"] is not None:
         data["test"] = str((folder / data["test"]).absolute())
+    if isinstance(settings.data, Eicu) and (folder / data["file"]).is_file():
+        data["file"] = str((folder / data["file"]).absolute())
     if isinstance(settings.data, Files):
         given = data["silos"]
         data["silos"] = (
