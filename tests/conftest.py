@@ -17,6 +17,20 @@ settings.register_profile("fedilc", deadline=None, max_examples=100, derandomize
 settings.load_profile("fedilc")
 
 
+SLOWEST = {
+    "test_simulator.py",
+    "test_jobs.py",
+    "test_reproduction.py",
+    "test_distributed.py",
+    "test_faults.py",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take long come first, so that no worker has one of them left when the others are done."""
+    items.sort(key=lambda item: item.path.name not in SLOWEST)
+
+
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(20221)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command import Refusal, fedilc, one_sentence
+from fleets import fleet
 
 from fedilc import __version__, algorithms
 from fedilc.cli import main
@@ -25,10 +27,6 @@ from fedilc.models import MODELS
 
 SMALL = ("--set", "model.hidden=[8]")
 PNG = b"\x89PNG\r\n\x1a\n"
-
-
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "fedilc", *map(str, arguments)]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -388,7 +386,10 @@ def test_a_class_only_the_test_set_has_is_one_sentence(tmp_path: Path, refusal: 
         (["--resume", "--rounds", "2"], "has already done 3 rounds, more than rounds=2"),
         (["--resume", "--seed", "1"], "belongs to another configuration: seed was 0 there and is 1 here"),
         (["--resume", "-a", "fedsgd"], "belongs to another configuration: algorithm was 'fishr-inter-geo'"),
-        (["--resume", "--set", "data.test_flip=0.5"], "belongs to another configuration: data was"),
+        (
+            ["--resume", "--set", "data.test_flip=0.5"],
+            "another configuration: data.test_flip was 0.9",
+        ),
     ],
     ids=["no resume", "rounds", "seed", "algorithm", "data"],
 )
@@ -435,37 +436,43 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path, refusal: R
     assert "cannot be written: " in refusal("run", "--rounds", 1, "--out", tmp_path / "file" / "run")
 
 
-def refused_by_the_real_command(*arguments: object) -> str:
-    done = subprocess.run(command(*arguments), capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    return one_sentence(done.stderr)
-
-
 def test_the_real_command_refuses_an_unknown_algorithm_in_one_sentence() -> None:
-    said = refused_by_the_real_command("run", "--algorithm", "fedsdg")
-    assert said == "algorithm 'fedsdg' is unknown; did you mean 'fedsgd'?"
+    words = [sys.executable, "-m", "fedilc", "run", "--algorithm", "fedsdg"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert one_sentence(done.stderr) == "algorithm 'fedsdg' is unknown; did you mean 'fedsgd'?"
 
 
-def test_the_real_command_refuses_an_empty_silo_in_one_sentence(tmp_path: Path) -> None:
-    said = refused_by_the_real_command("run", experiment(tmp_path, ""), "--out", tmp_path / "run")
+def refused_by_a_process(folder: Path, *arguments: object) -> str:
+    with fleet(folder) as commands:
+        refused = commands.start(*arguments)
+        assert refused.ended() == 2
+        return one_sentence(refused.said)
+
+
+def test_a_process_refuses_an_empty_silo_in_one_sentence(tmp_path: Path) -> None:
+    said = refused_by_a_process(tmp_path, "run", experiment(tmp_path, ""), "--out", tmp_path / "run")
     assert str(tmp_path / "b.csv") in said
     assert "empty" in said
 
 
-def test_the_real_command_refuses_a_truncated_checkpoint_and_leaves_the_folder_as_it_was(copy: Path) -> None:
+def test_a_process_refuses_a_truncated_checkpoint_and_leaves_the_folder_as_it_was(
+    copy: Path, tmp_path: Path
+) -> None:
     cut(copy / "checkpoint.safetensors")
     before = contents(copy)
-    said = refused_by_the_real_command("run", "--rounds", 9, "--out", copy, "--resume", *SMALL)
+    said = refused_by_a_process(tmp_path, "run", "--rounds", 9, "--out", copy, "--resume", *SMALL)
     assert said.startswith(f"{copy / 'checkpoint.safetensors'} is damaged or not a FedILC checkpoint")
     assert contents(copy) == before
 
 
-def test_a_warning_of_the_real_command_is_one_sentence_and_no_refusal(tmp_path: Path) -> None:
+def test_a_warning_of_a_process_is_one_sentence_and_no_refusal(tmp_path: Path) -> None:
     whole = ("-a", "fishr-intra-geo", "--set", "environment_size=none")
-    arguments = command("run", "--rounds", 1, *whole, "--out", tmp_path / "run", *SMALL)
-    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
-    said = one_sentence(done.stderr)
-    assert said.startswith("note: fishr-intra-geo works on environments inside a silo")
+    with fleet(tmp_path) as commands:
+        run = commands.start("run", "--rounds", 1, *whole, "--out", tmp_path / "run", *SMALL)
+        assert run.ended() == 0
+        said = [line for line in run.said.splitlines(keepends=True) if line.startswith("fedilc: ")]
+    assert one_sentence("".join(said)).startswith("note: fishr-intra-geo works on environments inside a silo")
     assert len(records(tmp_path / "run")) == 1
 
 
@@ -483,32 +490,20 @@ def test_ctrl_c_before_the_first_round_is_said_and_has_its_own_exit_code(
     assert capsys.readouterr().err.splitlines()[-1:] == ["fedilc: interrupted"]
 
 
-@pytest.fixture
-def endless(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A run in the middle of its rounds."""
-    started = subprocess.Popen(
-        command("run", "-a", "fedsgd", "--rounds", 10**6, "--out", tmp_path / "run", *SMALL),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        while not (tmp_path / "run" / "checkpoint.safetensors").exists():
-            assert started.poll() is None
+def test_ctrl_c_says_in_one_sentence_how_to_go_on_and_that_works(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with fleet(tmp_path) as commands:
+        endless = commands.start("run", "-a", "fedsgd", "--rounds", 10**6, "--out", out, *SMALL)
+        deadline = time.monotonic() + 120
+        while not (out / "checkpoint.safetensors").exists():
+            assert endless.process.is_alive(), endless.said
+            assert time.monotonic() < deadline
             time.sleep(0.05)
-        yield started
-    finally:
-        started.kill()
-        started.communicate()
-
-
-def test_ctrl_c_says_in_one_sentence_how_to_go_on_and_that_works(
-    endless: subprocess.Popen[str], tmp_path: Path
-) -> None:
-    endless.send_signal(signal.SIGINT)
-    _, stderr = endless.communicate(timeout=60)
-    done = len(records(tmp_path / "run"))
-    assert endless.returncode == 130
-    assert one_sentence(stderr) == f"stopped after round {done}; the same command with --resume goes on"
-    fedilc("run", "-a", "fedsgd", "--rounds", done + 1, "--out", tmp_path / "run", "--resume", *SMALL)
-    assert [record["round"] for record in records(tmp_path / "run")] == list(range(1, done + 2))
+        assert endless.process.pid is not None
+        os.kill(endless.process.pid, signal.SIGINT)
+        assert endless.ended() == 130
+        *_, last = endless.said.splitlines(keepends=True)
+    done = len(records(out))
+    assert one_sentence(last) == f"stopped after round {done}; the same command with --resume goes on"
+    fedilc("run", "-a", "fedsgd", "--rounds", done + 1, "--out", out, "--resume", *SMALL)
+    assert [record["round"] for record in records(out)] == list(range(1, done + 2))

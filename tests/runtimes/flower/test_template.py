@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from command import Refusal, fedilc
 
 from fedilc.config import shipped_experiments
 from fedilc.errors import ConfigError, DataError
@@ -25,11 +25,6 @@ silos = ["north", "south"]
 inputs = [4]
 test = "elsewhere.csv"
 """
-
-
-def command(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "fedilc", "flower", "new", *map(str, words)]
-    return subprocess.run(line, capture_output=True, text=True, cwd=cwd)
 
 
 @pytest.mark.parametrize("experiment", [name for name in shipped_experiments() if name != "many-silos"])
@@ -90,24 +85,22 @@ def test_silos_may_be_a_pattern_from_the_root_and_one_that_matches_nothing_is_re
                 new_app(tmp_path / "other", str(own))
 
 
-def test_the_command_says_how_to_go_on(tmp_path: Path) -> None:
-    made = command("app", cwd=tmp_path)
-    assert made.returncode == 0, made.stderr
-    assert "fill in make_silo in app/client_app.py" in made.stdout
-    assert (
-        'flwr run app --stream --federation-config "num-supernodes=5 client-resources-num-cpus=1"'
-        in made.stdout
-    )
+def test_the_command_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = fedilc("flower", "new", "app")
+    assert "fill in make_silo in app/client_app.py" in said
+    assert 'flwr run app --stream --federation-config "num-supernodes=5 client-resources-num-cpus=1"' in said
     project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
     assert project["tool"]["flwr"]["app"]["config"]["out"] == str(tmp_path / "runs" / "app")
 
 
-def test_a_folder_that_is_not_empty_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_empty_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Refusal
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "mine.txt").write_text("mine")
-    refused = command("app", cwd=tmp_path)
-    assert refused.returncode == 2
-    assert refused.stderr == "fedilc: app exists and is not an empty folder; choose another one\n"
+    assert refusal("flower", "new", "app") == "app exists and is not an empty folder; choose another one"
     assert [path.name for path in (tmp_path / "app").iterdir()] == ["mine.txt"]
 
 
