@@ -3,29 +3,30 @@ BIN := .venv/bin
 FLOWER := .venv-flower/bin
 INSTALL := -m pip install --disable-pip-version-check --quiet --no-compile
 
-# Engines' tests mostly wait, for servers and silos that start: two targets at a time share the machine.
+# Lint and the second environment at the same time; tests after them, since Ray gives up on a busy machine.
 MAKEFLAGS += --jobs=2
+PYTEST := -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: run test test-all test-main test-flower coverage lint bench clean
+define tests
+failed=; \
+$(FLOWER)/python -m pytest tests/runtimes/flower $(1) || failed=yes; \
+$(BIN)/python $(PYTEST) $(1) || failed=yes; \
+test -z "$$failed"
+endef
+
+.PHONY: run test test-all coverage lint bench clean
 
 run: .venv/installed
 	$(BIN)/fedilc run
 
-test: CHOICE := -m 'not long'
-test: lint test-main test-flower
+test: lint .venv-flower/installed
+	$(call tests,-m 'not long')
 
-test-all: lint test-main test-flower
-
-test-main: .venv/installed-dev
-	$(BIN)/python -m pytest -n auto --dist loadfile $(CHOICE)
+test-all: lint .venv-flower/installed
+	$(call tests)
 
 coverage: .venv/installed-dev
-	$(BIN)/python -m pytest -n auto --dist loadfile --cov --cov-report=term:skip-covered
-
-test-flower: .venv-flower/installed
-	@echo "testing the Flower runtime in an environment of its own; what it says comes at its end"
-	@$(FLOWER)/python -m pytest tests/runtimes/flower $(CHOICE) > .venv-flower/tests.log 2>&1; \
-	  status=$$?; cat .venv-flower/tests.log; exit $$status
+	$(BIN)/python $(PYTEST) --cov --cov-report=term:skip-covered
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .
