@@ -3,6 +3,9 @@ BIN := .venv/bin
 FLOWER := .venv-flower/bin
 INSTALL := -m pip install --disable-pip-version-check --quiet --no-compile
 
+# Hundreds of processes import torch here: each module is compiled once, even where the environment says otherwise.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Lint and the second environment at the same time; tests after them, since Ray gives up on a busy machine.
 MAKEFLAGS += --jobs=2
 PYTEST := -m pytest -n auto --dist loadfile --no-loadscope-reorder
