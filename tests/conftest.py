@@ -23,6 +23,7 @@ SLOWEST = {
     "test_reproduction.py",
     "test_distributed.py",
     "test_faults.py",
+    "test_deployment.py",
 }
 
 

@@ -28,7 +28,6 @@ def job_folder(deployment: Any, out: str, **more: Any) -> str:
     return str(recipe.write(deployment.folder / "jobs" / out).absolute())
 
 
-@pytest.mark.long
 def test_all_six_algorithms_give_the_weights_of_local(
     deployment: Any, locally: Locally, same_weights: Same
 ) -> None:
