@@ -97,7 +97,7 @@ def test_a_round_equals_its_plain_re_derivation(
     )
     for value, right in zip(found.values(), expected, strict=True):
         torch.testing.assert_close(value, right, rtol=1e-9, atol=1e-12)
-    mean_loss = sum(float(losses(model, s.x, s.y).mean()) for s in federation.silos) / 3
+    mean_loss = sum(losses(model, s.x, s.y).mean().item() for s in federation.silos) / 3
     assert result.history[0]["train_loss"] == pytest.approx(mean_loss, rel=1e-9)
 
 
