@@ -13,7 +13,8 @@ from fedilc import __version__
 from fedilc.config import read_experiment, shipped_experiments
 from fedilc.data.files import matching
 from fedilc.errors import ConfigError
-from fedilc.sources import ManySilos, Source
+from fedilc.runtimes.remote.setting_up import refuse_thousands
+from fedilc.sources import Source
 
 _PYPROJECT = Template("""\
 [project]
@@ -128,11 +129,7 @@ def new_app(folder: Path, experiment: str) -> int:
 
 def _silos(data: Source, folder: Path) -> int:
     """How many silos there are, told from the settings alone: the data need not be here yet."""
-    if isinstance(data, ManySilos):
-        raise ConfigError(
-            f"this experiment has {data.silos} silos, and Flower needs a node for each; use `fedilc run`, "
-            "under torchrun if one process is not enough"
-        )
+    refuse_thousands(data, "Flower needs a node")
     for key in ("silos", "flips", "angles"):
         given = getattr(data, key, None)
         if isinstance(given, str):

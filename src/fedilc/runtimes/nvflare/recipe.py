@@ -27,7 +27,8 @@ from fedilc.runtimes.nvflare.local_config import VARIABLE
 from fedilc.runtimes.nvflare.member import TASKS
 from fedilc.runtimes.nvflare.proof import project_file
 from fedilc.runtimes.remote.manifest import Wire, find_wire
-from fedilc.sources import Eicu, Files, ManySilos, Remote
+from fedilc.runtimes.remote.setting_up import refuse_thousands
+from fedilc.sources import Eicu, Files, Remote
 
 POLL_SECONDS = 0.02
 RUNS = Path("runs")
@@ -217,11 +218,7 @@ def _site_names(env: SimEnv | PocEnv) -> list[str]:
 
 
 def _silos(settings: Experiment, folder: Path) -> tuple[str, ...]:
-    if isinstance(settings.data, ManySilos):
-        raise ConfigError(
-            f"{settings.name} has {settings.data.silos} silos, and NVIDIA FLARE needs a site for each; use "
-            "`fedilc run`, under torchrun if one process is not enough"
-        )
+    refuse_thousands(settings.data, "NVIDIA FLARE needs a site")
     if isinstance(settings.data, Remote):
         return tuple(settings.data.silos)
     return settings.data.shelf(settings.seed, folder).silos

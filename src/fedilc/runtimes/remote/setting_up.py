@@ -18,7 +18,7 @@ from fedilc.errors import ConfigError, DataError
 from fedilc.runtimes.remote.manifest import Manifest, ModelSpec
 from fedilc.runtimes.remote.own_code import call_own, find_function
 from fedilc.seeds import seed_for
-from fedilc.sources import Files, Remote
+from fedilc.sources import Files, ManySilos, Remote, Source
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,15 @@ def plan_of(settings: Experiment, folder: Path, builder: str | None = None) -> P
     return Plan(
         outline, ModelSpec(name=name, inputs=list(inputs), outputs=outputs, sizes=sizes), model, columns
     )
+
+
+def refuse_thousands(data: Source, needs: str) -> None:
+    """Raise where an experiment has more silos than an engine can have processes; `needs` says of what."""
+    if isinstance(data, ManySilos):
+        raise ConfigError(
+            f"this experiment has {data.silos} silos, and {needs} for each; use `fedilc run`, under torchrun "
+            "if one process is not enough"
+        )
 
 
 def _remote_outline(name: str, data: Remote, folder: Path) -> Outline:
