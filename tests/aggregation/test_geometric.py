@@ -189,6 +189,66 @@ def test_unknown_options_are_refused(arguments: dict[str, object], sentence: str
         weighted_geometric_mean(torch.ones(2, 2), **arguments)
 
 
+@given(
+    hnp.arrays(
+        np.float64,
+        st.tuples(st.integers(1, 12), st.integers(1, 3)),
+        elements=st.floats(allow_nan=False, allow_infinity=False),
+    ),
+    st.sampled_from(["ignore", "strict"]),
+)
+def test_float64_is_right_to_1e_12_of_the_larger_side(stack: np.ndarray, zeros: str) -> None:
+    found = weighted_geometric_mean(torch.from_numpy(stack), zeros=zeros)
+    for column in range(stack.shape[1]):
+        numbers = [float(v) for v in stack[:, column]]
+        sides = [abs(wgm_oracle([v if v * sign > 0 else 0.0 for v in numbers])) for sign in (1, -1)]
+        difference = abs(float(found[column]) - wgm_oracle(numbers, zeros))
+        assert difference <= 1e-12 * float(max(sides)) + 5e-324
+
+
+@pytest.mark.parametrize("size", [1e-308, 1e-38, 0.1, 8.0, 1e38, 1.7e308])
+@pytest.mark.parametrize("environments", [1, 3, 1000])
+def test_equal_float64_values_come_back_to_1e_12(size: float, environments: int) -> None:
+    value = torch.tensor([size, -size], dtype=torch.float64)
+    torch.testing.assert_close(
+        weighted_geometric_mean(value.expand(environments, 2)), value, rtol=1e-12, atol=0
+    )
+
+
+def test_a_small_float64_case_is_as_near_as_the_documentation_says() -> None:
+    found = weighted_geometric_mean(torch.tensor([2.0, -8.0], dtype=torch.float64))
+    assert float(found) == pytest.approx(-3.0, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("values", "dim", "sentence"),
+    [
+        (torch.ones(2, 2, dtype=torch.complex64), 0, "got torch.complex64; convert it to one of float16"),
+        (torch.ones(2, 2).to(torch.float8_e4m3fn), 0, "got torch.float8_e4m3fn; convert it"),
+        (torch.ones(2, 2, device="meta"), 0, "meta device, which holds no values"),
+        (torch.eye(2).to_sparse(), 0, r"needs a dense tensor, not torch.sparse_coo; call .to_dense\(\)"),
+        (torch.ones(2, 2), 2, r"dim=2, and values of shape \(2, 2\) have no such axis"),
+        (torch.tensor(1.0), 0, r"dim=0, and values of shape \(\) have no such axis"),
+        ([torch.ones(2), torch.ones(3)], 0, "cannot make one tensor of its values .*equal size"),
+        (["a"], 0, "cannot make one tensor of its values"),
+    ],
+)
+def test_what_has_no_weighted_geometric_mean_is_refused_in_one_sentence(
+    values: object, dim: int, sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        weighted_geometric_mean(values, dim)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_result_is_detached_from_values_that_require_a_gradient(dtype: torch.dtype) -> None:
+    values = torch.tensor([[1.0], [4.0]], dtype=dtype, requires_grad=True)
+    found = weighted_geometric_mean(values)
+    assert not found.requires_grad
+    assert float(found) == pytest.approx(2.0)
+    assert "detached" in (weighted_geometric_mean.__doc__ or "")
+
+
 def test_no_value_is_refused() -> None:
     with pytest.raises(ConfigError, match="at least one"):
         weighted_geometric_mean(torch.empty(0, 3))

@@ -26,6 +26,9 @@ Zeros = Literal["ignore", "strict", "authors"]
 AUTHORS_ZERO = 1e-10
 LEAST_HELD, MOST_HELD = 5, 25
 HELD_BYTES = 256 << 20
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_DTYPES = (*_FLOATS, *_WHOLE)
 
 
 class WeightedGeometricMean(Aggregator):
@@ -34,6 +37,9 @@ class WeightedGeometricMean(Aggregator):
     `zeros` says what a zero is: "ignore", counted in E and in neither product; "strict", a factor
     of both products, so that the coordinate is 0; "authors", a negative value of size 1e-10.
     `agreement` zeroes a coordinate where |mean(sign g)| is below it.
+
+    Every value is one vote, whatever it stands for: "weighted" refers to the shares of the two signs,
+    not to the number of examples behind a value.
     """
 
     def __init__(self, zeros: Zeros = "ignore", agreement: float = 0.0) -> None:
@@ -145,10 +151,16 @@ def weighted_geometric_mean(
     zeros: Zeros = "ignore",
     agreement: float = 0.0,
 ) -> Tensor:
-    """The weighted geometric mean of `values` along `dim`, in their dtype and on their device.
+    """Return the weighted geometric mean of `values` along `dim`, in their dtype and on their device.
+
+    float32 and narrower dtypes are computed in float64 and rounded once. float64 goes through logarithms of
+    its own width, so the result is right to 1e-12 of the larger side and not to the last bit: equal values come
+    back to 1e-15 near 1 and to some 1e-13 near 1e-308 and 1e308, and of 2 and -8 it is -2.999999999999999.
 
     Args:
-        values: a tensor, or a sequence of equally shaped tensors to be stacked along `dim`.
+        values: a dense tensor of float16, bfloat16, float32, float64, whole numbers or bools (the last two
+            become the default dtype), or a sequence of equally shaped ones to be stacked along `dim`.
+            The result is detached: no gradient flows back to values that require one.
         dim: the axis that holds the E values.
         zeros: "ignore", "strict" or "authors"; see `WeightedGeometricMean`.
         agreement: zero a coordinate where |mean(sign g)| is below this share (0 is off).
@@ -177,11 +189,26 @@ def weighted_geometric_mean(
 
 
 def _as_stack(values: Tensor | Sequence[Tensor], dim: int) -> Tensor:
-    if isinstance(values, list | tuple) and values and all(isinstance(value, Tensor) for value in values):
-        values = torch.stack(values, dim)
-    values = torch.as_tensor(values)
-    if not -values.dim() <= dim < values.dim() or values.shape[dim] == 0:
-        raise ConfigError(f"weighted_geometric_mean got no value along dim {dim}; give at least one")
+    """Return the values along the first axis, or raise one sentence on why they have no mean."""
+    what = "weighted_geometric_mean"
+    try:
+        if isinstance(values, list | tuple) and values and all(isinstance(v, Tensor) for v in values):
+            values = torch.stack(values, dim)
+        values = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError, IndexError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{what} cannot make one tensor of its values ({reason})") from error
+    if values.layout != torch.strided or values.is_nested:
+        raise ConfigError(f"{what} needs a dense tensor, not {values.layout}; call .to_dense() first")
+    if values.device.type == "meta":
+        raise ConfigError(f"{what} got a tensor on the meta device, which holds no values; load it first")
+    if values.dtype not in _DTYPES:
+        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in _FLOATS)
+        raise ConfigError(f"{what} got {values.dtype}; convert it to one of {known}")
+    if not -values.dim() <= dim < values.dim():
+        raise ConfigError(f"{what} got dim={dim}, and values of shape {tuple(values.shape)} have no such axis")
+    if values.shape[dim] == 0:
+        raise ConfigError(f"{what} got no value along dim {dim}; give at least one")
     stack = values
     if not stack.is_floating_point():
         stack = stack.to(torch.get_default_dtype())
