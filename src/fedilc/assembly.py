@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedilc.aggregation import Aggregator, build_aggregator
+from fedilc.aggregation import Aggregator, aggregator_options, build_aggregator
 from fedilc.algorithms import Algorithm
 from fedilc.config import Options
 from fedilc.data import LossName
@@ -91,8 +91,27 @@ def make_server(
 
 
 def _aggregator(options: Options, choice: str | Aggregator) -> Aggregator:
-    given = {"zeros": options.zeros, "agreement": options.agreement}
-    return build_aggregator(choice, **{k: value for k, value in given.items() if value is not None})
+    """The aggregator of one level, with those of the run's options that it takes."""
+    known = aggregator_options(choice)
+    return build_aggregator(choice, **{key: v for key, v in _given(options).items() if key in known})
+
+
+def _given(options: Options) -> dict[str, Any]:
+    """The options of aggregations that differ from their defaults."""
+    defaults = {key: Options.model_fields[key].default for key in ("zeros", "agreement")}
+    return {key: getattr(options, key) for key, value in defaults.items() if getattr(options, key) != value}
+
+
+def unused_options(algorithm: Algorithm, options: Options) -> dict[str, Any]:
+    """Return the options of aggregations that were given and that neither level of the algorithm takes.
+
+    >>> from fedilc import algorithms
+    >>> unused_options(algorithms["fedsgd"], Options(rounds=1, learning_rate=0.1, agreement=0.5))
+    {'agreement': 0.5}
+    """
+    levels = (algorithm.inter, "mean" if algorithm.intra in (None, "whole") else algorithm.intra)
+    known = {key for level in levels if level is not None for key in aggregator_options(level)}
+    return {key: value for key, value in _given(options).items() if key not in known}
 
 
 def find_device(name: str) -> torch.device:

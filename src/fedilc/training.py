@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedilc.algorithms import Algorithm, find_algorithm
-from fedilc.assembly import Outline, find_device, make_server, make_task, run_facts
+from fedilc.assembly import Outline, find_device, make_server, make_task, run_facts, unused_options
 from fedilc.callbacks import Callback, Run, as_callback
 from fedilc.config import Options
 from fedilc.data import Federation
@@ -92,7 +92,8 @@ def train(
         out: a folder for history and checkpoints; None keeps everything in memory.
         resume: go on from the last completed round in `out`.
         settings: further facts to record in `out`, which a resumed run must share.
-        more: `zeros`, `agreement`, `covariance` ("diagonal", "full"), `fishr_reduction` ("mean",
+        more: `zeros` and `agreement` (of aggregations that take them, otherwise a note says that they change
+            nothing), `covariance` ("diagonal", "full"), `fishr_reduction` ("mean",
             "sum"), `penalty_anneal_rounds` and `penalty_start`, `min_silos`, `evaluate_every`,
             `classifier` (the name of the layer whose variances Fishr matches), `thresholded_batch`
             (report the areas of thresholded predictions too, in batches of this many).
@@ -163,6 +164,12 @@ class Training:
             warnings.warn(
                 f"{self.name} works on environments inside a silo, but environment_size is None, "
                 "so that each silo is one environment; set environment_size to 1 or to a batch size",
+                FedILCWarning,
+                stacklevel=3,
+            )
+        for key, value in unused_options(self.algorithm, options).items():
+            warnings.warn(
+                f"{key}={value} changes nothing in {self.name}: none of its aggregations takes it",
                 FedILCWarning,
                 stacklevel=3,
             )

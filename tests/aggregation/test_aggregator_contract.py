@@ -174,10 +174,27 @@ def test_a_large_stack_is_cut_into_pieces_with_the_same_result(generator: torch.
 
 
 def test_an_aggregator_is_built_by_name_or_passed_through() -> None:
-    assert build_aggregator("and-mask", agreement=0.4, zeros="strict").agreement == 0.4
+    assert build_aggregator("and-mask", agreement=0.4).agreement == 0.4
     mine = build_aggregator("mean")
     assert build_aggregator(mine) is mine
     with pytest.raises(ConfigError, match="did you mean 'geometric'"):
         build_aggregator("geometrc")
     with pytest.raises(ConfigError, match="between 0 and 1"):
         build_aggregator("and-mask", agreement=2)
+
+
+@pytest.mark.parametrize(
+    ("choice", "option", "sentence"),
+    [
+        ("and-mask", "zeros", "'and-mask' has no option 'zeros'; it takes agreement, rescale"),
+        ("geometric", "rescale", "'geometric' has no option 'rescale'; it takes zeros, agreement"),
+        ("mean", "agreement", "'mean' has no option 'agreement'; it takes none"),
+        ("absolute-geometric", "zeros", "'absolute-geometric' has no option 'zeros'; it takes none"),
+        (Sum(), "zeros", "Sum has no option 'zeros'; it takes none"),
+    ],
+)
+def test_an_option_that_an_aggregator_does_not_know_is_refused(
+    choice: str | Aggregator, option: str, sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        build_aggregator(choice, **{option: 0.5})

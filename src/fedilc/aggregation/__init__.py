@@ -21,19 +21,35 @@ AGGREGATORS: dict[str, Callable[..., Aggregator]] = {
 }
 
 
+def aggregator_options(choice: str | Aggregator) -> tuple[str, ...]:
+    """Return the names of the options that an aggregation takes; an object has taken its own already.
+
+    >>> aggregator_options("geometric"), aggregator_options("mean")
+    (('zeros', 'agreement'), ())
+    """
+    if isinstance(choice, Aggregator):
+        return ()
+    if choice not in AGGREGATORS:
+        raise ConfigError(f"aggregation {choice!r} is unknown{nearest(str(choice), AGGREGATORS)}")
+    return tuple(inspect.signature(AGGREGATORS[choice]).parameters)
+
+
 def build_aggregator(choice: str | Aggregator, **options: Any) -> Aggregator:
-    """The aggregator of a name with those of the options it knows, or the one given.
+    """Return the aggregator of a name with these options, or the object given; refuse options it lacks.
 
     >>> build_aggregator("geometric", zeros="strict", agreement=0.0).zeros
     'strict'
+    >>> build_aggregator("mean", agreement=0.5)
+    Traceback (most recent call last):
+    fedilc.errors.ConfigError: aggregation 'mean' has no option 'agreement'; it takes none
     """
-    if isinstance(choice, Aggregator):
-        return choice
-    if choice not in AGGREGATORS:
-        raise ConfigError(f"aggregation {choice!r} is unknown{nearest(str(choice), AGGREGATORS)}")
-    make = AGGREGATORS[choice]
-    known = inspect.signature(make).parameters
-    return make(**{key: value for key, value in options.items() if key in known})
+    known = aggregator_options(choice)
+    for key in options:
+        if key not in known:
+            name = repr(choice) if isinstance(choice, str) else type(choice).__name__
+            takes = f"takes {', '.join(known)}" if known else "takes none"
+            raise ConfigError(f"aggregation {name} has no option {key!r}; it {takes}")
+    return choice if isinstance(choice, Aggregator) else AGGREGATORS[choice](**options)
 
 
 __all__ = [
@@ -47,6 +63,7 @@ __all__ = [
     "Sum",
     "Sums",
     "WeightedGeometricMean",
+    "aggregator_options",
     "build_aggregator",
     "weighted_geometric_mean",
 ]

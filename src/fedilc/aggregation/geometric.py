@@ -206,7 +206,9 @@ def _as_stack(values: Tensor | Sequence[Tensor], dim: int) -> Tensor:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in _FLOATS)
         raise ConfigError(f"{what} got {values.dtype}; convert it to one of {known}")
     if not -values.dim() <= dim < values.dim():
-        raise ConfigError(f"{what} got dim={dim}, and values of shape {tuple(values.shape)} have no such axis")
+        raise ConfigError(
+            f"{what} got dim={dim}, and values of shape {tuple(values.shape)} have no such axis"
+        )
     if values.shape[dim] == 0:
         raise ConfigError(f"{what} got no value along dim {dim}; give at least one")
     stack = values

@@ -1,0 +1,74 @@
+"""A run put together from its settings: what is used, what is not, and what is said of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from command import fedilc
+from torch import nn
+
+from fedilc import Algorithm, Federation, Silo, train
+from fedilc.aggregation import AndMask, WeightedGeometricMean
+from fedilc.errors import FedILCWarning
+
+SMALL = ("--rounds", 1, "--set", "model.hidden=[4]")
+
+
+@pytest.fixture
+def federation(generator: torch.Generator) -> Federation:
+    silos = []
+    for name in ("a", "b", "c"):
+        x = torch.randn(12, 3, generator=generator)
+        silos.append(Silo(name, x, (x[:, 0] > 0).float()))
+    return Federation("f", silos)
+
+
+def test_an_option_that_no_part_of_the_algorithm_takes_is_said_to_change_nothing(tmp_path: Path) -> None:
+    said = r"agreement=0.5 changes nothing in fedsgd: none of its aggregations takes it"
+    with pytest.warns(FedILCWarning, match=said):
+        fedilc("run", "-a", "fedsgd", "--set", "agreement=0.5", "--out", tmp_path / "run", *SMALL)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "option"),
+    [
+        (Algorithm(inter="and-mask"), {"zeros": "strict"}),
+        (Algorithm(inter=AndMask(0.4)), {"agreement": 0.2}),
+        ("fishr-intra-arith", {"zeros": "authors"}),
+    ],
+)
+def test_the_note_names_the_option_whatever_the_algorithm(
+    algorithm: str | Algorithm, option: dict[str, object], federation: Federation
+) -> None:
+    with pytest.warns(FedILCWarning, match=f"{next(iter(option))}=.* changes nothing"):
+        train(
+            federation, nn.Linear(3, 1), algorithm, rounds=1, learning_rate=0.1, environment_size=4, **option
+        )
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    ["geometric", "fishr-inter-geo", "fishr-intra-geo", Algorithm(intra="geometric", inter=AndMask(0.4))],
+)
+def test_an_option_that_one_part_takes_reaches_it_without_a_note(
+    algorithm: str | Algorithm, federation: Federation
+) -> None:
+    runs = [
+        train(
+            federation, nn.Linear(3, 1), algorithm, rounds=1, learning_rate=0.1, environment_size=4, **option
+        )
+        for option in ({}, {"agreement": 1.0})
+    ]
+    weights = [torch.cat([p.flatten() for p in run.model.parameters()]) for run in runs]
+    assert not torch.equal(*weights)
+
+
+def test_an_object_keeps_the_options_it_was_made_with(federation: Federation) -> None:
+    model = nn.Linear(3, 1)
+    found = [
+        train(federation, model, Algorithm(inter=inter), rounds=2, learning_rate=0.1, **option)
+        for inter, option in ((WeightedGeometricMean(agreement=0.9), {}), ("geometric", {"agreement": 0.9}))
+    ]
+    assert found[0].history == found[1].history
