@@ -24,7 +24,7 @@ from fedilc.errors import ConfigError, FedILCError, FedILCWarning, ModelError
 from fedilc.evaluation import measure, select, thresholded_areas
 from fedilc.federation import Record, RunFolder, Runtime, Task
 from fedilc.federation.checkpoint import Saved, blank_optimizer, optimizer_tensors, restore_optimizer
-from fedilc.gradients import Loss, Workbench, logits_layer, require_supported, variance_like
+from fedilc.gradients import Loss, Workbench, logits_layer, require_logits, require_supported, variance_like
 from fedilc.records import flatten
 from fedilc.runtimes.distributed import DistributedRuntime, Group
 from fedilc.runtimes.local import LocalRuntime
@@ -177,6 +177,7 @@ class Training:
         require_supported(self.model, environments=votes)
         self.bench = Workbench(self.model, self.loss)
         sample, self.outputs = self._try_model()
+        require_logits(self.model, sample)
         if self.algorithm.two_phase:
             classifier = logits_layer(self.model, self.loss, sample, options.classifier)
             task = replace(task, classifier=classifier)

@@ -154,7 +154,7 @@ def weighted_geometric_mean(
     """Return the weighted geometric mean of `values` along `dim`, in their dtype and on their device.
 
     float32 and narrower dtypes are computed in float64 and rounded once. float64 goes through logarithms of
-    its own width, so the result is right to 1e-12 of the larger side and not to the last bit: equal values come
+    its own width, so the result is right to 1e-12 of the larger side, not to the last bit: equal values come
     back to 1e-15 near 1 and to some 1e-13 near 1e-308 and 1e308, and of 2 and -8 it is -2.999999999999999.
 
     Args:

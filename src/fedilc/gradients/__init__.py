@@ -1,6 +1,6 @@
 """What a silo computes: gradients of environments, and Fishr's variance with its product."""
 
-from fedilc.gradients.classifier import logits_layer, variance_like
+from fedilc.gradients.classifier import logits_layer, require_logits, variance_like
 from fedilc.gradients.losses import Loss
 from fedilc.gradients.rules import register_rule
 from fedilc.gradients.silo import Computed, SiloComputation, Workbench
@@ -16,6 +16,7 @@ __all__ = [
     "logits_layer",
     "model_problems",
     "register_rule",
+    "require_logits",
     "require_supported",
     "variance_like",
 ]

@@ -1,55 +1,138 @@
-"""Which linear layer gives the logits: the one whose gradient variance Fishr matches."""
+"""Which linear layer gives the logits: the one whose gradient variance Fishr matches.
+
+Autograd's graph of a forward pass tells, whatever the weights and the examples: between the layer's output
+and the model's there may be changes of shape and nothing else.
+"""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass, field
+
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 
 from fedilc.errors import ModelError
+from fedilc.gradients.forward import private_randomness
 from fedilc.gradients.losses import Loss
+from fedilc.gradients.validation import set_training
 from fedilc.gradients.variance import Covariance
 from fedilc.models import find_classifier
 
+_SAME_VALUES = re.compile(
+    r"_?(View|UnsafeView|ReshapeAlias|Alias|Squeeze|Unsqueeze|Select|Slice|Clone|ToCopy)Backward\d*"
+)
+_CLAMP = re.compile(r"Clamp(Min|Max)?Backward\d*")
+_PROBABILITIES = {
+    "Sigmoid": "a sigmoid",
+    "Hardsigmoid": "a hard sigmoid",
+    "LogSigmoid": "a log-sigmoid",
+    "Softmax": "a softmax",
+    "LogSoftmax": "a log-softmax",
+}
 
-@torch.no_grad()
+
+@dataclass
+class _Trial:
+    """A forward pass: the model's output, and of each linear layer's output its last node and size."""
+
+    output: Tensor
+    linears: dict[str, tuple[Node | None, int]] = field(default_factory=dict)
+
+
+def require_logits(model: nn.Module, x: Tensor) -> None:
+    """Raise if the model ends in probabilities, in training or in evaluation mode."""
+    for training in (True, False):
+        node = _trial(model, x, training).output.grad_fn
+        while node is not None and (_SAME_VALUES.fullmatch(node.name()) or _CLAMP.fullmatch(node.name())):
+            node = node.next_functions[0][0]
+        end = _PROBABILITIES.get(_operation(node))
+        if end is not None:
+            when = "" if training else " in evaluation mode"
+            raise ModelError(
+                f"the model ends in {end}{when}; it must give logits, which the loss itself turns into "
+                "probabilities: remove that last step"
+            )
+
+
 def logits_layer(model: nn.Module, loss: Loss, x: Tensor, name: str | None) -> str:
-    """The name of the linear layer whose output is the model's, tried on an example.
+    """Return the name of the linear layer whose output is the model's, or a reshape of it.
 
     Fishr's closed form holds for no other layer, so a name given must be that of such a layer.
     """
-    outputs: dict[str, Tensor] = {}
-    handles = []
-    for key, module in model.named_modules():
-        if isinstance(module, nn.Linear):
-
-            def record(_: nn.Module, __: object, output: Tensor, key: str = key) -> None:
-                outputs.pop(key, None)
-                outputs[key] = output.clone()
-
-            handles.append(module.register_forward_hook(record))
-    if name is not None or not handles:
+    if name is not None or not any(isinstance(module, nn.Linear) for module in model.modules()):
         find_classifier(model, name)
-    mode = model.training
-    try:
-        logits = loss.logits(model.eval()(x.clone()))
-    finally:
-        model.train(mode)
-        for handle in handles:
-            handle.remove()
-    direct = [key for key, output in outputs.items() if _same(output, logits)]
-    if name is None and direct:
-        return direct[-1]
-    if name is None or name not in direct:
+    trial = _trial(model, x, training=True)
+    loss.logits(trial.output)
+    path: list[Node | None] = [trial.output.grad_fn]
+    while (node := path[-1]) is not None and _SAME_VALUES.fullmatch(node.name()):
+        path.append(node.next_functions[0][0])
+    size = trial.output.numel()
+    direct = [key for key, (node, numbers) in trial.linears.items() if node in path and numbers == size]
+    if (name or next(iter(direct), None)) not in direct:
         layer = f"the linear layer {name!r} does not give" if name else "no linear layer gives"
         raise ModelError(
-            f"{layer} the model's logits, so that Fishr's gradient variance cannot be computed from it; "
-            "let the model return the output of an nn.Linear as it is, or choose an algorithm without penalty"
+            f"{layer} the model's logits (the last operation is {_operation(path[-1])}), so that Fishr's "
+            "gradient variance cannot be computed from it; let the model return the output of an nn.Linear "
+            "as it is, or choose an algorithm without penalty"
         )
-    return name
+    chosen = name or direct[-1]
+    weight = find_classifier(model, chosen)[1].weight
+    if _uses(trial.output.grad_fn, weight) > 1:
+        raise ModelError(
+            f"the weight of the classifier {chosen!r} is used elsewhere in the model too, so that Fishr's "
+            "gradient variance cannot be computed from that layer alone; give the classifier a weight of its "
+            "own, or choose an algorithm without penalty"
+        )
+    return chosen
 
 
-def _same(output: Tensor, logits: Tensor) -> bool:
-    return output.numel() == logits.numel() and torch.equal(output.reshape(logits.shape), logits)
+def _trial(model: nn.Module, x: Tensor, training: bool) -> _Trial:
+    """Run the model once with its graph; inputs take part in it, so that frozen layers do too."""
+    found: dict[str, tuple[Node | None, int]] = {}
+    handles = []
+    for key, module in model.named_modules():
+        if type(module).forward is nn.Linear.forward and isinstance(module.weight, nn.Parameter):
+
+            def record(_: nn.Module, __: object, output: Tensor, key: str = key) -> None:
+                found[key] = output.grad_fn, output.numel()
+
+            handles.append(module.register_forward_hook(record, prepend=True))
+    mode = model.training
+    set_training(model, training)
+    try:
+        with torch.enable_grad(), private_randomness(x.device, 0):
+            inputs = x.detach().clone()
+            inputs = inputs.requires_grad_().clone() if inputs.is_floating_point() else inputs
+            output = model(inputs)
+    finally:
+        set_training(model, mode)
+        for handle in handles:
+            handle.remove()
+    return _Trial(output, found)
+
+
+def _operation(node: Node | None) -> str:
+    """What a node computes forward, as torch calls it.
+
+    >>> _operation(torch.ones(1, requires_grad=True).sigmoid().grad_fn)
+    'Sigmoid'
+    """
+    return "none" if node is None else re.sub(r"^_|Backward\d*$", "", node.name())
+
+
+def _uses(root: Node | None, parameter: Tensor) -> int:
+    """Return how often a graph reads a parameter."""
+    seen, waiting, uses = {root}, [root], 0
+    while waiting:
+        node = waiting.pop()
+        for below, _ in node.next_functions if node is not None else ():
+            uses += getattr(below, "variable", None) is parameter
+            if below not in seen:
+                seen.add(below)
+                waiting.append(below)
+    return uses
 
 
 def variance_like(model: nn.Module, classifier: str, covariance: Covariance) -> Tensor:

@@ -23,6 +23,7 @@ from fedilc.gradients.forward import (
 from fedilc.gradients.linear import FastLinear
 from fedilc.gradients.losses import Loss
 from fedilc.gradients.per_example import Plan, Sink, plan_layers, stream_environments
+from fedilc.gradients.validation import set_training
 from fedilc.gradients.variance import (
     Covariance,
     Moments,
@@ -46,7 +47,7 @@ class Workbench:
         covariance: Covariance = "diagonal",
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        self.model = model.train()
+        self.model = set_training(model, True)
         self.format = torch.preserve_format
         if any(isinstance(module, nn.Conv2d) for module in model.modules()):
             self.format = torch.channels_last
@@ -133,12 +134,12 @@ class Workbench:
         """Logits of any number of examples, without graph, in evaluation mode."""
         rows = 4 * self.most_examples(x)
         x = x.clone() if self._clones else x
-        self.model.eval()
+        set_training(self.model, False)
         try:
             with torch.inference_mode(), FastLinear():
                 return torch.cat([self.loss.logits(self.model(part)) for part in x.split(rows)])
         finally:
-            self.model.train()
+            set_training(self.model, True)
 
 
 @dataclass

@@ -17,7 +17,8 @@ def model_problems(model: nn.Module, environments: bool = False) -> list[str]:
         environments: whether gradients of single environments are needed (an `intra` aggregation).
 
     >>> model_problems(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))
-    ["'1' (BatchNorm2d) mixes the examples of a batch; use nn.GroupNorm(8, 8) instead"]
+    ["'1' (BatchNorm2d) mixes the examples of a batch; use nn.GroupNorm(8, 8) instead, or freeze it with \
+its statistics by .eval() and .requires_grad_(False)"]
     """
     problems = []
     for name, module in model.named_modules():
@@ -27,6 +28,28 @@ def model_problems(model: nn.Module, environments: bool = False) -> list[str]:
     if not problems and not any(p.requires_grad for p in model.parameters()):
         problems.append("the model has no trainable parameter; set requires_grad on some")
     return problems
+
+
+def is_frozen(module: nn.Module) -> bool:
+    """Whether this is batch normalisation with statistics and weights that stay as they are.
+
+    It is then a fixed scale and shift of each example, which mixes none with another.
+    """
+    return (
+        isinstance(module, _BATCH_NORMS)
+        and not module.training
+        and module.running_mean is not None
+        and not any(parameter.requires_grad for parameter in module.parameters())
+    )
+
+
+def set_training(model: nn.Module, training: bool) -> nn.Module:
+    """Put a model into training or evaluation mode; batch normalisation that is frozen stays so."""
+    frozen = [module for module in model.modules() if is_frozen(module)]
+    model.train(training)
+    for module in frozen:
+        module.eval()
+    return model
 
 
 def require_supported(model: nn.Module, environments: bool = False) -> None:
@@ -39,9 +62,13 @@ def require_supported(model: nn.Module, environments: bool = False) -> None:
 def _problem(module: nn.Module, environments: bool) -> str | None:
     if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
         return "has no shape yet; call the model once on an example first"
-    if isinstance(module, _BATCH_NORMS):
+    if isinstance(module, _BATCH_NORMS) and not is_frozen(module):
         groups = next(g for g in (8, 4, 2, 1) if module.num_features % g == 0)
-        return f"mixes the examples of a batch; use nn.GroupNorm({groups}, {module.num_features}) instead"
+        frozen = ", or freeze it with its statistics by .eval() and .requires_grad_(False)"
+        return (
+            f"mixes the examples of a batch; use nn.GroupNorm({groups}, {module.num_features}) instead"
+            f"{frozen if module.running_mean is not None else ''}"
+        )
     if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
         return "keeps running statistics; set track_running_stats=False"
     if isinstance(module, nn.Embedding | nn.EmbeddingBag):

@@ -12,7 +12,7 @@ from fedilc.data import Federation, Silo
 from fedilc.errors import ConfigError
 from fedilc.evaluation import measure
 from fedilc.federation.silo import SiloWorker
-from fedilc.gradients import Loss, Workbench
+from fedilc.gradients import Loss, Workbench, require_supported
 from fedilc.runtimes.remote.manifest import Manifest
 
 
@@ -26,6 +26,7 @@ def make_worker(
     """What answers for the silo `name`; its network is the manifest's, or that which `build` makes here."""
     model = build(manifest) if build is not None else manifest.model.build()
     manifest.require_fits(model)
+    require_supported(model)
     silo = make_silo(manifest)
     inputs = list(silo.x.shape[1:])
     if inputs != manifest.model.inputs:

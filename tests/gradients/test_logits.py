@@ -1,0 +1,239 @@
+"""Where a model's logits come from is read off its structure, whatever its weights and examples."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from networks import redraw
+from steps import stepped_gradient
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedilc import Federation, Silo, algorithms, train
+from fedilc.errors import ModelError
+from fedilc.gradients import Loss, logits_layer
+
+X = torch.randn(2, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+class Then(nn.Module):
+    """A linear layer, and what is done to its output."""
+
+    def __init__(self, then: object, outputs: int = 1) -> None:
+        super().__init__()
+        self.body = nn.Linear(6, 5)
+        self.head = nn.Linear(5, outputs)
+        self.then = then
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.then(self.head(self.body(x).tanh()))
+
+
+class Doubled(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+class EndsInDoubled(Then):
+    def __init__(self) -> None:
+        super().__init__(nn.Identity())
+        self.head = Doubled(5, 1)
+
+
+class Tied(nn.Module):
+    """A classifier whose weight reads the input, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x * self.head.weight)
+
+
+def federation_of(generator: torch.Generator, classes: int = 2) -> Federation:
+    silos = []
+    for e, examples in enumerate((9, 8)):
+        x = torch.randn(examples, 6, generator=generator, dtype=torch.float64) + 0.3 * e
+        silos.append(Silo(f"s{e}", x, torch.randint(0, classes, (examples,), generator=generator)))
+    return Federation("f", silos, loss="binary" if classes == 2 else "multiclass")
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        nn.ReLU(),
+        nn.ReLU(inplace=True),
+        nn.Hardtanh(-9.0, 9.0),
+        nn.Hardtanh(-9.0, 9.0, inplace=True),
+        nn.Dropout(0.1),
+        nn.LeakyReLU(1.0),
+        lambda logits: logits + 0.0,
+        lambda logits: logits.mul_(1.0),
+    ],
+)
+def test_whatever_changes_values_after_the_classifier_is_refused_for_every_seed(then: object) -> None:
+    for seed in range(20):
+        model = redraw(Then(then), seed=seed).double()
+        with pytest.raises(
+            ModelError, match=r"no linear layer gives the model's logits \(the last operation"
+        ):
+            logits_layer(model, Loss("binary"), X, None)
+
+
+@pytest.mark.parametrize("model", [EndsInDoubled(), Tied()])
+def test_a_classifier_that_the_closed_form_does_not_describe_is_refused(
+    model: nn.Module, generator: torch.Generator
+) -> None:
+    with pytest.raises(ModelError, match="Fishr's gradient variance cannot be computed"):
+        train(federation_of(generator), redraw(model).double(), "fedcurv", rounds=1, learning_rate=0.1)
+    train(federation_of(generator), redraw(model).double(), "fedsgd", rounds=1, learning_rate=0.1)
+
+
+def penalty_by_autograd(model: Then, federation: Federation) -> float:
+    variances = []
+    for silo in federation.silos:
+        losses = functional.binary_cross_entropy_with_logits(
+            model(silo.x).reshape(-1), silo.y.double(), reduction="none"
+        )
+        samples = [
+            torch.cat(
+                [g.flatten() for g in torch.autograd.grad(v, [*model.head.parameters()], retain_graph=True)]
+            )
+            for v in losses
+        ]
+        variances.append(torch.stack(samples).var(0, unbiased=False))
+    stack = torch.stack(variances)
+    return float((stack - stack.mean(0)).square().sum(1).mean())
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        nn.Identity(),
+        nn.Dropout(0.0),
+        nn.Flatten(),
+        nn.Flatten(0),
+        nn.Unflatten(1, (1, 1)),
+        lambda logits: logits.squeeze(),
+        lambda logits: logits[:, 0],
+        lambda logits: logits[..., 0].reshape(-1, 1),
+        lambda logits: logits.clone().contiguous(),
+    ],
+)
+def test_a_change_of_shape_after_the_classifier_is_no_matter(
+    then: object, generator: torch.Generator
+) -> None:
+    federation = federation_of(generator)
+    model = redraw(Then(then)).double()
+    if isinstance(then, nn.Unflatten):
+        model = redraw(Then(nn.Sequential(then, nn.Flatten()))).double()
+    expected = penalty_by_autograd(model, federation)
+    result = train(federation, model, "fedcurv", rounds=1, learning_rate=0.1)
+    assert result.history[0]["penalty"] == pytest.approx(expected, rel=1e-9)
+
+
+class OnlyInEvaluation(nn.Module):
+    def forward(self, logits: Tensor) -> Tensor:
+        return logits if self.training else logits.softmax(1)
+
+
+ENDS = {
+    "a sigmoid": [nn.Sigmoid(), torch.sigmoid, torch.sigmoid_, lambda z: z.sigmoid()[:, 0].clamp(0.1, 0.9)],
+    "a softmax": [nn.Softmax(1), lambda z: functional.softmax(z, 1)],
+    "a log-softmax": [nn.LogSoftmax(1), lambda z: functional.log_softmax(z, 1)],
+    "a softmax in evaluation mode": [OnlyInEvaluation()],
+}
+
+
+@pytest.mark.parametrize(("end", "then"), [(end, then) for end, many in ENDS.items() for then in many])
+def test_a_model_that_ends_in_probabilities_is_refused(
+    end: str, then: object, generator: torch.Generator
+) -> None:
+    classes = 3 if "softmax" in end else 2
+    model = redraw(Then(then, classes if classes > 2 else 1)).double()
+    with pytest.raises(ModelError, match=f"the model ends in {end}; it must give logits.*remove that last"):
+        train(federation_of(generator, classes), model, "fedsgd", rounds=1, learning_rate=0.1)
+
+
+@pytest.mark.parametrize("name", algorithms)
+def test_every_algorithm_refuses_probabilities(name: str, generator: torch.Generator) -> None:
+    model = nn.Sequential(nn.Linear(6, 1), nn.Sigmoid()).double()
+    with pytest.raises(ModelError, match="ends in a sigmoid"):
+        train(federation_of(generator), model, name, rounds=1, learning_rate=0.1, environment_size=2)
+
+
+def frozen(norm: nn.Module, generator: torch.Generator) -> nn.Module:
+    """Batch normalisation with statistics and weights of its own, as pretraining leaves it."""
+    norm = norm.double()
+    for tensor in (norm.running_mean, norm.weight.data, norm.bias.data):
+        tensor.copy_(torch.randn(tensor.shape, generator=generator, dtype=torch.float64))
+    norm.running_var.copy_(0.5 + torch.rand(norm.running_var.shape, generator=generator, dtype=torch.float64))
+    return norm.eval().requires_grad_(False)
+
+
+class FixedAffine(nn.Module):
+    """What frozen batch normalisation computes, written out."""
+
+    def __init__(self, norm: nn.BatchNorm1d) -> None:
+        super().__init__()
+        scale = norm.weight / (norm.running_var + norm.eps).sqrt()
+        self.register_buffer("scale", scale.detach().clone())
+        self.register_buffer("shift", (norm.bias - norm.running_mean * scale).detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale + self.shift
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("name", algorithms)
+def test_frozen_batch_normalisation_is_a_fixed_affine_map_for_every_algorithm(
+    name: str, size: int, generator: torch.Generator, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    norm = frozen(nn.BatchNorm1d(5), generator)
+    before = {key: value.clone() for key, value in norm.state_dict().items()}
+    federation = federation_of(generator)
+    steps = []
+    for middle in (norm, FixedAffine(norm)):
+        model = nn.Sequential(nn.Linear(6, 5), middle, nn.Tanh(), nn.Linear(5, 1)).double()
+        with torch.no_grad():
+            for layer in (model[0], model[3]):
+                redraw(layer)
+        out = tmp_path_factory.mktemp("run") / "run"
+        found, _ = stepped_gradient(federation, model, name, out, environment_size=size, penalty=3.0)
+        steps.append(found)
+        assert all(torch.equal(before[key], value) for key, value in norm.state_dict().items())
+    for key, value in steps[0].items():
+        torch.testing.assert_close(value, steps[1][key], rtol=1e-9, atol=1e-13)
+
+
+def test_frozen_batch_normalisation_stays_frozen_through_rounds_and_evaluations(
+    generator: torch.Generator,
+) -> None:
+    model = nn.Sequential(nn.Linear(6, 5), frozen(nn.BatchNorm1d(5), generator), nn.Linear(5, 1)).double()
+    model.train()
+    model[1].eval()
+    x = torch.randn(8, 6, generator=generator, dtype=torch.float64)
+    silo = Silo("a", x, [0, 1] * 4, x, [0, 1] * 4)
+    result = train(Federation("f", [silo], x, [0, 1] * 4), model, "fedcurv", rounds=3, learning_rate=0.1)
+    for key, value in model[1].state_dict().items():
+        assert torch.equal(result.model[1].state_dict()[key], value)
+    assert (model.training, model[1].training) == (True, False)
+
+
+@pytest.mark.parametrize(
+    "half",
+    [
+        nn.BatchNorm1d(5).eval(),
+        nn.BatchNorm1d(5).requires_grad_(False),
+        nn.BatchNorm1d(5, track_running_stats=False).requires_grad_(False).eval(),
+    ],
+)
+def test_batch_normalisation_that_is_half_frozen_is_refused_with_what_is_missing(
+    half: nn.BatchNorm1d, generator: torch.Generator
+) -> None:
+    model = nn.Sequential(nn.Linear(6, 5), half, nn.Linear(5, 1)).double()
+    with pytest.raises(ModelError, match=r"use nn.GroupNorm\(1, 5\) instead") as refused:
+        train(federation_of(generator), model, "fedsgd", rounds=1, learning_rate=0.1)
+    freezing = r".eval() and .requires_grad_(False)" in str(refused.value)
+    assert freezing == (half.running_mean is not None)
