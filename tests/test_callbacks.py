@@ -14,7 +14,7 @@ from fedilc.callbacks import Callback, EarlyStopping, KeepBest, Run
 from fedilc.errors import ConfigError
 from fedilc.evaluation import select
 from fedilc.federation import RunFolder
-from fedilc.federation.checkpoint import read_tensors
+from fedilc.federation.tensor_files import read_tensors
 from fedilc.models import build_model
 
 

@@ -83,7 +83,8 @@ def test_a_run_leaves_a_picture_a_record_for_each_round_and_a_checkpoint(finishe
     assert (out / "loss.png").read_bytes().startswith(PNG)
     assert [record["round"] for record in records(out)] == [1, 2, 3]
     assert {path.name for path in out.iterdir()} == {
-        *("run.json", "history.jsonl", "timing.jsonl", "checkpoint.safetensors", "loss.png", ".lock"),
+        *("run.json", "history.jsonl", "timing.jsonl", "loss.png", ".lock"),
+        *("checkpoint.safetensors", "checkpoint-previous.safetensors"),
         *("best-validation.safetensors", "best-oracle.safetensors"),
     }
 
@@ -419,6 +420,7 @@ def cut(path: Path) -> None:
 def test_a_damaged_folder_is_refused_and_left_as_it_was(
     copy: Path, refusal: Refusal, name: str, spoil: Callable[[Path], object]
 ) -> None:
+    (copy / "checkpoint-previous.safetensors").write_bytes(b"damaged too")
     spoil(copy / name)
     before = contents(copy)
     assert f"{name} " in refusal("run", "--rounds", 9, "--out", copy, "--resume", *SMALL)
@@ -459,7 +461,8 @@ def test_a_process_refuses_an_empty_silo_in_one_sentence(tmp_path: Path) -> None
 def test_a_process_refuses_a_truncated_checkpoint_and_leaves_the_folder_as_it_was(
     copy: Path, tmp_path: Path
 ) -> None:
-    cut(copy / "checkpoint.safetensors")
+    for name in ("checkpoint.safetensors", "checkpoint-previous.safetensors"):
+        cut(copy / name)
     before = contents(copy)
     said = refused_by_a_process(tmp_path, "run", "--rounds", 9, "--out", copy, "--resume", *SMALL)
     assert said.startswith(f"{copy / 'checkpoint.safetensors'} is damaged or not a FedILC checkpoint")

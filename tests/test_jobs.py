@@ -58,7 +58,8 @@ def test_a_folder_with_other_settings_is_refused_by_name(tmp_path: Path) -> None
 def test_a_run_that_fails_is_named_with_its_reason_and_the_others_are_completed(tmp_path: Path) -> None:
     good, bad = (job(tmp_path / name, f"algorithm={name}") for name in ("fedsgd", "geometric"))
     run_jobs(Work([bad], 1), quiet)
-    (bad.folder / "checkpoint.safetensors").write_bytes(b"not a checkpoint")
+    for name in ("checkpoint.safetensors", "checkpoint-previous.safetensors"):
+        (bad.folder / name).write_bytes(b"not a checkpoint")
     longer = job(bad.folder, "algorithm=geometric", "rounds=3")
     with pytest.raises(JobError, match=r"geometric seed 0 in .* failed: .*checkpoint.safetensors is damaged"):
         run_jobs(Work([longer, good], 1), quiet)
@@ -71,6 +72,7 @@ def test_the_time_left_follows_what_each_algorithm_took(tmp_path: Path) -> None:
     assert work.seconds_left() is None
     for each, seconds in ((slow, 10.0), (fast, 1.0)):
         each.folder.mkdir()
+        (each.folder / "history.jsonl").write_text("{}\n")
         (each.folder / "timing.jsonl").write_text(json.dumps({"round": 1, "seconds": seconds}) + "\n")
     assert work.seconds_left() == pytest.approx(11.0)
 

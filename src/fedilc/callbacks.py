@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
 
-from fedilc.errors import ConfigError, nearest
+from fedilc.errors import CheckpointError, ConfigError, FedILCWarning, nearest
 from fedilc.evaluation import CRITERIA, select
 from fedilc.federation import Record
-from fedilc.federation.checkpoint import read_tensors, write_tensors
+from fedilc.federation.tensor_files import read_tensors, write_tensors
 
 
 @dataclass
@@ -109,18 +110,38 @@ class KeepBest(Callback):
         self.weights: dict[str, Tensor] = {}
 
     def on_start(self, run: Run) -> None:
-        if run.out is not None and run.history and self._file(run.out).exists():
+        if run.out is None or not run.history or not self._file(run.out).exists():
+            return
+        chosen = self._chosen(run)
+        try:
             weights, about = read_tensors(self._file(run.out))
-            if about["round"] == self._chosen(run):
-                self.round, self.weights = about["round"], weights
+        except CheckpointError as error:
+            reason = str(error).partition("; ")[0]
+            warnings.warn(
+                f"{reason}; it is written again at the next better round", FedILCWarning, stacklevel=2
+            )
+            if chosen == len(run.history):
+                self._keep(run)
+            return
+        if about["round"] == chosen:
+            self.round, self.weights = chosen, weights
 
     def on_round(self, run: Run, record: Record) -> None:
-        if self._chosen(run) != record["round"]:
-            return
-        self.round = record["round"]
+        if self._chosen(run) == record["round"]:
+            self._keep(run)
+
+    def _keep(self, run: Run) -> None:
+        """Keep the weights as they are now; a folder that cannot be written does not end the run."""
+        self.round = int(run.history[-1]["round"])
         self.weights = {name: tensor.clone() for name, tensor in run.weights.items()}
-        if run.out is not None:
-            write_tensors(self._file(run.out), self.weights, {"round": self.round})
+        if run.out is None:
+            return
+        path = self._file(run.out)
+        try:
+            write_tensors(path, self.weights, {"round": self.round})
+        except OSError as error:
+            reason = error.strerror or str(error)
+            warnings.warn(f"{path} cannot be written: {reason}; the run goes on", FedILCWarning, stacklevel=2)
 
     def _chosen(self, run: Run) -> int | None:
         try:

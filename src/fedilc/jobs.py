@@ -47,7 +47,7 @@ class Job:
 
     def done(self) -> int:
         """How many rounds are complete."""
-        return len(self._lines("timing.jsonl"))
+        return len(self._lines("history.jsonl"))
 
     def finished(self) -> bool:
         """Whether nothing is left to do here; refuses a folder that belongs to other settings."""

@@ -125,7 +125,7 @@ def score(plan: Plan, campaign: Campaign) -> dict[str, Scores]:
 def write_results(plan: Plan, campaign: Campaign) -> list[TableData]:
     """Put the campaign's tables, pictures, summary and history into its folder; returns the tables."""
     from fedilc.evaluation.summary import history_csv, summarise
-    from fedilc.federation.checkpoint import write_atomically
+    from fedilc.federation.tensor_files import write_atomically
     from fedilc.report.campaign_plots import campaign_pictures, inconsistency_picture
     from fedilc.report.campaign_tables import campaign_tables, size_notes
     from fedilc.report.formats import write_tables

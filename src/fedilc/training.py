@@ -23,7 +23,8 @@ from fedilc.data.shelf import Shelf
 from fedilc.errors import ConfigError, FedILCError, FedILCWarning, ModelError
 from fedilc.evaluation import measure, select, thresholded_areas
 from fedilc.federation import Record, RunFolder, Runtime, Task
-from fedilc.federation.checkpoint import Saved, blank_optimizer, optimizer_tensors, restore_optimizer
+from fedilc.federation.checkpoint import Saved
+from fedilc.federation.optimizer_state import blank_optimizer, optimizer_tensors, restore_optimizer
 from fedilc.gradients import Loss, Workbench, logits_layer, require_logits, require_supported, variance_like
 from fedilc.records import flatten
 from fedilc.runtimes.distributed import DistributedRuntime, Group

@@ -16,7 +16,7 @@ from fedilc import Algorithm, Federation, Silo, train
 from fedilc.aggregation import AndMask
 from fedilc.errors import CheckpointError, ConfigError
 from fedilc.federation import RunFolder
-from fedilc.federation.checkpoint import read_tensors, write_atomically, write_tensors
+from fedilc.federation.tensor_files import read_tensors, write_atomically, write_tensors
 
 COMMAND = ["run", "--rounds", "40", "--set", "model.hidden=[16]"]
 
@@ -111,7 +111,8 @@ def test_a_run_killed_before_its_first_round_begins_again(tmp_path: Path) -> Non
 def test_a_lost_checkpoint_does_not_cost_the_history(tmp_path: Path) -> None:
     out = tmp_path / "run"
     run(out, 3)
-    (out / "checkpoint.safetensors").unlink()
+    for name in ("checkpoint.safetensors", "checkpoint-previous.safetensors"):
+        (out / name).unlink()
     before = digest(out)
     with pytest.raises(CheckpointError, match=r"checkpoint\.safetensors is gone but 3 rounds were done"):
         run(out, 4, resume=True)
@@ -171,6 +172,7 @@ def test_another_configuration_is_refused_and_nothing_is_lost(
 def test_a_damaged_file_is_named_and_nothing_is_lost(name: str, damage: str, tmp_path: Path) -> None:
     out = tmp_path / "run"
     run(out, 3)
+    (out / "checkpoint-previous.safetensors").write_bytes(b"damaged too")
     path = out / name
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2] if damage == "truncated" else b"\x00garbage\n" * 9)

@@ -35,7 +35,7 @@ import fedilc.runtimes.rest.client
 import fedilc.runtimes.rest.coordinator
 from fedilc import train
 from fedilc.config import read_experiment
-from fedilc.federation.checkpoint import read_tensors
+from fedilc.federation.tensor_files import read_tensors
 
 PATIENCE = 120.0
 _WARM = "FEDILC_TESTS_FORK_HERE"
@@ -130,7 +130,8 @@ def _forking() -> Any:
     """Where processes are forked: one that has imported this file, with one thread, and keeps waiting."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["fleets"])
-    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent), _WARM: "yes"}
+    places = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    own = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, places)), _WARM: "yes"}
     before = {name: os.environ.get(name) for name in own}
     os.environ.update(own)
     try:

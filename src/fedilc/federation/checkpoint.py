@@ -1,67 +1,38 @@
 """A run folder: what a run is, what it has done, and where it goes on from.
 
-    run.json                  the settings the run belongs to
-    history.jsonl             one record a round, no clock in it
-    timing.jsonl              seconds a round, beside the history so that the history repeats exactly
-    checkpoint.safetensors    weights and optimiser after the last completed round
-    .lock                     held by the process that trains here
+    run.json                          the settings the run belongs to, with their digest
+    history.jsonl                     one record per round, no clock in it
+    timing.jsonl                      seconds per round, apart, so that the history repeats exactly
+    checkpoint.safetensors            weights and optimiser after the last completed round
+    checkpoint-previous.safetensors   the same of the round before
+    .lock                             held by the process that trains here
 
 Every file is replaced by writing, syncing and renaming, or appended and cut back on resume to what
-the checkpoint vouches for: a run killed anywhere goes on from the last completed round.
+the checkpoint vouches for: a run killed anywhere goes on from the last completed round. A checkpoint
+holds a digest of itself and one of the history up to it, so that damage is found: the run then goes on
+from the round before, or is refused.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from filelock import FileLock, Timeout
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from fedilc.errors import CheckpointError
-from fedilc.packing import packed
+from fedilc.errors import CheckpointError, FedILCWarning
+from fedilc.federation.digests import chained, is_sealed, sealed, unsealed
+from fedilc.federation.tensor_files import read_tensors, write_atomically, write_tensors
 
 _NOT_IDENTITY = ("rounds", "device")
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file so that a reader, or a crash, sees the old or the new and nothing between."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Tensors and a JSON object in one safetensors file, atomically."""
-    write_atomically(path, packed(tensors, {"fedilc": json.dumps(about)}))
-
-
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the JSON object of `write_tensors`, or an error that names the file."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {})["fedilc"])
-            names = file.keys()
-            return {name: file.get_tensor(name) for name in names}, about
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} is damaged or not a FedILC checkpoint ({error}); restore it from a copy, or "
-            "start again in another folder"
-        ) from error
+_TIMING_DIGITS = 16
 
 
 @dataclass(frozen=True)
@@ -84,7 +55,10 @@ class RunFolder:
         self.history_file = self.path / "history.jsonl"
         self.timing_file = self.path / "timing.jsonl"
         self.checkpoint_file = self.path / "checkpoint.safetensors"
+        self.previous_file = self.path / "checkpoint-previous.safetensors"
         self._lock = FileLock(self.path / ".lock", timeout=0)
+        self._head = ""
+        self._whole = False
 
     def create(self, settings: Mapping[str, Any]) -> None:
         """Begin a new run here; refuses a folder that already holds one."""
@@ -93,12 +67,18 @@ class RunFolder:
                 f"{self.path} already holds a run; continue it with --resume (resume=True), or "
                 "choose another folder"
             )
-        try:
+        with self._using("the run cannot begin"):
             self.path.mkdir(parents=True, exist_ok=True)
             self._take()
-            write_atomically(self.settings_file, _json(settings, indent=2))
+            write_atomically(self.settings_file, _settings(settings))
+
+    @contextlib.contextmanager
+    def _using(self, so: str, what: str = "written") -> Iterator[None]:
+        """Say in a sentence that the folder cannot be used, and what follows from it."""
+        try:
+            yield
         except OSError as error:
-            raise CheckpointError(f"{self.path} cannot be written: {error.strerror}") from error
+            raise CheckpointError(f"{self.path} cannot be {what}: {error.strerror or error}; {so}") from error
 
     def _take(self) -> None:
         """Keep the folder for this process; the lock goes with the process, however that ends."""
@@ -114,7 +94,18 @@ class RunFolder:
         self._lock.release()
 
     def settings(self) -> dict[str, Any]:
-        """The settings the run belongs to."""
+        """Return the settings the run belongs to."""
+        found = self.settings_as_written()
+        try:
+            return unsealed(found) if is_sealed(found) else found
+        except ValueError as error:
+            raise CheckpointError(
+                f"{self.settings_file} is damaged: {error}; restore it from a copy, or start again in "
+                "another folder"
+            ) from error
+
+    def settings_as_written(self) -> dict[str, Any]:
+        """Return the content of run.json, with its digest if it has one."""
         try:
             found = json.loads(self.settings_file.read_text())
         except OSError as error:
@@ -128,9 +119,28 @@ class RunFolder:
         return found
 
     def resume(self, settings: Mapping[str, Any]) -> Saved | None:
-        """What to go on from (None if no round was completed); refuses another configuration."""
+        """Return what to go on from (None if no round was completed); refuses another configuration."""
+        self._require_same(settings)
+        with self._using("the run cannot go on", "read or written"):
+            self._take()
+            saved = self._last_whole()
+            done, rounds = saved.round if saved else 0, settings["rounds"]
+            if done > rounds:
+                raise CheckpointError(
+                    f"{self.path} has already done {done} rounds, more than rounds={rounds}; "
+                    "ask for at least as many, or choose another folder"
+                )
+            kept = self.lines(self.history_file)[:done]
+            self._head = chained(kept)
+            self._rewrite(self.history_file, kept)
+            self._rewrite(self.timing_file, self._timing(done))
+            if self.settings_file.read_bytes() != _settings(settings):
+                write_atomically(self.settings_file, _settings(settings))
+        return saved
+
+    def _require_same(self, settings: Mapping[str, Any]) -> None:
+        """Raise if the folder holds the run of another configuration, or files without digests."""
         before, now = self.settings(), json.loads(_json(settings))
-        self._take()
         for key in sorted(set(before) | set(now)):
             if key not in _NOT_IDENTITY and before.get(key) != now.get(key):
                 where, old, new = _difference(key, before.get(key), now.get(key))
@@ -138,45 +148,72 @@ class RunFolder:
                     f"{self.path} belongs to another configuration: {where} was {_short(old)} there and is "
                     f"{_short(new)} here; resume with the same settings, or choose another folder"
                 )
-        saved = self.load() if self.checkpoint_file.exists() else None
-        done = saved.round if saved else 0
-        if saved is None and len(self.history()) > 1:
+        if not is_sealed(self.settings_as_written()):
             raise CheckpointError(
-                f"{self.checkpoint_file} is gone but {len(self.history())} rounds were done; restore it "
-                "from a copy, or start again in another folder"
+                f"{self.settings_file} has no digest: it is damaged, or of version 0.1, which kept none; "
+                "resume with that version, or start again in another folder"
             )
-        if done > now["rounds"]:
-            raise CheckpointError(
-                f"{self.path} has already done {done} rounds, more than rounds={now['rounds']}; "
-                "ask for at least as many, or choose another folder"
-            )
-        self._cut(self.history_file, done)
-        self._cut(self.timing_file, done)
-        if before != now:
-            write_atomically(self.settings_file, _json(settings, indent=2))
-        return saved
 
-    def load(self) -> Saved:
-        """The last completed round, with the history up to it; changes nothing."""
-        tensors, about = read_tensors(self.checkpoint_file)
-        history = self.history()
-        if len(history) < about["round"]:
+    def _last_whole(self) -> Saved | None:
+        """Return the newest checkpoint that is whole, with a note if that is not the last one written."""
+        if not self.checkpoint_file.exists() and not self.previous_file.exists():
+            if len(self.lines(self.history_file)) > 1:
+                raise CheckpointError(
+                    f"{self.checkpoint_file} is gone but {len(self.lines(self.history_file))} rounds were "
+                    "done; restore it from a copy, or start again in another folder"
+                )
+            return None
+        if not self.checkpoint_file.exists():
+            return self.load(self.previous_file)
+        try:
+            saved = self.load(self.checkpoint_file)
+            self._whole = True
+            return saved
+        except CheckpointError as error:
+            try:
+                before = self._before()
+            except CheckpointError:
+                raise error from None
+            after = f"round {before.round}" if before else "the beginning"
+            reason = str(error).partition("; ")[0]
+            warnings.warn(f"{reason}; the run goes on from {after}", FedILCWarning, stacklevel=2)
+            return before
+
+    def _before(self) -> Saved | None:
+        """Return the checkpoint of the round before the last; before the first round there is none."""
+        if not self.previous_file.exists() and len(self.lines(self.history_file)) <= 1:
+            return None
+        return self.load(self.previous_file)
+
+    def load(self, checkpoint: Path | None = None) -> Saved:
+        """Return a checkpoint, by default that of the last completed round, and the history up to it."""
+        tensors, about = read_tensors(checkpoint or self.checkpoint_file)
+        round_, lines = about["round"], self.lines(self.history_file)
+        if len(lines) < round_:
             raise CheckpointError(
-                f"{self.history_file} has {len(history)} records but the checkpoint is of round "
-                f"{about['round']}; restore it from a copy, or start again in another folder"
+                f"{self.history_file} has {len(lines)} records but the checkpoint is of round "
+                f"{round_}; restore it from a copy, or start again in another folder"
+            )
+        if about.get("history", "") not in ("", chained(lines[:round_])):
+            raise CheckpointError(
+                f"{self.history_file} is damaged: a line up to round {round_} was changed, dropped or "
+                "swapped; restore it from a copy, or start again in another folder"
             )
         return Saved(
-            round=about["round"],
+            round=round_,
             weights=_below(tensors, "weights."),
             optimizer=_below(tensors, "optimizer."),
             stopped=about["stopped"],
-            history=history[: about["round"]],
+            history=self._parsed(lines[:round_]),
         )
 
     def history(self) -> list[dict[str, Any]]:
-        """All complete records of the history file."""
+        """Return all complete records of the history file."""
+        return self._parsed(self.lines(self.history_file))
+
+    def _parsed(self, lines: list[bytes]) -> list[dict[str, Any]]:
         try:
-            records = [json.loads(line) for line in self._lines(self.history_file)]
+            records = [json.loads(line) for line in lines]
             if not all(isinstance(record, dict) and "train_loss" in record for record in records):
                 raise ValueError("a line is not the record of a round")
             return records
@@ -195,56 +232,70 @@ class RunFolder:
         stopped: str | None,
     ) -> None:
         """Put a completed round on disk: first its record, then the checkpoint that vouches for it."""
-        self._append(self.history_file, record)
-        self._append(self.timing_file, {"round": record["round"], "seconds": round(seconds, 6)})
+        line = _json(record)
         tensors = {f"weights.{name}": tensor for name, tensor in weights.items()}
         tensors |= {f"optimizer.{name}": tensor for name, tensor in optimizer.items()}
-        write_tensors(self.checkpoint_file, tensors, {"round": record["round"], "stopped": stopped})
+        with self._using(
+            f"round {record['round']} is not kept; mend that and resume, which goes on from the round before"
+        ):
+            _append(self.history_file, line)
+            self._head = chained([line.rstrip(b"\n")], self._head)
+            self._note_time({"round": record["round"], "seconds": round(seconds, 6)})
+            about = {"round": record["round"], "stopped": stopped, "history": self._head}
+            previous = self.previous_file if self._whole else None
+            write_tensors(self.checkpoint_file, tensors, about, previous)
+            self._whole = True
 
-    def _append(self, path: Path, record: Mapping[str, Any]) -> None:
-        with path.open("ab") as file:
-            file.write(_json(record))
-            file.flush()
-            os.fsync(file.fileno())
+    def _note_time(self, entry: Mapping[str, Any]) -> None:
+        """Append to the timing file, without which a run is as good."""
+        try:
+            _append(self.timing_file, _json(sealed(entry, _TIMING_DIGITS)))
+        except OSError as error:
+            warnings.warn(
+                f"{self.timing_file} cannot be written: {error.strerror}; the run goes on",
+                FedILCWarning,
+                stacklevel=2,
+            )
 
-    def _lines(self, path: Path) -> list[bytes]:
+    def _timing(self, done: int) -> list[bytes]:
+        """Return the lines of the timing file up to a round, with a note if some are damaged."""
+        kept, damaged = [], 0
+        for line in self.lines(self.timing_file):
+            try:
+                if unsealed(json.loads(line))["round"] <= done:
+                    kept.append(line)
+            except (ValueError, AttributeError):
+                damaged += 1
+        if damaged:
+            warnings.warn(
+                f"{self.timing_file} is damaged in {damaged} lines: these times are lost, and nothing else",
+                FedILCWarning,
+                stacklevel=2,
+            )
+        return kept
+
+    def lines(self, path: Path) -> list[bytes]:
+        """Return the complete lines of one of the folder's files."""
         content = path.read_bytes() if path.exists() else b""
-        return content[: content.rfind(b"\n") + 1].splitlines()
+        return content[: content.rfind(b"\n") + 1].split(b"\n")[:-1]
 
-    def _cut(self, path: Path, records: int) -> None:
-        lines = self._lines(path)[:records]
+    def _rewrite(self, path: Path, lines: list[bytes]) -> None:
+        """Make a file these lines, if it is not that already."""
         kept = b"".join(line + b"\n" for line in lines)
         if path.exists() and path.read_bytes() != kept:
             write_atomically(path, kept)
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimiser's state as named tensors."""
-    state = optimizer.state_dict()["state"]
-    return {
-        f"{number}.{key}": value if isinstance(value, Tensor) else torch.tensor(value)
-        for number, entries in state.items()
-        for key, value in entries.items()
-    }
+def _append(path: Path, line: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
 
 
-def blank_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """What `optimizer_tensors` would give after a step of Adam, with zeros, to be filled."""
-    state: dict[str, Tensor] = {}
-    for number, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
-        state[f"{number}.step"] = torch.tensor(0.0)
-        state |= {f"{number}.{key}": torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
-    return state
-
-
-def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put back what `optimizer_tensors` gave."""
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        number, key = name.split(".", 1)
-        state.setdefault(int(number), {})[key] = tensor
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+def _settings(settings: Mapping[str, Any]) -> bytes:
+    """Return the content of run.json."""
+    return _json(sealed(json.loads(_json(settings))), indent=2)
 
 
 def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

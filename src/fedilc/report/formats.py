@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedilc.errors import ConfigError
-from fedilc.federation.checkpoint import write_atomically
+from fedilc.federation.tensor_files import write_atomically
 from fedilc.report.tables import empty_table
 
 _TERMINAL, _NARROWEST = 80, 5

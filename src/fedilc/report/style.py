@@ -11,7 +11,7 @@ from PIL import Image
 
 from fedilc.algorithms import algorithms
 from fedilc.errors import ConfigError
-from fedilc.federation.checkpoint import write_atomically
+from fedilc.federation.tensor_files import write_atomically
 
 COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#da8bc3", "#8c8c8c")
 STYLE: dict[Any, Any] = {

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedilc import train
 from fedilc.config import read_experiment
 from fedilc.federation import RunFolder
-from fedilc.federation.checkpoint import read_tensors
+from fedilc.federation.tensor_files import read_tensors
 
 SITES = ("site-1", "site-2", "site-3")
 SILOS = ("flip-0.20", "flip-0.50", "flip-0.80")

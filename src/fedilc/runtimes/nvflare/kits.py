@@ -16,7 +16,7 @@ from nvflare.lighter.ctx import ProvisionContext
 from nvflare.lighter.entity import Project
 from nvflare.lighter.spec import Builder
 
-from fedilc.federation.checkpoint import write_atomically
+from fedilc.federation.tensor_files import write_atomically
 from fedilc.runtimes.nvflare.local_config import FILE
 
 ALLOWED = "fedilc.runtimes.nvflare."

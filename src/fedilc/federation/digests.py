@@ -1,0 +1,54 @@
+"""Digests by which a run's files are found to be as they were written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_KEY = "digest"
+
+
+def chained(lines: Iterable[bytes], head: str = "") -> str:
+    """Return the digest of lines in their order, after those whose digest is `head`.
+
+    >>> chained([b"a", b"b"]) == chained([b"b"], chained([b"a"]))
+    True
+    >>> chained([b"a", b"b"]) == chained([b"b", b"a"])
+    False
+    """
+    for line in lines:
+        head = hashlib.sha256(head.encode() + line).hexdigest()
+    return head
+
+
+def sealed(value: Mapping[str, Any], length: int = 64) -> dict[str, Any]:
+    """Return a JSON object with the digest of its content, in so many hexadecimal digits."""
+    return {**value, _KEY: _content_digest(value)[:length]}
+
+
+def is_sealed(value: Mapping[str, Any]) -> bool:
+    """Return whether a JSON object has a digest, right or not."""
+    return _KEY in value
+
+
+def unsealed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON object without its digest, or raise ValueError if its content is another.
+
+    >>> unsealed(sealed({"round": 3}))
+    {'round': 3}
+    >>> unsealed(sealed({"round": 3}) | {"round": 4})
+    Traceback (most recent call last):
+    ValueError: its content does not match its digest
+    """
+    content = {key: entry for key, entry in value.items() if key != _KEY}
+    told = value.get(_KEY)
+    if not isinstance(told, str) or not told or not _content_digest(content).startswith(told):
+        raise ValueError("its content does not match its digest")
+    return content
+
+
+def _content_digest(value: Mapping[str, Any]) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()

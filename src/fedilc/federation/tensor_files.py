@@ -1,0 +1,88 @@
+"""Files that are written as a whole or not at all; files of tensors carry a digest that shows damage."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor
+
+from fedilc.errors import CheckpointError
+from fedilc.packing import packed
+
+_BLANK = "0" * 64
+
+
+def write_atomically(path: Path, content: bytes, previous: Path | None = None) -> None:
+    """Replace a file so that a reader, or a crash, sees the old or the new and nothing between.
+
+    With `previous`, the old file stays under that name; a crash may leave it there alone.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if previous is not None and path.exists():
+            path.replace(previous)
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any], previous: Path | None = None
+) -> None:
+    """Write tensors, a JSON object and a digest of both as one safetensors file, atomically.
+
+    The digest is that of the file with zeros in the digest's place.
+    """
+    body = packed(tensors, {"digest": _BLANK, "fedilc": json.dumps(about)})
+    digest = hashlib.sha256(body).hexdigest()
+    write_atomically(path, body.replace(_BLANK.encode(), digest.encode(), 1), previous)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors and the JSON object of `write_tensors`, or raise an error that names the file.
+
+    A file without a digest, as version 0.1 wrote it, is taken as it is.
+    """
+    try:
+        body = path.read_bytes()
+        size = int.from_bytes(body[:8], "little")
+        words = json.loads(body[8 : 8 + size])["__metadata__"]
+        if set(words) != {"fedilc"}:
+            _require_digest(body, 8 + size, words)
+        return load(body), json.loads(words["fedilc"])
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise CheckpointError(
+            f"{path} is damaged or not a FedILC checkpoint ({reason}); restore it from a copy, or "
+            "start again in another folder"
+        ) from error
+
+
+def _require_digest(body: bytes, end: int, words: Mapping[str, str]) -> None:
+    """Raise unless a file, whose header ends at `end`, has the digest that its header tells."""
+    if set(words) != {"digest", "fedilc"} or len(words["digest"]) != len(_BLANK):
+        raise ValueError("its header is not one of ours")
+    start = body.find(words["digest"].encode(), 8, end)
+    found = hashlib.sha256(body[:start] + _BLANK.encode())
+    found.update(memoryview(body)[start + len(_BLANK) :])
+    if start < 0 or found.hexdigest() != words["digest"]:
+        raise ValueError("its content does not match its digest")
