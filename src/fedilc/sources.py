@@ -74,6 +74,7 @@ class RotatedCifar10(Source):
     )
     test_range: list[float] = Field([-90, 90], description="the lowest and the highest angle of the test")
     subset: float = Field(1.0, gt=0, le=1, description="the part of training and validation images used")
+    size: Literal[16, 32] = Field(16, description="pixels per side: every second, as the authors', or all")
 
     def build(self, seed: int, _folder: Path) -> Federation:
         """The federation, from the data folder."""
@@ -82,7 +83,7 @@ class RotatedCifar10(Source):
         from fedilc.data.rotated import rotated_cifar10
 
         photographs = read_cifar10(data_folder())
-        return rotated_cifar10(*photographs, seed, self.angles, self.test_range, self.subset)
+        return rotated_cifar10(*photographs, seed, self.angles, self.test_range, self.subset, self.size)
 
 
 class EicuSilos(Source):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from real_data import real_data
 
-from fedilc import Federation
+from fedilc import Federation, train
 from fedilc.config import read_experiment
 from fedilc.data.rotated import ANGLES, rotate, rotated_cifar10
 from fedilc.errors import ConfigError, DataError
@@ -207,6 +207,21 @@ def test_each_test_image_is_turned_by_its_own_angle_of_the_range(
         assert np.array_equal(found, recipe(image, angle))
 
 
+def test_at_32_pixels_no_pixel_is_left_out_and_the_deal_stays(
+    pictures: tuple[Bytes, Bytes, Federation],
+) -> None:
+    images, test_images, halved = pictures
+    whole = rotated_cifar10(images, LABELS, test_images, LABELS[:300], seed=1, size=32)
+    order = numpy_generator(1, "rotated-cifar10", "shuffle").permutation(50_000)
+    for number, (silo, other, angles) in enumerate(zip(whole.silos, halved.silos, ANGLES, strict=True)):
+        first = order[:30_000][3 * number :: 9][0]
+        turned = pillow_in_colour(images[first], angles[0]).astype(np.float32) / 255
+        assert np.array_equal(silo.x[0], turned)
+        assert torch.equal(silo.y, other.y)
+        assert silo.domains == other.domains
+    assert whole.x_test.shape == (300, 3, 8, 8)
+
+
 def test_a_range_of_one_angle_turns_every_test_image_by_it() -> None:
     test_images = noise(5, 4, 4)
     federation = rotated_cifar10(numbered(50_000), LABELS, test_images, TEST_LABELS[:5], test_range=(90, 90))
@@ -244,6 +259,7 @@ def test_silos_may_have_any_number_of_rotations() -> None:
         ({"angles": [[10], []]}, "angles has no silo, or one without a rotation"),
         ({"test_range": (90, -90)}, r"test_range=\[90, -90\] is not a lowest and a highest angle"),
         ({"test_range": (90,)}, r"test_range=\[90\] is not a lowest and a highest angle"),
+        ({"size": 24}, r"size=24 is not 16 \(every second pixel of an image\) or 32 \(all of them\)"),
     ],
 )
 def test_settings_that_make_no_sense_are_one_sentence(settings: dict[str, object], sentence: str) -> None:
@@ -272,3 +288,25 @@ def test_the_real_photographs_make_the_papers_federation(monkeypatch: pytest.Mon
     assert federation.y_test.bincount().tolist() == [1000] * 10
     assert [silo.x.shape[1:] for silo in federation.silos] == [(3, 16, 16)] * 3
     federation.check_classes(10)
+
+
+def test_an_experiment_with_data_size_32_trains_the_cnn_on_whole_photographs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FEDILC_DATA", str(real_data("cifar-10")))
+    changes = ["data.size=32", "data.subset=0.002", "rounds=1", "environment_size=10"]
+    experiment, home = read_experiment("rotated-cifar10", changes)
+    federation = experiment.data.build(0, home)
+    assert [silo.x.shape[1:] for silo in federation.silos] == [(3, 32, 32)] * 3
+    small_test = Federation(
+        "few", federation.silos, federation.x_test[:20], federation.y_test[:20], "multiclass"
+    )
+    model = experiment.model.build(federation, 0)
+    history = train(small_test, model, experiment.algorithm, **experiment.options()).history
+    assert 1.5 < history[0]["train_loss"] < 3.5
+
+
+@pytest.mark.parametrize("given", ["24", "'large'"])
+def test_an_experiment_with_another_size_is_refused(given: str) -> None:
+    with pytest.raises(ConfigError, match=r"data\.size.*16 or 32"):
+        read_experiment("rotated-cifar10", [f"data.size={given}"])
