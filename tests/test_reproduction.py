@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
+from command import Refusal, fedilc
 
 from fedilc.algorithms import algorithms
 from fedilc.errors import ConfigError
@@ -65,15 +68,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     out = tmp_path_factory.mktemp("campaign")
     plan = Plan.of("color-digits", ["fedsgd", "fishr-intra-geo"], 2, TINY, out)
     run_jobs(Work(plan.jobs(), 2), lambda _: None)
+    write_results(plan, plan.campaign())
     return plan
 
 
 def test_a_campaign_leaves_tables_pictures_summary_and_history(finished: Plan) -> None:
-    tables = write_results(finished, finished.campaign())
-    names = {table.name for table in tables}
+    names = {path.stem for path in (finished.out / "tables").iterdir()}
     assert {"ood-loss", "ood-accuracy", "ood-aucroc", "ood-aucroc-thresholded", "inconsistency"} <= names
-    for name in names:
-        assert (finished.out / "tables" / f"{name}.csv").exists()
     markdown, latex = (finished.out / f"tables.{end}" for end in ("md", "tex"))
     assert "2 seeds, 2 rounds of 150" in markdown.read_text()
     assert r"\toprule" in latex.read_text()
@@ -83,7 +84,6 @@ def test_a_campaign_leaves_tables_pictures_summary_and_history(finished: Plan) -
 
 
 def test_the_summary_has_the_mean_and_deviation_of_the_chosen_rounds(finished: Plan) -> None:
-    write_results(finished, finished.campaign())
     summary = json.loads((finished.out / "summary.json").read_text())
     last = []
     for seed in range(2):
@@ -96,13 +96,70 @@ def test_the_summary_has_the_mean_and_deviation_of_the_chosen_rounds(finished: P
 
 
 def test_every_pair_of_silos_is_scored_at_the_last_weights(finished: Plan) -> None:
-    scores = score(finished, finished.campaign())
-    assert set(scores) == {"fedsgd", "fishr-intra-geo"}
-    assert scores["fedsgd"].silos == ["flip-0.20", "flip-0.40"]
-    matrix = scores["fedsgd"].matrix()
-    assert matrix[0][0] == pytest.approx(1.0)
-    assert matrix[0][1] == pytest.approx(matrix[1][0])
-    assert matrix[0][1] > 1.0
+    for scores in score(finished, finished.campaign()).values():
+        assert set(scores) == {"fedsgd", "fishr-intra-geo"}
+        assert scores["fedsgd"].silos == ["flip-0.20", "flip-0.40"]
+        matrix = scores["fedsgd"].matrix()
+        assert matrix[0][0] == pytest.approx(1.0)
+        assert matrix[0][1] == pytest.approx(matrix[1][0])
+        assert matrix[0][1] > 1.0
+
+
+def test_the_scores_of_every_seed_are_kept_and_summarised(finished: Plan) -> None:
+    last = json.loads((finished.out / "summary.json").read_text())["fedsgd"]["last"]
+    lines = list(csv.DictReader((finished.out / "inconsistency-scores.csv").open()))
+    for curvature in ("variance", "hessian"):
+        kept = {
+            int(line["seed"]): float(line["score"])
+            for line in lines
+            if line["algorithm"] == "fedsgd"
+            and line["curvature"] == curvature
+            and line["silo"] != line["other"]
+        }
+        assert last[f"inconsistency_{curvature}"]["seeds"] == pytest.approx([kept[0], kept[1]])
+    headings = (finished.out / "tables" / "inconsistency.csv").read_text().splitlines()[0]
+    assert "C_e, typical, mean" in headings
+    assert "Hessian, typical, mean" in headings
+
+
+def test_a_run_that_is_not_finished_has_no_score(finished: Plan) -> None:
+    longer = Plan.of("color-digits", finished.algorithms, 2, (*TINY, "rounds=3"), finished.out)
+    assert score(longer, longer.campaign()) == {}
+
+
+def test_tables_and_pictures_are_made_again_from_the_numbers_where_the_runs_are_gone(
+    finished: Plan, tmp_path: Path
+) -> None:
+    copy = tmp_path / "campaign"
+    shutil.copytree(finished.out, copy, ignore=shutil.ignore_patterns("runs", "tables*", "figures"))
+    printed = fedilc("report", copy)
+    assert "OOD test loss (lower is better)" in printed
+    made = {path.relative_to(finished.out) for path in finished.out.rglob("*") if path.is_file()}
+    made = {path for path in made if "runs" not in path.parts}
+    assert {path.relative_to(copy) for path in copy.rglob("*") if path.is_file()} == made
+    for path in made:
+        if path.suffix != ".png":
+            assert (copy / path).read_text() == (finished.out / path).read_text()
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "sentence"),
+    [
+        ("summary.json", None, "is not the folder of a finished campaign"),
+        ("summary.json", "[1", "damaged or do not belong together"),
+        ("history.csv", "algorithm,seed,round\nfedsgd,0,1\n", "damaged or do not belong together"),
+        ("inconsistency-scores.csv", "curvature\nflat\n", "the curvature 'flat' is unknown"),
+    ],
+)
+def test_a_campaign_whose_files_are_damaged_is_one_sentence(
+    finished: Plan, tmp_path: Path, refusal: Refusal, file: str, text: str | None, sentence: str
+) -> None:
+    copy = tmp_path / "campaign"
+    shutil.copytree(finished.out, copy, ignore=shutil.ignore_patterns("runs"))
+    (copy / file).unlink()
+    if text is not None:
+        (copy / file).write_text(text)
+    assert sentence in refusal("report", copy)
 
 
 def test_a_sweep_shows_the_loss_against_lambda(tmp_path: Path) -> None:

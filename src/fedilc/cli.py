@@ -241,15 +241,24 @@ def _show(console: Console, title: str, histories: dict[str, list[Record]], targ
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of run folders.")],
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run folders, folders of run folders, or the folder of a campaign.")
+    ],
     out: Annotated[Path, typer.Option(help="Where to write the picture.")] = Path("report.png"),
 ) -> None:
-    """Compare finished or unfinished runs in tables and one picture."""
+    """Compare finished or unfinished runs in tables and one picture.
+
+    For the folder of a campaign whose runs are gone: make its tables and pictures again from its numbers.
+    """
     from fedilc.federation import RunFolder
     from fedilc.report.plots import comparison_picture
     from fedilc.report.tables import comparison_table
 
     places = [file.parent for path in runs for file in sorted(path.rglob("run.json"))]
+    if not places and all((path / "campaign.json").exists() for path in runs):
+        for path in runs:
+            _remake(path)
+        return
     if not places:
         raise ConfigError(f"no run folder in {', '.join(map(str, runs))}; a run folder holds run.json")
     histories = {}
@@ -264,6 +273,17 @@ def report(
     comparison_picture(out, "runs", histories)
     console.print(comparison_table("runs", histories, first="run"))
     console.print(f"picture: {out}", soft_wrap=True, markup=False)
+
+
+def _remake(campaign: Path) -> None:
+    from fedilc.report.campaign_files import remake_campaign
+    from fedilc.report.formats import rich_table
+
+    console = make_console()
+    for table in remake_campaign(campaign):
+        console.print(rich_table(table, all_notes=False))
+    files = "tables.md, tables.tex, tables/*.csv, figures/*.png"
+    console.print(f"made again: {campaign} ({files})", soft_wrap=True, markup=False)
 
 
 def _label(place: Path, places: list[Path]) -> str:

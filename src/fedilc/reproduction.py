@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,8 @@ from fedilc.errors import ConfigError, nearest
 from fedilc.jobs import Job
 
 if TYPE_CHECKING:
-    from fedilc.evaluation.inconsistency import Scores
+    from fedilc.evaluation.inconsistency import Curvature
+    from fedilc.evaluation.stored import ScoresByCurvature
     from fedilc.evaluation.summary import Campaign
     from fedilc.report.formats import TableData
 
@@ -101,46 +101,36 @@ class Plan:
         )
 
 
-def score(plan: Plan, campaign: Campaign) -> dict[str, Scores]:
-    """The inconsistency scores of every run at its last weights, by algorithm."""
-    from fedilc.evaluation.inconsistency import Scores, curvatures, inconsistency
+def score(plan: Plan, campaign: Campaign) -> ScoresByCurvature:
+    """Return the inconsistency scores of every run at its last weights, by curvature and algorithm."""
+    from fedilc.evaluation.inconsistency import CURVATURES, Scores, curvatures, inconsistency
     from fedilc.federation import RunFolder
 
-    found: dict[str, dict[int, dict[tuple[str, str], float]]] = {name: {} for name in campaign.algorithms}
+    found: dict[Curvature, dict[str, dict[int, dict[tuple[str, str], float]]]]
+    found = {curvature: {name: {} for name in campaign.algorithms} for curvature in CURVATURES}
     for seed in range(plan.seeds):
         federation = None
         for name in campaign.algorithms:
             job = plan.job(name, seed)
             folder = RunFolder(job.folder)
-            if not folder.checkpoint_file.exists():
+            if not folder.checkpoint_file.exists() or not job.finished():
                 continue
             if federation is None:
                 federation = job.settings.data.build(seed, job.home)
             model = job.settings.model.build(federation, seed)
             model.load_state_dict(folder.load().weights, strict=False)
-            found[name][seed] = inconsistency(curvatures(federation, model, job.settings.classifier))
-    return {name: Scores(by_seed) for name, by_seed in found.items() if by_seed}
+            for curvature in CURVATURES:
+                diagonals = curvatures(federation, model, job.settings.classifier, curvature)
+                found[curvature][name][seed] = inconsistency(diagonals)
+    scores = {
+        curvature: {name: Scores(by_seed) for name, by_seed in by_algorithm.items() if by_seed}
+        for curvature, by_algorithm in found.items()
+    }
+    return {curvature: by_algorithm for curvature, by_algorithm in scores.items() if by_algorithm}
 
 
 def write_results(plan: Plan, campaign: Campaign) -> list[TableData]:
-    """Put the campaign's tables, pictures, summary and history into its folder; returns the tables."""
-    from fedilc.evaluation.summary import history_csv, summarise
-    from fedilc.federation.tensor_files import write_atomically
-    from fedilc.report.campaign_plots import campaign_pictures, inconsistency_picture
-    from fedilc.report.campaign_tables import campaign_tables, size_notes
-    from fedilc.report.formats import write_tables
-    from fedilc.report.inconsistency import inconsistency_table
+    """Put the campaign's tables, pictures and numbers into its folder; return the tables."""
+    from fedilc.report.campaign_files import write_campaign
 
-    tables = campaign_tables(campaign)
-    scores = score(plan, campaign)
-    if scores:
-        tables.append(inconsistency_table(campaign, scores, size_notes(campaign)))
-    for algorithm, found in scores.items():
-        path = plan.out / "figures" / f"inconsistency-{algorithm}.png"
-        title = f"{campaign.heading} · {algorithm}"
-        inconsistency_picture(path, title, found.silos, found.matrix(), note=campaign.note)
-    write_tables(plan.out, tables)
-    campaign_pictures(plan.out / "figures", campaign)
-    write_atomically(plan.out / "summary.json", (json.dumps(summarise(campaign), indent=1) + "\n").encode())
-    write_atomically(plan.out / "history.csv", history_csv(campaign).encode())
-    return tables
+    return write_campaign(plan.out, campaign, score(plan, campaign))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import ttest_rel
 
 from fedilc.errors import ConfigError
-from fedilc.evaluation.significance import compare, paired_test, sign_flip_p, smallest_flip_p
+from fedilc.evaluation.significance import compare, holm, paired_test, sign_flip_p, smallest_flip_p
 from fedilc.evaluation.summary import Campaign
 
 pairs = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=3, max_size=8)
@@ -137,3 +137,16 @@ def test_without_a_common_seed_there_is_nothing_to_compare() -> None:
     one = Campaign("demo", {"fedcurv": {0: history(0.1)}, "fedsgd": {1: history(0.1)}})
     assert compare(one, "fedcurv", "fedsgd", "test_loss", "oracle") is None
     assert compare(one, "fedcurv", "geometric", "test_loss", "oracle") is None
+
+
+@given(st.lists(st.floats(0, 1), max_size=8))
+def test_holm_rejects_what_its_steps_by_the_book_reject(found: list[float]) -> None:
+    corrected = holm(found)
+    for level in (0.01, 0.05, 0.3):
+        rejected: set[int] = set()
+        for step, place in enumerate(sorted(range(len(found)), key=lambda one: found[one])):
+            if found[place] * (len(found) - step) > level:
+                break
+            rejected.add(place)
+        assert {place for place, p in enumerate(corrected) if p <= level} == rejected
+    assert all(after >= before for before, after in zip(found, corrected, strict=True))

@@ -98,10 +98,10 @@ def rotated_cifar10(
     """Return the paper's Rotated-CIFAR10: silos of several rotations, and a test turned by any angle between.
 
     Images have `size` pixels per side: 16 takes every second pixel before the rotation, as the authors' code
-    does; 32 takes them all, as the paper's text says. The 50,000 are shuffled by `seed`: the first 30,000 train and the
-    other 20,000 validate, both dealt in turn to all rotations of all silos; a silo knows of its
-    validation examples which rotation each is from. Every test image is turned by an angle of its own,
-    uniform in `test_range`. With `subset`, the silos share only that part of the images.
+    does; 32 takes them all, as the paper's text says. The 50,000 are shuffled by `seed`: the
+    first 30,000 train and the other 20,000 validate, both dealt in turn to all rotations of all silos; a silo
+    knows of its validation examples which rotation each is from. Every test image is turned by an angle of
+    its own, uniform in `test_range`. With `subset`, the silos share only that part of the images.
     """
     if len(train_images) != 50_000:
         raise DataError(f"Rotated-CIFAR10 needs CIFAR-10's 50,000 training images, not {len(train_images)}")

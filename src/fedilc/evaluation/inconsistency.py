@@ -5,8 +5,13 @@ up to epsilon times the ratio of their curvatures (section 4 of the paper, after
 
     I(w) = epsilon * max_i max(lambda_i^B / lambda_i^A, lambda_i^A / lambda_i^B)
 
-The curvature lambda^e is the diagonal that Fishr matches, C_e, the variance of the classifier's per-example
-gradient, which is proportional to the diagonal of the Hessian there. Only C_e leaves a silo.
+The curvature lambda^e is taken over the classifier's parameters, in one of two ways:
+
+    variance   C_e, the diagonal that Fishr matches: the variance of the per-example gradient. The paper
+               takes it to be proportional to the Hessian, which holds only if the model is calibrated.
+    hessian    the diagonal of the Hessian itself. The loss is convex in the logits, so that it has a closed
+               form: the mean over examples of p_k (1 - p_k) a_j^2 for logit k and feature j (a = 1 for the
+               bias), with p the probability that the model gives.
 """
 
 from __future__ import annotations
@@ -15,23 +20,58 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
+from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
-from fedilc.data import Federation
+from fedilc.data import Federation, Silo
 from fedilc.errors import ConfigError
+from fedilc.evaluation.summary import INCONSISTENCY
 from fedilc.gradients import Loss, SiloComputation, Workbench
+from fedilc.gradients.forward import only_features
 
 FLOOR = 1e-6
 
+Curvature = Literal["variance", "hessian"]
+CURVATURES: tuple[Curvature, ...] = ("variance", "hessian")
 
-def curvatures(federation: Federation, model: nn.Module, classifier: str | None = None) -> dict[str, Tensor]:
-    """C_e of every silo at the model's weights, in float64."""
+
+def curvatures(
+    federation: Federation,
+    model: nn.Module,
+    classifier: str | None = None,
+    curvature: Curvature = "variance",
+) -> dict[str, Tensor]:
+    """Return the curvature of every silo along each of the classifier's parameters, in float64."""
+    if curvature not in CURVATURES:
+        raise ConfigError(f"curvature={curvature!r} is unknown; give one of {', '.join(CURVATURES)}")
     bench = Workbench(model, Loss(federation.loss), classifier)
+    if curvature == "hessian":
+        return {silo.name: _hessian_diagonal(bench, silo) for silo in federation.silos}
     return {
         silo.name: SiloComputation(bench, silo, None, False, seed=0).statistics(1, keep=False).double()
         for silo in federation.silos
     }
+
+
+@torch.no_grad()
+def _hessian_diagonal(bench: Workbench, silo: Silo) -> Tensor:
+    """Return the diagonal of the mean loss's Hessian over the classifier: per logit its weights and bias."""
+    x, y = bench.inputs(silo.x), bench.labels(silo.y)
+    rows = bench.most_examples(x)
+    bench.model.eval()
+    total = torch.zeros((), dtype=torch.float64)
+    for inputs, labels in zip(x.split(rows), y.split(rows), strict=True):
+        chunk = bench.forward(inputs, labels, {})
+        squares = only_features(chunk.features, bench.classifier_name).double().square()
+        if bench.classifier is not None and bench.classifier.bias is not None:
+            squares = torch.cat([squares, squares.new_ones(len(squares), 1)], 1)
+        logits = chunk.logits.double()
+        p = logits.sigmoid() if bench.loss.name == "binary" else logits.softmax(1)
+        total = total + (p * (1 - p)).T @ squares
+    bench.model.train()
+    return (total / len(silo)).flatten()
 
 
 def inconsistency(by_silo: Mapping[str, Tensor], floor: float = FLOOR) -> dict[tuple[str, str], float]:
@@ -73,16 +113,22 @@ class Scores:
         return [[self._mean(one, other) for other in self.silos] for one in self.silos]
 
     def worst(self) -> list[float]:
-        """The highest score over pairs, a seed each."""
+        """Return the highest score over pairs, per seed."""
         return [max(pairs.values()) for pairs in self.by_seed.values()]
 
     def typical(self) -> list[float]:
-        """The geometric mean over pairs of different silos, a seed each; 1 where there is one silo."""
+        """Return the geometric mean over pairs of different silos, per seed; 1 if there is one silo."""
         means = []
         for pairs in self.by_seed.values():
             logs = [math.log(score) for (one, other), score in pairs.items() if one != other]
             means.append(math.exp(sum(logs) / len(logs)) if logs else 1.0)
         return means
+
+    def metrics(self, curvature: Curvature) -> dict[int, dict[str, float]]:
+        """Return the typical and the worst score by seed, under the names that a summary has for them."""
+        name = f"{INCONSISTENCY}{curvature}"
+        pairs = zip(self.by_seed, self.typical(), self.worst(), strict=True)
+        return {seed: {name: typical, f"{name}_worst": worst} for seed, typical, worst in pairs}
 
     def _mean(self, one: str, other: str) -> float:
         logs = [math.log(pairs[one, other]) for pairs in self.by_seed.values()]

@@ -94,6 +94,23 @@ def smallest_flip_p(seeds: int) -> float:
     return 2.0 / 2.0**seeds
 
 
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Correct p-values for being many, by Holm's method: the k-th smallest of n is multiplied by n - k + 1.
+
+    Whatever the tests have to do with each other, the chance that any of them rejects a true null hypothesis
+    at some level is at most that level.
+
+    >>> holm([0.01, 0.04, 0.02])
+    [0.03, 0.04, 0.04]
+    """
+    corrected = [0.0] * len(p_values)
+    highest = 0.0
+    for done, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        highest = max(highest, min(1.0, (len(p_values) - done) * p_values[place]))
+        corrected[place] = highest
+    return corrected
+
+
 def compare(
     campaign: Campaign, algorithm: str, reference: str, metric: str, criterion: str
 ) -> PairedTest | None:

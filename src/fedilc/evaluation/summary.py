@@ -7,14 +7,16 @@ import io
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import combinations
 from typing import Any
 
 from fedilc.errors import ConfigError
 from fedilc.evaluation.selection import CRITERIA, Record, select
 
 Summary = dict[str, dict[str, dict[str, dict[str, Any]]]]
+BySeed = Mapping[int, Mapping[str, float]]
 
 METRICS = (
     "round",
@@ -28,8 +30,9 @@ METRICS = (
     "validation_accuracy",
 )
 DOMAIN_ACCURACY = "domain_accuracy: "
+INCONSISTENCY = "inconsistency_"
 _FAIRNESS = ("variance", "entropy")
-_HISTORY = (
+HISTORY = (
     "train_loss",
     "validation_loss",
     "validation_accuracy",
@@ -52,6 +55,9 @@ class Campaign:
         synthetic: whether the data were made up, which every table and picture then says.
         fishr_reduction: how the runs reduce the Fishr loss over silos; `reproduce` sums, as the
             authors' code does.
+        chosen: what was measured at the chosen rounds, by algorithm, criterion and seed, if it is not to be
+            taken from the histories: a campaign that is read back from its files has all of it here.
+        at_last: further numbers of the last round's weights, by algorithm and seed.
     """
 
     name: str
@@ -59,6 +65,8 @@ class Campaign:
     note: str = ""
     synthetic: bool = False
     fishr_reduction: str = "sum"
+    chosen: Mapping[str, Mapping[str, BySeed]] | None = None
+    at_last: Mapping[str, BySeed] = field(default_factory=dict)
 
     @property
     def algorithms(self) -> list[str]:
@@ -77,12 +85,18 @@ class Campaign:
     @cached_property
     def numbers(self) -> dict[str, dict[str, dict[int, dict[str, float]]]]:
         """What was measured at the chosen round, by algorithm, criterion and seed (in order)."""
-        return {
+        found = {
             algorithm: {criterion: self._at(algorithm, criterion) for criterion in CRITERIA}
             for algorithm in self.algorithms
         }
+        for algorithm, by_seed in self.at_last.items():
+            for seed, more in by_seed.items():
+                found[algorithm]["last"].setdefault(seed, {}).update(more)
+        return found
 
     def _at(self, algorithm: str, criterion: str) -> dict[int, dict[str, float]]:
+        if self.chosen is not None:
+            return {seed: dict(one) for seed, one in self.chosen[algorithm].get(criterion, {}).items()}
         found = {}
         for seed, history in sorted(self.histories[algorithm].items()):
             try:
@@ -140,10 +154,10 @@ def spread(values: Sequence[float]) -> tuple[float, float]:
 
 
 def summarise(campaign: Campaign) -> Summary:
-    """Mean, sample deviation and the values in the order of the seeds, of every metric.
+    """Return mean, sample deviation and the values in the order of the seeds, of every metric.
 
-    The shape is {algorithm: {criterion: {metric: {"mean", "std", "seeds"}}}}. A criterion that cannot
-    choose a round, and a metric that no seed has, are left out.
+    The shape is {algorithm: {criterion: {metric: {"mean", "std", "seeds"}}}}, with None for a seed that does
+    not have the metric. A criterion that cannot choose a round, and a metric that no seed has, are left out.
 
     >>> rounds = [{"round": 1, "test_loss": 0.5}]
     >>> summarise(Campaign("demo", {"fedsgd": {0: rounds}}))["fedsgd"]["last"]["test_loss"]
@@ -151,7 +165,9 @@ def summarise(campaign: Campaign) -> Summary:
     """
     return {
         algorithm: {
-            criterion: _metrics(list(seeds.values())) for criterion, seeds in criteria.items() if seeds
+            criterion: _metrics([seeds.get(seed, {}) for seed in sorted(campaign.histories[algorithm])])
+            for criterion, seeds in criteria.items()
+            if seeds
         }
         for algorithm, criteria in campaign.numbers.items()
     }
@@ -160,19 +176,37 @@ def summarise(campaign: Campaign) -> Summary:
 def _metrics(seeds: list[dict[str, float]]) -> dict[str, dict[str, Any]]:
     found = {}
     for metric in dict.fromkeys(key for numbers in seeds for key in numbers):
-        values = [numbers[metric] for numbers in seeds if metric in numbers]
-        mean, std = spread(values)
+        values = [numbers.get(metric) for numbers in seeds]
+        mean, std = spread([value for value in values if value is not None])
         found[metric] = {"mean": mean, "std": std, "seeds": values}
     return found
 
 
 def lower_is_better(metric: str) -> bool:
-    """Whether less of it is good: losses and variances; accuracies, areas and entropies are not.
+    """Whether less of it is good: losses, variances and inconsistencies, not accuracies, areas and entropies.
 
     >>> lower_is_better("test_loss"), lower_is_better("fairness_entropy")
     (True, False)
     """
-    return metric.endswith(("loss", "variance"))
+    return metric.endswith(("loss", "variance")) or metric.startswith(INCONSISTENCY)
+
+
+def same_choices(campaign: Campaign) -> list[tuple[str, str]]:
+    """Return the pairs of criteria that choose the same round in every run, so that they are one test.
+
+    >>> run = [{"round": 1, "validation_loss": 0.5}, {"round": 2, "validation_loss": 0.4}]
+    >>> same_choices(Campaign("demo", {"fedsgd": {0: run}}))
+    [('validation', 'last')]
+    """
+    rounds = {
+        criterion: {name: campaign.values(name, criterion, "round") for name in campaign.algorithms}
+        for criterion in CRITERIA
+    }
+    return [
+        (one, other)
+        for one, other in combinations(CRITERIA, 2)
+        if any(rounds[one].values()) and rounds[one] == rounds[other]
+    ]
 
 
 def unequal_runs(campaign: Campaign) -> str | None:
@@ -207,7 +241,7 @@ def history_csv(campaign: Campaign) -> str:
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("algorithm", "seed", "round", *_HISTORY))
+    writer.writerow(("algorithm", "seed", "round", *HISTORY))
     writer.writerows(_lines(campaign))
     return text.getvalue()
 
@@ -216,6 +250,6 @@ def _lines(campaign: Campaign) -> Iterator[list[object]]:
     for algorithm, seeds in campaign.histories.items():
         for seed, history in sorted(seeds.items()):
             for record in history:
-                numbers = (record.get(key) for key in _HISTORY)
+                numbers = (record.get(key) for key in HISTORY)
                 cells = ("" if value is None else f"{value:.5g}" for value in numbers)
                 yield [algorithm, seed, record["round"], *cells]

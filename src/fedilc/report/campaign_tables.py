@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fedilc.evaluation import CRITERIA
 from fedilc.evaluation.significance import FEWEST_SEEDS, LEVEL, compare, smallest_flip_p
-from fedilc.evaluation.summary import DOMAIN_ACCURACY, Campaign, lower_is_better, unequal_runs
+from fedilc.evaluation.summary import DOMAIN_ACCURACY, Campaign, lower_is_better, same_choices, unequal_runs
 from fedilc.report.cells import FAR, NOTHING, distance_cell, our_cell, paper_cell, verdict_cells, with_best
 from fedilc.report.claims import claims_table
 from fedilc.report.formats import Cell, Column, TableData
@@ -60,7 +60,7 @@ def campaign_tables(campaign: Campaign) -> list[TableData]:
     tables = [_metric_table(campaign, measure) for measure in measures if _measured(campaign, measure.metric)]
     if campaign.domains:
         tables += [_domains_table(campaign), _domains_beside_paper(campaign)]
-    claims = claims_table(campaign, size_notes(campaign))
+    claims = claims_table(campaign, (*size_notes(campaign), *choice_notes(campaign)))
     return [*tables, claims] if claims else tables
 
 
@@ -78,6 +78,15 @@ def size_notes(campaign: Campaign) -> tuple[str, ...]:
     first = f'{warning}{campaign.name}: {size}fishr_reduction="{campaign.fishr_reduction}", {whose}.'
     uneven = unequal_runs(campaign)
     return (f"{first} {uneven}" if uneven else first,)
+
+
+def choice_notes(campaign: Campaign) -> list[str]:
+    """Return a note on criteria that choose the same round in every run; none if each chooses another."""
+    runs = sum(len(seeds) for seeds in campaign.histories.values())
+    return [
+        f"{one} and {other} choose the same round in each of the {runs} runs: they are one test, not two."
+        for one, other in same_choices(campaign)
+    ]
 
 
 def _metric_table(campaign: Campaign, measure: Measure) -> TableData:
@@ -148,7 +157,7 @@ def _notes(campaign: Campaign, paper: bool) -> list[str]:
         )
     elif paper:
         ours += " paper: of the full eICU database, not of these data, so there is no difference to take."
-    notes = [*size_notes(campaign), _CHOICES, ours]
+    notes = [*size_notes(campaign), _CHOICES, *choice_notes(campaign), ours]
     if _tested(campaign):
         notes.append(
             f"against {BASELINE}: paired over seeds; better or worse where the t-test has p < {LEVEL:g}, "

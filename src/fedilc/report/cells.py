@@ -83,11 +83,15 @@ def verdict_cells(test: PairedTest | None) -> tuple[Cell, Cell]:
     if test.t_p is None:
         return verdict, NOTHING
     digits = (f"{test.t_p:.4g}", "" if test.flip_p is None else f"{test.flip_p:.4g}")
-    return verdict, Cell(f"{_p(test.t_p)}/{_p(test.flip_p)}", parts=digits)
+    return verdict, Cell(f"{p_text(test.t_p)}/{p_text(test.flip_p)}", parts=digits)
 
 
-def _p(value: float | None) -> str:
-    """A p-value as it is usually printed, without the zero that it always begins with."""
+def p_text(value: float | None) -> str:
+    """Return a p-value as it is usually printed, without the zero that it begins with.
+
+    >>> p_text(0.0312), p_text(1e-5), p_text(1.0)
+    ('.031', '<.001', '1.000')
+    """
     if value is None:
         return "-"
     return "<.001" if value < 0.001 else f"{value:.3f}".removeprefix("0")

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedilc.evaluation import CRITERIA
-from fedilc.evaluation.significance import FEWEST_SEEDS, LEVEL, compare
-from fedilc.evaluation.summary import Campaign, lower_is_better, spread
+from fedilc.evaluation.significance import FEWEST_SEEDS, LEVEL, compare, holm
+from fedilc.evaluation.summary import INCONSISTENCY, Campaign, lower_is_better, spread
+from fedilc.report.cells import p_text
 from fedilc.report.formats import Cell, Column, TableData
 from fedilc.report.paper import ORDER, paper_benchmark, paper_numbers
 
@@ -24,6 +25,22 @@ class Claim:
     sentence: str
 
 
+@dataclass(frozen=True)
+class Judgement:
+    """What a campaign says of a claim under one criterion.
+
+    Attributes:
+        verdict: "yes" or "no" if p < 0.05 after Holm's correction; "yes, uncorrected" or "no, uncorrected" if
+            only before it; "within noise"; "yes?" or "no?" below three seeds; "-" if not run.
+        p: of the claim's test taken alone, None if untested.
+        corrected: by Holm's method over all tests of the table.
+    """
+
+    verdict: str
+    p: float | None = None
+    corrected: float | None = None
+
+
 # What a metric is called here, and what the paper multiplies it by.
 _METRICS = {
     "test_loss": ("OOD loss", 1.0),
@@ -32,6 +49,8 @@ _METRICS = {
     "test_thresholded_auprc": ("OOD AUCPR†", 1.0),
     "domain_fairness_variance": ("variance over sub-environments (×1000)", 1000.0),
     "domain_fairness_entropy": ("entropy over sub-environments (×10)", 10.0),
+    f"{INCONSISTENCY}variance": ("inconsistency score, C_e", 1.0),
+    f"{INCONSISTENCY}hessian": ("inconsistency score, Hessian", 1.0),
 }
 _DOMAINS = "accuracy in the sub-environments"
 
@@ -46,6 +65,13 @@ def _best(winner: str, metric: str, but: str | None = None) -> Claim:
 
 
 _PROPOSED = tuple(_beats(proposed, old) for proposed in (_INTER, _INTRA) for old in ("fedsgd", "fedcurv"))
+
+# Section 4: both methods lower the score, since the geometric mean does, and since Fishr does.
+SECTION_4 = tuple(
+    Claim(f"{INCONSISTENCY}{curvature}", winner, ("fedsgd",), f"{winner} lowers that of fedsgd")
+    for curvature in ("variance", "hessian")
+    for winner in (_INTER, _INTRA, "geometric", "fedcurv")
+)
 
 CLAIMS: dict[str, tuple[Claim, ...]] = {
     "color-mnist": (
@@ -81,58 +107,123 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
 
 
 def claims_table(campaign: Campaign, notes: Sequence[str]) -> TableData | None:
-    """The paper's claims on this benchmark and what the campaign says; None where it makes none."""
+    """Return the paper's claims on this benchmark and what the campaign says; None if it makes none."""
     benchmark = paper_benchmark(campaign.name)
     if benchmark is None:
         return None
-    rows = [_row(campaign, benchmark, claim) for claim in CLAIMS[benchmark]]
+    claims = claims_of(campaign)
+    judged = judge(campaign, claims)
+    rows = [_row(campaign, benchmark, claim, [judged[claim, c] for c in CRITERIA]) for claim in claims]
     if campaign.domains and benchmark == "rotated-cifar10":
         rows.append(_domains_row(campaign, benchmark))
     headings = ("metric", "the paper's claim", "its numbers", "ours (oracle)")
+    answers = [Column(name, (name, f"{name}, p", f"{name}, p by Holm"), words=True) for name in CRITERIA]
+    tests = len({(key[0], _values(campaign, *key)) for key, one in judged.items() if one.p is not None})
     return TableData(
         name="claims",
         source=campaign.name,
         title=f"{campaign.heading}: what the paper says, and whether it is found here",
-        columns=tuple(Column(heading, words=True) for heading in (*headings, *CRITERIA)),
+        columns=(*(Column(heading, words=True) for heading in headings), *answers),
         rows=tuple(rows),
-        notes=(
-            *notes,
-            "Numbers: the winner's mean, then the mean of the best of those it should beat. Under each "
-            "criterion: yes where it is better than each of those that were run, no where one is better than "
-            f"it, both by the paired t-test over seeds at p < {LEVEL:g}; else within noise. Below "
-            f"{FEWEST_SEEDS} seeds nothing is tested: yes? and no? only say whose mean is better.",
-        ),
+        notes=(*notes, *_notes(tests)),
         grouped=True,
     )
 
 
-def found(campaign: Campaign, claim: Claim, criterion: str) -> str:
-    """Whether a campaign finds a claim: yes, no, within noise; yes? or no? untested; or - if not run."""
+def _notes(tests: int) -> list[str]:
+    numbers = (
+        "Numbers: the winner's mean, then the mean of the best of those it should beat; of the inconsistency "
+        "score, which is measured at the last round only, those of the last round."
+    )
+    if not tests:
+        return [
+            numbers,
+            f"Below {FEWEST_SEEDS} seeds nothing is tested: yes? and no? only say whose mean is better.",
+        ]
+    return [
+        numbers,
+        "Under each criterion: yes if the winner is better than each of those that were run, no if one is "
+        "better than it, by the paired t-test over seeds; in brackets its p, corrected by Holm's method for "
+        f"the {tests} different tests of this table. yes and no: that is below {LEVEL:g}. uncorrected: only "
+        "the p of the test taken alone is. Else within noise.",
+    ]
+
+
+def claims_of(campaign: Campaign) -> tuple[Claim, ...]:
+    """Return the paper's claims on a campaign's benchmark; those of section 4 if it has the scores."""
+    claims = CLAIMS.get(paper_benchmark(campaign.name) or "", ())
+    scored = (claim for claim in SECTION_4 if campaign.values(claim.winner, "last", claim.metric))
+    return (*claims, *scored)
+
+
+def judge(campaign: Campaign, claims: Sequence[Claim]) -> dict[tuple[Claim, str], Judgement]:
+    """Return what the campaign says of each claim under each criterion, corrected for their number.
+
+    Criteria that choose the same rounds make the same test, which counts once.
+    """
+    alone = {(claim, name): _alone(campaign, claim, name) for claim in claims for name in CRITERIA}
+    keys = {key: (key[0], _values(campaign, *key)) for key, one in alone.items() if one.p is not None}
+    distinct = {keys[key]: alone[key].p or 0.0 for key in keys}
+    corrected = dict(zip(distinct, holm(list(distinct.values())), strict=True))
+    return {key: _corrected(one, corrected[keys[key]]) if key in keys else one for key, one in alone.items()}
+
+
+def _alone(campaign: Campaign, claim: Claim, criterion: str) -> Judgement:
+    """Judge one claim as if it were the only one.
+
+    The winner must beat every rival, so that the highest p of those tests is the claim's. If a rival is
+    ahead, the lowest p of those that are, times the number of rivals, is that of the opposite.
+    """
     ours = campaign.values(claim.winner, criterion, claim.metric)
     rivals = _ranked(campaign, claim, criterion)
-    if not ours or not rivals:
-        return "-"
     tests = [compare(campaign, claim.winner, rival, claim.metric, criterion) for rival in rivals]
-    verdicts = {test.verdict if test else "not tested" for test in tests}
-    if "not tested" in verdicts:
+    if not ours or not rivals:
+        return Judgement("-")
+    p_values = [test.t_p for test in tests if test and test.t_p is not None]
+    if len(p_values) < len(tests):
         mean, rival = spread(list(ours.values()))[0], next(iter(rivals.values()))
-        return "yes?" if mean != rival and (mean < rival) == lower_is_better(claim.metric) else "no?"
-    return "no" if "worse" in verdicts else "within noise" if "within noise" in verdicts else "yes"
+        ahead = mean != rival and (mean < rival) == lower_is_better(claim.metric)
+        return Judgement("yes?" if ahead else "no?")
+    sign = 1 if lower_is_better(claim.metric) else -1
+    behind = [test.t_p or 0.0 for test in tests if test and sign * test.difference >= 0]
+    if behind:
+        return Judgement("no", min(1.0, len(tests) * min(behind)))
+    return Judgement("yes", max(p_values))
 
 
-def _row(campaign: Campaign, benchmark: str, claim: Claim) -> tuple[Cell, ...]:
+def _corrected(one: Judgement, corrected: float) -> Judgement:
+    verdict = "within noise"
+    if one.p is not None and one.p < LEVEL:
+        verdict = one.verdict if corrected < LEVEL else f"{one.verdict}, uncorrected"
+    return Judgement(verdict, one.p, corrected)
+
+
+def _values(campaign: Campaign, claim: Claim, criterion: str) -> tuple[tuple[float, ...], ...]:
+    names = (claim.winner, *claim.rivals)
+    return tuple(tuple(campaign.values(name, criterion, claim.metric).values()) for name in names)
+
+
+def _row(campaign: Campaign, benchmark: str, claim: Claim, judged: Sequence[Judgement]) -> tuple[Cell, ...]:
     title, scale = _METRICS[claim.metric]
     paper = {name: number.mean for name, number in paper_numbers(benchmark, claim.metric).items()}
-    rivals = _sorted({name: paper[name] for name in claim.rivals}, claim.metric)
-    ours = list(campaign.values(claim.winner, "oracle", claim.metric).values())
+    rivals = _sorted({name: paper[name] for name in claim.rivals if name in paper}, claim.metric)
+    measured = "last" if claim.metric.startswith(INCONSISTENCY) else "oracle"
+    ours = list(campaign.values(claim.winner, measured, claim.metric).values())
     winner = spread(ours)[0] if ours else None
     return (
         Cell(title),
         Cell(claim.sentence),
-        Cell(_pair(paper[claim.winner], rivals, scale)),
-        Cell(_pair(winner, _ranked(campaign, claim, "oracle"), scale)),
-        *(Cell(found(campaign, claim, criterion)) for criterion in CRITERIA),
+        Cell(_pair(paper.get(claim.winner), rivals, scale)),
+        Cell(_pair(winner, _ranked(campaign, claim, measured), scale)),
+        *map(_answer, judged),
     )
+
+
+def _answer(one: Judgement) -> Cell:
+    if one.p is None:
+        return Cell(one.verdict, parts=(one.verdict,))
+    digits = f"{one.p:.4g}", f"{one.corrected:.4g}"
+    return Cell(f"{one.verdict} ({p_text(one.corrected)})", parts=(one.verdict, *digits))
 
 
 def _pair(winner: float | None, rivals: dict[str, float], scale: float) -> str:
@@ -164,7 +255,7 @@ def _domains_row(campaign: Campaign, benchmark: str) -> tuple[Cell, ...]:
         Cell(f"{_INTRA} is the best in most"),
         Cell(f"{theirs} of {total}"),
         Cell("-" if led["oracle"] is None else f"{led['oracle']} of {total}"),
-        *map(Cell, words),
+        *(Cell(word, parts=(word,)) for word in words),
     )
 
 
