@@ -198,7 +198,7 @@ def test_data_files_are_found_beside_the_experiment_wherever_the_command_runs(
     for place in ("silos/a.csv", "silos/b.csv", "far/test.csv"):
         path = tmp_path / "study" / place
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("x,label\n" + "1.5,0\n2.5,1\n3.5,2\n" * 4)
+        path.write_text("x,label\n" + f"{len(place)},0\n2.5,1\n3.5,2\n" * 4)
     (tmp_path / "study" / "study.toml").write_text(FILES)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")

@@ -11,6 +11,7 @@ import typer
 
 from fedilc import __version__
 from fedilc.commands import make_console
+from fedilc.commands.check import check
 from fedilc.commands.data import use_data_folder
 from fedilc.commands.eicu import data_app
 from fedilc.commands.flower import flower_app
@@ -185,12 +186,12 @@ def _target(out: Path | None, stem: Path, resume: bool, restarted: bool) -> tupl
 
 def _train(console: Console, settings: Experiment, folder: Path, out: Path, resume: bool) -> list[Record]:
     from fedilc.callbacks import KeepBest
+    from fedilc.checking import prepare
     from fedilc.federation import RunFolder
     from fedilc.report.progress import ProgressBar
     from fedilc.training import train
 
-    shelf = settings.data.shelf(settings.seed, folder)
-    model = settings.model.build(shelf, settings.seed)
+    shelf, model = prepare(settings, folder)
     bar = ProgressBar(console, settings.algorithm)
     try:
         result = train(
@@ -217,10 +218,10 @@ def _train(console: Console, settings: Experiment, folder: Path, out: Path, resu
 
 def _help_to_train(settings: Experiment, folder: Path) -> None:
     """Train as one of several ranks that is not the first, which writes and reports for all."""
+    from fedilc.checking import prepare
     from fedilc.training import train
 
-    shelf = settings.data.shelf(settings.seed, folder)
-    model = settings.model.build(shelf, settings.seed)
+    shelf, model = prepare(settings, folder)
     train(shelf, model, settings.algorithm, **settings.options())
 
 
@@ -315,7 +316,7 @@ def list_() -> None:
         console.print()
 
 
-for _command_of_its_own in (serve, join, token):
+for _command_of_its_own in (check, serve, join, token):
     app.command()(_command_of_its_own)
 app.add_typer(sweep_app, name="sweep")
 app.add_typer(nvflare_app, name="nvflare")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class FedILCError(Exception):
@@ -16,6 +16,17 @@ class ConfigError(FedILCError):
 
 class DataError(FedILCError):
     """A silo, a file or a test set cannot be used as it is."""
+
+
+class DataProblemsError(DataError):
+    """Everything that is wrong with the data, at once; `problems` has a sentence for each."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = list(problems)
+        shown = "; ".join(f"({number}) {problem}" for number, problem in enumerate(self.problems[:8], 1))
+        more = f"; and {len(problems) - 8} more, which `fedilc check` lists" if len(problems) > 8 else ""
+        one = len(problems) == 1
+        super().__init__(problems[0] if one else f"there are {len(problems)} problems: {shown}{more}")
 
 
 class ModelError(FedILCError):
@@ -59,3 +70,14 @@ def nearest(word: str, choices: Iterable[str]) -> str:
     if close:
         return f"; did you mean {close[0]!r}?"
     return f"; choose from {', '.join(options)}"
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """Return names with commas, and how many more there are.
+
+    >>> listed(["a", "b", "c", "d", "e"], 2)
+    'a, b and 3 more'
+    """
+    if len(names) <= most + 1:
+        return ", ".join(names)
+    return f"{', '.join(names[:most])} and {len(names) - most} more"

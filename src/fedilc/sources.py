@@ -13,7 +13,7 @@ from fedilc.sections import Section
 
 if TYPE_CHECKING:
     from fedilc.data import Federation
-    from fedilc.data.files import SiloFiles
+    from fedilc.data.files import Examined, SiloFiles
     from fedilc.data.shelf import Shelf
 
 
@@ -168,16 +168,28 @@ class Files(Source):
         return value
 
     def build(self, seed: int, folder: Path) -> Federation:
-        """The federation, from files given relative to the experiment's own folder."""
+        """Return the federation, from files given relative to the experiment's own folder."""
         return self._files().federation(seed, folder)
 
     def shelf(self, seed: int, folder: Path) -> Shelf:
-        """The silos; where they are not to be in memory, each is read when it is opened."""
-        from fedilc.data.streamed import shelf_from_files
+        """Return the silos, once all is right with them; say what is probably not meant."""
+        found = self.examine(seed, folder)
+        found.report.require()
+        found.report.warn()
+        return self.shelf_of(found, seed, folder)
+
+    def examine(self, seed: int, folder: Path) -> Examined:
+        """Read every file once, and find all that is wrong or probably not meant."""
+        return self._files().examine(seed, folder, keep=self.in_memory)
+
+    def shelf_of(self, found: Examined, seed: int, folder: Path) -> Shelf:
+        """Return the silos that were examined; if they do not stay in memory, each is read when opened."""
+        from fedilc.data.shelf import Shelf
+        from fedilc.data.streamed import streamed_shelf
 
         if self.in_memory:
-            return super().shelf(seed, folder)
-        return shelf_from_files(self._files(), seed, folder)
+            return Shelf.of(self._files().federation_of(found, folder))
+        return streamed_shelf(self._files(), found, seed, folder)
 
     def _files(self) -> SiloFiles:
         from fedilc.data.files import SiloFiles

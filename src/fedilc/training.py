@@ -19,6 +19,7 @@ from fedilc.assembly import Outline, find_device, make_server, make_task, run_fa
 from fedilc.callbacks import Callback, Run, as_callback
 from fedilc.config import Options
 from fedilc.data import Federation
+from fedilc.data.checks import check_federation
 from fedilc.data.shelf import Shelf
 from fedilc.errors import ConfigError, FedILCError, FedILCWarning, ModelError
 from fedilc.evaluation import measure, select, thresholded_areas
@@ -124,7 +125,13 @@ def train(
     if isinstance(callbacks, Callback) or callable(callbacks):
         callbacks = [callbacks]
 
-    shelf = federation if isinstance(federation, Shelf) else Shelf.of(federation)
+    if isinstance(federation, Shelf):
+        shelf = federation
+    else:
+        report = check_federation(federation)
+        report.require()
+        report.warn()
+        shelf = Shelf.of(federation)
 
     def connect(task: Task, model: nn.Module, outputs: int) -> Runtime:
         shelf.check_classes(outputs)

@@ -82,10 +82,13 @@ def test_an_npz_may_hold_images_and_call_its_labels_y(tmp_path: Path) -> None:
         ("a.csv", b"", "a.csv .*empty"),
         ("a.csv", b"x,label\n", "a.csv is empty: it holds no example; leave it out or give it data"),
         ("a.csv", b"label\n0\n1\n", "a.csv is empty: it holds no column beside 'label'"),
-        ("a.csv", b"x,y\n1,0\n", "a.csv has no label column 'label'"),
-        ("a.csv", b"x,labels\n1,0\n", "no label column 'label'; did you mean 'labels'"),
-        ("a.csv", b"x,label\nred,0\n", "a.csv: column 'x' holds String, not numbers"),
-        ("a.csv", b"x,label\n1,yes\n", "a.csv: column 'label' holds String, not numbers"),
+        (
+            "a.csv",
+            b"x,y\n1,0\n",
+            "a.csv has no column 'label'; say with data.label .* which column .*: x, y$",
+        ),
+        ("a.csv", b"x,label\nred,0\n", r"a.csv: column 'x' holds text, not numbers \('red' in line 2\)"),
+        ("a.csv", b"x,label\n1,yes\n", "a.csv: column 'label' holds text, not numbers"),
         ("a.csv", b"x,label\n1,0\n,1\n,1\n", "a.csv: column 'x' has 2 empty cells"),
         ("a.parquet", b"no parquet", "a.parquet cannot be read: "),
         ("a.npz", b"no numpy", "a.npz cannot be read: it is damaged"),
@@ -151,7 +154,7 @@ def test_the_first_fraction_of_a_csv_may_come_late(tmp_path: Path) -> None:
 def test_reading_files_warns_of_nothing(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom fedilc.data.files import federation_from_files\n"
-        "federation_from_files('*.*', 'label', 'a.csv', 'binary', 0.3, 0, Path(sys.argv[1]))"
+        "federation_from_files('*.*', 'label', None, 'binary', 0.3, 0, Path(sys.argv[1]))"
     )
     for name in ("a.csv", "b.parquet"):
         write(tmp_path / name, columns())
@@ -267,7 +270,10 @@ def test_another_silo_beside_it_does_not_change_a_silos_split(tmp_path: Path) ->
         ({"dose": None}, "b and a differ: b lacks dose"),
         ({"dose": [float("nan")] * 20}, r"\bb\b.* NaN"),
         ({"dose": [float("inf")] * 20}, r"\bb\b.* infinity"),
-        ({"label": [7] * 20}, "silo 'b': y holds the label 7; labels must be 0 or 1"),
+        (
+            {"label": [7] * 20},
+            r"b.csv: column 'label' holds the label 7; labels must be 0 or 1 .* \(in line 2\)",
+        ),
     ],
     ids=["another column", "a column less", "nan", "infinity", "label"],
 )

@@ -11,8 +11,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from fedilc.data.eicu import prepare
-from fedilc.data.files import Table, split
+from fedilc.data.files import split
 from fedilc.data.silo import Federation, Silo
+from fedilc.data.tables import Table
 from fedilc.errors import ConfigError, DataError
 from fedilc.seeds import numpy_generator
 

@@ -27,6 +27,7 @@ class Shelf:
         y_test: its labels.
         held: the silos in memory, where they stay there between requests; None if they do not.
         seen: fingerprints of silos that are not in memory, by name; None if the settings alone make them.
+        columns: the names of the inputs, in order, if they have names.
 
     >>> silos = [Silo("a", [[0.0], [1.0]], [0, 1]), Silo("b", [[2.0]], [1])]
     >>> shelf = Shelf.of(Federation("demo", silos))
@@ -44,6 +45,7 @@ class Shelf:
     y_test: Tensor | None = None
     held: dict[str, Silo] | None = None
     seen: Mapping[str, str] | None = None
+    columns: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, federation: Federation) -> Shelf:
@@ -58,6 +60,7 @@ class Shelf:
             federation.x_test,
             federation.y_test,
             {silo.name: silo for silo in federation.silos},
+            columns=federation.columns,
         )
 
     @property

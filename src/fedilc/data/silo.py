@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedilc.errors import DataError, nearest
@@ -83,6 +85,7 @@ class Federation:
         x_test: inputs of the out-of-distribution test set, if there is one.
         y_test: its labels.
         loss: "binary" (one logit, labels 0/1) or "multiclass" (a logit for each class number).
+        columns: the names of the inputs, in order, if they are a table's columns.
 
     >>> silos = [Silo("a", [[0.0], [1.0]], [0, 1]), Silo("b", [[2.0]], [1])]
     >>> Federation("demo", silos)
@@ -94,6 +97,7 @@ class Federation:
     x_test: Tensor | None
     y_test: Tensor | None
     loss: LossName
+    columns: tuple[str, ...]
 
     def __init__(
         self,
@@ -102,8 +106,10 @@ class Federation:
         x_test: Any = None,
         y_test: Any = None,
         loss: LossName = "binary",
+        columns: Sequence[str] = (),
     ) -> None:
         self.name = str(name)
+        self.columns = tuple(map(str, columns))
         self.silos = list(silos)
         if loss not in get_args(LossName):
             raise DataError(f"loss={loss!r} is unknown{nearest(str(loss), get_args(LossName))}")
@@ -127,6 +133,11 @@ class Federation:
             _same_width(silo.x, first.x, f"silo {silo.name!r}", f"silo {first.name!r}")
             for labels, part in ((silo.y, "y"), (silo.y_val, "y_val")):
                 _check_labels(labels, self.loss, f"silo {silo.name!r}: {part}")
+        if self.columns and first.x.shape[1:] != (len(self.columns),):
+            raise DataError(
+                f"{len(self.columns)} columns are named, but inputs have shape {tuple(first.x.shape[1:])}; "
+                "name each column of x, in order"
+            )
         if self.x_test is not None:
             _same_width(self.x_test, first.x, "the test set", f"silo {first.name!r}")
             _check_labels(self.y_test, self.loss, "the test set: y_test")
@@ -197,13 +208,20 @@ def _same_width(x: Tensor, reference: Tensor, where: str, other: str) -> None:
 
 
 def _check_labels(labels: Tensor | None, loss: LossName, where: str) -> None:
-    if labels is None:
-        return
+    wrong = None if labels is None else label_problem(labels.cpu().numpy(), loss)
+    if wrong is not None:
+        raise DataError(f"{where} {wrong[1]}")
+
+
+def label_problem(labels: NDArray[Any], loss: LossName) -> tuple[int, str] | None:
+    """Return the first example whose label is none of this loss, and a sentence about it."""
     if loss == "binary":
-        wrong = labels[(labels != 0) & (labels != 1)]
+        wrong = (labels != 0) & (labels != 1)
         expected = '0 or 1 for loss = "binary"; loss = "multiclass" takes class numbers'
     else:
-        wrong = labels[(labels < 0) | (labels != labels.round())] if len(labels) else labels
+        wrong = (labels < 0) | (labels != np.round(labels))
         expected = 'class numbers 0, 1, 2, ... for loss = "multiclass"'
-    if len(wrong):
-        raise DataError(f"{where} holds the label {wrong[0].item():g}; labels must be {expected}")
+    if not wrong.any():
+        return None
+    first = int(wrong.argmax())
+    return first, f"holds the label {labels[first]:g}; labels must be {expected}"

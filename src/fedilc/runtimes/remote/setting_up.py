@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from fedilc.assembly import Outline
 from fedilc.config import Experiment, read_experiment
 from fedilc.data import Federation, Silo
-from fedilc.data.files import matching, read_table, same_columns, silo_of
+from fedilc.data.files import silo_of
+from fedilc.data.tables import read_table, same_columns
 from fedilc.errors import ConfigError, DataError
 from fedilc.runtimes.remote.manifest import Manifest, ModelSpec
 from fedilc.runtimes.remote.own_code import call_own, find_function
 from fedilc.seeds import seed_for
-from fedilc.sources import Files, ManySilos, Remote, Source
+from fedilc.sources import ManySilos, Remote, Source
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,7 @@ def plan_of(settings: Experiment, folder: Path, builder: str | None = None) -> P
     else:
         shelf = data.shelf(settings.seed, folder)
         outline, inputs, outputs = Outline.of(shelf), shelf.inputs, shelf.outputs
-    if isinstance(data, Files):
-        columns = _columns(data, folder)
+        columns = list(shelf.columns) or None
     if builder is not None:
         model = _seeded(find_function(builder, "model"), builder, settings.seed)
         name, sizes = None, {}
@@ -81,13 +81,6 @@ def _remote_outline(name: str, data: Remote, folder: Path) -> Outline:
         checked = Federation(name, [Silo(data.silos[0], sample, [0, 0])], *test, loss=data.loss)
         checked.check_classes(data.classes)
     return Outline(name, tuple(data.silos), sample, data.loss, {silo: {} for silo in data.silos}, *test)
-
-
-def _columns(data: Files, folder: Path) -> list[str] | None:
-    """The inputs' columns in the order of the first file, which is that of all; None where it names none."""
-    paths = matching(data.silos, folder) if isinstance(data.silos, str) else data.silos
-    columns = read_table(folder / next(iter(paths.values())), data.label).columns
-    return list(columns) or None
 
 
 def _seeded(function: Callable[..., Any], builder: str, seed: int) -> nn.Module:

@@ -1,0 +1,131 @@
+"""An experiment checked before it is run: its data, and its model and algorithm against them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from fedilc.assembly import Outline
+from fedilc.config import Experiment, Options
+from fedilc.data.checks import Report
+from fedilc.data.profile import TEST
+from fedilc.data.shelf import Shelf
+from fedilc.errors import DataProblemsError, FedILCError, FedILCWarning
+from fedilc.federation import Runtime, Task
+from fedilc.federation.messages import Reply, Request
+from fedilc.sources import Files, Remote
+
+NAMED = 50
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line about one silo, or about the test set; counts are None if its examples are not at hand."""
+
+    name: str
+    file: str = ""
+    examples: int | None = None
+    validation: int | None = None
+    inputs: tuple[int, ...] = ()
+    labels: dict[int, int] | None = None
+
+
+@dataclass
+class Checked:
+    """What the check of an experiment found; `hidden` silos have no row, because there are too many."""
+
+    rows: list[Row] = field(default_factory=list)
+    hidden: int = 0
+    report: Report = field(default_factory=Report)
+
+
+def prepare(settings: Experiment, folder: Path) -> tuple[Shelf, nn.Module]:
+    """Return the data and the model of an experiment; raise all problems, and say the notes."""
+    shelf = settings.data.shelf(settings.seed, folder)
+    return shelf, settings.model.build(shelf, settings.seed)
+
+
+def check_experiment(settings: Experiment, folder: Path) -> Checked:
+    """Look at the data of an experiment, and try its model and its settings on them, without training."""
+    found = Checked()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", FedILCWarning)
+        try:
+            _check(settings, folder, found)
+        except DataProblemsError as error:
+            found.report.problems += error.problems
+        except FedILCError as error:
+            found.report.problems.append(str(error))
+    notes = [str(note.message) for note in said if issubclass(note.category, FedILCWarning)]
+    found.report.notes += [note for note in notes if note not in found.report.notes]
+    return found
+
+
+def _check(settings: Experiment, folder: Path, found: Checked) -> None:
+    data = settings.data
+    if isinstance(data, Remote):
+        from fedilc.runtimes.remote.setting_up import plan_of
+
+        plan = plan_of(settings, folder)
+        found.rows = [Row(name, "joins from elsewhere", inputs=tuple(data.inputs)) for name in data.silos]
+        _try(settings, plan.outline, plan.model, None)
+        return
+    if isinstance(data, Files):
+        examined = data.examine(settings.seed, folder)
+        found.hidden = max(0, len(examined.profiles) - NAMED)
+        parts = [*list(examined.profiles.values())[:NAMED], *([examined.test] if examined.test else [])]
+        found.rows = [
+            Row(p.name, p.file, len(p.trained), len(p.held_out), p.shape, dict(p.labels)) for p in parts
+        ]
+        found.report.problems += examined.report.problems
+        found.report.notes += examined.report.notes
+        if examined.report.problems:
+            return
+        shelf = data.shelf_of(examined, settings.seed, folder)
+    else:
+        shelf = data.shelf(settings.seed, folder)
+        found.rows, found.hidden = _rows(shelf), max(0, len(shelf.silos) - NAMED)
+    outline = Outline(shelf.name, shelf.silos, shelf.sample, shelf.loss, {}, shelf.x_test, shelf.y_test)
+    _try(settings, outline, settings.model.build(shelf, settings.seed), shelf)
+
+
+def _rows(shelf: Shelf) -> list[Row]:
+    """Return a line per silo of a source that is not files; of thousands, of the first ones."""
+    rows = []
+    for name in shelf.silos[:NAMED]:
+        silo = shelf.open(name)
+        held_out = 0 if silo.x_val is None else len(silo.x_val)
+        labels = silo.y if silo.y_val is None else torch.cat([silo.y, silo.y_val])
+        rows.append(Row(name, "", len(silo), held_out, shelf.inputs, _counts(labels)))
+    if shelf.y_test is not None:
+        rows.append(Row(TEST, "", len(shelf.y_test), 0, shelf.inputs, _counts(shelf.y_test)))
+    return rows
+
+
+def _counts(labels: torch.Tensor) -> dict[int, int]:
+    values, counts = labels.unique(return_counts=True)
+    return {int(value): int(count) for value, count in zip(values, counts, strict=True)}
+
+
+class _Nobody:
+    """A runtime that no silo answers."""
+
+    def ask(self, _request: Request) -> Iterator[Reply]:
+        return iter(())
+
+
+def _try(settings: Experiment, outline: Outline, model: nn.Module, shelf: Shelf | None) -> None:
+    """Put the run together as `train` does, and stop before its first round."""
+    from fedilc.training import Training
+
+    def connect(_task: Task, _model: nn.Module, outputs: int) -> Runtime:
+        if shelf is not None:
+            shelf.check_classes(outputs)
+        return _Nobody()
+
+    Training(outline, model, settings.algorithm, Options(**settings.options()), connect)

@@ -1,0 +1,77 @@
+"""`fedilc check`: everything that is wrong or probably not meant, before anything is trained."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedilc.commands import make_console
+from fedilc.commands.data import use_data_folder
+from fedilc.commands.options import Changes, DataDir
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedilc.checking import Checked, Row
+
+
+def check(
+    target: Annotated[str, typer.Argument(help="A shipped experiment or a TOML file.")],
+    changes: Changes = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Look at an experiment's data and settings, and say all problems at once; nothing is trained.
+
+    The exit code is 0 if it can be trained, and 2 if not.
+    """
+    if data_dir is not None:
+        use_data_folder(data_dir)
+    _check_experiment(make_console(), target, changes or [])
+
+
+def _check_experiment(console: Console, target: str, changes: list[str]) -> None:
+    from fedilc.checking import check_experiment
+    from fedilc.config import read_experiment
+
+    found = check_experiment(*read_experiment(target, changes))
+    if found.rows:
+        console.print(_table(found))
+    for kind, sentences in (("problem", found.report.problems), ("note", found.report.notes)):
+        for sentence in sentences:
+            console.print(f"{kind}: {sentence}", markup=False, soft_wrap=True)
+    problems = len(found.report.problems)
+    if problems:
+        console.print(f"{target} cannot be trained: {problems} problem{'s' if problems > 1 else ''}")
+        raise typer.Exit(2)
+    console.print(f"{target} can be trained", markup=False)
+
+
+def _table(found: Checked) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, header_style="", pad_edge=False)
+    files = any(row.file for row in found.rows)
+    headings = ["silo", *(["file"] if files else []), "training", "validation", "inputs", "labels"]
+    for heading in headings:
+        numbers = heading in ("training", "validation")
+        table.add_column(heading, justify="right" if numbers else "left", overflow="fold")
+    for row in found.rows:
+        cells = _cells(row)
+        table.add_row(*(cells if files else [cells[0], *cells[2:]]))
+    if found.hidden:
+        table.caption = f"{found.hidden:,} more silos are not shown"
+    return table
+
+
+def _cells(row: Row) -> list[str]:
+    from rich.markup import escape
+
+    counts = ["-" if count is None else f"{count:,}" for count in (row.examples, row.validation)]
+    inputs = f"{row.inputs[0]} columns" if len(row.inputs) == 1 else " x ".join(map(str, row.inputs))
+    labels = row.labels or {}
+    shown = [f"{label}: {count:,}" for label, count in list(labels.items())[:10]]
+    more = ", ..." if len(labels) > 10 else ""
+    return [escape(row.name), escape(row.file), *counts, inputs, ", ".join(shown) + more]

@@ -1,0 +1,120 @@
+"""What silos and test set are compared for before training: problems that stop it, and notes that do not."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fedilc.data.column_notes import column_notes
+from fedilc.data.overlap import shared_rows
+from fedilc.data.profile import TEST, Profile, profile_of
+from fedilc.data.rows import same_rows
+from fedilc.data.silo import Federation, LossName, Silo
+from fedilc.errors import DataProblemsError, FedILCWarning, listed
+
+_MOST_LOGITS = 10_000
+
+
+@dataclass
+class Report:
+    """What was found: a sentence per problem, and a sentence per note."""
+
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def require(self) -> None:
+        """Raise all problems at once, if there are any."""
+        if self.problems:
+            raise DataProblemsError(self.problems)
+
+    def warn(self) -> None:
+        """Say the notes."""
+        for note in self.notes:
+            warnings.warn(note, FedILCWarning, stacklevel=3)
+
+
+def check_federation(federation: Federation) -> Report:
+    """Compare the silos and the test set of a federation that is in memory."""
+    silos = [profile_of(silo, federation.columns) for silo in federation.silos]
+    test = None
+    if federation.x_test is not None:
+        test = profile_of(Silo(TEST, federation.x_test, federation.y_test), federation.columns)
+    return compare(silos, test, federation.columns, federation.loss)
+
+
+def compare(
+    silos: Sequence[Profile], test: Profile | None, columns: Sequence[str] = (), loss: LossName = "binary"
+) -> Report:
+    """Return what is wrong, or probably not meant, with silos that train together and their test set."""
+    report = Report()
+    same = [silo.title for silo in silos if test is not None and _is_test(silo, test)]
+    if same:
+        report.problems.append(
+            f"the test set holds the same rows as {_silos(same)}, so that the model would be tested on what "
+            "it was trained on; leave them out of the silos, or give another test set"
+        )
+    else:
+        report.notes += shared_rows(silos, test)
+    report.notes += label_notes(silos, test, loss)
+    every = [*silos, test] if test is not None else list(silos)
+    report.notes += column_notes(every, columns)
+    return report
+
+
+def label_notes(silos: Sequence[Profile], test: Profile | None, loss: LossName) -> list[str]:
+    """Return notes on silos with one row or one class, and on classes that nobody has."""
+    notes = []
+    single = [silo.title for silo in silos if len(silo.trained) == 1]
+    if single:
+        notes.append(f"{_have(single)} one training example only, and may count as much as any other silo")
+    one = [silo for silo in silos if len(silo.trained) > 1 and len(silo.trained_labels) == 1]
+    if one:
+        names = [f"{silo.title} (label {next(iter(silo.trained_labels))})" for silo in one]
+        notes.append(f"{_have(names)} training examples of one class only")
+    if test is not None and len(test.labels) == 1 and loss == "binary":
+        notes.append(f"the test set has one class only (label {next(iter(test.labels))}), so it has no AUROC")
+    if loss == "multiclass":
+        trained = trained_labels(silos)
+        missing = [str(label) for label in range(max(trained) + 1) if label not in trained]
+        if missing:
+            notes.append(
+                f"no silo has an example of class {listed(missing, 5)}: labels up to {max(trained)} make "
+                f"{max(trained) + 1} logits, and {len(trained)} classes occur; number them 0, 1, 2, ..."
+            )
+    return notes
+
+
+def class_problems(silos: Sequence[Profile], test: Profile | None) -> list[str]:
+    """Return why the labels cannot be the class numbers of a model that is made for them."""
+    trained = trained_labels(silos)
+    logits = max(trained) + 1
+    if logits > max(_MOST_LOGITS, 10 * len(trained)):
+        return [
+            f"labels up to {logits - 1} make {logits} logits, and only {len(trained)} classes occur; number "
+            "the classes 0, 1, 2, ..., or correct data.label"
+        ]
+    every = [*silos, test] if test is not None else silos
+    return [
+        f"{part.subject} has the label {max(part.labels)}, but the model has {logits} logits for the classes "
+        f"0 to {logits - 1} that silos train on; correct the label"
+        for part in every
+        if max(part.labels) >= logits
+    ]
+
+
+def trained_labels(silos: Sequence[Profile]) -> frozenset[int]:
+    """Return the labels that occur among the training examples of some silo."""
+    return frozenset[int]().union(*(silo.trained_labels for silo in silos))
+
+
+def _is_test(silo: Profile, test: Profile) -> bool:
+    return same_rows(test.rows, silo.rows) or same_rows(test.rows, silo.trained)
+
+
+def _silos(titles: Sequence[str]) -> str:
+    return f"silo {titles[0]}" if len(titles) == 1 else f"silos {listed(titles)}"
+
+
+def _have(titles: Sequence[str]) -> str:
+    return f"{_silos(titles)} {'has' if len(titles) == 1 else 'have'}"

@@ -1,0 +1,155 @@
+"""CSV as programs write it: encoding, separator and decimal sign are recognised from the text itself."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from fedilc.errors import DataError
+
+_HEAD_BYTES = 1 << 16
+_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+_OTHERS = {b"PK": "a zip or Excel file", b"PAR1": "a Parquet file", b"\xd0\xcf\x11\xe0": "an Excel file"}
+_SEPARATORS = {",": "','", ";": "';'", "\t": "tabs", "|": "'|'"}
+_DECIMAL_COMMA = r"^[-+]?\d+,\d+$"
+_THOUSANDS = r"^[-+]?[1-9]\d{0,2},\d{3}$"
+
+
+def read_csv(path: Path) -> tuple[pl.DataFrame, NDArray[np.int64], list[str]]:
+    """Return the table, the line of the file that each row is from, and notes on what was recognised.
+
+    Lines count from 1, as an editor or a spreadsheet shows them. Lines without any value are left out.
+    """
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    for start, kind in _OTHERS.items():
+        if head.startswith(start):
+            raise DataError(f"{path} is {kind}, not CSV; save it as .csv, or name it as what it is")
+    notes: list[str] = []
+    content: bytes | None = None
+    encoding = _encoding(head)
+    if head.startswith(b"\x1f\x8b"):
+        content = gzip.decompress(path.read_bytes())
+        head = content[:_HEAD_BYTES]
+    elif encoding is not None:
+        content = _decoded(path, encoding)
+        head = content[:_HEAD_BYTES]
+        notes.append(f"{path} is in {encoding.upper().removesuffix('-SIG')} and is read so")
+    if b"\r" in head and b"\n" not in head:
+        content = (content or path.read_bytes()).replace(b"\r", b"\n")
+        head = content[:_HEAD_BYTES]
+    try:
+        return _parsed(path, content, head, notes)
+    except UnicodeDecodeError:
+        content = path.read_bytes().decode("cp1252", errors="replace").encode()
+        notes.append(f"{path} is not UTF-8 and is read as Windows-1252")
+        return _parsed(path, content, content[:_HEAD_BYTES], notes)
+
+
+def _parsed(
+    path: Path, content: bytes | None, head: bytes, notes: list[str]
+) -> tuple[pl.DataFrame, NDArray[np.int64], list[str]]:
+    lines = head.decode(errors="replace").splitlines()
+    blank = next((number for number, line in enumerate(lines) if line.strip()), 0)
+    separator = _separator(lines[blank:])
+    declared = re.fullmatch(r'"?sep=(.)"?', lines[blank].strip()) if lines else None
+    skipped = blank
+    if declared:  # the line with which Excel is told the separator
+        separator, skipped = declared[1], blank + 1
+    source: Path | io.BytesIO = path if content is None else io.BytesIO(content)
+    try:
+        frame = pl.read_csv(
+            source, separator=separator, infer_schema_length=None, skip_rows=1 if declared else 0
+        )
+    except pl.exceptions.ComputeError as error:
+        if "utf-8" in str(error) or "utf8" in str(error):
+            raise UnicodeDecodeError("utf-8", b"", 0, 1, str(error)) from error
+        raise DataError(f"{path} cannot be read: {_uneven(path, content, separator) or error}") from error
+    if any("\ufffd" in column for column in frame.columns):
+        raise UnicodeDecodeError("utf-8", b"", 0, 1, "in the header")
+    frame = frame.rename({column: column.strip() for column in frame.columns if column != column.strip()})
+    if separator != ",":
+        notes.append(f"{path} is separated by {_SEPARATORS.get(separator, repr(separator))} and is read so")
+        frame = _with_decimal_commas(path, frame, notes)
+    numbers = np.arange(len(frame), dtype=np.int64) + skipped + 2
+    filled = ~frame.select(pl.all_horizontal(pl.all().is_null())).to_series().to_numpy()
+    return (frame, numbers, notes) if filled.all() else (frame.filter(filled), numbers[filled], notes)
+
+
+def _encoding(head: bytes) -> str | None:
+    """Return what the text is encoded in, or None for plain UTF-8."""
+    for mark, name in _MARKS.items():
+        if head.startswith(mark):
+            return None if name == "utf-8-sig" else name
+    for name, zeros in (("utf-16-le", head[1::2].count(0)), ("utf-16-be", head[::2].count(0))):
+        if head and zeros > len(head) // 4:
+            return name
+    return None
+
+
+def _decoded(path: Path, encoding: str) -> bytes:
+    try:
+        return path.read_bytes().decode(encoding).encode()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path} cannot be read: it begins as {encoding.upper()} and is none ({error.reason})"
+        ) from error
+
+
+def _separator(lines: list[str]) -> str:
+    """Return the separator that the header and the lines after it agree on; a comma in doubt."""
+    bare = [re.sub(r'"[^"]*"', "", line) for line in lines[:20] if line.strip()]
+    if not bare:
+        return ","
+    present = [mark for mark in _SEPARATORS if mark in bare[0]]
+    agreed = [mark for mark in present if all(line.count(mark) == bare[0].count(mark) for line in bare)]
+    if "," in (agreed or present) or not present:
+        return ","
+    return max(agreed or present, key=bare[0].count)
+
+
+def _uneven(path: Path, content: bytes | None, separator: str) -> str | None:
+    """Say which line has another number of fields than the first."""
+    text = (path.read_bytes() if content is None else content).decode(errors="replace")
+    reader = csv.reader(io.StringIO(text), delimiter=separator)
+    try:
+        header = len(next(reader))
+        for fields in islice(reader, 1_000_000):
+            if len(fields) > header:
+                return f"line {reader.line_num} has {len(fields)} fields and its first line {header}"
+    except (csv.Error, StopIteration):
+        return None
+    return None
+
+
+def _with_decimal_commas(path: Path, frame: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
+    """Return the table with numbers like 1,5 as numbers, unless they may be thousands."""
+    found = []
+    for column in frame.get_columns():
+        if column.dtype != pl.String:
+            continue
+        values = column.drop_nulls().str.strip_chars()
+        commas = values.filter(values.str.contains(_DECIMAL_COMMA))
+        plain = values.filter(~values.str.contains(_DECIMAL_COMMA))
+        if commas.is_empty() or plain.cast(pl.Float64, strict=False).null_count():
+            continue
+        if not commas.str.contains(_THOUSANDS).all():
+            found.append(column.name)
+    if not found:
+        return frame
+    points = [column.name for column in frame.get_columns() if column.dtype == pl.Float64]
+    if points:
+        raise DataError(
+            f"{path} has decimal commas in column {found[0]!r} and decimal points in column {points[0]!r}; "
+            "write all numbers in one way"
+        )
+    notes.append(f"{path} has decimal commas and is read so")
+    return frame.with_columns(pl.col(found).str.strip_chars().str.replace(",", ".", literal=True))

@@ -1,0 +1,157 @@
+"""What is remembered of a silo's examples once they were read, so that silos can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedilc.data.identifiers import identifier_columns
+from fedilc.data.rows import Hashes, row_hashes, sample_rows
+from fedilc.data.silo import Silo
+
+_CODES = np.array([-9.0, -99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0])
+_SAMPLE = 50
+TEST = "the test set"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What is remembered of a silo, or of the test set.
+
+    Args:
+        name: the silo's name.
+        trained: hashes of the training rows; of a test set, of all rows.
+        held_out: hashes of the validation rows.
+        labels: how often each label occurs among all rows.
+        trained_labels: the labels that occur in training.
+        shape: of one input.
+        low: the lowest value of each column; of inputs that are no table, of all together.
+        high: the highest.
+        codes: by column, a number that probably means "missing", and how often it occurs.
+        identifiers: the columns that tell rows apart.
+        pixels: whether inputs are whole numbers from 0 to 255, like those of images.
+        sample: some rows, to judge what is chance.
+        file: where it was read from.
+    """
+
+    name: str
+    trained: Hashes
+    held_out: Hashes
+    labels: Mapping[int, int]
+    trained_labels: frozenset[int]
+    shape: tuple[int, ...]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    codes: Mapping[int, tuple[float, int]]
+    identifiers: tuple[int, ...]
+    pixels: bool
+    sample: NDArray[np.float32] = field(repr=False)
+    file: str = ""
+
+    @property
+    def title(self) -> str:
+        """How it is called in sentences."""
+        return self.name if self.name == TEST else repr(self.name)
+
+    @property
+    def subject(self) -> str:
+        """How it begins a sentence."""
+        return self.name if self.name == TEST else f"silo {self.name!r}"
+
+    @cached_property
+    def rows(self) -> Hashes:
+        """Hashes of all rows."""
+        return np.concatenate([self.trained, self.held_out])
+
+
+def profile_of(
+    silo: Silo, columns: Sequence[str] = (), identifiers: Sequence[str] | None = None, file: str = ""
+) -> Profile:
+    """Look at every example of a silo once; `identifiers` are its columns that are known to be such."""
+    x, y = _array(silo.x), _array(silo.y)
+    held_out = np.empty(0, dtype=np.int64)
+    every, labels = [x], y
+    if silo.x_val is not None and silo.y_val is not None:
+        x_val, y_val = _array(silo.x_val), _array(silo.y_val)
+        held_out = row_hashes(x_val, y_val)
+        every, labels = [x, x_val], np.concatenate([y, y_val])
+    table = x.ndim == 2
+    low, high = _extremes(every, table)
+    values, counts = np.unique(labels, return_counts=True)
+    if identifiers is None:
+        known = tuple(identifier_columns(x, columns)) if table else ()
+    else:
+        known = tuple(columns.index(name) for name in identifiers)
+    return Profile(
+        name=silo.name,
+        trained=row_hashes(x, y),
+        held_out=held_out,
+        labels={int(value): int(count) for value, count in zip(values, counts, strict=True)},
+        trained_labels=frozenset(int(value) for value in np.unique(y)),
+        shape=tuple(x.shape[1:]),
+        low=low,
+        high=high,
+        codes=_codes(every, low, high) if table else {},
+        identifiers=known,
+        pixels=_is_pixels(x, low, high),
+        sample=sample_rows(x, y, _SAMPLE),
+        file=file,
+    )
+
+
+def _array(tensor: Tensor) -> NDArray[np.float32]:
+    found: NDArray[np.float32] = tensor.detach().cpu().float().numpy()
+    return found
+
+
+def _extremes(
+    parts: Sequence[NDArray[np.float32]], table: bool
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    axis = 0 if table else None
+    low = np.min([part.min(axis) for part in parts], axis=0)
+    high = np.max([part.max(axis) for part in parts], axis=0)
+    return np.atleast_1d(low).astype(np.float64), np.atleast_1d(high).astype(np.float64)
+
+
+def _codes(
+    parts: Sequence[NDArray[np.float32]], low: NDArray[np.float64], high: NDArray[np.float64]
+) -> dict[int, tuple[float, int]]:
+    """Return the columns with a repeated -9, -99, 999, ... far from all their other values.
+
+    Such a number is the lowest or the highest of its column, so that only few columns are looked at.
+    """
+    found = {}
+    for place in np.flatnonzero(np.isin(low, _CODES) | np.isin(high, _CODES)):
+        values = np.concatenate([part[:, place] for part in parts])
+        rest = values[~np.isin(values, _CODES)]
+        for code in (low[place], high[place]):
+            count = int((values == code).sum())
+            if code in _CODES and count > 1 and _is_far(code, rest):
+                found[int(place)] = (float(code), count)
+                break
+    return found
+
+
+def _is_far(code: float, rest: NDArray[np.float32]) -> bool:
+    if not len(rest):
+        return code < 0
+    low, high = float(rest.min()), float(rest.max())
+    span = max(high - low, 1.0)
+    if code < 0:
+        return low >= 0 or code < low - 2 * span
+    return code > high + span
+
+
+def _is_pixels(x: NDArray[np.float32], low: NDArray[np.float64], high: NDArray[np.float64]) -> bool:
+    """Whether inputs are pixels that were not scaled: images, or many columns, of bytes."""
+    if x.ndim == 2 and x.shape[1] < 64:
+        return False
+    if low.min() < 0 or not 128 <= high.max() <= 255:
+        return False
+    some = x[:_SAMPLE]
+    return bool((some == np.round(some)).all())
