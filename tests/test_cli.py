@@ -277,7 +277,8 @@ def test_help_comes_without_loading_torch() -> None:
     assert done.stdout.endswith("loaded: []\n")
 
 
-GOOD = "age,dose,label\n" + "".join(f"{row},{row / 2},{row % 2}\n" for row in range(20))
+GOOD = "age,dose,label\n" + "".join(f"{row % 7},{row / 2},{row % 2}\n" for row in range(20))
+OTHER = GOOD.replace(".", ".1")
 
 
 def experiment(folder: Path, second: str, third: str = "loss = 'binary'") -> Path:
@@ -291,7 +292,7 @@ def experiment(folder: Path, second: str, third: str = "loss = 'binary'") -> Pat
 
 
 def test_an_experiment_of_ones_own_files_runs(tmp_path: Path) -> None:
-    printed = fedilc("run", experiment(tmp_path, GOOD), "--out", tmp_path / "run")
+    printed = fedilc("run", experiment(tmp_path, OTHER), "--out", tmp_path / "run")
     assert "mine · fishr-inter-geo" in printed
     assert "OOD" not in printed
     assert len(records(tmp_path / "run")) == 1
@@ -355,12 +356,20 @@ def test_a_command_that_cannot_be_parsed_is_one_sentence_that_names_what_is_wron
     ("silo", "more", "sentence"),
     [
         (GOOD.replace("5,2.5", "5,NaN"), "", "NaN"),
-        (GOOD.replace("5,2.5", "5,"), "", "column 'dose' has 1 empty cells; fill or drop them"),
+        (
+            GOOD.replace("5,2.5", "5,"),
+            "",
+            "b.csv: column 'dose' has an empty cell (first in line 7); fill or drop",
+        ),
         (GOOD.replace("dose", "size"), "", "b and a differ: b lacks dose and has size besides"),
-        (GOOD.replace("2.5,1", "2.5,3"), "", "silo 'b': y holds the label 3; labels must be 0 or 1"),
-        (GOOD.replace("2.5,1", "2.5,-3"), "loss = 'multiclass'", "silo 'b': y holds the label -3"),
-        (GOOD.replace("label", "outcome"), "", "b.csv has no label column 'label'"),
-        (GOOD.replace("2.5", "much"), "", "b.csv: column 'dose' holds String, not numbers"),
+        (
+            GOOD.replace("2.5,1", "2.5,3"),
+            "",
+            "b.csv: column 'label' holds the label 3; labels must be 0 or 1",
+        ),
+        (GOOD.replace("2.5,1", "2.5,-3"), "loss = 'multiclass'", "b.csv: column 'label' holds the label -3"),
+        (GOOD.replace("label", "outcome"), "", "b.csv has no column 'label'; say with data.label"),
+        (GOOD.replace("2.5", "much"), "", "b.csv: column 'dose' holds text, not numbers ('much' in line 7)"),
         (GOOD, "test = 'far.csv'", "far.csv does not exist"),
     ],
     ids=["nan", "empty cell", "columns", "binary label", "class number", "no label", "text", "no test file"],

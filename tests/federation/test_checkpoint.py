@@ -27,7 +27,7 @@ def federation() -> Federation:
     for name in "abc":
         x = torch.randn(9, 6, generator=generator)
         silos.append(Silo(name, x, (x[:, 0] > 0).long(), x[:4] + 0.1, (x[:4, 0] > 0).long()))
-    return Federation("f", silos, x, (x[:, 0] > 0).long())
+    return Federation("f", silos, x + 0.5, (x[:, 0] > 0).long())
 
 
 def run(out: Path, rounds: int = 6, resume: bool = False, **options: object):

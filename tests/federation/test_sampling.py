@@ -73,7 +73,7 @@ def test_no_silo_a_round_is_refused() -> None:
 @pytest.mark.parametrize("number", [NAMED_SILOS, NAMED_SILOS + 1])
 def test_a_record_names_silos_up_to_a_hundred_and_sums_up_more(number: int) -> None:
     x = torch.linspace(-1, 1, 4 * number).reshape(number, 4, 1)
-    silos = [Silo(f"silo-{i}", rows, [0, 1, 0, 1], rows, [0, 1, 0, 1]) for i, rows in enumerate(x)]
+    silos = [Silo(f"silo-{i}", rows, [0, 1, 0, 1], rows + 9, [0, 1, 0, 1]) for i, rows in enumerate(x)]
     model = torch.nn.Linear(1, 1)
     (record,) = train(Federation("line", silos), model, "fedsgd", rounds=1, learning_rate=0.1).history
     if number <= NAMED_SILOS:

@@ -202,7 +202,7 @@ def test_a_model_that_writes_to_its_input_does_not_change_the_silos_data(generat
     data = silo(generator)
     before = data.x.clone()
     train(
-        Federation("f", [data], data.x, data.y),
+        Federation("f", [data], data.x + 1, data.y),
         redraw(Rescales()).double(),
         "fedsgd",
         rounds=3,

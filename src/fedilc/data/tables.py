@@ -185,7 +185,7 @@ def _from_text(column: pl.Series, places: NDArray[np.int64], unit: str) -> pl.Se
     if texts.str.to_lowercase().is_in(list(_MISSING)).all():
         missing = len(wrong) + stripped.null_count()
         raise DataError(f"has {missing} missing values ({first}); fill or drop them")
-    if len(column) >= 10 and column.n_unique() == len(column):
+    if len(wrong) == len(column) == column.n_unique() and len(column) >= 10:
         raise DataError(f"holds text that differs in every row ({first}), like an identifier; drop it")
     raise DataError(f"holds text, not numbers ({first}); encode, fill or drop it")
 
