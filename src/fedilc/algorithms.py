@@ -1,8 +1,13 @@
-"""The catalogue: every algorithm is three choices. This file needs no torch."""
+"""The catalogue: every algorithm is a few choices. This file needs no torch.
+
+Silos count equally, whatever their sizes, as in the paper: a silo of 6 examples moves a mean as far as one
+of 2,000. `weights="examples"` makes a mean across silos one over their examples. The weighted geometric mean
+has no such choice: each silo is one vote for its sign, and one factor of its side's product.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fedilc.errors import ConfigError, nearest
@@ -11,6 +16,7 @@ if TYPE_CHECKING:
     from fedilc.aggregation import Aggregator
 
 
+WEIGHTS = ("equal", "examples")
 _ALIASES = {None: "whole", "whole silo": "whole", "wgm": "geometric"}
 
 
@@ -23,6 +29,8 @@ class Algorithm:
             one environment) or an aggregation by name ("mean", "geometric", ...) or object.
         inter: how the silos' gradients become one: an aggregation by name or object.
         penalty: "fishr" to match the silos' gradient variances, or None.
+        weights: how much each silo counts in a mean across silos: "equal", or "examples" for
+            n_e/n over the silos that answer. The penalty is a mean over silos in either case.
         summary: one line for tables.
 
     >>> Algorithm(intra="geometric", inter="geometric", penalty="fishr").two_phase
@@ -32,6 +40,7 @@ class Algorithm:
     intra: str | Aggregator | None = "whole"
     inter: str | Aggregator = "mean"
     penalty: str | None = None
+    weights: str = "equal"
     summary: str = ""
 
     def __post_init__(self) -> None:
@@ -43,6 +52,15 @@ class Algorithm:
             choice = getattr(self, level)
             if choice is None or isinstance(choice, str):
                 object.__setattr__(self, level, _ALIASES.get(choice, choice))
+        if self.weights not in WEIGHTS:
+            raise ConfigError(f"weights={self.weights!r} is unknown{nearest(str(self.weights), WEIGHTS)}")
+        if self.weights == "examples" and self.inter != "mean":
+            inter = self.inter if isinstance(self.inter, str) else type(self.inter).__name__
+            raise ConfigError(
+                f"weights='examples' weighs a mean across silos, and inter={inter!r} is none: silos count "
+                "equally in it; leave weights out, or choose an algorithm whose inter is 'mean' (fedsgd, "
+                "fedcurv, fishr-intra-arith, fishr-intra-geo)"
+            )
 
     @property
     def two_phase(self) -> bool:
@@ -51,17 +69,21 @@ class Algorithm:
 
     @property
     def adds_up_in_silo(self) -> bool:
-        """Whether gradient and Fishr product may travel as one vector: where inter is a mean."""
-        return self.inter == "mean"
+        """Whether gradient and Fishr product may travel as one vector: if inter is a plain mean.
+
+        In a mean over examples they cannot: it weighs the gradients, and never the penalty's terms.
+        """
+        return self.inter == "mean" and self.weights == "equal"
 
     def describe(self) -> dict[str, Any]:
-        """The three choices with their settings, as run folders record them."""
-        return {"intra": _facts(self.intra), "inter": _facts(self.inter), "penalty": self.penalty}
+        """Return the choices with their settings, as run folders record them."""
+        choices = {"intra": _facts(self.intra), "inter": _facts(self.inter), "penalty": self.penalty}
+        return choices if self.weights == "equal" else choices | {"weights": self.weights}
 
 
 algorithms: dict[str, Algorithm] = {
     "fedsgd": Algorithm(
-        summary="arithmetic mean of the silos' gradients",
+        summary="arithmetic mean of the silos' gradients; each silo counts equally, whatever its size",
     ),
     "geometric": Algorithm(
         inter="geometric",
@@ -101,6 +123,15 @@ def find_algorithm(choice: str | Algorithm) -> tuple[str, Algorithm]:
     if choice not in algorithms:
         raise ConfigError(f"algorithm {choice!r} is unknown{nearest(str(choice), algorithms)}")
     return choice, algorithms[choice]
+
+
+def with_weights(algorithm: Algorithm, weights: str | None) -> Algorithm:
+    """Return the algorithm with these weights, or as it is where none are given.
+
+    >>> with_weights(algorithms["fedsgd"], "examples").weights
+    'examples'
+    """
+    return algorithm if weights is None else replace(algorithm, weights=weights)
 
 
 def _facts(choice: str | Aggregator | None) -> Any:

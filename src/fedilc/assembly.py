@@ -81,6 +81,7 @@ def make_server(
         runtime=runtime,
         silos=tuple(silos),
         inter=_aggregator(options, algorithm.inter),
+        by_examples=algorithm.weights == "examples",
         schedule=schedule if algorithm.two_phase else None,
         adds_up_in_silo=algorithm.adds_up_in_silo,
         reduction=options.fishr_reduction,

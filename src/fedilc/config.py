@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, PositiveInt, SerializeAsAny
 
-from fedilc.algorithms import find_algorithm
+from fedilc.algorithms import find_algorithm, with_weights
 from fedilc.errors import ConfigError, nearest
 from fedilc.sections import Section, validated
 from fedilc.sources import SOURCES, Source
@@ -33,6 +33,9 @@ class Options(Section):
         None, ge=1, description="examples an environment inside a silo; none is the whole silo"
     )
     seed: int = Field(0, ge=0, description="every random choice derives from it")
+    weights: Literal["equal", "examples"] | None = Field(
+        None, description="how much a silo counts in a mean: equal, or examples for n_e/n; none is equal"
+    )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
     zeros: Literal["ignore", "strict", "authors"] = Field("ignore", description="what a zero is")
     agreement: float | None = Field(None, ge=0, le=1, description="least |mean(sign)| to keep")
@@ -99,7 +102,7 @@ def parse_experiment(values: Mapping[str, Any]) -> Experiment:
     values["data"] = validated(SOURCES[source], data, "data")
     values["model"] = validated(Network, values.pop("model", {}), "model")
     experiment = validated(Experiment, values)
-    find_algorithm(experiment.algorithm)
+    with_weights(find_algorithm(experiment.algorithm)[1], experiment.weights)
     return experiment
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import time
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -14,19 +13,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedilc.algorithms import Algorithm, find_algorithm
-from fedilc.assembly import Outline, find_device, make_server, make_task, run_facts, unused_options
+from fedilc.algorithms import Algorithm, find_algorithm, with_weights
+from fedilc.assembly import Outline, find_device, make_server, make_task, run_facts
 from fedilc.callbacks import Callback, Run, as_callback
 from fedilc.config import Options
 from fedilc.data import Federation
 from fedilc.data.checks import check_federation
 from fedilc.data.shelf import Shelf
-from fedilc.errors import ConfigError, FedILCError, FedILCWarning, ModelError
+from fedilc.errors import ConfigError, FedILCError, ModelError
 from fedilc.evaluation import measure, select, thresholded_areas
 from fedilc.federation import Record, RunFolder, Runtime, Task
 from fedilc.federation.checkpoint import Saved
 from fedilc.federation.optimizer_state import blank_optimizer, optimizer_tensors, restore_optimizer
 from fedilc.gradients import Loss, Workbench, logits_layer, require_logits, require_supported, variance_like
+from fedilc.notes import note_settings, note_sizes
 from fedilc.records import flatten
 from fedilc.runtimes.distributed import DistributedRuntime, Group
 from fedilc.runtimes.local import LocalRuntime
@@ -64,6 +64,7 @@ def train(
     weight_decay: float = 0.0,
     penalty: float = 1.0,
     environment_size: int | None = None,
+    weights: str | None = None,
     seed: int = 0,
     device: str | torch.device = "auto",
     runtime: Runtime | None = None,
@@ -87,6 +88,11 @@ def train(
         penalty: lambda, the weight of the Fishr penalty.
         environment_size: examples in each environment inside a silo: 1, k, or None for the whole
             silo; only algorithms with an `intra` aggregation use it.
+        weights: how much each silo counts in a mean across silos, which fedsgd, fedcurv and the fishr-intra-*
+            take: "equal" (the default, as in the paper: a silo of 6 examples counts as much as one of
+            2,000) or "examples" (n_e/n over the silos that answer, for gradients and train loss; the
+            penalty and the validation means count silos equally). Refused for a geometric mean across
+            silos, in which each silo is one vote and one factor, whatever its size.
         seed: every random choice of the run derives from it.
         device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1", ...
         runtime: how requests reach the silos; None is in this process.
@@ -114,6 +120,7 @@ def train(
         "weight_decay": weight_decay,
         "penalty": penalty,
         "environment_size": environment_size,
+        "weights": weights,
         "seed": seed,
         "device": str(device),
     }
@@ -164,23 +171,14 @@ class Training:
         self.outline = outline
         self.options = options
         self.group = Group.current()
-        self.name, self.algorithm = find_algorithm(algorithm)
+        self.name, found = find_algorithm(algorithm)
+        self.algorithm = with_weights(found, options.weights)
         self.model = copy.deepcopy(model).to(find_device(options.device))
         self.loss = Loss(outline.loss)
         task = make_task(self.algorithm, outline.loss, options)
-        if task.intra is not None and options.environment_size is None:
-            warnings.warn(
-                f"{self.name} works on environments inside a silo, but environment_size is None, "
-                "so that each silo is one environment; set environment_size to 1 or to a batch size",
-                FedILCWarning,
-                stacklevel=3,
-            )
-        for key, value in unused_options(self.algorithm, options).items():
-            warnings.warn(
-                f"{key}={value} changes nothing in {self.name}: none of its aggregations takes it",
-                FedILCWarning,
-                stacklevel=3,
-            )
+        if self.group.first:
+            note_settings(self.name, self.algorithm, options)
+        self.sizes_known = self._note_sizes(outline.facts)
         votes = task.intra is not None and options.environment_size is not None
         require_supported(self.model, environments=votes)
         self.bench = Workbench(self.model, self.loss)
@@ -196,6 +194,13 @@ class Training:
             self.server.variance_like = variance_like(self.model, task.classifier, task.covariance)
         if outline.x_test is not None:
             self.server.test = self._test
+
+    def _note_sizes(self, silos: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Say that silos count equally if they are unlike; whether their sizes are known."""
+        sizes = {silo: int(found["examples"]) for silo, found in silos.items() if "examples" in found}
+        if self.group.first:
+            note_sizes(self.algorithm, sizes)
+        return bool(sizes)
 
     def _try_model(self) -> tuple[Tensor, int]:
         """Run the model on two examples, so that what cannot work is said before the first round."""
@@ -287,6 +292,7 @@ class Training:
         due = number % self.options.evaluate_every == 0 or number in (1, self.options.rounds)
         record = flatten(self.server.round(number, evaluate=due))
         seconds = time.perf_counter() - started
+        self.sizes_known = self.sizes_known or self._note_sizes(record.get("silos", {}))
         run.history.append(record)
         for callback in callbacks:
             callback.on_round(run, record)

@@ -23,6 +23,7 @@ from fedilc.runtimes.distributed import Group, joined_group
 SIZES = (5, 9, 2, 7, 3, 4)
 SETTINGS = {"learning_rate": 0.05, "penalty": 2.0, "environment_size": 2, "seed": 3, "device": "cpu"}
 RESUMED = "fishr-inter-geo"
+WEIGHTED = {"algorithm": "fishr-intra-geo", "weights": "examples", "silos_per_round": 3}
 IMAGES = "images"
 
 
@@ -108,6 +109,8 @@ def work(rank: int, size: int, port: int, out: Path) -> None:
         found |= {f"images/{name}": tensor for name, tensor in weights.items()}
         weights, sampled = weights_of(RESUMED, silos_per_round=3)
         found |= {f"sampled/{name}": tensor for name, tensor in weights.items()}
+        weights, _ = weights_of(**WEIGHTED)
+        found |= {f"weighted/{name}": tensor for name, tensor in weights.items()}
         drawn = [list(record["silos"]) for record in sampled]
         found |= {f"first/{name}": tensor for name, tensor in _begun_apart(group.rank).items()}
         save_file(found, out / f"weights-{group.rank}.safetensors")

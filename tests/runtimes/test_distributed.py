@@ -146,6 +146,15 @@ def test_every_rank_draws_the_silos_that_the_local_runtime_draws(ranks: tuple[in
         assert_close(weights_in(folder, rank, "sampled"), weights)
 
 
+def test_silos_that_count_by_their_examples_do_so_on_every_rank(ranks: tuple[int, Path]) -> None:
+    size, folder = ranks
+    weights, _ = rank_worker.weights_of(**rank_worker.WEIGHTED)
+    equally, _ = rank_worker.weights_of(**rank_worker.WEIGHTED | {"weights": "equal"})
+    assert any(not torch.allclose(weights[name], equally[name], rtol=1e-3) for name in weights)
+    for rank in range(size):
+        assert_close(weights_in(folder, rank, "weighted"), weights)
+
+
 def test_a_convolutional_run_goes_on_with_another_number_of_ranks(ranks: tuple[int, Path]) -> None:
     size, folder = ranks
     expected, _ = rank_worker.weights_of(rank_worker.RESUMED, 10, rank_worker.IMAGES)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from fedilc.aggregation.base import Aggregator, Sums
+from fedilc.aggregation.base import Aggregator, Sums, require_finite
 from fedilc.numerics import wide_dtype
 
 
@@ -18,6 +18,17 @@ class Mean(Aggregator):
 
     def finish(self, count: int, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
         return sums["total"] / count, {}
+
+    def accumulate_weighted(
+        self, state: Sums, values: Mapping[str, Tensor], weight: int, source: str = "a value"
+    ) -> Sums:
+        """Add one reply that counts `weight` times, in place: the mean is then over all weights."""
+        for name, value in values.items():
+            require_finite(value, source, name)
+        for name, value in values.items():
+            self.part(state, name)["total"] += value.to(wide_dtype(value.device)) * weight
+        state.count += weight
+        return state
 
     def add_outer(self, state: Sums, name: str, left: Tensor, right: Tensor) -> None:
         self.part(state, name)["total"] += left.T @ right

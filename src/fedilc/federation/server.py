@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +60,7 @@ class Server:
         runtime: puts requests to the silos.
         silos: who takes part, in the order in which replies are accumulated.
         inter: how the silos' gradients become one.
+        by_examples: whether a silo counts in a mean as often as it has examples.
         schedule: lambda by round, or None without a penalty.
         adds_up_in_silo: whether the Fishr product comes inside the gradient.
         reduction: whether the Fishr loss is the mean over silos or their sum.
@@ -75,6 +76,7 @@ class Server:
     runtime: Runtime
     silos: tuple[str, ...]
     inter: Aggregator
+    by_examples: bool = False
     schedule: Schedule | None = None
     adds_up_in_silo: bool = True
     reduction: Reduction = "mean"
@@ -131,7 +133,7 @@ class Server:
             products = Sum().zero(self.weights)
         answers: Numbers = {}
         for reply in self._ask(request, self._expected(products)):
-            self.inter.accumulate(gradients, reply.tensors["gradient"], f"silo {reply.silo!r}")
+            self._accumulate(gradients, reply)
             if products is not None:
                 Sum().accumulate(products, reply.tensors["penalty"], f"silo {reply.silo!r}")
             answers[reply.silo] = reply.numbers
@@ -139,7 +141,7 @@ class Server:
         answers = self._combine(sums, answers, silos)
         aggregate = self.inter.finalize(gradients)
         self._update(aggregate, products, penalty)
-        record["train_loss"] = _mean([numbers["loss"] for numbers in answers.values()])
+        record["train_loss"] = self._mean_loss(answers)
         if penalty:
             distance = _mean([numbers["distance"] for numbers in answers.values()])
             record["penalty"] = distance * (len(silos) if self.reduction == "sum" else 1)
@@ -150,6 +152,21 @@ class Server:
             for silo, numbers in answers.items()
         }
         return record
+
+    def _accumulate(self, gradients: Sums, reply: Reply) -> None:
+        """Add a silo's gradient, once or as often as it has examples."""
+        value, source = reply.tensors["gradient"], f"silo {reply.silo!r}"
+        if self.by_examples and isinstance(self.inter, Mean):
+            self.inter.accumulate_weighted(gradients, value, _examples(reply.numbers), source)
+        else:
+            self.inter.accumulate(gradients, value, source)
+
+    def _mean_loss(self, answers: Numbers) -> float:
+        """The loss that the gradients are of: the mean over silos, or over their examples."""
+        if not self.by_examples:
+            return _mean([numbers["loss"] for numbers in answers.values()])
+        total = sum(_examples(numbers) for numbers in answers.values())
+        return sum(_examples(numbers) * (numbers["loss"] or 0.0) for numbers in answers.values()) / total
 
     def _mean_variance(self, number: int, silos: tuple[str, ...]) -> Tensor:
         request = self._request("statistics", number, silos)
@@ -247,3 +264,7 @@ class Server:
 
 def _mean(numbers: Sequence[float | None]) -> float:
     return sum(number or 0.0 for number in numbers) / len(numbers)
+
+
+def _examples(numbers: Mapping[str, float | None]) -> int:
+    return int(numbers["examples"] or 0)

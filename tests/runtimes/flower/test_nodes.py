@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedilc import Federation, Silo, algorithms, train
-from fedilc.errors import CheckpointError, ConfigError, SilosLostError
+from fedilc.errors import CheckpointError, ConfigError, FedILCWarning, SilosLostError
 from fedilc.runtimes.flower import FedILC, make_client_app
 from fedilc.runtimes.flower.client import _workers
 
@@ -60,6 +60,38 @@ def test_the_strategy_trains_what_local_does_to_the_bit(algorithm: str) -> None:
     assert same(result.weights, locally(3, 5, algorithm))
     assert list(result.history[-1]["silos"]) == ["clinic-0", "clinic-1", "clinic-2"]
     assert same(dict(result.arrays.to_torch_state_dict()), result.weights)
+
+
+def make_larger_silo(partition_id: int) -> Silo:
+    generator = torch.Generator().manual_seed(partition_id)
+    x = torch.randn(4 * (1 + partition_id), 5, generator=generator)
+    return Silo(f"clinic-{partition_id}", x, (x[:, 0] + 0.3 * partition_id > 0).float())
+
+
+@pytest.mark.parametrize("algorithm", ["fedsgd", "fedcurv", "fishr-intra-geo"])
+def test_silos_count_by_their_examples_as_local(algorithm: str) -> None:
+    strategy = FedILC(algorithm=algorithm, model=make_model(), weights="examples", **SETTINGS)
+    result = strategy.start(grid_of(3, make_larger_silo), num_rounds=3, timeout=10)
+    federation = Federation("near", [make_larger_silo(place) for place in range(3)])
+    by_examples, equally = (
+        train(federation, make_model(), algorithm, rounds=3, weights=weights, **SETTINGS).model.state_dict()
+        for weights in ("examples", "equal")
+    )
+    assert same(result.weights, dict(by_examples))
+    assert not same(result.weights, dict(equally))
+
+
+def test_the_sizes_of_silos_elsewhere_are_noted_once_they_are_known() -> None:
+    def unlike(partition_id: int) -> Silo:
+        silo = make_silo(partition_id)
+        return Silo(silo.name, silo.x.repeat(12, 1), silo.y.repeat(12)) if partition_id == 2 else silo
+
+    strategy = FedILC(algorithm="fedsgd", model=make_model(), **SETTINGS)
+    with pytest.warns(
+        FedILCWarning, match="'clinic-0' has 8 .* 'clinic-2' has 96, and each silo counts eq"
+    ) as said:
+        strategy.start(grid_of(3, unlike), num_rounds=3, timeout=10)
+    assert len(said) == 1
 
 
 def test_a_new_process_for_each_message_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:

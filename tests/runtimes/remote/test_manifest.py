@@ -67,7 +67,7 @@ def test_it_holds_every_setting_that_a_silo_computes_with() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"protocol": 2},
+        {"protocol": 1},
         {"protocol": None},
         {"loss": "hinge"},
         {"more": 1},

@@ -14,9 +14,11 @@ from fedilc import algorithms
 CHANGES = ["rounds=10", "model.hidden=[16]", "environment_size=32", "penalty=5", "learning_rate=0.01"]
 
 
-@pytest.mark.parametrize("algorithm", algorithms)
-def test_rest_gives_the_bits_of_local(algorithm: str, tmp_path: Path) -> None:
-    changes = [*CHANGES, f"algorithm={algorithm}"]
+@pytest.mark.parametrize(
+    ("algorithm", "weights"), [*((n, "equal") for n in algorithms), ("fedcurv", "examples")]
+)
+def test_rest_gives_the_bits_of_local(algorithm: str, weights: str, tmp_path: Path) -> None:
+    changes = [*CHANGES, f"algorithm={algorithm}", f"weights={weights}"]
     silos = run_locally(changes, tmp_path / "local")
     assert len(silos) == 5
     run_over_http(silos, changes, tmp_path)

@@ -28,7 +28,7 @@ from fedilc.models import build_model
 from fedilc.packing import raw_bytes
 from fedilc.sections import Section, validated
 
-PROTOCOL = 1
+PROTOCOL = 2
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 MOST_NUMBERS = 2**31
 
@@ -83,11 +83,12 @@ class ParameterSpec(Section):
 
 
 class Choices(Section):
-    """The algorithm's three choices, by name."""
+    """The algorithm's choices, by name."""
 
     intra: str
     inter: str
     penalty: Literal["fishr"] | None
+    weights: Literal["equal", "examples"] = "equal"
 
 
 class Manifest(Section):
@@ -141,11 +142,16 @@ class Manifest(Section):
         """A tensor without storage like C_e, whose type is that of the first parameter."""
         return torch.empty(self.variance or [0], dtype=next(iter(self.like.values())).dtype, device="meta")
 
+    @cached_property
+    def parts(self) -> Algorithm:
+        """The algorithm's choices."""
+        return Algorithm(**self.choices.model_dump())
+
     def task(self) -> Task:
         """The settings of a silo's computation, each choice looked up by name."""
-        own = {key: getattr(self, key) for key in Options.model_fields if key in Manifest.model_fields}
-        options = validated(Options, {**own, "learning_rate": 1.0})
-        return make_task(Algorithm(**self.choices.model_dump()), self.loss, options)
+        shared = Options.model_fields.keys() & Manifest.model_fields.keys() - {"weights"}
+        options = validated(Options, {key: getattr(self, key) for key in shared} | {"learning_rate": 1.0})
+        return make_task(self.parts, self.loss, options)
 
     def require_fits(self, model: nn.Module) -> None:
         """Raise where a silo's own network has other parameters than the run's."""
@@ -200,7 +206,12 @@ def make_manifest(
         | {
             "run": run,
             "algorithm": name,
-            "choices": {"intra": choices[0], "inter": choices[1], "penalty": task.algorithm.penalty},
+            "choices": {
+                "intra": choices[0],
+                "inter": choices[1],
+                "penalty": task.algorithm.penalty,
+                "weights": task.algorithm.weights,
+            },
             "loss": task.loss,
             "classifier": task.classifier,
             "silos": list(silos),

@@ -101,7 +101,7 @@ def expected_tensors(request: Request, manifest: Manifest) -> dict[str, Tensor]:
         return {}
     if request.phase == "statistics":
         return {"variance/C": manifest.variance_like}
-    apart = request.variance is not None and manifest.choices.inter != "mean"
+    apart = request.variance is not None and not manifest.parts.adds_up_in_silo
     kinds = ("gradient", "penalty") if apart else ("gradient",)
     return {f"{kind}/{name}": like for kind in kinds for name, like in manifest.like.items()}
 
