@@ -96,7 +96,7 @@ algorithms: dict[str, Algorithm] = {
     "fishr-intra-arith": Algorithm(
         intra="mean",
         penalty="fishr",
-        summary="arithmetic mean over environments inside a silo, with the Fishr penalty",
+        summary="mean over environments inside a silo, with Fishr; fedcurv if they are of one size",
     ),
     "fishr-inter-geo": Algorithm(
         inter="geometric",

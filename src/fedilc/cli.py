@@ -135,7 +135,7 @@ def run(
     short = {"algorithm": None if every else algorithm, "rounds": rounds, "seed": seed}
     settings, folder = read_experiment(experiment, [*(changes or []), *as_changes(short)])
     names = list(algorithms) if every else [settings.algorithm]
-    chosen = [settings.model_copy(update={"algorithm": name}) for name in names]
+    chosen = [settings.with_algorithm(name) for name in names]
     with joined_group() as group:
         if not group.first:
             for one in chosen:

@@ -83,6 +83,11 @@ class Experiment(Options):
     data: SerializeAsAny[Source]
     model: Network = Network()
 
+    def with_algorithm(self, name: str) -> Experiment:
+        """Return the experiment with another algorithm; refuse settings that it cannot have."""
+        with_weights(find_algorithm(name)[1], self.weights)
+        return self.model_copy(update={"algorithm": name})
+
     def options(self) -> dict[str, Any]:
         """The settings that `train` takes."""
         return {key: getattr(self, key) for key in Options.model_fields}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedilc import Federation, Silo, algorithms, train
-from fedilc.gradients.environments import lay_out
+from fedilc.gradients.environments import lay_out, lay_out_mean
 
 LAMBDA = 3.0
 ENVIRONMENT = 4
@@ -193,3 +193,39 @@ def test_a_start_of_zero_skips_the_statistics_until_the_penalty_begins(generator
     )
     assert "penalty" not in result.history[0]
     assert result.history[1]["penalty"] > 0
+
+
+@pytest.mark.parametrize(
+    ("sizes", "environment_size", "same"),
+    [((400, 64), 16, True), ((400, 64), 1, True), ((40, 64), 64, True), ((400, 64), 32, False)],
+)
+def test_the_mean_over_environments_is_fedcurv_if_those_of_a_silo_are_of_one_size(
+    sizes: tuple[int, int], environment_size: int, same: bool, generator: torch.Generator
+) -> None:
+    """Of 400 examples in 32s, twelve environments are whole and the last has 16, which count twice."""
+    silos = []
+    for e, examples in enumerate(sizes):
+        x = torch.randn(examples, 6, generator=generator) + 0.4 * e
+        silos.append(Silo(f"s{e}", x, torch.randint(0, 2, (examples,), generator=generator)))
+    arith, whole = (
+        train(
+            Federation("f", silos),
+            mlp(),
+            name,
+            rounds=2,
+            learning_rate=0.01,
+            environment_size=environment_size,
+        )
+        for name in ("fishr-intra-arith", "fedcurv")
+    )
+    pairs = list(zip(arith.model.parameters(), whole.model.parameters(), strict=True))
+    assert all(torch.equal(one, other) for one, other in pairs) == same
+    assert (arith.history == whole.history) == same
+
+
+def test_the_members_of_a_smaller_last_environment_count_as_much_more_as_it_is_smaller() -> None:
+    weights = lay_out_mean(400, 32, 10**6, seed=0, round_=1, silo="a").weights
+    assert weights is not None
+    values, counts = weights.unique(return_counts=True)
+    assert counts.tolist() == [384, 16]
+    assert float(values[1] / values[0]) == pytest.approx(2.0)
