@@ -121,3 +121,18 @@ def test_an_interrupted_campaign_leaves_no_process_and_goes_on(campaign: list[st
     assert summary["fedsgd"]["last"]["round"]["seeds"] == [max(done) + 1]
     assert (out / "figures" / "curves.png").exists()
     assert (out / "tables.tex").exists()
+
+
+@pytest.mark.parametrize(("given", "threads"), [("3", "3"), (None, str(max(1, (os.cpu_count() or 1) // 2)))])
+def test_runs_have_the_threads_that_were_given_or_else_their_share_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | None, threads: str
+) -> None:
+    if given is None:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    else:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    said = "import os; print('fedilc: threads:', os.environ['OMP_NUM_THREADS']); raise SystemExit(2)"
+    monkeypatch.setattr(Job, "command", lambda _: [sys.executable, "-c", said])
+    jobs = [job(tmp_path / name, f"algorithm={name}") for name in ("fedsgd", "geometric")]
+    with pytest.raises(JobError, match=f"failed: threads: {threads} "):
+        run_jobs(Work(jobs, 2), quiet)

@@ -132,7 +132,9 @@ class Work:
 
 
 def run_jobs(work: Work, show: Callable[[Work], None]) -> None:
-    """Do all jobs, some side by side with the threads divided; `show` is called again and again.
+    """Do all jobs, some side by side; `show` is called again and again.
+
+    Each has as many threads as OMP_NUM_THREADS says, or else its share of the cores.
 
     Ctrl-C, or any error, ends the runs in an orderly way: each stays in its folder, up to its last
     complete round, and the same call continues them.
@@ -167,7 +169,7 @@ def _start(job: Job, threads: int) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=_alone() | {"OMP_NUM_THREADS": str(threads)},
+            env={"OMP_NUM_THREADS": str(threads)} | _alone(),
             start_new_session=True,
         )
 

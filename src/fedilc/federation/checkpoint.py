@@ -29,9 +29,10 @@ from torch import Tensor
 
 from fedilc.errors import CheckpointError, FedILCWarning
 from fedilc.federation.digests import chained, is_sealed, sealed, unsealed
+from fedilc.federation.machine import changed_facts, machine_facts
 from fedilc.federation.tensor_files import read_tensors, write_atomically, write_tensors
 
-_NOT_IDENTITY = ("rounds", "device")
+_NOT_IDENTITY = ("rounds", "device", "machines")
 _TIMING_DIGITS = 16
 
 
@@ -70,7 +71,8 @@ class RunFolder:
         with self._using("the run cannot begin"):
             self.path.mkdir(parents=True, exist_ok=True)
             self._take()
-            write_atomically(self.settings_file, _settings(settings))
+            machines = [{"from_round": 1, **machine_facts()}]
+            write_atomically(self.settings_file, _settings({**settings, "machines": machines}))
 
     @contextlib.contextmanager
     def _using(self, so: str, what: str = "written") -> Iterator[None]:
@@ -134,9 +136,24 @@ class RunFolder:
             self._head = chained(kept)
             self._rewrite(self.history_file, kept)
             self._rewrite(self.timing_file, self._timing(done))
-            if self.settings_file.read_bytes() != _settings(settings):
-                write_atomically(self.settings_file, _settings(settings))
+            content = _settings({**settings, "machines": self._machines(done)})
+            if self.settings_file.read_bytes() != content:
+                write_atomically(self.settings_file, content)
         return saved
+
+    def _machines(self, done: int) -> list[dict[str, Any]]:
+        """Return what the rounds were computed with, with a note if the next ones are with something else."""
+        machines: list[dict[str, Any]] = self.settings().get("machines", [])
+        now = machine_facts()
+        changed = changed_facts(machines[-1], now) if machines else ""
+        if changed:
+            warnings.warn(
+                f"{self.path} goes on with other software, threads or processor ({changed}); its last digits "
+                "may differ from those of a run that was not interrupted",
+                FedILCWarning,
+                stacklevel=4,
+            )
+        return machines if machines and not changed else [*machines, {"from_round": done + 1, **now}]
 
     def _require_same(self, settings: Mapping[str, Any]) -> None:
         """Raise if the folder holds the run of another configuration, or files without digests."""
