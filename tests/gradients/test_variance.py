@@ -58,7 +58,7 @@ def test_the_variance_equals_per_example_gradients(
         model[-1] = redraw(nn.Linear(8, LOSSES[loss], bias=False)).double()
     silo = silo_of(loss, 15, generator)
     bench = Workbench(model, Loss(loss), covariance=kind)
-    found = SiloComputation(bench, silo, None, False, 0).statistics(1, keep=False)
+    found = SiloComputation(bench, silo, None, False, 0).statistics(1, keep_bytes=0)
     torch.testing.assert_close(found, central_variance(model, silo, loss, kind), rtol=1e-10, atol=1e-14)
 
 
@@ -199,7 +199,9 @@ def test_the_variance_is_right_where_gradients_hardly_vary() -> None:
     x = 100 + 0.1 * torch.randn(500, 6, generator=generator)
     silo = Silo("s", x, torch.ones(500))
     model = redraw(nn.Linear(6, 1), scale=1e-4)
-    found = SiloComputation(Workbench(model, Loss("binary")), silo, None, False, 0).statistics(1, keep=False)
+    found = SiloComputation(Workbench(model, Loss("binary")), silo, None, False, 0).statistics(
+        1, keep_bytes=0
+    )
     wide = Silo("s", x.double(), torch.ones(500))
     expected = central_variance(model.double(), wide, "binary", "diagonal")
     torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-12)
@@ -214,7 +216,7 @@ def test_rows_taken_in_blocks_give_the_same_variance_and_product(
     def computed() -> list[Tensor]:
         bench = Workbench(mlp(10).double(), Loss("multiclass"), covariance=kind)
         computation = SiloComputation(bench, silo, None, False, seed=0)
-        variance = computation.statistics(1, keep=True)
+        variance = computation.statistics(1, keep_bytes=1 << 30)
         found = computation.gradients(1, variance - 0.5, None, None)
         assert found.penalty is not None
         return [variance, *found.penalty.values()]

@@ -50,7 +50,7 @@ def curvatures(
     if curvature == "hessian":
         return {silo.name: _hessian_diagonal(bench, silo) for silo in federation.silos}
     return {
-        silo.name: SiloComputation(bench, silo, None, False, seed=0).statistics(1, keep=False).double()
+        silo.name: SiloComputation(bench, silo, None, False, seed=0).statistics(1, keep_bytes=0).double()
         for silo in federation.silos
     }
 

@@ -13,6 +13,7 @@ from fedilc.errors import ProtocolError
 from fedilc.federation.messages import Reply, Request, domain_key
 from fedilc.federation.task import Task
 from fedilc.gradients import SiloComputation, Workbench
+from fedilc.gradients.forward import KEPT_BYTES
 from fedilc.numerics import wide_dtype
 
 Metrics = Callable[[Tensor, Tensor], dict[str, float | None]]
@@ -31,12 +32,12 @@ class SiloWorker:
         size = task.environment_size if task.intra is not None else None
         self.computation = SiloComputation(bench, silo, size, self.votes is not None, task.seed)
 
-    def answer(self, request: Request, keep: bool = True) -> Reply:
-        """The reply to any request; with `keep`, a forward pass may stay in memory between phases."""
+    def answer(self, request: Request, keep_bytes: int = KEPT_BYTES) -> Reply:
+        """The reply to any request; forward passes of up to `keep_bytes` stay in memory between phases."""
         self.bench.load(request.weights, request.version)
         reply = Reply(self.silo.name, request.phase, request.round)
         if request.phase == "statistics":
-            variance = self.computation.statistics(request.round, keep)
+            variance = self.computation.statistics(request.round, keep_bytes)
             reply.tensors["variance"] = {"C": variance}
         elif request.phase == "gradients":
             self._gradients(request, reply)

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 Rule = Callable[[nn.Module, Tensor, Tensor], dict[str, Tensor]]
 RULES: dict[type[nn.Module], Rule] = {}
+LEAST_EXAMPLES = 16
 
 
 def register_rule(*types: type[nn.Module]) -> Callable[[Rule], Rule]:
@@ -38,8 +39,19 @@ def linear(module: nn.Module, a: Tensor, d: Tensor) -> dict[str, Tensor]:
 
 @register_rule(nn.Conv1d, nn.Conv2d)
 def convolution(module: nn.Module, a: Tensor, d: Tensor) -> dict[str, Tensor]:
-    """Unfold the input into patches: a convolution is a linear layer over them."""
+    """Take the gradient of each environment from torch's own backward or, for few examples, from patches.
+
+    Unfolded into patches, the input of a convolution is that of a linear layer, and one batched product
+    serves all environments. Torch's backward has no such batch, but needs no patches: from 16 examples per
+    environment on it takes half the time.
+    """
     assert isinstance(module, nn.Conv1d | nn.Conv2d)
+    if a.shape[1] >= LEAST_EXAMPLES:
+        found = [_backward(module, *one) for one in zip(a, d, strict=True)]
+        names = ("weight", "bias") if module.bias is not None else ("weight",)
+        return {
+            name: torch.stack(values) for name, values in zip(names, zip(*found, strict=True), strict=False)
+        }
     environments, groups = len(a), module.groups
     patches = _patches(module, a.flatten(0, 1))
     d = d.flatten(3).transpose(1, 2).flatten(2).unflatten(1, (groups, -1))
@@ -52,11 +64,29 @@ def convolution(module: nn.Module, a: Tensor, d: Tensor) -> dict[str, Tensor]:
     return gradients
 
 
-def _patches(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
-    """(examples, channels * kernel, positions) of the padded input."""
+def _backward(module: nn.Conv1d | nn.Conv2d, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient of weight and bias over the examples of one environment."""
+    padding: tuple[int, ...] = (0,) * len(module.stride)
+    if module.padding_mode == "zeros" and not isinstance(module.padding, str):
+        padding = module.padding
+    else:
+        a = _padded(module, a)
+    sizes = (module.stride, padding, module.dilation, False, (0,) * len(module.stride), module.groups)
+    wanted = (False, True, module.bias is not None)
+    weights = (module.weight, [module.out_channels])
+    _, weight, bias = torch.ops.aten.convolution_backward(d, a, *weights, *sizes, wanted)
+    return weight, bias
+
+
+def _padded(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
     padding = list(module._reversed_padding_repeated_twice)
     mode = module.padding_mode if module.padding_mode != "zeros" else "constant"
-    x = functional.pad(x, padding, mode=mode) if any(padding) else x
+    return functional.pad(x, padding, mode=mode) if any(padding) else x
+
+
+def _patches(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
+    """(examples, channels * kernel, positions) of the padded input."""
+    x = _padded(module, x)
     sizes: list[tuple[int, ...]] = [module.kernel_size, module.dilation, module.stride]
     if isinstance(module, nn.Conv1d):
         x = x.unsqueeze(2)

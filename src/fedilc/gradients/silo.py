@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,7 @@ from fedilc.data import Silo
 from fedilc.gradients.environments import Chunk, Layout, lay_out, lay_out_mean
 from fedilc.gradients.forward import (
     CHUNK_BYTES,
+    KEPT_BYTES,
     Pass,
     bytes_per_example,
     classifier_input,
@@ -22,6 +24,7 @@ from fedilc.gradients.forward import (
 )
 from fedilc.gradients.linear import FastLinear
 from fedilc.gradients.losses import Loss
+from fedilc.gradients.memory import keep_freed_memory
 from fedilc.gradients.per_example import Plan, Sink, plan_layers, stream_environments
 from fedilc.gradients.validation import set_training
 from fedilc.gradients.variance import (
@@ -65,6 +68,7 @@ class Workbench:
         self._example_bytes: int | None = None
         self._clones = False
         self._plan: Plan | None = None
+        keep_freed_memory(self)
 
     @torch.no_grad()
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
@@ -169,32 +173,35 @@ class SiloComputation:
         """Drop what the last round left."""
         self._round: int | None = None
         self._moments: Moments | None = None
-        self._kept: Pass | None = None
+        self._kept: dict[int, Pass] = {}
 
     @property
     def kept_bytes(self) -> int:
-        """About how much memory the forward pass kept for the next phase takes."""
-        return len(self.x) * self.bench.example_bytes(self.x) if self._kept else 0
+        """About how much memory the forward passes kept for the next phase take."""
+        return sum(len(chunk.x) for chunk in self._kept.values()) * self.bench.example_bytes(self.x)
 
-    def statistics(self, round_: int, keep: bool) -> Tensor:
-        """C_e at the current weights; with `keep`, the forward pass stays for the gradients."""
+    def statistics(self, round_: int, keep_bytes: int) -> Tensor:
+        """C_e at the current weights; forward passes of up to `keep_bytes` stay for the gradients."""
         self.forget()
         layout = self._layout(round_)
-        keep = keep and len(layout.chunks) == 1
+        kept = keep_bytes // self.bench.example_bytes(self.x)
         total: Moments | None = None
-        with torch.set_grad_enabled(keep):
-            for _, chunk in self._passes(layout, round_, taps=keep):
+        for number, cut in enumerate(layout.chunks):
+            keep = cut.stop <= kept
+            with torch.set_grad_enabled(keep), self._randomness(round_, number):
+                chunk = self._pass(layout, cut, taps=keep)
                 moments = self.bench.moments(chunk)
-                total = moments if total is None else total + moments
-                self._kept = chunk if keep else None
+            total = moments if total is None else total + moments
+            if keep:
+                self._kept[number] = chunk
         assert total is not None
         self._round, self._moments = round_, total
         return total.variance().to(self.bench.dtype)
 
     def variance(self, round_: int) -> Tensor:
-        """C_e of this round, computed again where the phase before was not asked of this silo."""
+        """C_e of this round, computed again if this silo was not asked for it in the phase before."""
         if self._moments is None or self._round != round_:
-            return self.statistics(round_, keep=True)
+            return self.statistics(round_, KEPT_BYTES)
         return self._moments.variance().to(self.bench.dtype)
 
     def gradients(
@@ -213,7 +220,7 @@ class SiloComputation:
             penalty = {n: torch.zeros_like(p) for n, p in parameters.items()}
         partial: dict[str, Tensor] = {}
         loss = 0.0
-        for cut, chunk in self._passes(layout, round_, taps=True):
+        for cut, chunk in self._passes(layout, round_):
             losses = self.bench.loss.per_example(chunk.logits, chunk.y)
             loss += float(losses.detach().double().sum())
             product: Seeds = []
@@ -242,16 +249,22 @@ class SiloComputation:
     def _taps(self) -> dict[str, nn.Module]:
         return self.bench.plan(self.x, self.y).tapped if self.streams else {}
 
-    def _passes(self, layout: Layout, round_: int, taps: bool) -> Iterator[tuple[Chunk, Pass]]:
-        tapped_layers = self._taps() if taps else {}
-        seed = seed_for(self.seed, round_, self.name, "forward")
-        with private_randomness(self.bench.device, seed):
-            if self._kept is not None:
-                yield layout.chunks[0], self._kept
-                return
-            for cut in layout.chunks:
-                x, y = layout.rows(cut, self.x), layout.rows(cut, self.y)
-                yield cut, self.bench.forward(x, y, tapped_layers)
+    def _passes(self, layout: Layout, round_: int) -> Iterator[tuple[Chunk, Pass]]:
+        """The chunks' forward passes: those that were kept, each handed out once, and the others anew."""
+        for number, cut in enumerate(layout.chunks):
+            with self._randomness(round_, number):
+                chunk = self._kept.pop(number, None)
+                yield cut, self._pass(layout, cut, taps=True) if chunk is None else chunk
+
+    def _pass(self, layout: Layout, cut: Chunk, taps: bool) -> Pass:
+        x, y = layout.rows(cut, self.x), layout.rows(cut, self.y)
+        return self.bench.forward(x, y, self._taps() if taps else {})
+
+    def _randomness(self, round_: int, chunk: int) -> AbstractContextManager[None]:
+        """A stream of its own for each chunk, so that keeping some of them changes no bit of the others."""
+        number = [chunk] if chunk else []
+        seed = seed_for(self.seed, round_, self.name, "forward", *number)
+        return private_randomness(self.bench.device, seed)
 
     def _add_gradient(self, total: dict[str, Tensor], begin: Seeds, keep_graph: bool) -> None:
         """Add to `total` the gradient that a backward pass from these places brings."""

@@ -13,9 +13,7 @@ from fedilc.federation.messages import Reply, Request
 from fedilc.federation.silo import Metrics, SiloWorker
 from fedilc.federation.task import Task
 from fedilc.gradients import Loss, Workbench
-from fedilc.gradients.forward import CHUNK_BYTES
-
-KEPT_BYTES = 512 << 20
+from fedilc.gradients.forward import CHUNK_BYTES, KEPT_BYTES
 
 
 class LocalRuntime:
@@ -56,7 +54,7 @@ class LocalRuntime:
         kept = 0
         for name in names:
             worker = self._worker(name)
-            yield worker.answer(request, keep=self.shelf.resident and kept < self.kept_bytes)
+            yield worker.answer(request, self.kept_bytes - kept if self.shelf.resident else 0)
             kept += worker.computation.kept_bytes
             del worker  # or the silo would still be held while the next one is opened
 

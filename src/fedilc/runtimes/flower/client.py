@@ -18,9 +18,9 @@ from torch import nn
 from fedilc.data import Silo
 from fedilc.errors import ConfigError, DataError, FedILCError, ProtocolError
 from fedilc.federation.silo import SiloWorker
+from fedilc.gradients.forward import KEPT_BYTES
 from fedilc.runtimes.flower.engine import require_flower
 from fedilc.runtimes.flower.exchange import make_content, read_about, read_body
-from fedilc.runtimes.local import KEPT_BYTES
 from fedilc.runtimes.remote.manifest import Manifest, read_manifest
 from fedilc.runtimes.remote.own_code import call_own, find_function
 from fedilc.runtimes.remote.wire import pack_reply, unpack_request
@@ -99,7 +99,7 @@ class Answering:
             raise ProtocolError("the request is of another run than its manifest, or for other silos")
         worker = self._worker(manifest, name, context.node_config)
         kept = sum(worker.computation.kept_bytes for worker in _workers.values())
-        reply = worker.answer(asked.request, keep=kept < KEPT_BYTES)
+        reply = worker.answer(asked.request, KEPT_BYTES - kept)
         return make_content({}, pack_reply(reply, manifest.wire))
 
     def _worker(self, manifest: Manifest, name: str, node: Mapping[str, Any]) -> SiloWorker:

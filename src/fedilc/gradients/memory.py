@@ -1,0 +1,54 @@
+"""Keep freed memory inside the process while gradients are computed.
+
+glibc returns every large block to the system as soon as it is freed. The activations of a chunk are such
+blocks, and the next chunk needs them again: up to 40 % of a round of the paper's CNN went into the kernel,
+which unmaps pages and clears new ones. While a `Workbench` exists, freed blocks stay in the heap and are used
+again; when the last one is gone, they are returned.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import threading
+import weakref
+from functools import cache
+from typing import Any
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt's own numbers
+_KEEP = 2**31 - 1
+_RETURN = 32 << 20  # glibc's own upper bound for the sizes it adapts to
+
+_lock = threading.Lock()
+_users = 0
+
+
+def keep_freed_memory(owner: object) -> None:
+    """Keep what is freed for as long as `owner` exists; without effect where the C library is not glibc."""
+    global _users
+    if _glibc() is None:
+        return
+    with _lock:
+        _users += 1
+        if _users == 1:
+            _set_thresholds(_KEEP)
+    weakref.finalize(owner, _release).atexit = False
+
+
+def _release() -> None:
+    global _users
+    with _lock:
+        _users -= 1
+        if _users == 0:
+            _set_thresholds(_RETURN)
+            _glibc().malloc_trim(0)
+
+
+def _set_thresholds(size: int) -> None:
+    _glibc().mallopt(_MMAP_THRESHOLD, size)
+    _glibc().mallopt(_TRIM_THRESHOLD, size)
+
+
+@cache
+def _glibc() -> Any:
+    return ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
