@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedilc.errors import ModelError
 
-CHUNK_BYTES = 128 << 20
+CHUNK_BYTES = 64 << 20
 KEPT_BYTES = 512 << 20
 
 
