@@ -16,6 +16,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from fedilc.errors import ConfigError
+from fedilc.runtimes.rest.connections import Connections, raise_descriptor_limit
+from fedilc.runtimes.rest.http_server import Server
 from fedilc.runtimes.rest.tokens import Tokens
 
 
@@ -85,7 +87,8 @@ def listening(app: FastAPI, address: Address, sock: socket.socket | None = None)
     Whoever waits at its end, a viewer for events or a silo for a task, is let go first.
     """
     with sock or address.bind() as bound:
-        server = uvicorn.Server(_config(app, address))
+        connections = Connections(app.state.silos, raise_descriptor_limit())
+        server = Server(_config(app, address), connections)
         thread = threading.Thread(target=server.run, args=([bound],), name="fedilc-http", daemon=True)
         thread.start()
         try:

@@ -76,6 +76,7 @@ def make_app(watched: Board | Watchable, tokens: Tokens | None) -> FastAPI:
         redoc_url=None,
     )
     app.state.wakeups = []
+    app.state.silos = len(watched.silos) if isinstance(watched, Board) else 0
     app.exception_handler(RequestValidationError)(_say_what_is_wrong)
     doors = Doors(tokens)
     if isinstance(watched, Board):
