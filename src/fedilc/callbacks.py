@@ -100,7 +100,11 @@ class EarlyStopping(Callback):
 
 
 class KeepBest(Callback):
-    """Keep the weights of the round a criterion would choose, in memory and in the run folder."""
+    """Keep the weights of the round a criterion would choose, in memory and in the run folder.
+
+    "validation" and "last" are honest; "oracle" is the round of lowest test loss, which nobody can know in
+    practice.
+    """
 
     def __init__(self, criterion: str = "validation") -> None:
         if criterion not in CRITERIA:

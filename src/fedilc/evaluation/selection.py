@@ -8,7 +8,8 @@ from typing import Any
 from fedilc.errors import ConfigError, nearest
 
 Record = Mapping[str, Any]
-WARM_UP_ROUNDS = 5
+PAPER_WARM_UP = 5  # rounds that the paper's oracle skips; only `reproduce` does so
+ORACLE = "oracle: the round of lowest test loss, which nobody can know in practice"
 
 
 def _lowest(history: Sequence[Record], key: str, after: int = 0) -> Record | None:
@@ -18,19 +19,19 @@ def _lowest(history: Sequence[Record], key: str, after: int = 0) -> Record | Non
     return min(late or measured, key=lambda record: float(record[key]), default=None)
 
 
-CRITERIA: dict[str, Callable[[Sequence[Record]], Record | None]] = {
-    "oracle": lambda history: _lowest(history, "test_loss", WARM_UP_ROUNDS),
-    "validation": lambda history: _lowest(history, "validation_loss"),
-    "last": lambda history: history[-1] if history else None,
+CRITERIA: dict[str, Callable[[Sequence[Record], int], Record | None]] = {
+    "oracle": lambda history, after: _lowest(history, "test_loss", after),
+    "validation": lambda history, _: _lowest(history, "validation_loss"),
+    "last": lambda history, _: history[-1] if history else None,
 }
 
 
-def select(history: Sequence[Record], criterion: str = "validation") -> Record:
-    """The record of the round a criterion chooses.
+def select(history: Sequence[Record], criterion: str = "validation", *, warm_up: int = 0) -> Record:
+    """Return the record of the round a criterion chooses.
 
-    "oracle" is the paper's: the lowest out-of-distribution test loss after round 5, which nobody can
-    know in practice. "validation" is the lowest mean validation loss over the training silos, and
-    "last" the last round: both are honest.
+    "oracle" is the lowest out-of-distribution test loss, which nobody can know in practice; it skips the
+    first `warm_up` rounds if a later one was measured (the paper skips `PAPER_WARM_UP`). "validation" is the
+    lowest mean validation loss over the training silos, and "last" the last round: both are honest.
 
     >>> rounds = [{"round": r, "validation_loss": loss} for r, loss in enumerate([3, 1, 2], 6)]
     >>> select(rounds, "validation")["round"]
@@ -38,7 +39,7 @@ def select(history: Sequence[Record], criterion: str = "validation") -> Record:
     """
     if criterion not in CRITERIA:
         raise ConfigError(f"criterion {criterion!r} is unknown{nearest(criterion, CRITERIA)}")
-    chosen = CRITERIA[criterion](history)
+    chosen = CRITERIA[criterion](history, warm_up)
     if chosen is None:
         needs = {"oracle": "a test set", "validation": "validation examples"}.get(criterion)
         raise ConfigError(f"criterion {criterion!r} cannot choose a round: it needs {needs or 'one'}")

@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import Any
 
 from fedilc.errors import ConfigError
-from fedilc.evaluation.selection import CRITERIA, Record, select
+from fedilc.evaluation.selection import CRITERIA, PAPER_WARM_UP, Record, select
 
 Summary = dict[str, dict[str, dict[str, dict[str, Any]]]]
 BySeed = Mapping[int, Mapping[str, float]]
@@ -45,7 +45,9 @@ HISTORY = (
 
 @dataclass(frozen=True)
 class Campaign:
-    """The histories of several algorithms over several seeds on one benchmark.
+    """The histories of several algorithms over several seeds on one of the paper's benchmarks.
+
+    Rounds are chosen as in the paper: the oracle skips the first `PAPER_WARM_UP` of them.
 
     Args:
         name: the benchmark, such as "color-mnist" or "eicu-synthetic".
@@ -53,8 +55,8 @@ class Campaign:
             the first weights alike for every algorithm, so that seeds can be paired.
         note: one line on the size of the campaign, shown with every table and picture.
         synthetic: whether the data were made up, which every table and picture then says.
-        fishr_reduction: how the runs reduce the Fishr loss over silos; `reproduce` sums, as the
-            authors' code does.
+        fishr_reduction: how the runs reduce the Fishr loss over silos; the benchmarks' files have the sum,
+            as the authors' code does.
         chosen: what was measured at the chosen rounds, by algorithm, criterion and seed, if it is not to be
             taken from the histories: a campaign that is read back from its files has all of it here.
         at_last: further numbers of the last round's weights, by algorithm and seed.
@@ -82,6 +84,15 @@ class Campaign:
         """
         return f"{self.name} (SYNTHETIC DATA)" if self.synthetic else self.name
 
+    @property
+    def subtitle(self) -> str:
+        """The note and the Fishr reduction, for pictures.
+
+        >>> Campaign("demo", {}, "5 seeds").subtitle
+        '5 seeds; fishr_reduction="sum"'
+        """
+        return "; ".join(filter(None, (self.note, f'fishr_reduction="{self.fishr_reduction}"')))
+
     @cached_property
     def numbers(self) -> dict[str, dict[str, dict[int, dict[str, float]]]]:
         """What was measured at the chosen round, by algorithm, criterion and seed (in order)."""
@@ -100,7 +111,7 @@ class Campaign:
         found = {}
         for seed, history in sorted(self.histories[algorithm].items()):
             try:
-                found[seed] = measurements(select(history, criterion))
+                found[seed] = measurements(select(history, criterion, warm_up=PAPER_WARM_UP))
             except ConfigError:  # this criterion has nothing to choose by
                 continue
         return found

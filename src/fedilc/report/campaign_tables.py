@@ -20,9 +20,9 @@ from fedilc.report.paper import (
 )
 
 BASELINE = "fedsgd"
-_CHOICES = (
-    "Rounds are chosen by oracle: lowest OOD loss after round 5, as in the paper; validation: lowest mean "
-    "validation loss of the silos; last: the last round."
+CHOICES = (
+    "Rounds are chosen by oracle: lowest OOD loss after round 5, as in the paper, which nobody can know in "
+    "practice; validation: lowest mean validation loss of the silos; last: the last round."
 )
 _DAGGER = (
     "† The authors' reading, for comparison with the paper only: areas of thresholded predictions, "
@@ -60,7 +60,7 @@ def campaign_tables(campaign: Campaign) -> list[TableData]:
     tables = [_metric_table(campaign, measure) for measure in measures if _measured(campaign, measure.metric)]
     if campaign.domains:
         tables += [_domains_table(campaign), _domains_beside_paper(campaign)]
-    claims = claims_table(campaign, (*size_notes(campaign), *choice_notes(campaign)))
+    claims = claims_table(campaign, (*size_notes(campaign), CHOICES, *choice_notes(campaign)))
     return [*tables, claims] if claims else tables
 
 
@@ -157,7 +157,7 @@ def _notes(campaign: Campaign, paper: bool) -> list[str]:
         )
     elif paper:
         ours += " paper: of the full eICU database, not of these data, so there is no difference to take."
-    notes = [*size_notes(campaign), _CHOICES, *choice_notes(campaign), ours]
+    notes = [*size_notes(campaign), CHOICES, *choice_notes(campaign), ours]
     if _tested(campaign):
         notes.append(
             f"against {BASELINE}: paired over seeds; better or worse where the t-test has p < {LEVEL:g}, "
@@ -211,6 +211,7 @@ def _domains_table(campaign: Campaign) -> TableData:
         rows=tuple(rows),
         notes=(
             *size_notes(campaign),
+            CHOICES,
             "Mean±sample deviation (n - 1) over seeds; bold is the best of its row.",
         ),
         grouped=True,

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from fedilc.evaluation.selection import ORACLE
 from fedilc.report.style import COLOURS, STYLE, save
 from fedilc.report.tables import History, selections
 
@@ -28,7 +29,8 @@ def loss_picture(path: Path, title: str, history: History) -> None:
         axes = figure.add_subplot()
         for (key, label), colour in zip(PANELS.items(), COLOURS, strict=False):
             _line(axes, history, key, label, colour)
-        for criterion, record in selections(history).items():
+        chosen = selections(history)
+        for criterion, record in chosen.items():
             key = "validation_loss" if criterion == "validation" else "test_loss"
             if criterion != "last" and record.get(key) is not None:
                 axes.plot(record["round"], record[key], "o", color="black", markersize=5, zorder=5)
@@ -44,6 +46,8 @@ def loss_picture(path: Path, title: str, history: History) -> None:
                     bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1},
                 )
         _finish(axes, title)
+        if "oracle" in chosen:
+            axes.set_xlabel(f"round\n{ORACLE}")
         axes.legend()
         save(figure, path)
 

@@ -54,11 +54,11 @@ class Panel {
   summary(history) {
     const parts = this.series.filter(({ key }) => history.has(key)).map(({ key, name }) => {
       const low = history.lowest(key);
-      const last = history.columns[key].findLast((value) => value !== null);
-      const lowest = `${this.text(history.columns[key][low])} in round ${history.rounds[low]}`;
-      return `${name} ${this.text(last)}, lowest ${lowest}`;
+      const last = history.columns[key].findLastIndex((value) => value !== null);
+      const value = (place) => `${this.text(history.columns[key][place])} in round ${history.rounds[place]}`;
+      return `${name} ${value(last)}, lowest ${value(low)}`;
     });
-    return `${this.title} over ${count(history.length)} rounds. Now: ${parts.join("; ")}.`;
+    return `${this.title} over ${count(history.length)} rounds. Latest: ${parts.join("; ")}.`;
   }
 
   draw(history, options) {

@@ -8,7 +8,6 @@ const KEYS = [
   "test_accuracy",
   "penalty",
 ];
-const WARM_UP_ROUNDS = 5;
 
 export class History {
   constructor() {
@@ -52,22 +51,20 @@ export class History {
     return low > 0 && round - this.rounds[low - 1] < this.rounds[low] - round ? low - 1 : low;
   }
 
-  /** The place of the earliest lowest value after some rounds, or at all where none is later; -1 if none. */
-  lowest(key, after = 0) {
+  /** The place of the earliest lowest value; -1 if there is none. */
+  lowest(key) {
     const values = this.columns[key];
-    let [any, late] = [-1, -1];
+    let found = -1;
     for (let i = 0; i < values.length; i += 1) {
-      if (values[i] === null) continue;
-      if (any < 0 || values[i] < values[any]) any = i;
-      if (this.rounds[i] > after && (late < 0 || values[i] < values[late])) late = i;
+      if (values[i] !== null && (found < 0 || values[i] < values[found])) found = i;
     }
-    return late < 0 ? any : late;
+    return found;
   }
 
   /** The places of the rounds that each criterion chooses; -1 where it cannot. */
   chosen() {
     return {
-      oracle: this.lowest("test_loss", WARM_UP_ROUNDS),
+      oracle: this.lowest("test_loss"),
       validation: this.lowest("validation_loss"),
       last: this.length - 1,
     };
