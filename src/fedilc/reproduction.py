@@ -49,8 +49,8 @@ class Plan:
         if benchmark not in known:
             raise ConfigError(f"benchmark {benchmark!r} is unknown{nearest(benchmark, known)}")
         found = tuple(find_algorithm(name)[0] for name in names) or tuple(algorithms)
-        fixed = ("fishr_reduction=sum", f"thresholded_batch={known[benchmark]}")
-        return cls(benchmark, found, seeds, (*fixed, *changes), out or Path("results") / benchmark)
+        areas = f"thresholded_batch={known[benchmark]}"
+        return cls(benchmark, found, seeds, (areas, *changes), out or Path("results") / benchmark)
 
     def job(self, algorithm: str, seed: int) -> Job:
         """The run of one algorithm and seed."""
@@ -75,7 +75,7 @@ class Plan:
             parts.append(f"{100 * subset:g} % of the training and validation examples")
         if ours.evaluate_every > 1:
             parts.append(f"evaluated every {ours.evaluate_every} rounds")
-        said = ("fishr_reduction=sum", "rounds=", "data.subset=", "evaluate_every=", "thresholded_batch=")
+        said = ("fishr_reduction=", "rounds=", "data.subset=", "evaluate_every=", "thresholded_batch=")
         parts += [change for change in self.changes if not change.startswith(said)]
         return ", ".join(parts)
 
