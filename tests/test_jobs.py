@@ -11,10 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
+from command import Refusal, fedilc
 from needs import needs_proc
 
-from fedilc.errors import ConfigError
+from fedilc.errors import CheckpointError, ConfigError
 from fedilc.jobs import Job, JobError, Work, run_jobs
+from fedilc.sources import Files
 
 TINY = ("rounds=2", "model.hidden=[4]", "data.flips=[0.2, 0.4]", "environment_size=100")
 
@@ -53,6 +55,103 @@ def test_a_folder_with_other_settings_is_refused_by_name(tmp_path: Path) -> None
         Work([job(tmp_path / "a", "algorithm=fedsgd", "learning_rate=0.5")], 1)
     with pytest.raises(ConfigError, match="has done 2 rounds already, more than the 1 asked for"):
         Work([job(tmp_path / "a", "algorithm=fedsgd", "rounds=1")], 1)
+
+
+GOOD = "age,dose,label\n" + "".join(f"{row},{row / 2},{row % 2}\n" for row in range(20))
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """An experiment of one's own files."""
+    for name in ("a", "b", "far"):
+        (tmp_path / f"{name}.csv").write_text(GOOD.replace("5,2.5", f"5,{len(name)}.5"))
+    path = tmp_path / "mine.toml"
+    data = ["[data]", "source = 'files'", "silos = '[ab].csv'", "test = 'far.csv'", "[model]", "hidden = [4]"]
+    path.write_text("\n".join(["rounds = 1", "learning_rate = 0.1", "algorithm = 'fedcurv'", *data]))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("file", "named"), [("b.csv", "silo 'b'"), ("far.csv", "the test set")], ids=["silo", "test set"]
+)
+def test_a_finished_campaign_over_data_that_changed_is_refused_before_anything_starts(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Refusal, file: str, named: str
+) -> None:
+    monkeypatch.setattr("fedilc.jobs._start", _in_this_process)
+    words = ("sweep", "lambda", own, "--values", "0,1", "--seeds", 1, "--out", tmp_path / "out")
+    fedilc(*words)
+    fedilc(*words)
+    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    (tmp_path / file).write_text(GOOD.replace("5,2.5", "5,7.5"))
+    said = refusal(*words[:4], "0,1,5", *words[5:])
+    assert said == (
+        f"{named} of the run in {tmp_path / 'out' / 'runs' / 'lambda-0' / 'seed-0'} is not as the data are "
+        "now, and one table would mix both; restore the data, or choose another folder with --out"
+    )
+    assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
+
+
+def test_data_that_change_while_a_campaign_runs_are_noticed_before_its_table(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedilc.jobs._start", _in_this_process)
+    jobs = [Job.of(str(own), [f"penalty={value}"], tmp_path / f"{value}") for value in (1, 2)]
+
+    def change(work: Work) -> None:
+        if work.done():
+            (tmp_path / "a.csv").write_text(GOOD)
+
+    with pytest.raises(CheckpointError, match=r"silo 'a' of the run in .*2 is not as in .*1, and one table"):
+        run_jobs(Work(jobs, 1), change)
+
+
+def test_the_data_of_a_seed_are_built_once_and_only_if_a_run_has_begun(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedilc.jobs._start", _in_this_process)
+    built: list[int] = []
+    build = Files.build
+    monkeypatch.setattr(
+        Files, "build", lambda self, seed, folder: built.append(seed) or build(self, seed, folder)
+    )
+    jobs = [
+        Job.of(str(own), [f"penalty={value}", f"seed={seed}"], tmp_path / f"{value}-{seed}")
+        for value in (1, 2)
+        for seed in (0, 1)
+    ]
+    work = Work(jobs, 1)
+    assert built == []
+    run_jobs(work, quiet)
+    built.clear()
+    Work(jobs, 1)
+    assert built == [0, 1]
+
+
+def test_a_run_of_an_earlier_version_without_a_setting_had_its_default(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedilc.jobs._start", _in_this_process)
+    one = Job.of(str(own), [], tmp_path / "one")
+    run_jobs(Work([one], 1), quiet)
+    facts = json.loads((one.folder / "run.json").read_text())
+    del facts["silos_per_round"], facts["data"]["in_memory"], facts["model"]["weights"]
+    (one.folder / "run.json").write_text(json.dumps(facts))
+    assert not Work([one], 1).waiting
+
+
+class _Done:
+    """A process that has ended well."""
+
+    returncode = 0
+
+    def poll(self) -> int:
+        return 0
+
+
+def _in_this_process(job: Job, _threads: int) -> _Done:
+    """Do a job at once, which saves a process its imports."""
+    fedilc(*job.command()[3:])
+    return _Done()
 
 
 def test_a_run_that_fails_is_named_with_its_reason_and_the_others_are_completed(tmp_path: Path) -> None:

@@ -12,11 +12,16 @@ import pytest
 from command import Refusal, fedilc
 
 from fedilc.algorithms import algorithms
+from fedilc.config import read_experiment, shipped_experiments
 from fedilc.errors import ConfigError
+from fedilc.evaluation import select
+from fedilc.evaluation.summary import Campaign
+from fedilc.federation import RunFolder
 from fedilc.jobs import Work, run_jobs
 from fedilc.reproduction import BENCHMARKS, Plan, score, write_results
 from fedilc.sweep import Sweep, write_sweep
 
+RESULTS = Path(__file__).parents[1] / "results"
 TINY = ("rounds=2", "model.hidden=[4]", "data.flips=[0.2, 0.4]", "environment_size=100")
 
 
@@ -43,6 +48,39 @@ def test_the_papers_settings_are_those_of_the_design() -> None:
     settings = Plan.of("eicu", ["fedsgd"], 5, [], None).job("fedsgd", 0).settings
     assert (settings.learning_rate, settings.weight_decay, settings.penalty) == (2e-4, 0.001, 0.1)
     assert settings.environment_size == 64
+
+
+@pytest.mark.parametrize("benchmark_", [*BENCHMARKS, "color-digits"])
+def test_run_sweep_and_reproduce_weigh_the_penalty_alike_as_the_experiments_file_says(
+    benchmark_: str,
+) -> None:
+    ours, _ = read_experiment(benchmark_)
+    assert "fishr_reduction = " in shipped_experiments()[benchmark_].read_text()
+    campaign = Plan.of(benchmark_, ["fedcurv"], 1, [], None).job("fedcurv", 0).settings
+    sweep = Sweep.of(benchmark_, "fedcurv", [15.0], 1, [], None)
+    assert campaign.fishr_reduction == sweep.settings.fishr_reduction == ours.fishr_reduction
+    assert f'fishr_reduction="{ours.fishr_reduction}"' in sweep.note
+
+
+def test_the_papers_rule_for_the_oracle_holds_in_a_campaign_alone() -> None:
+    rounds = [{"round": n, "test_loss": loss} for n, loss in enumerate([0.1, 0.5, 0.5, 0.5, 0.5, 0.4], 1)]
+    assert Campaign("demo", {"fedsgd": {0: rounds}}).values("fedsgd", "oracle", "round") == {0: 6}
+    assert select(rounds, "oracle")["round"] == 1
+
+
+@pytest.mark.parametrize("benchmark_", sorted({path.parent.name for path in RESULTS.glob("*/summary.json")}))
+def test_the_committed_oracle_rounds_are_those_of_the_papers_rule(benchmark_: str) -> None:
+    folder = RESULTS / benchmark_
+    summary = json.loads((folder / "summary.json").read_text())
+    histories: dict[str, dict[int, list[dict[str, float]]]] = {}
+    for row in csv.DictReader((folder / "history.csv").open()):
+        loss = {"test_loss": float(row["test_loss"])} if row["test_loss"] else {}
+        rounds = histories.setdefault(row["algorithm"], {}).setdefault(int(row["seed"]), [])
+        rounds.append({"round": int(row["round"]), **loss})
+    campaign = Campaign(benchmark_, histories)
+    for algorithm, criteria in summary.items():
+        losses = list(campaign.values(algorithm, "oracle", "test_loss").values())
+        assert losses == pytest.approx(criteria["oracle"]["test_loss"]["seeds"], rel=1e-4)
 
 
 def test_a_smaller_campaign_says_in_what_it_is_smaller() -> None:
@@ -168,4 +206,12 @@ def test_a_sweep_shows_the_loss_against_lambda(tmp_path: Path) -> None:
     table = write_sweep(sweep)
     assert [row[0].text for row in table.rows] == ["0", "10"]
     assert (tmp_path / "lambda.png").exists()
-    assert "1 seed, 2 rounds" in (tmp_path / "tables.md").read_text()
+    written = (tmp_path / "tables.md").read_text()
+    assert '1 seed, 2 rounds; fishr_reduction="mean"' in written
+    assert "Validation chooses lambda = " in written
+    assert "nobody can know in practice" in written
+    losses = [
+        select(RunFolder(job.folder).history(), "validation")["validation_loss"] for job in sweep.jobs()
+    ]
+    assert [row[1].text for row in table.rows] == [f"{loss:.3f}" for loss in losses]
+    assert [row[0].bold for row in table.rows] == [loss == min(losses) for loss in losses]

@@ -133,14 +133,18 @@ def find_device(name: str) -> torch.device:
     return device
 
 
+def data_facts(outline: Outline) -> dict[str, Any]:
+    """Return what identifies the data of a run: digests of its silos and of its test set."""
+    return {"silos": dict(outline.facts), "test": digest(outline.x_test, outline.y_test)}
+
+
 def run_facts(
     outline: Outline, model: nn.Module, name: str, algorithm: Algorithm, options: Options
 ) -> dict[str, Any]:
     """What identifies a run, for its folder: settings, and digests of data and initial weights."""
     return {
         "federation": outline.name,
-        "silos": dict(outline.facts),
-        "test": digest(outline.x_test, outline.y_test),
+        **data_facts(outline),
         "loss": outline.loss,
         "model": {"layers": repr(model), "weights": weights_digest(model)},
         "algorithm": name,

@@ -10,12 +10,14 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fedilc.config import Experiment, Options, read_experiment
 from fedilc.errors import CheckpointError, ConfigError, FedILCError
+from fedilc.sections import Section
 
 POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 60.0
@@ -58,19 +60,29 @@ class Job:
         """What each of the last rounds took."""
         return [json.loads(line)["seconds"] for line in self._lines("timing.jsonl")[-20:]]
 
-    def require_same_settings(self) -> None:
-        """Raise if the folder holds a run with other settings than this one asks for."""
-        if not (self.folder / "run.json").exists():
-            return
+    def begun(self) -> dict[str, Any] | None:
+        """What run.json says of the run in the folder, or None if there is none yet."""
         try:
-            found = json.loads((self.folder / "run.json").read_text())
+            found: dict[str, Any] = json.loads((self.folder / "run.json").read_text())
+        except FileNotFoundError:
+            return None
         except ValueError as error:
             raise CheckpointError(f"{self.folder / 'run.json'} is damaged: {error}") from error
+        return found
+
+    def require_same_settings(self) -> None:
+        """Raise if the folder holds a run with other settings than this one asks for."""
+        found = self.begun()
+        if found is None:
+            return
         wanted = self.settings.model_dump(mode="json")
+        network = {key: (found.get("model") or {}).get(key) for key in wanted["model"]}
+        data = _defaults(type(self.settings.data)) | (found.get("data") or {})
+        held = {**_defaults(Options), **found, "data": data, "model": network}
         for key in (*Options.model_fields, "algorithm", "data", "model"):
-            if key not in ("rounds", "device") and found.get(key) != wanted[key]:
+            if key not in ("rounds", "device") and held.get(key) != wanted[key]:
                 raise ConfigError(
-                    f"{self.folder} holds a run with {key}={found.get(key)!r}, and {wanted[key]!r} is asked "
+                    f"{self.folder} holds a run with {key}={held.get(key)!r}, and {wanted[key]!r} is asked "
                     "for; choose another folder with --out, or ask for the same"
                 )
         if self.done() > self.settings.rounds:
@@ -93,6 +105,12 @@ class Job:
         return content[: content.rfind(b"\n") + 1].splitlines()
 
 
+def _defaults(section: type[Section]) -> dict[str, Any]:
+    """The settings of a section that have a default: what a run of an earlier version, without them, had."""
+    fields = section.model_fields.items()
+    return {name: field.get_default() for name, field in fields if not field.is_required()}
+
+
 @dataclass
 class Work:
     """Jobs under way: what is running, what is left, what failed."""
@@ -105,6 +123,7 @@ class Work:
 
     def __post_init__(self) -> None:
         self.waiting = [job for job in self.jobs if not job.finished()]
+        require_same_data(self.jobs, now=True)
 
     @property
     def rounds(self) -> int:
@@ -131,6 +150,49 @@ class Work:
         return max(sum(left) / self.side_by_side, max(left, default=0.0))
 
 
+def require_same_data(jobs: Sequence[Job], *, now: bool) -> None:
+    """Raise if runs that have begun, finished or not, are of other data than there are now, or than another.
+
+    The data of a seed are built once for all its runs, and only with `now` and if one of them has begun.
+    """
+    known: dict[tuple[str, int], tuple[str, Mapping[str, Any]]] = {}
+    for job in jobs:
+        begun = job.begun()
+        if begun is None:
+            continue
+        key = job.settings.data.model_dump_json(), job.settings.seed
+        if key not in known:
+            known[key] = ("the data are now", _facts_now(job)) if now else (f"in {job.folder}", begun)
+        where, facts = known[key]
+        if changed := _changed(begun, facts):
+            raise CheckpointError(
+                f"{changed} of the run in {job.folder} is not as {where}, and one table would mix both; "
+                "restore the data, or choose another folder with --out"
+            )
+
+
+def _facts_now(job: Job) -> dict[str, Any]:
+    """What run.json would say of the run's data and first weights as they are now."""
+    from fedilc.assembly import Outline, data_facts, weights_digest
+
+    settings = job.settings
+    shelf = settings.data.shelf(settings.seed, job.home)
+    weights = weights_digest(settings.model.build(shelf, settings.seed))
+    return {**data_facts(Outline.of(shelf)), "model": {"weights": weights}}
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """The name of what differs first between two runs' data and first weights, or None."""
+    silos, others = before["silos"], now["silos"]
+    for name in {**silos, **others}:
+        if silos.get(name) != others.get(name):
+            return f"silo {name!r}"
+    if before["test"] != now["test"]:
+        return "the test set"
+    weights = {facts["model"].get("weights") for facts in (before, now)} - {None}
+    return "the initial weights" if len(weights) > 1 else None
+
+
 def run_jobs(work: Work, show: Callable[[Work], None]) -> None:
     """Do all jobs, some side by side; `show` is called again and again.
 
@@ -155,6 +217,7 @@ def run_jobs(work: Work, show: Callable[[Work], None]) -> None:
         job, words = next(iter(work.failed.items()))
         others = f" ({len(work.failed)} runs failed, this is the first)" if len(work.failed) > 1 else ""
         raise JobError(f"the run {job.label} in {job.folder} failed: {words}{others}")
+    require_same_data(work.jobs, now=False)
 
 
 def _start(job: Job, threads: int) -> subprocess.Popen[bytes]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedilc.algorithms import find_algorithm
 from fedilc.errors import ConfigError
@@ -13,7 +14,9 @@ from fedilc.jobs import Job
 from fedilc.reproduction import SYNTHETIC
 
 if TYPE_CHECKING:
+    from fedilc.config import Experiment
     from fedilc.report.formats import TableData
+    from fedilc.report.lambdas import Swept
 
 
 @dataclass(frozen=True)
@@ -54,54 +57,55 @@ class Sweep:
         """All runs, seed after seed."""
         return [self.job(value, seed) for seed in range(self.seeds) for value in self.values]
 
-    def chosen(self, criterion: str) -> dict[float, list[Any]]:
-        """For each value the records that a criterion chooses, a seed each."""
-        from fedilc.evaluation import select
+    @property
+    def settings(self) -> Experiment:
+        """The settings of a run, but for its lambda and seed."""
+        return self.job(self.values[0], 0).settings
+
+    @property
+    def title(self) -> str:
+        """The experiment and the algorithm, with a warning if the data are not real."""
+        made_up = " (SYNTHETIC DATA)" if self.settings.data.source in SYNTHETIC else ""
+        return f"{self.settings.name}{made_up} · {self.algorithm}"
+
+    @property
+    def note(self) -> str:
+        """The size of the sweep and the units of lambda."""
+        settings = self.settings
+        parts = [f"{self.seeds} seed{'s' * (self.seeds != 1)}", f"{settings.rounds} rounds"]
+        if (subset := getattr(settings.data, "subset", 1.0)) < 1:
+            parts.append(f"{100 * subset:g} % of the training and validation examples")
+        if settings.evaluate_every > 1:
+            parts.append(f"evaluated every {settings.evaluate_every} rounds")
+        return f'{", ".join(parts)}; fishr_reduction="{settings.fishr_reduction}"'
+
+    def found(self) -> Swept:
+        """Return the records that each criterion chooses, by value and seed."""
+        from fedilc.evaluation import CRITERIA, select
         from fedilc.federation import RunFolder
 
-        return {
-            value: [
-                select(RunFolder(self.job(value, seed).folder).history(), criterion)
-                for seed in range(self.seeds)
-            ]
+        histories = {
+            value: [RunFolder(self.job(value, seed).folder).history() for seed in range(self.seeds)]
             for value in self.values
         }
+        chosen: Swept = {}
+        for criterion in CRITERIA:
+            # A federation without validation examples, or without a test set, lacks that criterion.
+            with contextlib.suppress(ConfigError):
+                chosen[criterion] = {
+                    value: [select(history, criterion) for history in seeds]
+                    for value, seeds in histories.items()
+                }
+        return chosen
 
 
 def write_sweep(sweep: Sweep) -> TableData:
     """Put the sweep's table and picture into its folder; returns the table."""
-    from fedilc.evaluation import CRITERIA
-    from fedilc.evaluation.summary import spread
-    from fedilc.report.campaign_plots import lambda_picture
-    from fedilc.report.cells import mean_cell, with_best
-    from fedilc.report.formats import Cell, Column, TableData, write_tables
+    from fedilc.report.formats import write_tables
+    from fedilc.report.lambdas import lambda_picture, lambda_table
 
-    columns, cells = [Column("lambda")], [[Cell(f"{value:g}") for value in sweep.values]]
-    for criterion in CRITERIA:
-        chosen = sweep.chosen(criterion)
-        for key, title, lower in (("test_loss", "OOD loss", True), ("test_accuracy", "OOD accuracy", False)):
-            means = {f"{value:g}": mean_cell([r[key] for r in chosen[value]]) for value in sweep.values}
-            heading = f"{title}, {criterion}"
-            columns.append(Column(heading, parts=(f"{heading} mean", f"{heading} std")))
-            cells.append(list(with_best(means, lower).values()))
-    made_up = " (SYNTHETIC DATA)" if sweep.job(0.0, 0).settings.data.source in SYNTHETIC else ""
-    title = f"{sweep.job(0.0, 0).settings.name}{made_up} · {sweep.algorithm}"
-    settings = sweep.job(0.0, 0).settings
-    note = f"{sweep.seeds} seed{'s' * (sweep.seeds != 1)}, {settings.rounds} rounds"
-    if (subset := getattr(settings.data, "subset", 1.0)) < 1:
-        note += f", {100 * subset:g} % of the training and validation examples"
-    table = TableData(
-        name="lambda",
-        source=Path(sweep.experiment).stem,
-        title=f"Fishr penalty weight lambda · {title}",
-        columns=tuple(columns),
-        rows=tuple(zip(*cells, strict=True)),
-        notes=(note,),
-    )
+    found = sweep.found()
+    table = lambda_table(Path(sweep.experiment).stem, sweep.title, found, note=sweep.note)
     write_tables(sweep.out, [table])
-    points = {
-        value: spread([float(record["test_loss"]) for record in records])
-        for value, records in sweep.chosen("oracle").items()
-    }
-    lambda_picture(sweep.out / "lambda.png", title, points, note=note)
+    lambda_picture(sweep.out / "lambda.png", sweep.title, found, note=sweep.note)
     return table

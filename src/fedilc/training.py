@@ -50,7 +50,10 @@ class Result:
     stopped: str | None = None
 
     def best(self, criterion: str = "validation") -> Record:
-        """The record of the round that "oracle", "validation" or "last" chooses."""
+        """Return the record of the round that "validation", "last" or "oracle" chooses.
+
+        The oracle's is the round of lowest test loss, which nobody can know in practice.
+        """
         return copy.deepcopy(dict(select(self.history, criterion)))
 
 
@@ -325,7 +328,8 @@ class Training:
         return bool(flag)
 
     def _open(self, folder: RunFolder, resume: bool, settings: dict[str, Any], run: Run) -> None:
-        facts = run_facts(self.outline, self.model, self.name, self.algorithm, self.options) | settings
+        facts = run_facts(self.outline, self.model, self.name, self.algorithm, self.options)
+        facts |= settings | {"model": settings.get("model", {}) | facts["model"]}
         if not resume:
             folder.create(facts)
             return

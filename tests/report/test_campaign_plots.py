@@ -23,7 +23,6 @@ from fedilc.report.campaign_plots import (
     curves_picture,
     domains_picture,
     inconsistency_picture,
-    lambda_picture,
 )
 from fedilc.report.style import COLOURS, colour_of, save
 
@@ -169,33 +168,8 @@ def test_every_picture_says_the_size_and_that_data_are_synthetic_and_nothing_is_
     for figure in drawn:
         assert "eicu-synthetic (SYNTHETIC DATA)" in title(figure)
         assert LONG in title(figure)
+        assert 'fishr_reduction="sum"' in title(figure)
         assert_nothing_is_cut_off(figure)
-
-
-def test_lambdas_stand_on_a_log_axis_and_zero_apart_at_its_left(tmp_path: Path, drawn: list[Figure]) -> None:
-    points = {10.0: (0.33, 0.01), 0.0: (0.34, 0.02), 0.1: (0.30, 0.01), 1.0: (0.31, 0.0)}
-    lambda_picture(tmp_path / "lambda.png", "eicu", points, note="5 seeds")
-    axes = drawn[0].axes[0]
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "0.1", "1", "10"]
-    zero, *others = axes.get_xticks()
-    assert others == pytest.approx([-1, 0, 1])
-    assert zero < -1.4
-    assert axes.lines[0].get_ydata() == pytest.approx([0.30, 0.31, 0.33])
-    assert axes.lines[1].get_ydata() == pytest.approx([0.34, 0.30, 0.31, 0.33])
-    assert title(drawn[0]) == (
-        "eicu 5 seeds; mean ± sample deviation over seeds; red: the lowest, lambda = 0.1"
-    )
-    assert_nothing_is_cut_off(drawn[0])
-
-
-@pytest.mark.parametrize("lambdas", [[0.0], [3.0], [0.0, 5.0], list(np.geomspace(1e-3, 1e3, 15))])
-def test_any_choice_of_lambdas_can_be_drawn(
-    tmp_path: Path, drawn: list[Figure], lambdas: list[float]
-) -> None:
-    lambda_picture(tmp_path / "lambda.png", "demo", dict.fromkeys(lambdas, (0.5, 0.0)))
-    assert len(drawn[0].axes[0].get_xticks()) == len(lambdas)
-    assert "deviation" not in title(drawn[0])
-    assert_nothing_is_cut_off(drawn[0])
 
 
 def test_inconsistency_is_a_heat_map_with_its_numbers_by_a_common_power_of_ten(
@@ -229,8 +203,6 @@ def test_what_cannot_be_drawn_is_one_sentence(tmp_path: Path) -> None:
         (lambda: curves_picture(path, empty), "the campaign demo has no losses to draw"),
         (lambda: bars_picture(path, empty), "the campaign demo has no test_loss to draw"),
         (lambda: domains_picture(path, empty), "the campaign demo has no sub-environments to draw"),
-        (lambda: lambda_picture(path, "t", {}), "needs at least one, none below 0, not "),
-        (lambda: lambda_picture(path, "t", {-1.0: (0.1, 0.1)}), r"not \[-1.0\]"),
         (lambda: inconsistency_picture(path, "t", ["a"], [[1, 2]]), r"of 1 silos .* not \(1, 2\)"),
         (lambda: inconsistency_picture(path, "t", [], []), "of 0 silos"),
     ):

@@ -13,7 +13,7 @@ import typer
 
 from fedilc.commands import make_console
 from fedilc.commands.data import use_data_folder
-from fedilc.commands.options import Changes, DataDir, ExperimentName, as_changes
+from fedilc.commands.options import Changes, DataDir, ExperimentName, as_changes, only_one
 from fedilc.errors import ConfigError, StoppedError
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ def reproduce(
 ) -> None:
     """Run the paper's algorithms over seeds, and print its tables with ours beside the paper's numbers.
 
+    Rounds are chosen by validation, as the last one, and as in the paper by the oracle: the round of lowest
+    test loss after round 5, which nobody can know in practice.
     What is there is continued: interrupt it and call it again as you like.
     """
     from fedilc.report.formats import rich_table
@@ -137,7 +139,10 @@ def _progress(console: Console, work: Work) -> Iterator[Callable[[Work], None]]:
 def lambda_(
     experiment: ExperimentName = "color-digits",
     values: Annotated[str, typer.Option(help="Values of lambda, with commas.")] = "0,0.01,0.1,1,10,100",
-    algorithm: Annotated[str, typer.Option("--algorithm", "-a")] = "fishr-inter-geo",
+    algorithm: Annotated[
+        list[str] | None,
+        typer.Option("--algorithm", "-a", help="One with a penalty. (default: fishr-inter-geo)"),
+    ] = None,
     seeds: Seeds = 3,
     jobs: Jobs = None,
     rounds: Rounds = None,
@@ -149,17 +154,23 @@ def lambda_(
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Train with several weights of the Fishr penalty, and show the OOD loss against lambda."""
+    """Train with several weights of the Fishr penalty, and choose one by the silos' validation loss.
+
+    The test site's loss is shown beside it, also at the oracle's round: the round of lowest test loss, which
+    nobody can know in practice.
+    """
     from fedilc.report.formats import rich_table
     from fedilc.sweep import Sweep, write_sweep
 
     use_data_folder(data_dir)
     given = [*_changes(rounds, subset, evaluate_every), *(changes or [])]
-    sweep = Sweep.of(experiment, algorithm, _values(values), seeds, given, out)
+    name = only_one(algorithm, "a sweep") or "fishr-inter-geo"
+    sweep = Sweep.of(experiment, name, _values(values), seeds, given, out)
     console = make_console()
     _do(console, sweep.jobs(), jobs)
     console.print(rich_table(write_sweep(sweep)))
-    console.print(f"results: {sweep.out} (tables.md, tables.tex, tables/*.csv, lambda.png)", markup=False)
+    files = "tables.md, tables.tex, tables/*.csv, lambda.png"
+    console.print(f"results: {sweep.out} ({files})", markup=False, soft_wrap=True)
 
 
 def _values(text: str) -> list[float]:

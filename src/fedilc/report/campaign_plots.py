@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from textwrap import wrap
 
 import matplotlib as mpl
 import numpy as np
@@ -26,10 +25,10 @@ from fedilc.report.paper import (
     paper_numbers,
 )
 from fedilc.report.plots import PANELS
-from fedilc.report.style import COLOURS, STYLE, colour_of, line_of, save
+from fedilc.report.style import STYLE, add_title, colour_of, line_of, save
 
 _CHOICES = {
-    "oracle": "oracle: lowest OOD loss",
+    "oracle": "oracle: lowest OOD loss,\nwhich nobody can know",
     "validation": "lowest validation loss",
     "last": "last round",
 }
@@ -81,7 +80,7 @@ def curves_picture(path: Path, campaign: Campaign) -> None:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.margins(x=0.01)
         band = "; band: least to most over seeds" if _several_seeds(campaign) else ""
-        _title(figure, f"{campaign.heading}: losses", campaign.note + band)
+        add_title(figure, f"{campaign.heading}: losses", campaign.subtitle + band)
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels)))
         save(figure, path)
@@ -117,10 +116,10 @@ def bars_picture(path: Path, campaign: Campaign, metric: str = "test_loss") -> N
             axes.set(title=_CHOICES[criterion], xlabel=f"{_BARS.get(metric, metric)}{cut}")
         panels[0].set_yticks(range(len(names)), names)
         panels[0].set_ylim(len(names) - 0.4, -0.6)
-        note = campaign.note
+        note = campaign.subtitle
         note += "; bars: mean ± sample deviation over seeds" if _several_seeds(campaign) else ""
         note += "; diamonds: the paper's, over five seeds" if paper else ""
-        _title(figure, f"{campaign.heading}: {_BARS.get(metric, metric)}", note)
+        add_title(figure, f"{campaign.heading}: {_BARS.get(metric, metric)}", note)
         save(figure, path)
 
 
@@ -136,44 +135,14 @@ def domains_picture(path: Path, campaign: Campaign, criterion: str = "oracle") -
     if not np.isfinite(means).any():
         raise ConfigError(f"the campaign {campaign.name} has no sub-environments to draw under {criterion!r}")
     labels = [metric.removeprefix(DOMAIN_ACCURACY) for metric in campaign.domains]
-    note = f"{campaign.note}; round chosen by {_CHOICES[criterion]}; mean over seeds; bold: best of its row"
+    by = _CHOICES[criterion].replace("\n", " ")
+    note = f"{campaign.subtitle}; round chosen by {by}; mean over seeds; bold: best of its row"
     with mpl.rc_context(STYLE | {"axes.grid": False}):
         figure = Figure(figsize=(2.6 + 0.95 * len(names), 2.3 + 0.36 * len(labels)), layout="constrained")
         texts = [["" if math.isnan(value) else f"{value:.3f}" for value in row] for row in means]
         best = [[text == max(row) for text in row] for row in texts]
         _heat_map(figure, means, texts, best, (names, labels), "validation accuracy")
-        _title(figure, f"{campaign.heading}: validation accuracy in each sub-environment", note)
-        save(figure, path)
-
-
-def lambda_picture(
-    path: Path, title: str, points: Mapping[float, tuple[float, float]], *, note: str = ""
-) -> None:
-    """OOD loss against lambda, from its mean and deviation over seeds at each lambda.
-
-    The axis is logarithmic; lambda = 0 stands apart at its left end, beyond a break.
-    """
-    if not points or min(points) < 0:
-        raise ConfigError(f"a picture over lambda needs at least one, none below 0, not {sorted(points)}")
-    lambdas = sorted(points)
-    logs = [math.log10(one) for one in lambdas if one > 0]
-    zero = (logs[0] - max(0.5, 0.12 * (logs[-1] - logs[0]))) if logs else 0.0
-    places = ([zero] if lambdas[0] == 0 else []) + logs
-    means, deviations = np.array([points[one] for one in lambdas]).T
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(7.0, 4.4), layout="constrained")
-        axes = figure.add_subplot()
-        joined = slice(len(places) - len(logs), None)
-        axes.plot(places[joined], means[joined], color=COLOURS[0], linewidth=1.6)
-        axes.errorbar(places, means, deviations, fmt="o", color=COLOURS[0], capsize=3, linewidth=1.2)
-        lowest = int(np.argmin(means))
-        axes.plot(places[lowest], means[lowest], "o", color=COLOURS[3], markersize=7, zorder=5)
-        if lambdas[0] == 0 and logs:
-            axes.axvline((zero + logs[0]) / 2, color="grey", linestyle=":", linewidth=1)
-        axes.set_xticks(places, [f"{one:g}" for one in lambdas], rotation=45 if len(lambdas) > 9 else 0)
-        axes.set(xlabel="lambda, the weight of the Fishr penalty (log scale)", ylabel="OOD test loss")
-        bars = "; mean ± sample deviation over seeds" if deviations.any() else ""
-        _title(figure, title, f"{note}{bars}; red: the lowest, lambda = {lambdas[lowest]:g}")
+        add_title(figure, f"{campaign.heading}: validation accuracy in each sub-environment", note)
         save(figure, path)
 
 
@@ -195,7 +164,7 @@ def inconsistency_picture(
         figure = Figure(figsize=(size + 0.8, size), layout="constrained")
         label = "inconsistency" + (f" (× 1e{power})" if power else "")
         _heat_map(figure, shown, texts, None, (names, names), label)
-        _title(figure, title, note)
+        add_title(figure, title, note)
         save(figure, path)
 
 
@@ -288,10 +257,3 @@ def _heat_map(
                 weight=weight,
             )
     figure.colorbar(image, ax=axes, label=meaning, shrink=0.9)
-
-
-def _title(figure: Figure, title: str, note: str) -> None:
-    """A title, and below it the note in as many lines as it takes."""
-    width = int(13 * figure.get_figwidth())
-    lines = [*wrap(title, width, break_on_hyphens=False), *wrap(note.removeprefix("; "), width)]
-    figure.suptitle("\n".join(lines), fontsize=10.5)

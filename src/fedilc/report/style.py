@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -38,6 +39,13 @@ def colour_of(algorithm: str) -> str:
 def line_of(algorithm: str) -> tuple[float, tuple[float, ...] | None]:
     """A solid line, but dashes for `fishr-intra-arith`, which would else hide `fedcurv`, its equal."""
     return (0, (3, 3)) if algorithm == "fishr-intra-arith" else (0, None)
+
+
+def add_title(figure: Figure, title: str, note: str) -> None:
+    """Put a title above a picture, and below it the note in as many lines as it takes."""
+    width = int(12 * figure.get_figwidth())
+    lines = [*wrap(title, width, break_on_hyphens=False), *wrap(note.removeprefix("; "), width)]
+    figure.suptitle("\n".join(lines), fontsize=10.5)
 
 
 def save(figure: Figure, path: Path) -> None:
