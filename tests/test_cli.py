@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from command import Refusal, fedilc, one_sentence
 from fleets import fleet
 
 from fedilc import __version__, algorithms
-from fedilc.cli import main
+from fedilc.cli import app, main
 from fedilc.config import shipped_experiments
 from fedilc.evaluation import select
 from fedilc.models import MODELS
@@ -74,7 +75,7 @@ def test_brackets_in_a_folders_name_are_shown_and_not_taken_for_markup(tmp_path:
     printed = fedilc("run", "-a", "fedsgd", "--rounds", 1, "--out", out, *SMALL)
     assert f"picture: {out / 'loss.png'}\nrun folder: {out}\n" in printed
     printed = fedilc("report", out, "--out", out / "report.png")
-    assert list(table(printed)) == [out.name]
+    assert list(table(printed)) == [("oracle", out.name), ("validation", out.name), ("last", out.name)]
     assert f"picture: {out / 'report.png'}\n" in printed
 
 
@@ -107,7 +108,8 @@ def test_the_settings_on_the_command_line_are_those_of_the_run(tmp_path: Path) -
     settings = json.loads((tmp_path / "run.json").read_text())
     assert (settings["algorithm"], settings["rounds"], settings["seed"]) == ("fedsgd", 1, 5)
     assert {name: silo["examples"] for name, silo in settings["silos"].items()} == {"flip-0.20": 1000}
-    assert settings["model"] == {"name": "mlp", "hidden": [8]}
+    assert (settings["model"]["name"], settings["model"]["hidden"]) == ("mlp", [8])
+    assert set(settings["model"]) == {"name", "hidden", "layers", "weights"}
 
 
 REPEATABLE = ("history.jsonl", "checkpoint.safetensors", "best-validation.safetensors", "run.json")
@@ -157,24 +159,48 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return out, fedilc("run", "--algorithm", "all", "--rounds", 2, "--out", out, *SMALL)
 
 
-def table(printed: str) -> dict[str, list[str]]:
-    """The rows of the one table that was printed, by their first cells."""
+CRITERIA = ("oracle", "validation", "last")
+Rows = dict[tuple[str, str], list[str]]
+
+
+def tables(printed: str) -> list[Rows]:
+    """The rows of each comparison that was printed, by criterion and run."""
     lines = printed.splitlines()
-    (rule,) = [number for number, line in enumerate(lines) if line.strip() and set(line.strip()) == {"─"}]
-    cells = [line.split() for line in takewhile(str.strip, lines[rule + 1 :])]
-    return {name: rest for name, *rest in cells}
+    rules = [number for number, line in enumerate(lines) if line.strip() and set(line.strip()) == {"─"}]
+    found = []
+    for rule in rules:
+        rows: Rows = {}
+        criterion = ""
+        for line in takewhile(str.strip, lines[rule + 1 :]):
+            cells = line.split()
+            if cells[0] in CRITERIA:
+                criterion, *cells = cells
+            rows[criterion, cells[0]] = cells[1:]
+        found.append(rows)
+    return found
+
+
+def table(printed: str) -> Rows:
+    """The rows of the one comparison that was printed."""
+    (found,) = tables(printed)
+    return found
+
+
+def names(rows: Rows) -> list[str]:
+    """The runs of a comparison, in order."""
+    return list(dict.fromkeys(name for _, name in rows))
 
 
 def test_all_compares_every_algorithm_in_one_table_under_every_criterion(compared: tuple[Path, str]) -> None:
     out, printed = compared
     found = table(printed)
-    assert list(found) == list(algorithms)
-    for name, cells in found.items():
-        history = records(out / name)
-        chosen = [select(history, criterion) for criterion in ("oracle", "validation", "last")]
-        numbers = [record[key] for record in chosen for key in ("test_loss", "test_accuracy")]
-        assert cells == [f"{number:.3f}" for number in (*numbers, chosen[-1]["fairness"]["worst_accuracy"])]
-    for reading in ("oracle: lowest OOD loss", "valid.: lowest val. loss", "last: last round"):
+    assert list(found) == [(criterion, name) for criterion in CRITERIA for name in algorithms]
+    for (criterion, name), cells in found.items():
+        record = select(records(out / name), criterion)
+        numbers = [record[key] for key in ("test_loss", "test_accuracy", "test_auroc")]
+        worst = record["fairness"]["worst_accuracy"]
+        assert cells == [str(record["round"]), *(f"{number:.3f}" for number in (*numbers, worst))]
+    for reading in ("which nobody can know in practice", "validation: lowest val. loss", "last: last round"):
         assert reading in " ".join(printed.split())
 
 
@@ -192,17 +218,87 @@ def test_all_can_be_resumed_where_some_algorithms_have_not_begun(
     out = Path(shutil.copytree(compared[0], tmp_path / "all"))
     shutil.rmtree(out / "geometric")
     printed = fedilc("run", "--algorithm", "all", "--rounds", 2, "--out", out, "--resume", *SMALL)
-    assert list(table(printed)) == list(algorithms)
+    assert names(table(printed)) == list(algorithms)
     for name in algorithms:
         history = (out / name / "history.jsonl").read_bytes()
         assert history == (compared[0] / name / "history.jsonl").read_bytes()
+
+
+@pytest.fixture
+def own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of one's own in the working folder, whose function makes a network."""
+    lines = [
+        "from torch import nn",
+        "def build():",
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(128, 1))",
+    ]
+    name = f"own_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text("\n".join([*lines, "def number():", "    return 7"]))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def test_several_algorithms_with_ones_own_network_run_are_compared_and_resume(
+    tmp_path: Path, own_model: str
+) -> None:
+    words = ("run", "-a", "fedsgd", "-a", "fishr-inter-geo", "--model", f"{own_model}:build")
+    printed = fedilc(*words, "--rounds", 1)
+    target = Path("runs/color-digits/fedsgd+fishr-inter-geo-seed0")
+    assert names(table(printed)) == ["fedsgd", "fishr-inter-geo"]
+    printed = fedilc(*words, "--rounds", 2, "--resume")
+    assert f"run folder: {target}\n" in printed
+    for name in ("fedsgd", "fishr-inter-geo"):
+        assert len(records(target / name)) == 2
+        about = json.loads((target / name / "run.json").read_text())["model"]
+        assert about["function"] == f"{own_model}:build"
+        assert "Linear(in_features=128, out_features=1" in about["layers"]
+        assert re.fullmatch("[0-9a-f]{16}", about["weights"])
+        assert "name" not in about
+
+
+def test_an_algorithm_given_twice_runs_once(tmp_path: Path) -> None:
+    fedilc("run", "-a", "fedsgd", "-a", "fedsgd", "--rounds", 1, "--out", tmp_path, *SMALL)
+    assert len(records(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        ("build", "model 'MODULE' is not of the form module:function"),
+        (":nothing", "model 'MODULE:nothing': module 'MODULE' has no function 'nothing'"),
+        (":number", "MODULE:number gave int, not a torch.nn.Module"),
+    ],
+    ids=["no colon", "no function", "no network"],
+)
+def test_a_network_of_ones_own_that_cannot_be_had_is_one_sentence(
+    own_model: str, refusal: Refusal, function: str, sentence: str
+) -> None:
+    given = own_model if function == "build" else f"{own_model}{function}"
+    assert refusal("run", "--model", given) == sentence.replace("MODULE", own_model)
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    "words", [("serve", "color-digits", "--insecure"), ("sweep", "lambda")], ids=["serve", "sweep"]
+)
+def test_a_command_that_trains_one_algorithm_refuses_two(refusal: Refusal, words: tuple[str, ...]) -> None:
+    assert "--algorithm was given 2 times; give it once" in refusal(*words, "-a", "fedcurv", "-a", "fedsgd")
+
+
+def test_run_and_serve_have_the_same_options_for_what_is_trained() -> None:
+    commands = typer.main.get_command(app).commands
+    run, serve = ({word for one in commands[name].params for word in one.opts} for name in ("run", "serve"))
+    assert run - serve == {"--resume"}
+    assert {"--algorithm", "--rounds", "--seed", "--set", "--out", "--model", "--data-dir"} <= serve
 
 
 def test_report_compares_the_run_folders_it_finds(
     finished: tuple[Path, str], compared: tuple[Path, str], tmp_path: Path
 ) -> None:
     printed = fedilc("report", finished[0], compared[0], "--out", tmp_path / "report.png")
-    assert list(table(printed)) == ["run", *sorted(algorithms)]
+    assert names(table(printed)) == ["run", *sorted(algorithms)]
+    assert "different numbers of rounds" in " ".join(printed.split())
     assert (tmp_path / "report.png").read_bytes().startswith(PNG)
     assert f"picture: {tmp_path / 'report.png'}" in printed
 
@@ -211,7 +307,25 @@ def test_report_tells_runs_of_one_name_apart_by_their_folders(
     finished: tuple[Path, str], copy: Path, tmp_path: Path
 ) -> None:
     printed = fedilc("report", finished[0], copy, "--out", tmp_path / "report.png")
-    assert list(table(printed)) == [str(finished[0]), str(copy)]
+    assert names(table(printed)) == [str(finished[0]), str(copy)]
+
+
+def test_report_has_a_table_and_a_picture_for_each_set_of_data(
+    finished: tuple[Path, str], tmp_path: Path
+) -> None:
+    (tmp_path / "far.csv").write_text(GOOD.replace("5,2.5", "5,3.5"))
+    path = experiment(tmp_path, GOOD.replace("5,2.5", "5,4.5"), "test = 'far.csv'")
+    fedilc("run", path, "--out", tmp_path / "before")
+    (tmp_path / "far.csv").write_text(GOOD.replace("5,2.5", "5,7.5"))
+    fedilc("run", path, "--out", tmp_path / "after")
+    printed = fedilc("report", finished[0], tmp_path, "--out", tmp_path / "report.png")
+    assert [names(rows) for rows in tables(printed)] == [["run"], ["after"], ["before"]]
+    for title in ("color-digits · seed 0", "mine · seed 0", "mine · seed 0 · data 2"):
+        assert title in [line.strip() for line in printed.splitlines()]
+    for name in ("report.png", "report-2.png", "report-3.png"):
+        assert f"picture: {tmp_path / name}\n" in printed
+        assert (tmp_path / name).read_bytes().startswith(PNG)
+    assert printed.endswith("in different tables: their numbers do not compare.\n")
 
 
 def test_report_leaves_out_a_run_without_a_completed_round(
@@ -219,7 +333,7 @@ def test_report_leaves_out_a_run_without_a_completed_round(
 ) -> None:
     (copy / "history.jsonl").unlink()
     printed = fedilc("report", finished[0], copy, "--out", tmp_path / "report.png")
-    assert list(table(printed)) == [str(finished[0])]
+    assert names(table(printed)) == [str(finished[0])]
 
 
 def test_report_makes_the_folder_its_picture_goes_to(finished: tuple[Path, str], tmp_path: Path) -> None:

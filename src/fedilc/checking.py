@@ -44,10 +44,17 @@ class Checked:
     report: Report = field(default_factory=Report)
 
 
-def prepare(settings: Experiment, folder: Path) -> tuple[Shelf, nn.Module]:
-    """Return the data and the model of an experiment; raise all problems, and say the notes."""
+def prepare(settings: Experiment, folder: Path, own: str | None = None) -> tuple[Shelf, nn.Module]:
+    """Return the data and the model of an experiment; raise all problems, and say the notes.
+
+    The model is that of the user's own function, if one is named as `module:function`.
+    """
     shelf = settings.data.shelf(settings.seed, folder)
-    return shelf, settings.model.build(shelf, settings.seed)
+    if own is None:
+        return shelf, settings.model.build(shelf, settings.seed)
+    from fedilc.runtimes.remote.setting_up import own_network
+
+    return shelf, own_network(own, settings.seed)
 
 
 def check_experiment(settings: Experiment, folder: Path) -> Checked:

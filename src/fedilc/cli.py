@@ -17,7 +17,16 @@ from fedilc.commands.eicu import data_app
 from fedilc.commands.flower import flower_app
 from fedilc.commands.join import join
 from fedilc.commands.nvflare import nvflare_app
-from fedilc.commands.options import Changes, DataDir, ExperimentName, Rounds, Seed, as_changes
+from fedilc.commands.options import (
+    Changes,
+    DataDir,
+    ExperimentName,
+    ModelFunction,
+    Rounds,
+    Seed,
+    as_changes,
+)
+from fedilc.commands.report import report
 from fedilc.commands.reproduce import reproduce, sweep_app
 from fedilc.commands.serve import serve, token
 from fedilc.errors import ConfigError, FedILCError, FedILCWarning, StoppedError
@@ -113,17 +122,18 @@ def _options(
 def run(
     experiment: ExperimentName = "color-digits",
     algorithm: Annotated[
-        str | None, typer.Option("--algorithm", "-a", help="An algorithm, or 'all' to compare all.")
+        list[str] | None,
+        typer.Option("--algorithm", "-a", help="An algorithm; several, or 'all', are compared."),
     ] = None,
     rounds: Rounds = None,
     seed: Seed = None,
     changes: Changes = None,
     out: Annotated[Path | None, typer.Option(help="The run folder. (default: a new one in runs/)")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last completed round.")] = False,
+    model: ModelFunction = None,
     data_dir: DataDir = None,
 ) -> None:
     """Train, and end with a table and a picture."""
-    from fedilc.algorithms import algorithms
     from fedilc.config import read_experiment
     from fedilc.federation import RunFolder
     from fedilc.runtimes.distributed import joined_group
@@ -131,19 +141,20 @@ def run(
 
     if data_dir is not None:
         use_data_folder(data_dir)
-    every = algorithm == "all"
-    short = {"algorithm": None if every else algorithm, "rounds": rounds, "seed": seed}
+    names, title = _algorithms(algorithm or [])
+    short = {"algorithm": names[0] if names else None, "rounds": rounds, "seed": seed}
     settings, folder = read_experiment(experiment, [*(changes or []), *as_changes(short)])
-    names = list(algorithms) if every else [settings.algorithm]
+    names = names or [settings.algorithm]
+    several = len(names) > 1
     chosen = [settings.with_algorithm(name) for name in names]
     with joined_group() as group:
         if not group.first:
             for one in chosen:
-                _help_to_train(one, folder)
+                _help_to_train(one, folder, model)
             return
-        stem = Path("runs") / settings.name / f"{'all' if every else settings.algorithm}-seed{settings.seed}"
+        stem = Path("runs") / settings.name / f"{title or settings.algorithm}-seed{settings.seed}"
         target, going_on = _target(out, stem, resume, group.restarted)
-        places = {name: target / name if every else target for name in names}
+        places = {name: target / name if several else target for name in names}
         begun = [name for name, place in places.items() if RunFolder(place).settings_file.exists()]
         if not begun:
             mark(target)
@@ -153,12 +164,22 @@ def run(
         histories = {}
         for one in chosen:
             name = one.algorithm
-            again = going_on and (name in begun or (resume and not every))
-            histories[name] = _train(console, one, folder, places[name], again)
+            again = going_on and (name in begun or (resume and not several))
+            histories[name] = _train(console, one, folder, places[name], again, model)
         _show(console, settings.name, histories, target)
 
 
 app.command()(reproduce)
+
+
+def _algorithms(given: list[str]) -> tuple[list[str], str]:
+    """Return the algorithms asked for, each once, and what they are called together in a folder's name."""
+    from fedilc.algorithms import algorithms, find_algorithm
+
+    if "all" in given:
+        return list(algorithms), "all"
+    names = list(dict.fromkeys(find_algorithm(name)[0] for name in given))
+    return names, "+".join(names)
 
 
 def _target(out: Path | None, stem: Path, resume: bool, restarted: bool) -> tuple[Path, bool]:
@@ -184,14 +205,17 @@ def _target(out: Path | None, stem: Path, resume: bool, restarted: bool) -> tupl
     return folder, False
 
 
-def _train(console: Console, settings: Experiment, folder: Path, out: Path, resume: bool) -> list[Record]:
+def _train(
+    console: Console, settings: Experiment, folder: Path, out: Path, resume: bool, own: str | None
+) -> list[Record]:
     from fedilc.callbacks import KeepBest
     from fedilc.checking import prepare
     from fedilc.federation import RunFolder
     from fedilc.report.progress import ProgressBar
     from fedilc.training import train
 
-    shelf, model = prepare(settings, folder)
+    shelf, model = prepare(settings, folder, own)
+    network = settings.model.model_dump() if own is None else {"function": own}
     bar = ProgressBar(console, settings.algorithm)
     try:
         result = train(
@@ -202,7 +226,7 @@ def _train(console: Console, settings: Experiment, folder: Path, out: Path, resu
             callbacks=[bar, KeepBest("validation"), KeepBest("oracle")],
             out=out,
             resume=resume,
-            settings={"experiment": settings.name, **settings.model_dump(include={"data", "model"})},
+            settings={"experiment": settings.name, "data": settings.data.model_dump(), "model": network},
         )
     except KeyboardInterrupt:
         bar.close()
@@ -216,12 +240,12 @@ def _train(console: Console, settings: Experiment, folder: Path, out: Path, resu
     return result.history
 
 
-def _help_to_train(settings: Experiment, folder: Path) -> None:
+def _help_to_train(settings: Experiment, folder: Path, own: str | None) -> None:
     """Train as one of several ranks that is not the first, which writes and reports for all."""
     from fedilc.checking import prepare
     from fedilc.training import train
 
-    shelf, model = prepare(settings, folder)
+    shelf, model = prepare(settings, folder, own)
     train(shelf, model, settings.algorithm, **settings.options())
 
 
@@ -238,59 +262,6 @@ def _show(console: Console, title: str, histories: dict[str, list[Record]], targ
         comparison_picture(picture, title, histories)
         console.print(comparison_table(title, histories))
     console.print(f"picture: {picture}\nrun folder: {target}", soft_wrap=True, markup=False)
-
-
-@app.command()
-def report(
-    runs: Annotated[
-        list[Path], typer.Argument(help="Run folders, folders of run folders, or the folder of a campaign.")
-    ],
-    out: Annotated[Path, typer.Option(help="Where to write the picture.")] = Path("report.png"),
-) -> None:
-    """Compare finished or unfinished runs in tables and one picture.
-
-    For the folder of a campaign whose runs are gone: make its tables and pictures again from its numbers.
-    """
-    from fedilc.federation import RunFolder
-    from fedilc.report.plots import comparison_picture
-    from fedilc.report.tables import comparison_table
-
-    places = [file.parent for path in runs for file in sorted(path.rglob("run.json"))]
-    if not places and all((path / "campaign.json").exists() for path in runs):
-        for path in runs:
-            _remake(path)
-        return
-    if not places:
-        raise ConfigError(f"no run folder in {', '.join(map(str, runs))}; a run folder holds run.json")
-    histories = {}
-    for place in places:
-        history = RunFolder(place).history()
-        if history:
-            histories[_label(place, places)] = history
-    if not histories:
-        raise ConfigError("none of these runs has completed a round yet")
-    console = make_console()
-    out = out if out.suffix else out.with_suffix(".png")
-    comparison_picture(out, "runs", histories)
-    console.print(comparison_table("runs", histories, first="run"))
-    console.print(f"picture: {out}", soft_wrap=True, markup=False)
-
-
-def _remake(campaign: Path) -> None:
-    from fedilc.report.campaign_files import remake_campaign
-    from fedilc.report.formats import rich_table
-
-    console = make_console()
-    for table in remake_campaign(campaign):
-        console.print(rich_table(table, all_notes=False))
-    files = "tables.md, tables.tex, tables/*.csv, figures/*.png"
-    console.print(f"made again: {campaign} ({files})", soft_wrap=True, markup=False)
-
-
-def _label(place: Path, places: list[Path]) -> str:
-    name = place.resolve().name
-    same = [other for other in places if other.resolve().name == name]
-    return name if len(same) == 1 else str(place)
 
 
 @app.command("list")
@@ -316,7 +287,7 @@ def list_() -> None:
         console.print()
 
 
-for _command_of_its_own in (check, serve, join, token):
+for _command_of_its_own in (check, report, serve, join, token):
     app.command()(_command_of_its_own)
 app.add_typer(sweep_app, name="sweep")
 app.add_typer(nvflare_app, name="nvflare")

@@ -127,75 +127,105 @@ def test_a_run_that_one_choice_did_not_evaluate_shows_a_dash_there() -> None:
     assert found["worst silo"] == ["0.250 clinic-b", "0.250 clinic-b", "-"]
 
 
-def test_a_comparison_has_a_row_for_each_run_with_loss_and_accuracy_under_every_criterion() -> None:
-    table = comparison_table("demo", {"fedsgd": FULL, "geometric": OTHER})
+Rows = dict[tuple[str, str], list[str]]
+
+
+def compared(table: Table, styled: bool = False) -> Rows:
+    """The body of a comparison by criterion, which only the first row of a group tells, and run."""
+    lines = text(table, styled).splitlines()
+    rule = next(number for number, line in enumerate(lines) if set(line.strip()) == {"─"})
+    found: Rows = {}
+    criterion = ""
+    for line in takewhile(str.strip, lines[rule + 1 :]):
+        cells = re.split(r" {2,}", line.strip())
+        if cells[0] in ("oracle", "validation", "last"):
+            criterion, *cells = cells
+        found[criterion, cells[0]] = cells[1:]
+    return found
+
+
+def test_a_comparison_has_a_row_for_each_run_with_its_round_loss_and_areas_under_every_criterion() -> None:
+    table = comparison_table("demo", {"fedsgd": FULL, "geometric": [{**OTHER[0], "test_auroc": 0.875}]})
     assert text(table).startswith("demo")
     assert headings(table) == [
-        "algorithm",
-        *("oracle loss", "oracle acc.", "valid. loss", "valid. acc.", "last loss", "last acc."),
-        "worst silo",
+        *("round chosen by", "algorithm", "round", "OOD loss", "OOD accuracy", "OOD AUROC", "worst silo"),
     ]
-    assert rows(table) == {
-        "fedsgd": ["0.700", "0.500", "0.900", "0.500", "1.000", "0.500", "0.250"],
-        "geometric": ["0.750", "0.500", "0.750", "0.500", "0.750", "0.500", "0.250"],
+    other = ["6", "0.750", "0.500", "0.875", "0.250"]
+    assert compared(table) == {
+        ("oracle", "fedsgd"): ["8", "0.700", "0.500", "-", "0.250"],
+        ("oracle", "geometric"): other,
+        ("validation", "fedsgd"): ["7", "0.900", "0.500", "-", "0.250"],
+        ("validation", "geometric"): other,
+        ("last", "fedsgd"): ["9", "1.000", "0.500", "-", "0.250"],
+        ("last", "geometric"): other,
     }
 
 
-def test_a_comparisons_caption_says_what_was_measured_and_how_each_round_was_chosen() -> None:
-    assert caption(comparison_table("demo", {"one": FULL, "two": NO_TEST})) == (
-        "On the out-of-distribution test set, at the round chosen by oracle: lowest OOD loss, "
-        "valid.: lowest val. loss, last: last round. Worst silo: its last validation accuracy. "
-        "The oracle begins after round 5, as in the paper."
+def test_a_comparisons_caption_says_what_was_measured_and_that_nobody_can_know_the_oracles_round() -> None:
+    assert caption(comparison_table("demo", {"one": FULL, "two": [*NO_TEST, *FULL[2:]]})) == (
+        "On the out-of-distribution test set. oracle: the round of lowest test loss, which nobody can know "
+        "in practice; validation: lowest val. loss; last: last round. Worst silo: its validation accuracy."
     )
+
+
+def test_a_comparison_of_runs_of_different_length_says_so() -> None:
+    said = "The runs have different numbers of rounds"
+    assert said in caption(comparison_table("demo", {"one": FULL, "two": FULL[:2]}))
+    assert said not in caption(comparison_table("demo", {"one": FULL, "two": FULL}))
 
 
 def test_a_comparison_without_a_test_set_is_of_the_validation_sets() -> None:
     table = comparison_table("demo", {"one": NO_TEST, "two": [record(6, 0.9, 0.4)]})
-    assert headings(table)[1:-1] == ["valid. loss", "valid. acc.", "last loss", "last acc."]
-    assert rows(table) == {
-        "one": ["0.500", "0.750", "0.600", "0.750", "0.250"],
-        "two": ["0.400", "0.750", "0.400", "0.750", "0.250"],
+    assert headings(table)[3:-1] == ["validation loss", "validation accuracy"]
+    assert compared(table) == {
+        ("validation", "one"): ["6", "0.500", "0.750", "0.250"],
+        ("validation", "two"): ["6", "0.400", "0.750", "0.250"],
+        ("last", "one"): ["7", "0.600", "0.750", "0.250"],
+        ("last", "two"): ["6", "0.400", "0.750", "0.250"],
     }
     assert caption(table).startswith(
-        "On the validation sets, at the round chosen by valid.: lowest val. loss, last: last round."
+        "On the validation sets. validation: lowest val. loss; last: last round."
     )
 
 
-def test_a_comparison_names_its_first_column_after_what_it_compares() -> None:
-    assert headings(comparison_table("demo", {"one": FULL}, first="run"))[0] == "run"
+def test_a_comparison_names_its_second_column_after_what_it_compares() -> None:
+    assert headings(comparison_table("demo", {"one": FULL}, first="run"))[1] == "run"
 
 
 BEST = re.compile(r"\x1b\[1;32m(.*)\x1b\[0m")
 
 
-def marked(table: Table) -> dict[str, list[bool]]:
-    """Which cells of the table are marked as the best of their column."""
-    return {name: [bool(BEST.fullmatch(cell)) for cell in cells] for name, cells in rows(table, True).items()}
+def marked(table: Table) -> dict[tuple[str, str], list[bool]]:
+    """Which cells of the table are marked as the best of their column and group."""
+    found = compared(table, True)
+    return {name: [bool(BEST.fullmatch(cell)) for cell in cells] for name, cells in found.items()}
 
 
-def test_a_comparison_marks_the_lowest_loss_and_the_highest_accuracy_of_each_column_ties_included() -> None:
+def test_a_comparison_marks_the_lowest_loss_and_the_highest_accuracy_of_each_group_ties_included() -> None:
     better = [{**OTHER[0], "test_accuracy": 0.625}]
     found = marked(comparison_table("demo", {"one": FULL, "two": better, "three": OTHER}))
     assert found == {
-        "one": [True, False, False, False, False, False, False],
-        "two": [False, True, True, True, True, True, False],
-        "three": [False, False, True, False, True, False, False],
+        ("oracle", "one"): [False, True, False, False],
+        ("oracle", "two"): [False, False, True, False],
+        ("oracle", "three"): [False] * 4,
+        ("validation", "one"): [False] * 4,
+        ("validation", "two"): [False, True, True, False],
+        ("validation", "three"): [False, True, False, False],
+        ("last", "one"): [False] * 4,
+        ("last", "two"): [False, True, True, False],
+        ("last", "three"): [False, True, False, False],
     }
 
 
 def test_a_run_alone_is_not_marked_as_the_best() -> None:
-    assert marked(comparison_table("demo", {"one": FULL})) == {"one": [False] * 7}
+    assert not any(map(any, marked(comparison_table("demo", {"one": FULL})).values()))
 
 
 def test_a_run_without_a_number_shows_a_dash_beside_one_that_has_it() -> None:
-    found = rows(comparison_table("demo", {"full": FULL, "plain": TRAIN_ONLY}))
-    assert found["plain"] == ["-"] * 7
-    assert "-" not in found["full"]
-
-
-def test_a_run_whose_round_a_criterion_cannot_choose_keeps_its_row() -> None:
-    found = rows(comparison_table("demo", {"full": FULL, "plain": NO_TEST}))
-    assert found["plain"] == [*["-"] * 6, "0.250"]
+    found = compared(comparison_table("demo", {"full": FULL, "plain": TRAIN_ONLY}))
+    assert ("oracle", "plain") not in found
+    assert found["last", "plain"] == ["2", "-", "-", "-"]
+    assert "-" not in found["last", "full"]
 
 
 @pytest.mark.parametrize("name", ["a[bold]b", "a[/b]", "[red]"])
@@ -205,7 +235,7 @@ def test_brackets_in_a_name_are_shown_and_not_taken_for_markup(name: str) -> Non
     assert text(run_table(name, history)).startswith(name)
     assert rows(run_table("demo", history))["worst silo"] == [f"0.250 {name}"] * 3
     assert text(comparison_table(name, {"one": history})).startswith(name)
-    assert list(rows(comparison_table("demo", {name: history}))) == [name]
+    assert {run for _, run in compared(comparison_table("demo", {name: history}))} == {name}
 
 
 MEASURED = (
@@ -241,10 +271,13 @@ def test_a_runs_table_shows_every_number_in_a_terminal(width: int) -> None:
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_a_comparison_of_all_algorithms_shows_every_number_in_a_terminal(width: int) -> None:
     shown = text(comparison_table("demo", dict.fromkeys(algorithms, DIFFERENT)), width=width)
-    lines = {line.split()[0]: line for line in shown.splitlines() if line.strip()}
+    lines = shown.splitlines()
     for name in algorithms:
-        assert unseen(lines[name], ["test_loss", "test_accuracy"]) == []
-        assert lines[name].rstrip().endswith("0.803")
+        (one, two, three) = [line.split() for line in lines if name in line.split()[:2]]
+        for line, found in zip((one, two, three), DIFFERENT, strict=True):
+            numbers = [found[key] for key in ("test_loss", "test_accuracy", "test_auroc")]
+            worst = found["fairness"]["worst_accuracy"]
+            assert line[-5:] == [str(found["round"]), *(f"{number:.3f}" for number in (*numbers, worst))]
 
 
 def size(path: Path) -> tuple[int, int]:
@@ -309,6 +342,30 @@ def test_progress_is_five_lines_where_output_is_no_terminal() -> None:
     assert [line for line in shown if line.strip()] == [
         f"fedsgd: round {number}/100  train 0.500  val 0.250  OOD 0.750" for number in (20, 40, 60, 80, 100)
     ]
+
+
+def test_progress_tells_the_round_of_a_loss_that_was_measured_earlier() -> None:
+    history = [record(n, 0.5, *((0.25, 0.75) if n % 3 == 0 else ())) for n in range(1, 6)]
+    shown = watch(Console(file=io.StringIO(), width=100), history, 5).splitlines()
+    assert [line.strip() for line in shown if line.strip()] == [
+        "fedsgd: round 1/5  train 0.500",
+        "fedsgd: round 2/5  train 0.500",
+        "fedsgd: round 3/5  train 0.500  val 0.250  OOD 0.750",
+        "fedsgd: round 4/5  train 0.500  round 3: val 0.250  OOD 0.750",
+        "fedsgd: round 5/5  train 0.500  round 3: val 0.250  OOD 0.750",
+    ]
+
+
+def test_the_bar_with_an_earlier_rounds_losses_fits_a_terminal_of_eighty_columns() -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    bar = ProgressBar(console, "fishr-intra-arith")
+    run = Run(301)
+    bar.on_start(run)
+    bar.on_round(run, record(120, 0.5, 0.25, 0.75))
+    bar.on_round(run, record(123, 0.5))
+    bar.on_end(run)
+    assert isinstance(console.file, io.StringIO)
+    assert "train 0.500  round 120: val 0.250  OOD 0.750" in console.file.getvalue()
 
 
 def test_progress_says_where_a_resumed_run_goes_on() -> None:

@@ -305,6 +305,33 @@ def test_what_the_first_rank_refuses_is_said_once_and_the_others_point_to_it(tmp
         assert one_sentence(second.said) == "rank 0 ended the run; its own message says why"
 
 
+def test_two_ranks_train_each_of_two_algorithms_with_ones_own_network_as_one_process_does(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\ndef build(): return nn.Sequential(nn.Flatten(), nn.Linear(128, 1))\n"
+    )
+    words = ("run", "--rounds", 2, "-a", "fedsgd", "-a", "fishr-inter-geo", "--model", "mine:build", "--out")
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    kept = {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+    with fleet(tmp_path) as commands:
+        alone = commands.start(*words, tmp_path / "alone")
+        ranks = [
+            commands.start(
+                *words, tmp_path / "both", **rank_worker.told_by_torchrun(rank, 2, store.port), **kept
+            )
+            for rank in range(2)
+        ]
+        for one in (alone, *ranks):
+            assert one.ended() == 0, one.said
+    for name in ("fedsgd", "fishr-inter-geo"):
+        left, right = (
+            load_file(tmp_path / out / name / "checkpoint.safetensors") for out in ("alone", "both")
+        )
+        for key, tensor in left.items():
+            torch.testing.assert_close(right[key], tensor, rtol=1e-4, atol=1e-6)
+
+
 @needs_proc
 def test_a_rank_killed_in_a_round_is_started_again_and_the_run_is_the_undisturbed_one(tmp_path: Path) -> None:
     calm, disturbed = tmp_path / "calm", tmp_path / "disturbed"

@@ -9,7 +9,16 @@ import typer
 
 from fedilc.commands import make_console
 from fedilc.commands.data import use_data_folder
-from fedilc.commands.options import Changes, DataDir, ExperimentName, Rounds, Seed, WireName, as_changes
+from fedilc.commands.options import (
+    Changes,
+    DataDir,
+    ExperimentName,
+    Rounds,
+    Seed,
+    WireName,
+    as_changes,
+    only_one,
+)
 
 nvflare_app = typer.Typer(help="Train over the sites of NVIDIA FLARE.", no_args_is_help=True)
 
@@ -24,7 +33,8 @@ def export(
     experiment: ExperimentName,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write the job folder.")],
     algorithm: Annotated[
-        str | None, typer.Option("--algorithm", "-a", help="An algorithm, or 'all' for one after another.")
+        list[str] | None,
+        typer.Option("--algorithm", "-a", help="An algorithm, or 'all' for one after another."),
     ] = None,
     rounds: Rounds = None,
     seed: Seed = None,
@@ -53,7 +63,7 @@ def export(
     recipe = FedILCRecipe(
         experiment,
         min_clients,
-        algorithm=algorithm,
+        algorithm=only_one(algorithm, "a job"),
         changes=[*(changes or []), *as_changes({"rounds": rounds, "seed": seed})],
         out=out,
         timeout=timeout,

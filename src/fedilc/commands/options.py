@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from fedilc.errors import ConfigError
+
 ExperimentName = Annotated[str, typer.Argument(help="A shipped experiment or a TOML file.")]
 Rounds = Annotated[int | None, typer.Option(help="How many rounds.")]
 Seed = Annotated[int | None, typer.Option(help="Every random choice derives from it.")]
@@ -15,6 +17,14 @@ Changes = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change any setting; may repeat.")
 ]
 WireName = Annotated[str, typer.Option(help="exact, or float16 for half the bytes.")]
+ModelFunction = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="MODULE:FUNCTION",
+        help="One's own network, in place of the experiment's; the function takes no arguments.",
+    ),
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(
@@ -23,6 +33,19 @@ DataDir = Annotated[
         show_default=False,
     ),
 ]
+
+
+def only_one(algorithms: list[str] | None, command: str) -> str | None:
+    """Return the one algorithm given, or None; several are refused, not dropped.
+
+    >>> only_one(["fedsgd"], "serve"), only_one(None, "serve")
+    ('fedsgd', None)
+    """
+    if algorithms and len(algorithms) > 1:
+        raise ConfigError(
+            f"{command} trains one algorithm, and --algorithm was given {len(algorithms)} times; give it once"
+        )
+    return algorithms[0] if algorithms else None
 
 
 def as_changes(given: Mapping[str, object]) -> list[str]:

@@ -13,7 +13,16 @@ import typer
 
 from fedilc.commands import make_console
 from fedilc.commands.data import use_data_folder
-from fedilc.commands.options import Changes, DataDir, Rounds, Seed, WireName, as_changes
+from fedilc.commands.options import (
+    Changes,
+    DataDir,
+    ModelFunction,
+    Rounds,
+    Seed,
+    WireName,
+    as_changes,
+    only_one,
+)
 from fedilc.errors import ConfigError, StoppedError
 
 if TYPE_CHECKING:
@@ -64,7 +73,7 @@ def serve(
     out: Annotated[
         Path | None, typer.Option(help="The run folder; a run in it goes on (default: runs/NAME/served)")
     ] = None,
-    algorithm: Annotated[str | None, typer.Option("--algorithm", "-a")] = None,
+    algorithm: Annotated[list[str] | None, typer.Option("--algorithm", "-a", help="An algorithm.")] = None,
     rounds: Rounds = None,
     seed: Seed = None,
     min_silos: Annotated[int | None, typer.Option(help="Silos that a round needs (default: all)")] = None,
@@ -77,12 +86,13 @@ def serve(
         Path | None, typer.Option(help="Only show the page of this run folder.", show_default=False)
     ] = None,
     stay: Annotated[bool, typer.Option("--stay", help="Keep the page up after the last round.")] = False,
-    model: Annotated[
-        str | None, typer.Option(metavar="MODULE:FUNCTION", help="One's own network; silos bring it too.")
-    ] = None,
+    model: ModelFunction = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Coordinate silos that join from elsewhere, and show the run on a page."""
+    """Coordinate silos that join from elsewhere, and show the run on a page.
+
+    With --model, each silo brings the same network, by the same option of `join`.
+    """
     from fedilc.config import read_experiment
     from fedilc.runtimes.remote.manifest import find_wire
     from fedilc.runtimes.rest.address import Address
@@ -99,7 +109,8 @@ def serve(
         raise ConfigError("name an experiment to serve, or a run folder to show with --view")
     if data_dir is not None:
         use_data_folder(data_dir)
-    short = {"algorithm": algorithm, "rounds": rounds, "seed": seed, "min_silos": min_silos}
+    one = only_one(algorithm, "serve")
+    short = {"algorithm": one, "rounds": rounds, "seed": seed, "min_silos": min_silos}
     settings, folder = read_experiment(experiment, [*(changes or []), *as_changes(short)])
     target = out or Path("runs") / settings.name / "served"
     patience = round_timeout if math.isfinite(round_timeout) else _FOREVER

@@ -55,7 +55,7 @@ def _draw(folder: Path, campaign: Campaign, scores: ScoresByCurvature) -> list[T
     for algorithm, found in scores.get("variance", {}).items():
         path = folder / "figures" / f"inconsistency-{algorithm}.png"
         title = f"{campaign.heading} · {algorithm}"
-        inconsistency_picture(path, title, found.silos, found.matrix(), note=campaign.note)
+        inconsistency_picture(path, title, found.silos, found.matrix(), note=campaign.subtitle)
     write_tables(folder, tables)
     campaign_pictures(folder / "figures", campaign)
     return tables

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -34,7 +36,7 @@ class ProgressBar(Callback):
             console=console,
         )
         self.task: TaskID | None = None
-        self._seen: dict[str, float] = {}
+        self._seen: dict[str, tuple[int, float]] = {}
 
     def on_start(self, run: Run) -> None:
         done = len(run.history)
@@ -46,11 +48,10 @@ class ProgressBar(Callback):
         self.task = self.progress.add_task(self.label, total=run.rounds, completed=done, losses="")
 
     def on_round(self, run: Run, record: Record) -> None:
-        self._seen |= {name: record[key] for key, name in _LOSSES.items() if record.get(key) is not None}
-        losses = "  ".join(
-            f"{name} {value:.3f}" if value < 1e4 else f"{name} {value:.3g}"
-            for name, value in self._seen.items()
-        )
+        for key, name in _LOSSES.items():
+            if record.get(key) is not None:
+                self._seen[name] = record["round"], record[key]
+        losses = _described(self._seen, record["round"])
         if self.task is not None:
             self.progress.update(self.task, completed=record["round"], losses=losses)
         elif record["round"] % max(1, run.rounds // 5) == 0:
@@ -64,3 +65,17 @@ class ProgressBar(Callback):
         if self.task is not None:
             self.progress.stop()
             self.task = None
+
+
+def _described(seen: Mapping[str, tuple[int, float]], now: int) -> str:
+    """Return the latest losses in words; those of an earlier round come after its number.
+
+    >>> _described({"train": (12, 0.5), "val": (10, 0.25), "OOD": (10, 0.75)}, 12)
+    'train 0.500  round 10: val 0.250  OOD 0.750'
+    """
+    words, at = [], now
+    for name, (number, value) in sorted(seen.items(), key=lambda one: -one[1][0]):
+        before = "" if number == at else f"round {number}: "
+        words.append(f"{before}{name} {value:.3f}" if value < 1e4 else f"{before}{name} {value:.3g}")
+        at = number
+    return "  ".join(words)

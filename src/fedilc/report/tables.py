@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -11,6 +11,7 @@ from rich.table import Table
 
 from fedilc.errors import ConfigError
 from fedilc.evaluation import CRITERIA, select
+from fedilc.evaluation.selection import ORACLE
 
 History = Sequence[Mapping[str, Any]]
 
@@ -21,10 +22,14 @@ _COLUMNS = {
     "test_auprc": "OOD AUPRC",
     "validation_loss": "validation loss",
     "validation_accuracy": "validation accuracy",
+    "validation_auroc": "validation AUROC",
     "train_loss": "train loss",
 }
-_ORACLE = "The oracle begins after round 5, as in the paper."
-_SHORT = {"oracle": "oracle", "validation": "valid.", "last": "last"}
+_COMPARED = [
+    f"{part}_{one}" for part in ("test", "validation", "train") for one in ("loss", "accuracy", "auroc")
+]
+_SETS = {"test": "out-of-distribution test set", "validation": "validation sets", "train": "training sets"}
+_WORST = "Worst silo: its validation accuracy."
 _LOWER_IS_BETTER = {"test_loss", "validation_loss", "train_loss"}
 _READINGS = {
     "oracle": "lowest OOD loss",
@@ -57,45 +62,43 @@ def run_table(title: str, history: History) -> Table:
             table.add_row(heading, *(_number(record.get(key)) for record in chosen.values()))
     table.add_row("worst silo", *(_worst(record) for record in chosen.values()))
     if "oracle" in chosen:
-        table.caption = _ORACLE
+        table.caption = f"{ORACLE}."
     return table
 
 
 def comparison_table(title: str, histories: Mapping[str, History], first: str = "algorithm") -> Table:
-    """Several runs, a row each, under every criterion; the best of each column in bold."""
+    """Compare several runs: a group of rows for each criterion, the best of each column and group in bold."""
     chosen = {name: selections(history) for name, history in histories.items()}
-    tested = any("oracle" in found for found in chosen.values())
-    validated = any("validation" in found for found in chosen.values())
-    part = "test" if tested else "validation" if validated else "train"
-    keys = [key for key in (f"{part}_loss", f"{part}_accuracy") if key in _COLUMNS]
-    columns = [
-        (criterion, key)
-        for criterion in CRITERIA
-        for key in keys
-        if any(_value(found, criterion, key) is not None for found in chosen.values())
-    ]
-    table = empty_table(title)
-    table.add_column(f"\n{first}", overflow="fold")
-    for criterion, key in columns:
-        measured = _COLUMNS[key].split()[-1].replace("accuracy", "acc.")
-        table.add_column(f"{_SHORT[criterion]}\n{measured}", justify="right", no_wrap=True)
-    table.add_column("worst\nsilo", justify="right", no_wrap=True)
-    set_name = {"test": "out-of-distribution test set", "validation": "validation sets"}.get(
-        part, "training sets"
+    part = next(
+        (part for part in _SETS if any(_has(found, f"{part}_loss") for found in chosen.values())), "train"
     )
-    chosen_by = ", ".join(f"{_SHORT[name]}: {_READINGS[name]}" for name in dict(columns))
-    caption = f"On the {set_name}, at the round chosen by {chosen_by}. "
-    caption += "Worst silo: its last validation accuracy."
-    table.caption = f"{caption} {_ORACLE}" if tested else caption
-    best = {column: _best(chosen, *column) for column in columns}
-    for name, found in chosen.items():
-        cells = []
-        for column in columns:
-            text = _number(_value(found, *column))
-            marked = len(chosen) > 1 and text == _number(best[column])
-            cells.append(f"[bold green]{text}[/]" if marked else text)
-        table.add_row(escape(name), *cells, _worst(found["last"]).split()[0])
+    keys = [key for key in _COMPARED if key.startswith(part) and any(_has(f, key) for f in chosen.values())]
+    table = empty_table(title)
+    table.add_column("round\nchosen by", no_wrap=True)
+    table.add_column(f"\n{first}", overflow="fold")
+    for heading in ("\nround", *(_COLUMNS[key].replace(" ", "\n", 1) for key in keys), "worst\nsilo"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for criterion in CRITERIA:
+        rows = {name: found[criterion] for name, found in chosen.items() if criterion in found}
+        best = {key: _best(rows.values(), key) for key in keys}
+        for number, (name, record) in enumerate(rows.items()):
+            cells = [_marked(_number(record.get(key)), best[key], len(histories) > 1) for key in keys]
+            label = "" if number else criterion
+            table.add_row(label, escape(name), str(record["round"]), *cells, _worst(record).split()[0])
+    table.caption = _caption(part, chosen, histories)
     return table
+
+
+def _caption(
+    part: str, chosen: Mapping[str, Mapping[str, Mapping[str, Any]]], histories: Mapping[str, History]
+) -> str:
+    """Say what was measured, how rounds were chosen, and whether runs are of one length."""
+    by = [name for name in CRITERIA if any(name in found for found in chosen.values())]
+    readings = {"oracle": ORACLE, **{name: f"{name}: {_READINGS[name]}" for name in ("validation", "last")}}
+    sentences = [f"On the {_SETS[part]}. {'; '.join(readings[name] for name in by)}.", _WORST]
+    if len({history[-1]["round"] for history in histories.values()}) > 1:
+        sentences.append("The runs have different numbers of rounds: the row under 'last' tells each one's.")
+    return " ".join(sentences)
 
 
 def empty_table(title: str) -> Table:
@@ -111,14 +114,18 @@ def empty_table(title: str) -> Table:
     )
 
 
-def _value(found: Mapping[str, Mapping[str, Any]], criterion: str, key: str) -> float | None:
-    return found[criterion].get(key) if criterion in found else None
+def _has(found: Mapping[str, Mapping[str, Any]], key: str) -> bool:
+    return any(record.get(key) is not None for record in found.values())
 
 
-def _best(chosen: Mapping[str, Mapping[str, Mapping[str, Any]]], criterion: str, key: str) -> float:
-    values = [_value(found, criterion, key) for found in chosen.values()]
-    present = [value for value in values if value is not None]
-    return min(present) if key in _LOWER_IS_BETTER else max(present)
+def _best(records: Iterable[Mapping[str, Any]], key: str) -> str:
+    values = [record[key] for record in records if record.get(key) is not None]
+    choose = min if key in _LOWER_IS_BETTER else max
+    return _number(choose(values, default=None))
+
+
+def _marked(text: str, best: str, several: bool) -> str:
+    return f"[bold green]{text}[/]" if several and text == best != "-" else text
 
 
 def _number(value: float | None) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +50,7 @@ def plan_of(settings: Experiment, folder: Path, builder: str | None = None) -> P
         outline, inputs, outputs = Outline.of(shelf), shelf.inputs, shelf.outputs
         columns = list(shelf.columns) or None
     if builder is not None:
-        model = _seeded(find_function(builder, "model"), builder, settings.seed)
+        model = own_network(builder, settings.seed)
         name, sizes = None, {}
     else:
         model = settings.model.of_shape(inputs, outputs, settings.seed)
@@ -83,8 +82,9 @@ def _remote_outline(name: str, data: Remote, folder: Path) -> Outline:
     return Outline(name, tuple(data.silos), sample, data.loss, {silo: {} for silo in data.silos}, *test)
 
 
-def _seeded(function: Callable[..., Any], builder: str, seed: int) -> nn.Module:
-    """The network of a function of one's own; its random choices are the same whenever the seed is."""
+def own_network(builder: str, seed: int) -> nn.Module:
+    """Return the network of the user's own `module:function`; its random choices depend on `seed` alone."""
+    function = find_function(builder, "model")
     with torch.random.fork_rng():
         torch.manual_seed(seed_for(seed, "model"))
         made = call_own(function, builder)
@@ -95,8 +95,8 @@ def _seeded(function: Callable[..., Any], builder: str, seed: int) -> nn.Module:
 
 def network_from(builder: str) -> Callable[[Manifest], nn.Module]:
     """A network of the silo's own: `module:function`, called without arguments."""
-    function = find_function(builder, "model")
-    return lambda manifest: _seeded(function, builder, manifest.seed)
+    find_function(builder, "model")
+    return lambda manifest: own_network(builder, manifest.seed)
 
 
 def silo_from_file(
