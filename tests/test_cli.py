@@ -313,10 +313,10 @@ def test_report_tells_runs_of_one_name_apart_by_their_folders(
 def test_report_has_a_table_and_a_picture_for_each_set_of_data(
     finished: tuple[Path, str], tmp_path: Path
 ) -> None:
-    (tmp_path / "far.csv").write_text(GOOD.replace("5,2.5", "5,3.5"))
-    path = experiment(tmp_path, GOOD.replace("5,2.5", "5,4.5"), "test = 'far.csv'")
+    (tmp_path / "far.csv").write_text(GOOD.replace(".", ".2"))
+    path = experiment(tmp_path, OTHER, "test = 'far.csv'")
     fedilc("run", path, "--out", tmp_path / "before")
-    (tmp_path / "far.csv").write_text(GOOD.replace("5,2.5", "5,7.5"))
+    (tmp_path / "far.csv").write_text(GOOD.replace(".", ".7"))
     fedilc("run", path, "--out", tmp_path / "after")
     printed = fedilc("report", finished[0], tmp_path, "--out", tmp_path / "report.png")
     assert [names(rows) for rows in tables(printed)] == [["run"], ["after"], ["before"]]

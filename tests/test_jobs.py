@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from command import Refusal, fedilc
 from needs import needs_proc
 
-from fedilc.errors import CheckpointError, ConfigError
+from fedilc.errors import CheckpointError, ConfigError, FedILCWarning
 from fedilc.jobs import Job, JobError, Work, run_jobs
 from fedilc.sources import Files
 
@@ -57,14 +58,14 @@ def test_a_folder_with_other_settings_is_refused_by_name(tmp_path: Path) -> None
         Work([job(tmp_path / "a", "algorithm=fedsgd", "rounds=1")], 1)
 
 
-GOOD = "age,dose,label\n" + "".join(f"{row},{row / 2},{row % 2}\n" for row in range(20))
+GOOD = "age,dose,label\n" + "".join(f"{row % 7},{row / 2},{row % 2}\n" for row in range(20))
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
     """An experiment of one's own files."""
-    for name in ("a", "b", "far"):
-        (tmp_path / f"{name}.csv").write_text(GOOD.replace("5,2.5", f"5,{len(name)}.5"))
+    for number, name in enumerate(("a", "b", "far"), 1):
+        (tmp_path / f"{name}.csv").write_text(GOOD.replace(".", f".{number}"))
     path = tmp_path / "mine.toml"
     data = ["[data]", "source = 'files'", "silos = '[ab].csv'", "test = 'far.csv'", "[model]", "hidden = [4]"]
     path.write_text("\n".join(["rounds = 1", "learning_rate = 0.1", "algorithm = 'fedcurv'", *data]))
@@ -82,7 +83,7 @@ def test_a_finished_campaign_over_data_that_changed_is_refused_before_anything_s
     fedilc(*words)
     fedilc(*words)
     before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
-    (tmp_path / file).write_text(GOOD.replace("5,2.5", "5,7.5"))
+    (tmp_path / file).write_text(GOOD.replace(".", ".7"))
     said = refusal(*words[:4], "0,1,5", *words[5:])
     assert said == (
         f"{named} of the run in {tmp_path / 'out' / 'runs' / 'lambda-0' / 'seed-0'} is not as the data are "
@@ -99,20 +100,26 @@ def test_data_that_change_while_a_campaign_runs_are_noticed_before_its_table(
 
     def change(work: Work) -> None:
         if work.done():
-            (tmp_path / "a.csv").write_text(GOOD)
+            (tmp_path / "a.csv").write_text(GOOD.replace(".", ".7"))
 
     with pytest.raises(CheckpointError, match=r"silo 'a' of the run in .*2 is not as in .*1, and one table"):
         run_jobs(Work(jobs, 1), change)
 
 
-def test_the_data_of_a_seed_are_built_once_and_only_if_a_run_has_begun(
+def test_what_is_odd_about_the_data_is_said_by_the_campaign_itself(own: Path, tmp_path: Path) -> None:
+    shutil.copy(tmp_path / "a.csv", tmp_path / "b.csv")
+    with pytest.warns(FedILCWarning, match="20 of the 20 rows|'b'"):
+        Work([Job.of(str(own), [], tmp_path / "one")], 1)
+
+
+def test_the_data_of_a_seed_are_built_once_and_beyond_the_first_only_if_a_run_has_begun(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedilc.jobs._start", _in_this_process)
     built: list[int] = []
-    build = Files.build
+    shelf = Files.shelf
     monkeypatch.setattr(
-        Files, "build", lambda self, seed, folder: built.append(seed) or build(self, seed, folder)
+        Files, "shelf", lambda self, seed, folder: built.append(seed) or shelf(self, seed, folder)
     )
     jobs = [
         Job.of(str(own), [f"penalty={value}", f"seed={seed}"], tmp_path / f"{value}-{seed}")
@@ -120,7 +127,7 @@ def test_the_data_of_a_seed_are_built_once_and_only_if_a_run_has_begun(
         for seed in (0, 1)
     ]
     work = Work(jobs, 1)
-    assert built == []
+    assert built == [0]
     run_jobs(work, quiet)
     built.clear()
     Work(jobs, 1)

@@ -153,18 +153,19 @@ class Work:
 def require_same_data(jobs: Sequence[Job], *, now: bool) -> None:
     """Raise if runs that have begun, finished or not, are of other data than there are now, or than another.
 
-    The data of a seed are built once for all its runs, and only with `now` and if one of them has begun.
+    With `now`, the data of each seed that has a run are built once, and those of the first job in any case, so
+    that what is wrong with them, or probably not meant, is said here and not in the log of a run.
     """
     known: dict[tuple[str, int], tuple[str, Mapping[str, Any]]] = {}
     for job in jobs:
         begun = job.begun()
-        if begun is None:
+        if begun is None and (known or not now):
             continue
         key = job.settings.data.model_dump_json(), job.settings.seed
         if key not in known:
-            known[key] = ("the data are now", _facts_now(job)) if now else (f"in {job.folder}", begun)
+            known[key] = ("the data are now", _facts_now(job)) if now else (f"in {job.folder}", begun or {})
         where, facts = known[key]
-        if changed := _changed(begun, facts):
+        if begun is not None and (changed := _changed(begun, facts)):
             raise CheckpointError(
                 f"{changed} of the run in {job.folder} is not as {where}, and one table would mix both; "
                 "restore the data, or choose another folder with --out"
