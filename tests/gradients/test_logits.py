@@ -214,8 +214,8 @@ def test_frozen_batch_normalisation_stays_frozen_through_rounds_and_evaluations(
     model.train()
     model[1].eval()
     x = torch.randn(8, 6, generator=generator, dtype=torch.float64)
-    silo = Silo("a", x, [0, 1] * 4, x, [0, 1] * 4)
-    result = train(Federation("f", [silo], x, [0, 1] * 4), model, "fedcurv", rounds=3, learning_rate=0.1)
+    silo = Silo("a", x, [0, 1] * 4, x + 1, [0, 1] * 4)
+    result = train(Federation("f", [silo], x - 1, [0, 1] * 4), model, "fedcurv", rounds=3, learning_rate=0.1)
     for key, value in model[1].state_dict().items():
         assert torch.equal(result.model[1].state_dict()[key], value)
     assert (model.training, model[1].training) == (True, False)
