@@ -29,7 +29,7 @@ from fedilc.commands.options import (
 from fedilc.commands.report import report
 from fedilc.commands.reproduce import reproduce, sweep_app
 from fedilc.commands.serve import serve, token
-from fedilc.errors import ConfigError, FedILCError, FedILCWarning, StoppedError
+from fedilc.errors import ConfigError, FedILCError, FedILCWarning, StoppedError, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -83,7 +83,7 @@ def _command() -> str:
 
 
 def _say(sentence: str) -> None:
-    sys.stderr.write(f"fedilc: {' '.join(sentence.split())}\n")
+    sys.stderr.write(f"fedilc: {printable(sentence)}\n")
 
 
 _show_other_warning = warnings.showwarning

@@ -57,6 +57,15 @@ class FedILCWarning(UserWarning):
     """A setting is legal but probably not what was meant."""
 
 
+def printable(text: str) -> str:
+    """Return a text as one line that cannot move a terminal's cursor, whoever wrote it.
+
+    >>> printable("a\\x1b[2Jb\\n c")
+    'a [2Jb c'
+    """
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
+
+
 def nearest(word: str, choices: Iterable[str]) -> str:
     """Say which of `choices` was probably meant, as the end of an error's sentence.
 

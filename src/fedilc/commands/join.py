@@ -12,7 +12,7 @@ import typer
 from fedilc.commands import make_console
 from fedilc.commands.data import use_data_folder
 from fedilc.commands.options import DataDir
-from fedilc.errors import ConfigError, StoppedError
+from fedilc.errors import ConfigError, StoppedError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +50,9 @@ def join(
         float | None,
         typer.Option(min=0, help="Seconds without the coordinator after which to end (default: never)"),
     ] = None,
+    max_parameters: Annotated[
+        int, typer.Option(min=1, help="The largest network to build, whatever the coordinator says.")
+    ] = 2**28,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     data_dir: DataDir = None,
 ) -> None:
@@ -66,13 +69,15 @@ def join(
     line = Line(url, _token(token_file), ca, give_up_after, allow_insecure, tell=say)
     say.start()
     try:
-        outcome = Participant(line, silo, make_silo, build, device, tell=say).take_part()
+        outcome = Participant(
+            line, silo, make_silo, build, device, tell=say, max_parameters=max_parameters
+        ).take_part()
     except KeyboardInterrupt:
         raise StoppedError(f"silo {silo!r} left; the same command joins again") from None
     finally:
         say.close()
         line.close()
-    sys.stdout.write(f"{silo}: {outcome}\n")
+    sys.stdout.write(f"{silo}: {printable(outcome)}\n")
 
 
 def _silo(
@@ -123,6 +128,7 @@ class _Progress:
     def __call__(self, sentence: str) -> None:
         from rich.text import Text
 
+        sentence = printable(sentence)
         if self.status is not None:
             self.status.update(Text(f"{self.silo}: {sentence}"))
         elif sentence != self.last and not self._is_early(sentence):

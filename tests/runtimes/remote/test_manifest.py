@@ -84,13 +84,32 @@ def test_it_holds_every_setting_that_a_silo_computes_with() -> None:
         {"model__outputs": 2**40},
         {"model__sizes": {"hidden": [2**20, 2**20]}},
         {"model__sizes": {"hidden": "os.system"}},
+        {"model__sizes": {"hidden": [1] * 100_000}},
+        {"model__sizes": {f"s{number}": [1] for number in range(100)}},
+        {"parameters": {f"p{number}": {"shape": [1], "dtype": "float32"} for number in range(20_000)}},
+        {"parameters": {f"p{number}": {"shape": [2**30], "dtype": "float32"} for number in range(5)}},
+        {"run": "x" * 100_000},
         {"agreement": float("nan")},
     ],
-    ids=str,
+    ids=lambda change: str(change)[:60],
 )
 def test_a_manifest_beyond_reason_is_refused_before_anything_is_built(change: dict[str, Any]) -> None:
     with pytest.raises(ProtocolError):
         read_manifest(values(**change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"model__sizes": {"hidden": [300]}}, {"parameters__w": {"shape": [1000], "dtype": "float32"}}],
+    ids=str,
+)
+def test_a_silo_sets_a_limit_of_its_own_on_the_network(change: dict[str, Any]) -> None:
+    manifest = read_manifest(values(**change))
+    if not change:
+        manifest.require_at_most(1000)
+        return
+    with pytest.raises(ConfigError, match="--max-parameters"):
+        manifest.require_at_most(1000)
 
 
 @pytest.mark.parametrize("found", [None, [], 3, "x"])

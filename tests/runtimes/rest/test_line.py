@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import socket
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -136,6 +139,28 @@ def test_an_answer_larger_than_can_be_is_not_taken_into_memory() -> None:
         assert len(line.call("GET", "/", 5000).body) == 5000
         with pytest.raises(CoordinatorError, match="more than the 4999 bytes"):
             line.call("GET", "/", 4999)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "gzip, gzip", "deflate", "br"])
+def test_an_answer_that_is_encoded_is_refused_and_never_decoded(encoding: str) -> None:
+    """Ten kilobytes, packed twice, were four gigabytes."""
+    bomb = gzip.compress(gzip.compress(bytes(64 << 20)))
+    with server(lambda request, _: reply(request, 200, bomb, Content_Encoding=encoding)) as url:
+        line, slept = line_to(url)
+        tracemalloc.start()
+        try:
+            with pytest.raises(CoordinatorError, match="which was not asked for"):
+                line.call("GET", "/")
+            assert tracemalloc.get_traced_memory()[1] < 8 << 20
+        finally:
+            tracemalloc.stop()
+    assert slept == []
+
+
+def test_a_refusal_cannot_move_the_terminals_cursor() -> None:
+    body = json.dumps({"detail": "no\x1b[2J\x07 en\u202etry\r\n!"}).encode()
+    with server(lambda request, _: reply(request, 403, body)) as url:
+        assert line_to(url)[0].call("GET", "/").reason == "no [2J en try !"
 
 
 def test_redirections_are_not_followed_with_the_token() -> None:

@@ -72,6 +72,15 @@ def test_a_body_that_its_digest_does_not_tell_of_was_damaged_on_its_way_and_is_n
         assert put(client, posted, "a", good, headers=headers).status_code == 200
 
 
+def test_a_body_that_is_encoded_is_refused_without_being_read() -> None:
+    board = board_of()
+    with served(board) as client:
+        posted = post(board)
+        response = put(client, posted, "a", good_body(posted, "a"), headers={"Content-Encoding": "gzip"})
+        assert response.status_code == 415
+        assert board.silos["a"].strikes == 0
+
+
 def test_a_body_that_stands_still_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app_module, "_SILENCE_SECONDS", 0.2)
     board = board_of()

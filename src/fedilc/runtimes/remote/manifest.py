@@ -34,6 +34,7 @@ MOST_NUMBERS = 2**31
 
 Wire = Literal["exact", "float16"]
 Width = Annotated[int, Field(ge=0, le=MOST_NUMBERS)]
+Name = Annotated[str, Field(max_length=500)]
 
 
 def find_wire(name: str) -> Wire:
@@ -54,16 +55,22 @@ class ModelSpec(Section):
     name: str | None
     inputs: list[PositiveInt] = Field(max_length=8)
     outputs: PositiveInt
-    sizes: dict[str, list[PositiveInt]] = Field(default_factory=dict)
+    sizes: dict[Name, Annotated[list[PositiveInt], Field(max_length=1000)]] = Field(
+        default_factory=dict, max_length=10
+    )
 
     @model_validator(mode="after")
     def _within_reason(self) -> ModelSpec:
         """No network that takes more memory than the sizes of real ones, before it is built."""
-        for sizes in (list[int](), *self.sizes.values()):
-            widths = [math.prod(self.inputs), *sizes, self.outputs]
-            if sum(narrow * wide for narrow, wide in pairwise(widths)) > MOST_NUMBERS:
-                raise ValueError(f"a network of inputs {self.inputs} and sizes {sizes} is too large")
+        if self.numbers > MOST_NUMBERS:
+            raise ValueError("its network is larger than any silo can hold")
         return self
+
+    @property
+    def numbers(self) -> int:
+        """Return about how many numbers the network holds, by its widths alone."""
+        chains = [[math.prod(self.inputs), *sizes, self.outputs] for sizes in ([], *self.sizes.values())]
+        return max(sum(narrow * wide for narrow, wide in pairwise(widths)) for widths in chains)
 
     def build(self) -> nn.Module:
         """The network; its weights come with the first task."""
@@ -95,8 +102,8 @@ class Manifest(Section):
     """A run, as everybody in it knows it."""
 
     protocol: int = PROTOCOL
-    run: str
-    algorithm: str
+    run: Name
+    algorithm: Name
     choices: Choices
     rounds: int
     loss: Literal["binary", "multiclass"]
@@ -107,10 +114,10 @@ class Manifest(Section):
     fishr_reduction: Literal["mean", "sum"]
     classifier: str | None
     seed: int
-    silos: list[str]
+    silos: list[Name] = Field(max_length=100_000)
     model: ModelSpec
     columns: list[str] | None = Field(None, description="the inputs' columns in the silos' tables, in order")
-    parameters: dict[str, ParameterSpec] = Field(min_length=1)
+    parameters: dict[Name, ParameterSpec] = Field(min_length=1, max_length=10_000)
     variance: list[Width] | None = Field(None, description="the shape of C_e, where there is a penalty")
     weights: str = Field(description="fingerprint of the initial weights")
     fixed: str = Field(description="fingerprint of what is not trained: buffers and frozen parameters")
@@ -118,10 +125,24 @@ class Manifest(Section):
 
     @model_validator(mode="after")
     def _within_reason(self) -> Manifest:
-        shapes = [*(spec.shape for spec in self.parameters.values()), self.variance or []]
-        if any(math.prod(shape) > MOST_NUMBERS for shape in shapes):
-            raise ValueError("a tensor of this run is larger than any silo can hold")
+        if self.numbers > MOST_NUMBERS:
+            raise ValueError("its tensors are larger than any silo can hold")
         return self
+
+    @property
+    def numbers(self) -> int:
+        """Return how many numbers the parameters and C_e hold together."""
+        shapes = [*(spec.shape for spec in self.parameters.values()), self.variance or [0]]
+        return sum(math.prod(shape) for shape in shapes)
+
+    def require_at_most(self, most: int) -> None:
+        """Raise if the run's network is larger than a silo wants to build."""
+        numbers = max(self.numbers, self.model.numbers if self.model.name is not None else 0)
+        if numbers > most:
+            raise ConfigError(
+                f"the run's network has {numbers:,} parameters and this silo takes at most {most:,}; if that "
+                "is what was agreed on, raise --max-parameters"
+            )
 
     @cached_property
     def hash(self) -> str:

@@ -34,7 +34,7 @@ _WAKE_SECONDS = 5.0
 _SILENCE_SECONDS = 60.0
 _JOINING_BYTES = 4096
 _SMALL_BYTES = 1 << 16
-_REFUSALS = refusals(401, 403, 404, 408, 409, 410, 413, 429)
+_REFUSALS = refusals(401, 403, 404, 408, 409, 410, 413, 415, 429)
 
 _BYTES = {"schema": {"type": "string", "format": "binary"}}
 _TENSORS = {MEDIA_TYPE: _BYTES, "application/octet-stream": _BYTES}
@@ -227,6 +227,8 @@ def _joining(body: bytes) -> Joining:
 
 async def _read(request: Request, most: int) -> bytes:
     """The body, unless it is larger than it can be, stands still, or ends before it is complete."""
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise HTTPException(415, "bodies are taken as they are, without Content-Encoding")
     too_large = HTTPException(413, f"this takes at most {most} bytes", {"Connection": "close"})
     declared = request.headers.get("content-length", "0")
     if not declared.isdecimal() or int(declared[:20]) > most:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from torch import Tensor, nn
 
 from fedilc.data import Silo
-from fedilc.errors import ProtocolError
+from fedilc.errors import ProtocolError, printable
 from fedilc.federation.silo import SiloWorker
 from fedilc.runtimes.remote.manifest import Manifest, read_manifest
 from fedilc.runtimes.remote.wire import (
@@ -29,6 +29,7 @@ from fedilc.runtimes.remote.wire import (
 from fedilc.runtimes.remote.worker import make_worker
 from fedilc.runtimes.rest.line import POLL_SECONDS, Answer, CoordinatorError, Line
 
+MAX_PARAMETERS = 2**28
 _BREATH_SECONDS = 1.0
 _TIMES_DAMAGED = 3
 
@@ -43,6 +44,7 @@ class Participant:
     build: Callable[[Manifest], nn.Module] | None = None
     device: str = "auto"
     tell: Callable[[str], None] = lambda _: None
+    max_parameters: int = MAX_PARAMETERS
 
     def take_part(self) -> str:
         """Work until the run is over; returns how it ended."""
@@ -119,11 +121,12 @@ class Participant:
             self._refused(answer)
         if answer.status != 200 or not isinstance(found, dict) or not {"manifest", "hash"} <= set(found):
             what = f"it answers {answer.status}" if answer.status != 200 else "it answers something else"
-            where = f" and points to {answer.place[:200]}" if answer.place else ""
+            where = f" and points to {printable(answer.place)[:200]}" if answer.place else ""
             raise CoordinatorError(f"{self.line.url} is not a FedILC coordinator: {what}{where}")
         manifest = read_manifest(found["manifest"])
         if manifest.hash != found["hash"]:
             raise CoordinatorError("the manifest does not match its own hash; do not join this coordinator")
+        manifest.require_at_most(self.max_parameters)
         return manifest
 
     def _require_same(self, manifest: Manifest) -> None:

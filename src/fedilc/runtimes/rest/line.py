@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from fedilc.errors import ConfigError, FedILCError
+from fedilc.errors import ConfigError, FedILCError, printable
 from fedilc.runtimes.rest.address import is_loopback
 
 POLL_SECONDS = 25.0
 LONGEST_PAUSE = 30.0
 LONGEST_RETRY_AFTER = 120.0
-MOST_BYTES = 16 << 20
+MOST_BYTES = 4 << 20
 
 
 class CoordinatorError(FedILCError):
@@ -49,8 +49,8 @@ class Answer:
         found = self.json()
         detail = found.get("detail") if isinstance(found, dict) else None
         if isinstance(detail, str):
-            return " ".join(detail.split())[:500]
-        where = f" and points to {self.place[:200]}" if self.place else ""
+            return printable(detail)[:500]
+        where = f" and points to {printable(self.place)[:200]}" if self.place else ""
         return f"it answers {self.status}{where}"
 
 
@@ -153,8 +153,15 @@ class Line:
             pause = min(LONGEST_PAUSE, 2 * pause)
 
     def _answer(self, response: httpx.Response, most: int) -> Answer:
+        """Read an answer as it is: what is encoded, against our wish, could be of any size once decoded."""
+        encoding = response.headers.get("content-encoding", "identity")
+        if encoding.strip().lower() != "identity":
+            raise CoordinatorError(
+                f"{self.url} sends an answer encoded as {printable(encoding)[:50]!r}, which was not asked "
+                "for; let no proxy compress it"
+            )
         parts, size = [], 0
-        for part in response.iter_bytes():
+        for part in response.iter_raw():
             size += len(part)
             if size > most:
                 raise CoordinatorError(f"{self.url} sends more than the {most} bytes that this can take")
