@@ -10,7 +10,8 @@ from fedilc.lazy import lazily
 if TYPE_CHECKING:
     from fedilc.aggregation import weighted_geometric_mean
     from fedilc.data import Federation, Silo
-    from fedilc.training import Result, train
+    from fedilc.result import Result
+    from fedilc.training import train
 
 __version__ = "0.1.0"
 
@@ -29,7 +30,7 @@ __getattr__ = lazily(
     __name__,
     {
         "Federation": "fedilc.data",
-        "Result": "fedilc.training",
+        "Result": "fedilc.result",
         "Silo": "fedilc.data",
         "train": "fedilc.training",
         "weighted_geometric_mean": "fedilc.aggregation",

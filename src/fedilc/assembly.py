@@ -32,6 +32,8 @@ class Outline:
         facts: what identifies each silo's data, as far as it is known here.
         x_test: inputs of the out-of-distribution test set, if it is here.
         y_test: its labels.
+        columns: the names of the inputs, in order, if they have names.
+        label: what the labels are called, if that is known.
     """
 
     name: str
@@ -41,6 +43,8 @@ class Outline:
     facts: Mapping[str, Mapping[str, Any]]
     x_test: Tensor | None = None
     y_test: Tensor | None = None
+    columns: tuple[str, ...] = ()
+    label: str | None = None
 
     @classmethod
     def of(cls, shelf: Shelf) -> Outline:
@@ -49,7 +53,8 @@ class Outline:
         for name, fingerprint in shelf.fingerprints().items():
             facts[name]["digest"] = fingerprint
         test = shelf.x_test, shelf.y_test
-        return cls(shelf.name, shelf.silos, shelf.sample, shelf.loss, facts, *test)
+        known = shelf.name, shelf.silos, shelf.sample, shelf.loss, facts
+        return cls(*known, *test, columns=shelf.columns, label=shelf.label)
 
 
 def make_task(algorithm: Algorithm, loss: LossName, options: Options) -> Task:
@@ -139,13 +144,20 @@ def data_facts(outline: Outline) -> dict[str, Any]:
 
 
 def run_facts(
-    outline: Outline, model: nn.Module, name: str, algorithm: Algorithm, options: Options
+    outline: Outline, model: nn.Module, outputs: int, name: str, algorithm: Algorithm, options: Options
 ) -> dict[str, Any]:
-    """What identifies a run, for its folder: settings, and digests of data and initial weights."""
+    """Return what identifies a run, for its folder: settings, digests of data and of initial weights.
+
+    With them is what a user of the model must know: the inputs' columns in order and the label's name, if
+    they have any, and the class that each logit stands for (one logit stands for 1 against 0).
+    """
     return {
         "federation": outline.name,
         **data_facts(outline),
         "loss": outline.loss,
+        "columns": list(outline.columns) or None,
+        "label": outline.label,
+        "classes": [0, 1] if outline.loss == "binary" else list(range(outputs)),
         "model": {"layers": repr(model), "weights": weights_digest(model)},
         "algorithm": name,
         "choices": algorithm.describe(),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -112,26 +113,35 @@ class KeepBest(Callback):
         self.criterion = criterion
         self.round: int | None = None
         self.weights: dict[str, Tensor] = {}
+        self._best: Mapping[str, Any] | None = None
 
     def on_start(self, run: Run) -> None:
-        if run.out is None or not run.history or not self._file(run.out).exists():
+        self.round, self.weights = None, {}
+        self._best = self._chosen(run.history)
+        if run.out is None or self._best is None:
             return
-        chosen = self._chosen(run)
+        if self._file(run.out).exists():
+            self._read(self._file(run.out), self._best["round"])
+        if self.round is None and self._best is run.history[-1]:
+            self._keep(run)
+
+    def _read(self, path: Path, chosen: int) -> None:
+        """Take the weights of a file, if they are those of the round chosen."""
         try:
-            weights, about = read_tensors(self._file(run.out))
+            weights, about = read_tensors(path)
         except CheckpointError as error:
             reason = str(error).partition("; ")[0]
             warnings.warn(
                 f"{reason}; it is written again at the next better round", FedILCWarning, stacklevel=2
             )
-            if chosen == len(run.history):
-                self._keep(run)
             return
         if about["round"] == chosen:
             self.round, self.weights = chosen, weights
 
     def on_round(self, run: Run, record: Record) -> None:
-        if self._chosen(run) == record["round"]:
+        before = [] if self._best is None else [self._best]
+        self._best = self._chosen([*before, record])
+        if self._best is record:
             self._keep(run)
 
     def _keep(self, run: Run) -> None:
@@ -147,9 +157,9 @@ class KeepBest(Callback):
             reason = error.strerror or str(error)
             warnings.warn(f"{path} cannot be written: {reason}; the run goes on", FedILCWarning, stacklevel=2)
 
-    def _chosen(self, run: Run) -> int | None:
+    def _chosen(self, history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
         try:
-            return int(select(run.history, self.criterion)["round"])
+            return select(history, self.criterion)
         except ConfigError:
             return None
 

@@ -208,7 +208,6 @@ def _target(out: Path | None, stem: Path, resume: bool, restarted: bool) -> tupl
 def _train(
     console: Console, settings: Experiment, folder: Path, out: Path, resume: bool, own: str | None
 ) -> list[Record]:
-    from fedilc.callbacks import KeepBest
     from fedilc.checking import prepare
     from fedilc.federation import RunFolder
     from fedilc.report.progress import ProgressBar
@@ -223,7 +222,7 @@ def _train(
             model,
             settings.algorithm,
             **settings.options(),
-            callbacks=[bar, KeepBest("validation"), KeepBest("oracle")],
+            callbacks=[bar],
             out=out,
             resume=resume,
             settings={"experiment": settings.name, "data": settings.data.model_dump(), "model": network},

@@ -6,7 +6,7 @@ import copy
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,46 +15,23 @@ from torch import Tensor, nn
 
 from fedilc.algorithms import Algorithm, find_algorithm, with_weights
 from fedilc.assembly import Outline, find_device, make_server, make_task, run_facts
-from fedilc.callbacks import Callback, Run, as_callback
+from fedilc.callbacks import Callback, KeepBest, Run, as_callback
 from fedilc.config import Options
 from fedilc.data import Federation
 from fedilc.data.checks import check_federation
 from fedilc.data.shelf import Shelf
 from fedilc.errors import ConfigError, FedILCError, ModelError
-from fedilc.evaluation import measure, select, thresholded_areas
+from fedilc.evaluation import measure, thresholded_areas
 from fedilc.federation import Record, RunFolder, Runtime, Task
 from fedilc.federation.checkpoint import Saved
 from fedilc.federation.optimizer_state import blank_optimizer, optimizer_tensors, restore_optimizer
 from fedilc.gradients import Loss, Workbench, logits_layer, require_logits, require_supported, variance_like
 from fedilc.notes import note_settings, note_sizes
 from fedilc.records import flatten
+from fedilc.result import Result
 from fedilc.runtimes.distributed import DistributedRuntime, Group
 from fedilc.runtimes.local import LocalRuntime
 from fedilc.sections import validated
-
-
-@dataclass
-class Result:
-    """A trained model and how it came about.
-
-    Attributes:
-        model: the trained copy, at the last round.
-        history: one record a round, as JSON-like dictionaries.
-        algorithm: the algorithm's name.
-        stopped: why the run ended early, or None.
-    """
-
-    model: nn.Module
-    history: list[Record] = field(default_factory=list)
-    algorithm: str = "custom"
-    stopped: str | None = None
-
-    def best(self, criterion: str = "validation") -> Record:
-        """Return the record of the round that "validation", "last" or "oracle" chooses.
-
-        The oracle's is the round of lowest test loss, which nobody can know in practice.
-        """
-        return copy.deepcopy(dict(select(self.history, criterion)))
 
 
 def train(
@@ -100,7 +77,7 @@ def train(
         device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1", ...
         runtime: how requests reach the silos; None is in this process.
         callbacks: observers (see `fedilc.callbacks`), or functions that are given each record.
-        out: a folder for history and checkpoints; None keeps everything in memory.
+        out: a folder for history, checkpoints and the best rounds' weights; None keeps all in memory.
         resume: go on from the last completed round in `out`.
         settings: further facts to record in `out`, which a resumed run must share.
         more: `zeros` and `agreement` (of aggregations that take them, otherwise a note says that they change
@@ -269,7 +246,7 @@ class Training:
         if resume and out is None:
             raise ConfigError("resume=True needs out=..., the folder of the run to continue")
         folder = RunFolder(out) if out is not None and self.group.first else None
-        callbacks = callbacks if self.group.first else []
+        callbacks = [*_keepers(callbacks), *callbacks] if self.group.first else []
         run = Run(self.options.rounds, out=folder.path if folder else None)
         run.weights = self.server.weights
         try:
@@ -288,7 +265,12 @@ class Training:
                 folder.release()
         for parameter in self.model.parameters():
             parameter.data = parameter.data.contiguous()
-        return Result(self.model.eval(), run.history, self.name, run.stopped)
+        kept = {
+            callback.criterion: (callback.round, callback.weights)
+            for callback in callbacks
+            if isinstance(callback, KeepBest) and callback.round is not None
+        }
+        return Result(self.model.eval(), run.history, self.name, run.stopped, kept)
 
     def _round(self, number: int, run: Run, callbacks: list[Callback], folder: RunFolder | None) -> None:
         started = time.perf_counter()
@@ -328,7 +310,8 @@ class Training:
         return bool(flag)
 
     def _open(self, folder: RunFolder, resume: bool, settings: dict[str, Any], run: Run) -> None:
-        facts = run_facts(self.outline, self.model, self.name, self.algorithm, self.options)
+        chosen = self.name, self.algorithm, self.options
+        facts = run_facts(self.outline, self.model, self.outputs, *chosen)
         facts |= settings | {"model": settings.get("model", {}) | facts["model"]}
         if not resume:
             folder.create(facts)
@@ -344,3 +327,9 @@ class Training:
                 parameter.copy_(saved.weights[name])
         restore_optimizer(self.server.optimizer, saved.optimizer)
         self.server.version = saved.round
+
+
+def _keepers(callbacks: Sequence[Callback]) -> list[Callback]:
+    """What keeps the best rounds' weights, unless the caller has brought it."""
+    brought = {callback.criterion for callback in callbacks if isinstance(callback, KeepBest)}
+    return [KeepBest(criterion) for criterion in ("validation", "oracle") if criterion not in brought]

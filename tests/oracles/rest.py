@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedilc.config import Experiment, parse_experiment
 from fedilc.federation import Reply, Request, Runtime, Task
+from fedilc.result import Result
 from fedilc.runtimes.remote.manifest import Manifest, Wire, make_manifest
 from fedilc.runtimes.remote.posted import Posted, expected_tensors
 from fedilc.runtimes.remote.setting_up import plan_of
@@ -28,7 +29,7 @@ from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.board import Board
 from fedilc.runtimes.rest.runtime import RestRuntime
 from fedilc.runtimes.rest.tokens import Tokens
-from fedilc.training import Result, Training
+from fedilc.training import Training
 
 
 def remote(silos: Sequence[str] = ("a", "b"), inputs: int = 3, **more: Any) -> Experiment:

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedilc.config import Experiment
+    from fedilc.result import Result
     from fedilc.runtimes.remote.manifest import Manifest, Wire
     from fedilc.runtimes.rest.address import Address
     from fedilc.runtimes.rest.tokens import Tokens
-    from fedilc.training import Result
 
 _FOREVER = 1e9
 TokenFile = Annotated[Path | None, typer.Option("--tokens", help="The file with everybody's hashed tokens.")]
@@ -134,7 +134,6 @@ class _Serving:
 
     def run(self) -> None:
         """Wait for silos and train; Ctrl-C ends with a sentence on how to go on."""
-        from fedilc.callbacks import KeepBest
         from fedilc.report.progress import ProgressBar
         from fedilc.runtimes.remote.job import Job
         from fedilc.runtimes.remote.setting_up import plan_of
@@ -149,7 +148,7 @@ class _Serving:
                 self.address,
                 self.tokens,
                 round_timeout=self.round_timeout,
-                callbacks=[bar, KeepBest("validation"), KeepBest("oracle")],
+                callbacks=[bar],
                 ready=self._ready,
                 afterwards=self._afterwards,
             )

@@ -117,9 +117,8 @@ class SiloFiles:
         """Return the silos that were read."""
         test = found.test_table
         x_test, y_test = (test.x, test.y) if test is not None else (None, None)
-        return Federation(
-            folder.name or "files", found.silos, x_test, y_test, self.loss, columns=found.columns
-        )
+        name = folder.name or "files"
+        return Federation(name, found.silos, x_test, y_test, self.loss, found.columns, self.label)
 
     def _test_is_apart(self, found: Examined, folder: Path) -> bool:
         """Whether the test file is none of the silos' files; otherwise that is a problem."""

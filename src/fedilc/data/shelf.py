@@ -28,6 +28,7 @@ class Shelf:
         held: the silos in memory, where they stay there between requests; None if they do not.
         seen: fingerprints of silos that are not in memory, by name; None if the settings alone make them.
         columns: the names of the inputs, in order, if they have names.
+        label: what the labels are called, if they have a name.
 
     >>> silos = [Silo("a", [[0.0], [1.0]], [0, 1]), Silo("b", [[2.0]], [1])]
     >>> shelf = Shelf.of(Federation("demo", silos))
@@ -46,6 +47,7 @@ class Shelf:
     held: dict[str, Silo] | None = None
     seen: Mapping[str, str] | None = None
     columns: tuple[str, ...] = ()
+    label: str | None = None
 
     @classmethod
     def of(cls, federation: Federation) -> Shelf:
@@ -61,6 +63,7 @@ class Shelf:
             federation.y_test,
             {silo.name: silo for silo in federation.silos},
             columns=federation.columns,
+            label=federation.label,
         )
 
     @property

@@ -86,6 +86,7 @@ class Federation:
         y_test: its labels.
         loss: "binary" (one logit, labels 0/1) or "multiclass" (a logit for each class number).
         columns: the names of the inputs, in order, if they are a table's columns.
+        label: what the labels are called, if they have a name; run folders keep it with the columns.
 
     >>> silos = [Silo("a", [[0.0], [1.0]], [0, 1]), Silo("b", [[2.0]], [1])]
     >>> Federation("demo", silos)
@@ -98,6 +99,7 @@ class Federation:
     y_test: Tensor | None
     loss: LossName
     columns: tuple[str, ...]
+    label: str | None
 
     def __init__(
         self,
@@ -107,9 +109,11 @@ class Federation:
         y_test: Any = None,
         loss: LossName = "binary",
         columns: Sequence[str] = (),
+        label: str | None = None,
     ) -> None:
         self.name = str(name)
         self.columns = tuple(map(str, columns))
+        self.label = label
         self.silos = list(silos)
         if loss not in get_args(LossName):
             raise DataError(f"loss={loss!r} is unknown{nearest(str(loss), get_args(LossName))}")

@@ -34,4 +34,5 @@ def streamed_shelf(files: SiloFiles, found: Examined, seed: int, folder: Path) -
         small.y_test,
         seen=found.digests,
         columns=found.columns,
+        label=files.label,
     )

@@ -80,8 +80,8 @@ def lay_out_mean(
     """The mean over the environments of `lay_out` as one weighted sum over examples, in their own order.
 
     An example counts 1/(environments * size of its environment), so only the members of a smaller last
-    environment count differently: of 400 examples in 32s, the last 16 count twice as much as the others. If the
-    size divides the examples, this is the plain mean, and `fishr-intra-arith` is `fedcurv` to the bit.
+    environment count differently: of 400 examples in 32s, the last 16 count twice as much as the others.
+    If the size divides the examples, this is the plain mean, and `fishr-intra-arith` is `fedcurv` to the bit.
 
     >>> lay_out_mean(3, 2, most=100, seed=0, round_=1, silo="a").weights.sort().values
     tensor([0.2500, 0.2500, 0.5000], dtype=torch.float64)

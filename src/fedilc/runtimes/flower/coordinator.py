@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from fedilc.callbacks import Callback, Run
 from fedilc.federation import Record
+from fedilc.result import Result
 from fedilc.runtimes.flower.engine import logger
 from fedilc.runtimes.flower.runtime import FlowerRuntime
 from fedilc.runtimes.remote.job import Job
-from fedilc.training import Result
 
 if TYPE_CHECKING:
     from fedilc.runtimes.flower.roll import Roll

@@ -9,17 +9,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedilc.callbacks import KeepBest
 from fedilc.config import read_experiment
 from fedilc.errors import ConfigError, FedILCError
 from fedilc.federation import RunFolder
+from fedilc.result import Result
 from fedilc.runtimes.flower.coordinator import coordinate
 from fedilc.runtimes.flower.engine import logger, require_flower
 from fedilc.runtimes.flower.roll import Roll
 from fedilc.runtimes.remote.job import Job
 from fedilc.runtimes.remote.manifest import find_wire
 from fedilc.runtimes.remote.setting_up import plan_of
-from fedilc.training import Result
 
 if TYPE_CHECKING:
     from flwr.app import Context
@@ -76,8 +75,7 @@ def run_experiment(
     )
     plan = plan_of(settings, own_folder if folder is None else Path(folder))
     job = Job(settings.name, settings.algorithm, settings, plan, wire)
-    best = [KeepBest("validation"), KeepBest("oracle")]
-    result = coordinate(Roll(grid, settings.seed, timeout), job, out, best)
+    result = coordinate(Roll(grid, settings.seed, timeout), job, out)
     done = len(RunFolder(out).history())
     logger.info("fedilc: %s after round %d; run folder %s", result.stopped or "complete", done, out)
     return result

@@ -19,6 +19,7 @@ from fedilc.config import Options
 from fedilc.data import LossName
 from fedilc.errors import ConfigError, SilosLostError
 from fedilc.federation import Record
+from fedilc.result import Result
 from fedilc.runtimes.flower.coordinator import coordinate
 from fedilc.runtimes.flower.engine import require_flower
 from fedilc.runtimes.flower.roll import Described, Roll
@@ -27,7 +28,6 @@ from fedilc.runtimes.remote.job import Job
 from fedilc.runtimes.remote.manifest import ModelSpec
 from fedilc.runtimes.remote.setting_up import Plan
 from fedilc.sections import validated
-from fedilc.training import Result
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, MetricRecord
@@ -141,7 +141,7 @@ class FedILC:
         job = Job(name, self.algorithm, options, Plan(outline, spec, model))
         watch = _Evaluation(evaluate_fn, model)
         found = coordinate(roll, job, Path(out) if out is not None else None, [watch])
-        return Trained(found.model, found.history, found.algorithm, found.stopped, watch.found)
+        return Trained(**vars(found), evaluate_metrics_serverapp=watch.found)
 
     def _initial(self, arrays: ArrayRecord | None) -> nn.Module:
         model = copy.deepcopy(self.model)

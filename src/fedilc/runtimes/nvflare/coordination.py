@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fedilc.callbacks import Callback, KeepBest, Run
+from fedilc.callbacks import Callback, Run
 from fedilc.config import parse_experiment
 from fedilc.errors import ConfigError
 from fedilc.federation import Record
+from fedilc.result import Result
 from fedilc.runtimes.nvflare.local_config import ServerConfig
 from fedilc.runtimes.nvflare.runtime import Carry, NVFlareRuntime
 from fedilc.runtimes.remote.job import Job
 from fedilc.runtimes.remote.manifest import Manifest, Wire
 from fedilc.runtimes.remote.setting_up import plan_of
-from fedilc.training import Result
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,7 @@ def coordinate(
             joined(runtime)
         return runtime
 
-    callbacks: list[Callback] = [_Tell(tell), KeepBest("validation"), KeepBest("oracle")]
-    return job.run(job.training(reach), "nvflare", place.run, callbacks)
+    return job.run(job.training(reach), "nvflare", place.run, [_Tell(tell)])
 
 
 def copy_results(run: Path, job: Path) -> None:

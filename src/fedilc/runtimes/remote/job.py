@@ -11,9 +11,10 @@ from torch import nn
 from fedilc.callbacks import Callback
 from fedilc.config import Options
 from fedilc.federation import RunFolder, Runtime, Task
+from fedilc.result import Result
 from fedilc.runtimes.remote.manifest import Manifest, Wire, make_manifest
 from fedilc.runtimes.remote.setting_up import Plan
-from fedilc.training import Result, Training
+from fedilc.training import Training
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -79,7 +79,10 @@ def _remote_outline(name: str, data: Remote, folder: Path) -> Outline:
         test = torch.from_numpy(table.x), torch.as_tensor(table.y)
         checked = Federation(name, [Silo(data.silos[0], sample, [0, 0])], *test, loss=data.loss)
         checked.check_classes(data.classes)
-    return Outline(name, tuple(data.silos), sample, data.loss, {silo: {} for silo in data.silos}, *test)
+    facts: dict[str, dict[str, Any]] = {silo: {} for silo in data.silos}
+    outline = Outline(name, tuple(data.silos), sample, data.loss, facts, *test)
+    label = data.label if data.test is not None else None
+    return replace(outline, columns=tuple(data.columns or ()), label=label)
 
 
 def own_network(builder: str, seed: int) -> nn.Module:

@@ -10,6 +10,7 @@ from pathlib import Path
 from fedilc.callbacks import Callback, Run
 from fedilc.errors import ConfigError
 from fedilc.federation import Record
+from fedilc.result import Result
 from fedilc.runtimes.remote.job import Job
 from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.rest.address import Address, listening
@@ -17,7 +18,6 @@ from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.board import Board
 from fedilc.runtimes.rest.runtime import RestRuntime
 from fedilc.runtimes.rest.tokens import Tokens, require_name
-from fedilc.training import Result
 
 FAREWELL_SECONDS = 15.0
 LATE_FAREWELL_SECONDS = 60.0
