@@ -52,8 +52,8 @@ class Result:
         if round_ != chosen:
             raise CheckpointError(
                 f"the weights of round {chosen}, which {criterion!r} chooses, are not at hand: only the "
-                f"first rank keeps them, and a resumed run takes them from best-{criterion}.safetensors, if it is "
-                "there and whole; train again to have them"
+                "first rank keeps them, and a resumed run takes them from "
+                f"best-{criterion}.safetensors, if it is there and whole; train again to have them"
             )
         with torch.no_grad():
             for name, parameter in model.named_parameters():
