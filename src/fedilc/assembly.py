@@ -18,6 +18,7 @@ from fedilc.data.fingerprint import digest
 from fedilc.data.shelf import Shelf
 from fedilc.errors import ConfigError
 from fedilc.federation import Runtime, Schedule, Server, Task
+from fedilc.federation.outliers import NormBound
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,9 @@ def make_server(
         min_silos=options.min_silos,
         silos_per_round=options.silos_per_round,
         seed=options.seed,
+        bound=NormBound(options.outlier_factor),
+        max_norm=options.max_norm,
+        on_divergence=options.on_divergence,
     )
 
 

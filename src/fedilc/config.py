@@ -45,6 +45,13 @@ class Options(Section):
     penalty_start: float = Field(1.0, ge=0, description="lambda of those rounds")
     min_silos: int | None = Field(None, ge=1, description="silos a round needs; none is all")
     silos_per_round: int | None = Field(None, ge=1, description="silos drawn for each round; none is all")
+    on_divergence: Literal["stop", "exclude"] = Field(
+        "stop", description="after a step to infinity: stop, or ask again without silos that stand out"
+    )
+    outlier_factor: float = Field(
+        100.0, ge=0, description="set answers aside whose norm is over this many times the median; 0 is never"
+    )
+    max_norm: float | None = Field(None, gt=0, description="clip each silo's gradient to this norm")
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")
     classifier: str | None = Field(None, description="the layer Fishr matches; none is the last")
     thresholded_batch: int | None = Field(

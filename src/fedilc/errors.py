@@ -45,6 +45,10 @@ class SilosLostError(FedILCError):
     """Fewer silos than `min_silos` are left to finish a round."""
 
 
+class DivergedError(FedILCError):
+    """A step left weights or optimiser infinite; it was undone."""
+
+
 class CheckpointError(FedILCError):
     """A run folder cannot be written or continued; nothing in it was changed."""
 

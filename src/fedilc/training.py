@@ -25,6 +25,7 @@ from fedilc.evaluation import measure, thresholded_areas
 from fedilc.federation import Record, RunFolder, Runtime, Task
 from fedilc.federation.checkpoint import Saved
 from fedilc.federation.optimizer_state import blank_optimizer, optimizer_tensors, restore_optimizer
+from fedilc.federation.outliers import sentence
 from fedilc.gradients import Loss, Workbench, logits_layer, require_logits, require_supported, variance_like
 from fedilc.notes import note_settings, note_sizes
 from fedilc.records import flatten
@@ -279,6 +280,10 @@ class Training:
         seconds = time.perf_counter() - started
         self.sizes_known = self.sizes_known or self._note_sizes(record.get("silos", {}))
         run.history.append(record)
+        if "set_aside" in record and self.group.first:
+            warnings.warn(
+                f"round {number} went on without {sentence(record['set_aside'])}", FedILCWarning, stacklevel=2
+            )
         for callback in callbacks:
             callback.on_round(run, record)
         if folder is not None:
@@ -294,6 +299,7 @@ class Training:
         for weights in self.server.weights.values():
             self.group.send_from_first(weights)
         if int(done):
+            self.server.bound.recent = self.group.gather(self.server.bound.recent)[0]
             state = optimizer_tensors(self.server.optimizer) or blank_optimizer(self.server.optimizer)
             for key in sorted(state):
                 self.group.send_from_first(state[key])
@@ -326,6 +332,7 @@ class Training:
             for name, parameter in self.bench.parameters.items():
                 parameter.copy_(saved.weights[name])
         restore_optimizer(self.server.optimizer, saved.optimizer)
+        self.server.bound.restore(saved.history)
         self.server.version = saved.round
 
 

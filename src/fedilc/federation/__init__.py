@@ -2,7 +2,8 @@
 
 from fedilc.federation.checkpoint import RunFolder
 from fedilc.federation.messages import Reply, Request, Runtime
-from fedilc.federation.server import Record, Schedule, Server
+from fedilc.federation.schedule import Schedule
+from fedilc.federation.server import Record, Server
 from fedilc.federation.silo import SiloWorker
 from fedilc.federation.task import Reduction, Task
 

@@ -32,7 +32,7 @@ from fedilc.federation.digests import chained, is_sealed, sealed, unsealed
 from fedilc.federation.machine import changed_facts, machine_facts
 from fedilc.federation.tensor_files import read_tensors, write_atomically, write_tensors
 
-_NOT_IDENTITY = ("rounds", "device", "machines")
+_NOT_IDENTITY = ("rounds", "device", "machines", "on_divergence", "outlier_factor")
 _TIMING_DIGITS = 16
 
 

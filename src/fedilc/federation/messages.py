@@ -61,6 +61,15 @@ def domain_key(domain: str, metric: str) -> str:
     return f"{metric} of {domain}"
 
 
+def norm_key(kind: str) -> str:
+    """Return how the numbers of a silo name the norm of its answer.
+
+    >>> norm_key("gradient")
+    'norm of gradient'
+    """
+    return f"norm of {kind}"
+
+
 class Runtime(Protocol):
     """Anything that can put a request to silos and yield their replies as they come.
 
@@ -76,6 +85,15 @@ class WatchfulRuntime(Runtime, Protocol):
 
     def present(self) -> tuple[str, ...]:
         """The silos to ask in the next round; waits until there are enough."""
+        ...
+
+
+@runtime_checkable
+class InformedRuntime(Runtime, Protocol):
+    """A runtime that shows how silos are doing."""
+
+    def set_aside(self, round_: int, reasons: Mapping[str, str]) -> None:
+        """A round goes on without the answers of these silos, for these reasons."""
         ...
 
 

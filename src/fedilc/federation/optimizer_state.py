@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+
+from fedilc.numerics import is_finite
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -35,3 +38,22 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Te
         state.setdefault(int(number), {})[key] = tensor
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+class Undo:
+    """Weights and optimiser as they are now, to go back to."""
+
+    def __init__(self, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> None:
+        self._weights = {name: tensor.clone() for name, tensor in weights.items()}
+        self._state = copy.deepcopy(optimizer.state_dict())
+
+    def restore(self, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> None:
+        """Put everything back, to the bit."""
+        for name, tensor in weights.items():
+            tensor.copy_(self._weights[name])
+        optimizer.load_state_dict(self._state)
+
+
+def all_finite(weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether neither weights nor optimiser hold a NaN or an infinity."""
+    return all(is_finite(tensor) for tensor in (*weights.values(), *optimizer_tensors(optimizer).values()))

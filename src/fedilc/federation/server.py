@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from fedilc.aggregation import Aggregate, Aggregator, Mean, Sum, Sums
-from fedilc.errors import SilosLostError
+from fedilc.aggregation.base import require_finite
+from fedilc.errors import DivergedError, SilosLostError
 from fedilc.federation.messages import (
     CollectiveRuntime,
+    InformedRuntime,
     Numbers,
     Phase,
     Reply,
@@ -21,33 +24,26 @@ from fedilc.federation.messages import (
     WatchfulRuntime,
     check_reply,
     in_order,
+    norm_key,
 )
+from fedilc.federation.optimizer_state import Undo, all_finite
+from fedilc.federation.outliers import NormBound, Norms, clipped, norm_of, sentence, suspects
+from fedilc.federation.schedule import Schedule
 from fedilc.federation.task import Reduction
 from fedilc.seeds import numpy_generator
 
 Record = dict[str, Any]
+OnDivergence = Literal["stop", "exclude"]
 _NOTHING = torch.empty(0)
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """lambda of each round: `start` for the first `anneal_rounds`, then `penalty`."""
-
-    penalty: float
-    anneal_rounds: int = 0
-    start: float = 1.0
-
-    def at(self, round_: int) -> float:
-        """lambda of a round; rounds count from 1."""
-        return self.start if round_ <= self.anneal_rounds else self.penalty
-
-
 class _LostError(Exception):
-    """Silos that were asked and did not answer."""
+    """Silos that were asked and did not answer, or whose answers are set aside for a reason."""
 
-    def __init__(self, silos: Sequence[str]) -> None:
+    def __init__(self, silos: Iterable[str], reasons: Mapping[str, str] | None = None) -> None:
         super().__init__(", ".join(silos))
         self.silos = tuple(silos)
+        self.reasons = dict(reasons or {})
 
 
 @dataclass
@@ -69,6 +65,10 @@ class Server:
         seed: of that draw.
         variance_like: a tensor of the shape and type of C_e; None takes the first reply's.
         test: measures the model on the out-of-distribution test set.
+        bound: sets answers aside whose norm is far from usual.
+        max_norm: to which each silo's gradient is clipped; None is not at all.
+        on_divergence: whether a step that leaves weights or optimiser infinite ends the run, or the round is
+            asked again without the silos that stand out.
     """
 
     model: nn.Module
@@ -85,6 +85,9 @@ class Server:
     seed: int = 0
     variance_like: Tensor | None = None
     test: Callable[[], dict[str, float | None]] | None = None
+    bound: NormBound = field(default_factory=NormBound)
+    max_norm: float | None = None
+    on_divergence: OnDivergence = "stop"
     version: int = 0
     _parameters: dict[str, nn.Parameter] = field(init=False)
 
@@ -100,15 +103,20 @@ class Server:
         """One round: statistics, gradients, step, and evaluation. Returns its record.
 
         If a silo is lost between the phases, the whole round is asked again without it, because a
-        penalty gradient that misses one silo's term would be wrong.
+        penalty gradient that misses one silo's term would be wrong. So it is if an answer is set aside.
         """
-        present = self._drawn(number)
+        present, aside = self._drawn(number), dict[str, str]()
         while True:
             try:
                 record = self._step(number, present)
                 break
             except _LostError as lost:
-                present = self._without(present, lost.silos, number)
+                aside |= lost.reasons
+                if lost.reasons and isinstance(self.runtime, InformedRuntime):
+                    self.runtime.set_aside(number, lost.reasons)
+                present = self._without(present, lost, number)
+        if aside:
+            record["set_aside"] = aside
         if evaluate:
             record |= self._evaluate(number, present)
         return record
@@ -125,41 +133,36 @@ class Server:
     def _step(self, number: int, silos: tuple[str, ...]) -> Record:
         record: Record = {"round": number}
         penalty = self.schedule.at(number) if self.schedule else 0.0
-        variance = self._mean_variance(number, silos) if penalty else None
+        norms: dict[str, Norms] = {}
+        variance = self._mean_variance(number, silos, norms) if penalty else None
         request = self._request("gradients", number, silos, variance, penalty)
         gradients = self.inter.zero(self.weights)
         products = None
         if variance is not None and not self.adds_up_in_silo:
             products = Sum().zero(self.weights)
+        sums = [(self.inter, gradients)] if products is None else [(self.inter, gradients), (Sum(), products)]
+        kinds = list(self._expected(products))
         answers: Numbers = {}
         for reply in self._ask(request, self._expected(products)):
-            self._accumulate(gradients, reply)
-            if products is not None:
-                Sum().accumulate(products, reply.tensors["penalty"], f"silo {reply.silo!r}")
-            answers[reply.silo] = reply.numbers
-        sums = [(self.inter, gradients)] if products is None else [(self.inter, gradients), (Sum(), products)]
+            answers[reply.silo] = reply.numbers | self._add(reply, list(zip(kinds, sums, strict=True)))
         answers = self._combine(sums, answers, silos)
+        for kind in kinds:
+            norms[kind] = self._bounded(kind, answers)
         aggregate = self.inter.finalize(gradients)
-        self._update(aggregate, products, penalty)
+        if not self._update(aggregate, products, penalty):
+            raise self._diverged(number, norms)
         record["train_loss"] = self._mean_loss(answers)
         if penalty:
             distance = _mean([numbers["distance"] for numbers in answers.values()])
             record["penalty"] = distance * (len(silos) if self.reduction == "sum" else 1)
             record["penalty_weight"] = penalty
+        record["norms"] = self.bound.remember(norms)
         record |= {key: dict(by_name) for key, by_name in aggregate.measurements.items()}
         record["silos"] = {
             silo: {"examples": numbers["examples"], "train_loss": numbers["loss"]}
             for silo, numbers in answers.items()
         }
         return record
-
-    def _accumulate(self, gradients: Sums, reply: Reply) -> None:
-        """Add a silo's gradient, once or as often as it has examples."""
-        value, source = reply.tensors["gradient"], f"silo {reply.silo!r}"
-        if self.by_examples and isinstance(self.inter, Mean):
-            self.inter.accumulate_weighted(gradients, value, _examples(reply.numbers), source)
-        else:
-            self.inter.accumulate(gradients, value, source)
 
     def _mean_loss(self, answers: Numbers) -> float:
         """The loss that the gradients are of: the mean over silos, or over their examples."""
@@ -168,19 +171,62 @@ class Server:
         total = sum(_examples(numbers) for numbers in answers.values())
         return sum(_examples(numbers) * (numbers["loss"] or 0.0) for numbers in answers.values()) / total
 
-    def _mean_variance(self, number: int, silos: tuple[str, ...]) -> Tensor:
+    def _mean_variance(self, number: int, silos: tuple[str, ...], norms: dict[str, Norms]) -> Tensor:
         request = self._request("statistics", number, silos)
         mean, state = Mean(), None
+        answers: Numbers = {}
         expected = None if self.variance_like is None else {"variance": {"C": self.variance_like}}
         if self.variance_like is not None:
             state = mean.zero({"C": self.variance_like})
         for reply in self._ask(request, expected):
             if state is None:
                 state = mean.zero(reply.tensors["variance"])
-            mean.accumulate(state, reply.tensors["variance"], f"silo {reply.silo!r}")
+            answers[reply.silo] = self._add(reply, [("variance", (mean, state))])
         assert state is not None
-        self._combine([(mean, state)], None, silos)
+        norms["variance"] = self._bounded("variance", self._combine([(mean, state)], answers, silos))
         return mean.finalize(state).value["C"]
+
+    def _add(
+        self, reply: Reply, sums: Sequence[tuple[str, tuple[Aggregator, Sums]]]
+    ) -> dict[str, float | None]:
+        """Add an answer to the sums of its kinds, unless it is infinite; returns its norms."""
+        found: dict[str, float | None] = {}
+        source = f"silo {reply.silo!r}"
+        for kind, (aggregator, state) in sums:
+            values = reply.tensors[kind]
+            norm = found[norm_key(kind)] = norm_of(values, kind)
+            if norm < math.inf:
+                most = None if kind == "variance" else self.max_norm
+                values = clipped(values, norm, most)
+                if kind == "gradient" and self.by_examples and isinstance(aggregator, Mean):
+                    aggregator.accumulate_weighted(state, values, _examples(reply.numbers), source)
+                else:
+                    aggregator.accumulate(state, values, source)
+            elif self.on_divergence == "stop":
+                for name, value in values.items():
+                    require_finite(value, source, name)
+        return found
+
+    def _bounded(self, kind: str, answers: Numbers) -> Norms:
+        """Return the norms of a phase's answers; raises if some are to be set aside."""
+        norms = {silo: numbers[norm_key(kind)] or 0.0 for silo, numbers in answers.items()}
+        outliers = self.bound.outliers(kind, norms)
+        if outliers:
+            raise _LostError(outliers, outliers)
+        return norms
+
+    def _diverged(self, number: int, norms: Mapping[str, Norms]) -> Exception:
+        """Return what follows from a step that was undone."""
+        named = suspects(norms)
+        if named and self.on_divergence == "exclude":
+            return _LostError(named, named)
+        what = f"the step of round {number} made weights or optimiser infinite and was undone"
+        if named:
+            return DivergedError(
+                f"{what}; {sentence(named)} stands out: find out what is wrong there, or resume with "
+                "on_divergence=exclude to go on without it"
+            )
+        return DivergedError(f"{what}; no silo stands out: lower the learning rate or the penalty")
 
     def _combine(
         self, sums: Sequence[tuple[Aggregator, Sums]], answers: Numbers | None, silos: tuple[str, ...]
@@ -192,16 +238,22 @@ class Server:
         return {silo: found[silo] for silo in silos if silo in found}
 
     @torch.no_grad()
-    def _update(self, aggregate: Aggregate, products: Sums | None, penalty: float) -> None:
+    def _update(self, aggregate: Aggregate, products: Sums | None, penalty: float) -> bool:
+        """Take a step; if weights or optimiser are no longer finite, undo it and return False."""
         total = dict(aggregate.value)
         if products is not None:
             for name, product in Sum().finalize(products).value.items():
                 total[name] = total[name] + penalty * product
+        before = Undo(self.weights, self.optimizer)
         for name, parameter in self._parameters.items():
             parameter.grad = total[name]
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        if not all_finite(self.weights, self.optimizer):
+            before.restore(self.weights, self.optimizer)
+            return False
         self.version += 1
+        return True
 
     def _evaluate(self, number: int, silos: tuple[str, ...]) -> Record:
         request = self._request("evaluate", number, silos)
@@ -251,15 +303,20 @@ class Server:
             check_reply(reply, request, expected)
             yield reply
 
-    def _without(self, present: tuple[str, ...], lost: tuple[str, ...], number: int) -> tuple[str, ...]:
-        left = tuple(silo for silo in present if silo not in lost)
+    def _without(self, present: tuple[str, ...], lost: _LostError, number: int) -> tuple[str, ...]:
+        left = tuple(silo for silo in present if silo not in lost.silos)
         needed = self.min_silos or self.silos_per_round or len(self.silos)
-        if len(left) < needed or not left:
+        if len(left) >= needed and left:
+            return left
+        few = f"{len(left)} of {len(self.silos)} silos are left, fewer than min_silos={needed}"
+        if not lost.reasons:
             raise SilosLostError(
-                f"round {number} lost {', '.join(lost)} and {len(left)} of {len(self.silos)} silos "
-                f"are left, fewer than min_silos={needed}; bring them back or lower min_silos"
+                f"round {number} lost {', '.join(lost.silos)} and {few}; bring them back or lower min_silos"
             )
-        return left
+        raise SilosLostError(
+            f"round {number} sets {sentence(lost.reasons)} aside, and {few}; find out what is wrong there "
+            "and resume, or start again with a lower min_silos; a larger outlier_factor takes such answers"
+        )
 
 
 def _mean(numbers: Sequence[float | None]) -> float:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from heapq import heappop, heappush
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -35,6 +36,7 @@ PATIENCE = timedelta(minutes=30)
 MEETING = timedelta(minutes=10)
 QUIET = 15.0
 _ENDED = "ended"
+JSONObject = TypeVar("JSONObject", bound=Mapping[str, object])
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -85,7 +87,7 @@ class Group:
                 dist.broadcast(row, 0)
             tensor.copy_(row)
 
-    def gather(self, values: Numbers) -> list[Numbers]:
+    def gather(self, values: JSONObject) -> list[JSONObject]:
         """Every rank's small JSON object, as bytes in tensors."""
         if self.size == 1:
             return [values]

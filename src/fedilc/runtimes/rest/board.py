@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -98,6 +98,13 @@ class Board:
             if self.silos[name].state != "set aside":
                 self.silos[name].state = "lost"
                 self.silos[name].reason = "did not answer in time"
+
+    def outlying(self, round_: int, reasons: Mapping[str, str]) -> None:
+        """A round goes on without the answers of these silos, which are asked again in the next."""
+        with self._changed:
+            for name, reason in reasons.items():
+                self.silos[name].reason = f"set aside in round {round_}: {reason}"
+            self._tell()
 
     def close(self, lost: tuple[str, ...]) -> None:
         """Take the task down; those named did not answer it in time."""

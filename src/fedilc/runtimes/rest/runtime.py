@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from fedilc.federation import Reply, Request
 from fedilc.runtimes.remote.posted import Posting
@@ -33,6 +33,10 @@ class RestRuntime:
     def present(self) -> tuple[str, ...]:
         """The silos to ask in the next round; waits for those that are needed."""
         return self.board.wait_for_silos(self.min_silos, self.round_timeout)
+
+    def set_aside(self, round_: int, reasons: Mapping[str, str]) -> None:
+        """Show on the page which answers a round goes on without."""
+        self.board.outlying(round_, reasons)
 
     def ask(self, request: Request) -> Iterator[Reply]:
         """Put the request up; yield answers as they come."""

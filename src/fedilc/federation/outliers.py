@@ -1,0 +1,114 @@
+"""Answers that stand out by their norm, and what a bound on it sets aside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from statistics import median, median_low
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedilc.numerics import wide_dtype
+
+RECENT_ROUNDS = 10
+LEAST_SILOS = 3
+_SUSPECT = 10.0
+_DIGITS = 6
+
+Norms = Mapping[str, float]
+
+
+def norm_of(tensors: Mapping[str, Tensor], kind: str = "gradient") -> float:
+    """Return the Euclidean norm of an answer; infinite if it holds a NaN.
+
+    A variance is of second order: the square root of its norm is compared, which grows as a gradient does.
+
+    >>> norm_of({"w": torch.tensor([3.0, 0.0]), "b": torch.tensor([-4.0])})
+    5.0
+    """
+    parts = [
+        float(torch.linalg.vector_norm(tensor.detach().reshape(-1), dtype=wide_dtype(tensor.device)))
+        for tensor in tensors.values()
+    ]
+    norm = math.hypot(*parts)
+    norm = math.inf if math.isnan(norm) else norm
+    return math.sqrt(norm) if kind == "variance" else norm
+
+
+def clipped(tensors: dict[str, Tensor], norm: float, most: float | None) -> dict[str, Tensor]:
+    """Return an answer of this norm, scaled down to the norm `most` if it is longer.
+
+    >>> clipped({"w": torch.tensor([3.0, 4.0])}, 5.0, 1.0)["w"]
+    tensor([0.6000, 0.8000])
+    """
+    if most is None or not most < norm < math.inf:
+        return tensors
+    return {name: tensor * (most / norm) for name, tensor in tensors.items()}
+
+
+@dataclass
+class NormBound:
+    """How many times longer than usual an answer may be; 0 is no bound.
+
+    An answer is an outlier if its norm is over `factor` times the median of the round's and over `factor`
+    times the median of the last rounds' medians. Of fewer than three silos a round has no median to speak of:
+    they are compared with the last rounds alone, and in the first round not at all. Penalty terms add up to
+    little, so that one of E may well be E times as long as the others: their bound is E times as far.
+    """
+
+    factor: float = 100.0
+    recent: dict[str, list[float]] = field(default_factory=dict)
+
+    def outliers(self, kind: str, norms: Norms) -> dict[str, str]:
+        """Return why each silo whose answer of this kind is not to be used stands out."""
+        before = self.recent.get(kind)
+        usual = [median(before)] if before else []
+        if len(norms) >= LEAST_SILOS:
+            usual.append(median(norms.values()))
+        typical = max(usual, default=0.0)
+        bound = math.inf
+        if self.factor and 0.0 < typical < math.inf:
+            bound = self.factor * typical * (len(norms) if kind == "penalty" else 1)
+        return {
+            silo: f"its {kind} has the norm {norm:.3g}, and {typical:.3g} is usual"
+            for silo, norm in norms.items()
+            if norm > bound or norm == math.inf
+        }
+
+    def remember(self, norms: Mapping[str, Norms]) -> dict[str, float]:
+        """Return the medians of a round's norms by kind, and compare later rounds with them."""
+        medians = {kind: float(f"{median(found.values()):.{_DIGITS}g}") for kind, found in norms.items()}
+        self._add(medians)
+        return medians
+
+    def restore(self, history: Iterable[Mapping[str, Any]]) -> None:
+        """Compare with the rounds of a history, as if they had just been done."""
+        for record in history:
+            self._add(record.get("norms", {}))
+
+    def _add(self, medians: Mapping[str, float]) -> None:
+        for kind, value in medians.items():
+            self.recent[kind] = [*self.recent.get(kind, []), value][-RECENT_ROUNDS:]
+
+
+def suspects(norms: Mapping[str, Norms]) -> dict[str, str]:
+    """Return the silos to name after a step that went wrong: those ten times longer than the median."""
+    named: dict[str, str] = {}
+    for kind, found in norms.items():
+        typical = median_low(found.values())
+        for silo, norm in found.items():
+            if norm > _SUSPECT * typical:
+                named[silo] = f"its {kind} has the norm {norm:.3g}, and the median is {typical:.3g}"
+    return named
+
+
+def sentence(reasons: Mapping[str, str]) -> str:
+    """Return silos and reasons in words.
+
+    >>> sentence({"north": "its gradient is long", "south": "its gradient is longer"})
+    "silo 'north' (its gradient is long) and silo 'south' (its gradient is longer)"
+    """
+    return " and ".join(f"silo {silo!r} ({reason})" for silo, reason in reasons.items())

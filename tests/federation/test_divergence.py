@@ -1,0 +1,300 @@
+"""Answers that are too long, and steps to infinity: named, set aside or undone, never applied."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from networks import mlp
+from torch import Tensor, nn
+
+from fedilc import Federation, Silo, algorithms, train
+from fedilc.algorithms import find_algorithm
+from fedilc.assembly import make_task
+from fedilc.callbacks import Callback, Run
+from fedilc.config import Options
+from fedilc.errors import ConfigError, DivergedError, FedILCError, FedILCWarning, SilosLostError
+from fedilc.evaluation import measure
+from fedilc.federation import Reply, Request, RunFolder
+from fedilc.federation.optimizer_state import Undo, all_finite, optimizer_tensors
+from fedilc.federation.outliers import NormBound, norm_of
+from fedilc.gradients import Loss
+from fedilc.runtimes.local import LocalRuntime
+
+ROUNDS = 6
+BAD_ROUND = 4
+
+
+def federation_of(names: str = "abcde") -> Federation:
+    generator = torch.Generator().manual_seed(3)
+    silos = []
+    for e, name in enumerate(names):
+        x = torch.randn(12, 6, generator=generator) + 0.3 * e
+        silos.append(Silo(name, x, (x[:, 0] > 0.3 * e).long()))
+    return Federation("f", silos)
+
+
+class Liar:
+    """Silos of which one answers `value` times what it found, in one phase of one round."""
+
+    def __init__(
+        self, federation: Federation, algorithm: str, value: float, kind: str = "gradient", who: str = "b"
+    ) -> None:
+        options = Options(rounds=ROUNDS, learning_rate=0.05, environment_size=4)
+        task = make_task(find_algorithm(algorithm)[1], federation.loss, options)
+        loss = Loss(federation.loss)
+        self.inner = LocalRuntime(federation, mlp(), task, lambda a, b: measure(loss, a, b))
+        self.value, self.kind, self.who = value, kind, who
+        self.rounds = {BAD_ROUND}
+        self.told: dict[int, dict[str, str]] = {}
+
+    def ask(self, request: Request) -> Iterator[Reply]:
+        for reply in self.inner.ask(request):
+            if request.round in self.rounds and reply.silo in self.who and self.kind in reply.tensors:
+                for tensor in reply.tensors[self.kind].values():
+                    tensor.mul_(self.value)
+            yield reply
+
+    def set_aside(self, round_: int, reasons: dict[str, str]) -> None:
+        self.told[round_] = dict(reasons)
+
+
+def run(federation: Federation, runtime: object, algorithm: str = "fedsgd", **options: object):
+    settings = {"rounds": ROUNDS, "learning_rate": 0.05, "penalty": 2.0, "environment_size": 4, **options}
+    return train(federation, mlp(), algorithm, runtime=runtime, **settings)
+
+
+def weights(model: nn.Module) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def assert_same(left: list[Tensor], right: list[Tensor]) -> None:
+    assert all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+class Losing(Liar):
+    """The reference: the silo does not answer in that round at all."""
+
+    def ask(self, request: Request) -> Iterator[Reply]:
+        yield from (
+            reply
+            for reply in self.inner.ask(request)
+            if request.round not in self.rounds or reply.silo not in self.who
+        )
+
+
+CASES = [
+    *((name, "gradient") for name in algorithms),
+    ("fishr-inter-geo", "penalty"),
+    ("fishr-inter-geo", "variance"),
+    ("fedcurv", "variance"),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "kind"), CASES)
+def test_an_answer_far_too_long_is_set_aside_and_the_round_equals_one_without_the_silo(
+    algorithm: str, kind: str
+) -> None:
+    federation = federation_of()
+    liar = Liar(federation, algorithm, 1e15, kind)
+    with pytest.warns(FedILCWarning, match=f"round 4 went on without silo 'b' .its {kind} has the norm"):
+        result = run(federation, liar, algorithm, min_silos=3)
+    reference = run(federation, Losing(federation, algorithm, 1.0), algorithm, min_silos=3)
+    assert_same(weights(result.model), weights(reference.model))
+    record = result.history[BAD_ROUND - 1]
+    assert list(record["set_aside"]) == ["b"]
+    assert sorted(record["silos"]) == list("acde")
+    assert sorted(result.history[BAD_ROUND]["silos"]) == list("abcde")
+    assert liar.told == {BAD_ROUND: record["set_aside"]}
+    assert "set_aside" not in result.history[0]
+
+
+def test_without_leave_to_go_on_the_run_stops_and_names_the_silo_and_its_norm(tmp_path: Path) -> None:
+    federation = federation_of()
+    with pytest.raises(
+        SilosLostError, match=r"round 4 sets silo 'b' \(its gradient has the norm .*e\+\d\d, and"
+    ):
+        run(federation, Liar(federation, "fedsgd", 1e30), out=tmp_path / "run")
+    assert len(RunFolder(tmp_path / "run").history()) == BAD_ROUND - 1
+    calm = run(federation, None, out=tmp_path / "calm")
+    resumed = run(federation, None, out=tmp_path / "run", resume=True)
+    assert_same(weights(resumed.model), weights(calm.model))
+
+
+def test_a_first_round_is_compared_with_itself() -> None:
+    federation = federation_of("abc")
+    liar = Liar(federation, "geometric", 1e30)
+    liar.rounds = {1}
+    with pytest.warns(FedILCWarning, match="round 1 went on without silo 'b'"):
+        run(federation, liar, "geometric", min_silos=2)
+
+
+def test_one_of_two_silos_is_compared_with_the_rounds_before() -> None:
+    federation = federation_of("ab")
+    with pytest.warns(FedILCWarning, match="round 4 went on without silo 'b'"):
+        run(federation, Liar(federation, "fedsgd", 1e6), min_silos=1)
+
+
+def test_a_resumed_run_compares_with_the_rounds_before_it_stopped(tmp_path: Path) -> None:
+    federation = federation_of("ab")
+    run(federation, None, rounds=BAD_ROUND - 1, out=tmp_path, min_silos=1)
+    with pytest.warns(FedILCWarning, match="round 4 went on without silo 'b'"):
+        run(federation, Liar(federation, "fedsgd", 1e6), out=tmp_path, resume=True, min_silos=1)
+
+
+class Watched(Callback):
+    """Keeps the state after every round."""
+
+    def __init__(self) -> None:
+        self.states: list[dict[str, Tensor]] = []
+
+    def on_round(self, run: Run, _record: dict[str, object]) -> None:
+        self.states.append({name: tensor.clone() for name, tensor in run.weights.items()})
+
+
+@pytest.mark.parametrize("algorithm", algorithms)
+def test_a_step_to_infinity_is_undone_and_the_run_stops_with_a_sentence(
+    algorithm: str, tmp_path: Path
+) -> None:
+    federation = federation_of()
+    watched = Watched()
+    liar = Liar(federation, algorithm, 1e25, who="abcde")
+    with pytest.raises(DivergedError, match=r"round 4 made .* infinite and was undone; no silo stands out"):
+        run(federation, liar, algorithm, out=tmp_path, callbacks=[watched])
+    saved = RunFolder(tmp_path).load()
+    assert saved.round == BAD_ROUND - 1
+    assert all(torch.equal(saved.weights[name], tensor) for name, tensor in watched.states[-1].items())
+    assert all(tensor.isfinite().all() for tensor in saved.optimizer.values())
+    calm = run(federation, None, algorithm, out=tmp_path, resume=True)
+    assert_same(weights(calm.model), weights(run(federation, None, algorithm).model))
+
+
+@pytest.mark.parametrize("steps", [0, 3], ids=["first step", "later"])
+def test_an_undone_step_leaves_weights_and_optimizer_as_they_were(steps: int) -> None:
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1, weight_decay=0.01)
+
+    def step(value: float) -> None:
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, value)
+        optimizer.step()
+
+    for number in range(steps):
+        step(0.5 - number)
+    live = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    before, state = weights(model), {n: t.clone() for n, t in optimizer_tensors(optimizer).items()}
+    undo = Undo(live, optimizer)
+    step(1e30)
+    assert not all_finite(live, optimizer)
+    undo.restore(live, optimizer)
+    assert_same(weights(model), before)
+    after = optimizer_tensors(optimizer)
+    assert after.keys() == state.keys()
+    assert_same(list(after.values()), list(state.values()))
+
+
+def test_without_a_bound_a_step_to_infinity_names_the_silo_that_stands_out() -> None:
+    federation = federation_of()
+    with pytest.raises(
+        DivergedError, match=r"undone; silo 'b' \(its gradient .* the median is .*\) stands out"
+    ):
+        run(federation, Liar(federation, "fedsgd", 1e25), outlier_factor=0)
+
+
+@pytest.mark.parametrize("value", [1e25, math.nan], ids=["finite", "NaN"])
+def test_exclude_asks_again_without_the_silo_that_stands_out(value: float) -> None:
+    federation = federation_of()
+    options = {"outlier_factor": 0, "on_divergence": "exclude", "min_silos": 3}
+    with pytest.warns(FedILCWarning, match="round 4 went on without silo 'b'"):
+        result = run(federation, Liar(federation, "fedsgd", value), **options)
+    reference = run(federation, Losing(federation, "fedsgd", 1.0), min_silos=3)
+    assert_same(weights(result.model), weights(reference.model))
+
+
+def test_after_a_stop_a_run_may_be_resumed_with_another_choice(tmp_path: Path) -> None:
+    federation = federation_of()
+    liar = Liar(federation, "fedsgd", 1e25)
+    with pytest.raises(DivergedError):
+        run(federation, liar, outlier_factor=0, min_silos=3, out=tmp_path)
+    with pytest.warns(FedILCWarning, match="went on without silo 'b'"):
+        run(federation, liar, on_divergence="exclude", min_silos=3, out=tmp_path, resume=True)
+
+
+def test_a_learning_rate_that_explodes_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(FedILCError, match="learning rate"):
+        run(federation_of(), None, learning_rate=1e30, out=tmp_path)
+    assert all(tensor.isfinite().all() for tensor in RunFolder(tmp_path).load().weights.values())
+
+
+@pytest.mark.parametrize("algorithm", ["fedsgd", "geometric"])
+def test_max_norm_clips_each_silos_gradient_before_it_is_aggregated(algorithm: str) -> None:
+    federation = federation_of()
+    most = 0.3
+    seen: list[float] = []
+
+    class Clipping(Liar):
+        def ask(self, request: Request) -> Iterator[Reply]:
+            for reply in self.inner.ask(request):
+                for gradient in (g for kind, g in reply.tensors.items() if kind == "gradient"):
+                    flat = torch.cat([tensor.double().flatten() for tensor in gradient.values()])
+                    seen.append(float(flat.norm()))
+                    for tensor in gradient.values():
+                        tensor.mul_(min(1.0, most / seen[-1]))
+                yield reply
+
+    clipped = run(federation, None, algorithm, max_norm=most)
+    oracle = run(federation, Clipping(federation, algorithm, 1.0), algorithm)
+    assert min(seen) < most < max(seen)
+    for left, right in zip(weights(clipped.model), weights(oracle.model), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-6, atol=1e-7)
+
+
+def test_norms_are_of_all_numbers_together_and_recorded_as_medians() -> None:
+    federation = federation_of()
+    found: list[float] = []
+
+    class Measured(Liar):
+        def ask(self, request: Request) -> Iterator[Reply]:
+            for reply in self.inner.ask(request):
+                if request.round == 2 and "gradient" in reply.tensors:
+                    numbers = itertools.chain(
+                        *(t.flatten().tolist() for t in reply.tensors["gradient"].values())
+                    )
+                    found.append(math.sqrt(math.fsum(number * number for number in numbers)))
+                yield reply
+
+    result = run(federation, Measured(federation, "fedsgd", 1.0))
+    assert result.history[1]["norms"] == {"gradient": pytest.approx(sorted(found)[2], rel=1e-5)}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_norm_that_is_no_number_is_infinite(value: float) -> None:
+    assert norm_of({"a": torch.tensor([1.0, value])}) == math.inf
+
+
+def test_what_is_usual_is_the_larger_of_the_rounds_median_and_the_last_rounds() -> None:
+    bound = NormBound(100.0)
+    assert bound.outliers("gradient", {"a": 0.0, "b": 0.0, "c": 1.0}) == {}
+    assert list(bound.outliers("gradient", {"a": 1.0, "b": 1.0, "c": 101.0})) == ["c"]
+    assert bound.outliers("gradient", {"a": 1.0, "b": 1e9}) == {}
+    bound.remember({"gradient": {"a": 10.0, "b": 10.0}})
+    assert bound.outliers("gradient", {"a": 1.0, "b": 1.0, "c": 101.0}) == {}
+    assert bound.outliers("gradient", {"a": 1e5, "b": 1e5, "c": 1e5}) == {}
+    assert list(bound.outliers("gradient", {"a": 1.0, "b": 1e9})) == ["b"]
+    assert NormBound(0.0).outliers("gradient", {"a": 1.0, "b": 1.0, "c": 1e30}) == {}
+
+
+def test_a_penalty_term_may_be_as_many_times_longer_as_there_are_silos() -> None:
+    norms = dict.fromkeys("abcd", 1.0)
+    assert NormBound(100.0).outliers("penalty", {**norms, "e": 499.0}) == {}
+    assert list(NormBound(100.0).outliers("penalty", {**norms, "e": 501.0})) == ["e"]
+
+
+@pytest.mark.parametrize("option", [{"on_divergence": "ignore"}, {"outlier_factor": -1}, {"max_norm": 0}])
+def test_settings_that_make_no_sense_are_refused(option: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(option))):
+        run(federation_of(), None, **option)
