@@ -157,6 +157,11 @@ class RunFolder:
 
     def _require_same(self, settings: Mapping[str, Any]) -> None:
         """Raise if the folder holds the run of another configuration, or files without digests."""
+        if not is_sealed(self.settings_as_written()):
+            raise CheckpointError(
+                f"{self.settings_file} has no digest: it is damaged, or of version 0.1, which kept none; "
+                "resume with that version, or start again in another folder"
+            )
         before, now = self.settings(), json.loads(_json(settings))
         for key in sorted(set(before) | set(now)):
             if key not in _NOT_IDENTITY and before.get(key) != now.get(key):
@@ -165,11 +170,6 @@ class RunFolder:
                     f"{self.path} belongs to another configuration: {where} was {_short(old)} there and is "
                     f"{_short(new)} here; resume with the same settings, or choose another folder"
                 )
-        if not is_sealed(self.settings_as_written()):
-            raise CheckpointError(
-                f"{self.settings_file} has no digest: it is damaged, or of version 0.1, which kept none; "
-                "resume with that version, or start again in another folder"
-            )
 
     def _last_whole(self) -> Saved | None:
         """Return the newest checkpoint that is whole, with a note if that is not the last one written."""
