@@ -22,6 +22,7 @@ from fedilc.commands.options import (
     DataDir,
     ExperimentName,
     ModelFunction,
+    OnDivergence,
     Rounds,
     Seed,
     as_changes,
@@ -127,6 +128,7 @@ def run(
     ] = None,
     rounds: Rounds = None,
     seed: Seed = None,
+    on_divergence: OnDivergence = None,
     changes: Changes = None,
     out: Annotated[Path | None, typer.Option(help="The run folder. (default: a new one in runs/)")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last completed round.")] = False,
@@ -142,7 +144,12 @@ def run(
     if data_dir is not None:
         use_data_folder(data_dir)
     names, title = _algorithms(algorithm or [])
-    short = {"algorithm": names[0] if names else None, "rounds": rounds, "seed": seed}
+    short = {
+        "algorithm": names[0] if names else None,
+        "rounds": rounds,
+        "seed": seed,
+        "on_divergence": on_divergence,
+    }
     settings, folder = read_experiment(experiment, [*(changes or []), *as_changes(short)])
     names = names or [settings.algorithm]
     several = len(names) > 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,7 +21,7 @@ from fedilc.config import Options
 from fedilc.data import Federation
 from fedilc.data.checks import check_federation
 from fedilc.data.shelf import Shelf
-from fedilc.errors import ConfigError, FedILCError, ModelError
+from fedilc.errors import ConfigError, FedILCError, FedILCWarning, ModelError
 from fedilc.evaluation import measure, thresholded_areas
 from fedilc.federation import Record, RunFolder, Runtime, Task
 from fedilc.federation.checkpoint import Saved
@@ -84,6 +85,9 @@ def train(
         more: `zeros` and `agreement` (of aggregations that take them, otherwise a note says that they change
             nothing), `covariance` ("diagonal", "full"), `fishr_reduction` ("mean",
             "sum"), `penalty_anneal_rounds` and `penalty_start`, `min_silos`, `evaluate_every`,
+            `on_divergence` ("stop", "exclude": what follows a step that leaves weights or optimiser
+            infinite), `outlier_factor` (answers whose norm is over this many times the median are set aside;
+            0 is never), `max_norm` (to which each silo's gradient is clipped),
             `classifier` (the name of the layer whose variances Fishr matches), `thresholded_batch`
             (report the areas of thresholded predictions too, in batches of this many).
 

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from command import fedilc
 from networks import mlp
+from typer.testing import CliRunner
 
 from fedilc import Federation, Silo, train
 from fedilc.callbacks import KeepBest
+from fedilc.cli import app
 from fedilc.errors import CheckpointError, FedILCWarning
 from fedilc.federation import RunFolder
 from fedilc.federation.examination import examine
@@ -189,6 +192,18 @@ def test_a_run_without_digests_is_refused_but_can_be_read(copy: Path) -> None:
 
 def test_a_good_folder_has_nothing_wrong(half: Path) -> None:
     assert examine(half) == dict.fromkeys(FILES)
+
+
+def test_the_command_check_says_what_is_wrong_with_a_run_folder(copy: Path) -> None:
+    assert f"{copy} is whole: 6 files" in fedilc("check", copy)
+    flip(copy / "best-validation.safetensors", 8 * 900)
+    found = CliRunner().invoke(app, ["check", str(copy)])
+    assert found.exit_code == 2
+    assert (
+        "best-validation.safetensors is damaged or not a FedILC checkpoint (its content does not"
+        in found.stdout
+    )
+    assert "is damaged: best-validation.safetensors" in found.stdout
 
 
 def test_a_record_that_no_checkpoint_vouches_for_yet_is_no_damage(copy: Path) -> None:

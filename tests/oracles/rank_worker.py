@@ -25,6 +25,7 @@ SETTINGS = {"learning_rate": 0.05, "penalty": 2.0, "environment_size": 2, "seed"
 RESUMED = "fishr-inter-geo"
 WEIGHTED = {"algorithm": "fishr-intra-geo", "weights": "examples", "silos_per_round": 3}
 IMAGES = "images"
+OUTLYING = {"algorithm": "fishr-inter-geo", "rounds": 3, "kind": "outlying", "min_silos": 5}
 
 
 def federation() -> Federation:
@@ -69,7 +70,9 @@ def weights_of(
     algorithm: str, rounds: int = 10, kind: str = "numbers", **more: Any
 ) -> tuple[Mapping[str, Tensor], list[Any]]:
     """Trained weights and the history."""
-    data, model = (federation(), network()) if kind == "numbers" else images()
+    data, model = images() if kind == IMAGES else (federation(), network())
+    if kind == "outlying":
+        data.silos[1].x.mul_(1e6)
     shelf = Shelf.of(data)
     result = train(shelf, model, algorithm, rounds=rounds, **SETTINGS, **more)
     if Group.current().size > 1:
@@ -111,6 +114,9 @@ def work(rank: int, size: int, port: int, out: Path) -> None:
         found |= {f"sampled/{name}": tensor for name, tensor in weights.items()}
         weights, _ = weights_of(**WEIGHTED)
         found |= {f"weighted/{name}": tensor for name, tensor in weights.items()}
+        weights, aside = weights_of(**OUTLYING)
+        found |= {f"outlying/{name}": tensor for name, tensor in weights.items()}
+        assert all(list(record["set_aside"]) == ["silo-1"] for record in aside)
         drawn = [list(record["silos"]) for record in sampled]
         found |= {f"first/{name}": tensor for name, tensor in _begun_apart(group.rank).items()}
         save_file(found, out / f"weights-{group.rank}.safetensors")

@@ -28,7 +28,7 @@ from torch import Tensor
 from fedilc import algorithms
 from fedilc.assembly import make_task
 from fedilc.config import Options
-from fedilc.errors import ConfigError, DataError
+from fedilc.errors import ConfigError, DataError, FedILCWarning
 from fedilc.evaluation import measure
 from fedilc.gradients import Loss
 from fedilc.runtimes.distributed import (
@@ -153,6 +153,14 @@ def test_silos_that_count_by_their_examples_do_so_on_every_rank(ranks: tuple[int
     assert any(not torch.allclose(weights[name], equally[name], rtol=1e-3) for name in weights)
     for rank in range(size):
         assert_close(weights_in(folder, rank, "weighted"), weights)
+
+
+def test_a_silo_whose_answers_are_far_too_long_is_set_aside_by_every_rank(ranks: tuple[int, Path]) -> None:
+    size, folder = ranks
+    with pytest.warns(FedILCWarning, match="went on without silo 'silo-1'"):
+        weights, _ = rank_worker.weights_of(**rank_worker.OUTLYING)
+    for rank in range(size):
+        assert_close(weights_in(folder, rank, "outlying"), weights)
 
 
 def test_a_convolutional_run_goes_on_with_another_number_of_ranks(ranks: tuple[int, Path]) -> None:

@@ -1,7 +1,8 @@
-"""`fedilc check`: everything that is wrong or probably not meant, before anything is trained."""
+"""`fedilc check`: all that is wrong with an experiment before it is trained, or with a run folder."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,14 +19,17 @@ if TYPE_CHECKING:
 
 
 def check(
-    target: Annotated[str, typer.Argument(help="A shipped experiment or a TOML file.")],
+    target: Annotated[str, typer.Argument(help="A shipped experiment, a TOML file or a run folder.")],
     changes: Changes = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Look at an experiment's data and settings, and say all problems at once; nothing is trained.
+    """Look at an experiment's data and settings, or at a run folder's files, and say all problems at once.
 
-    The exit code is 0 if it can be trained, and 2 if not.
+    The exit code is 0 if it can be trained or resumed as it is, and 2 if not. Nothing is trained or changed.
     """
+    if (Path(target) / "run.json").exists():
+        _check_run(make_console(), Path(target))
+        return
     if data_dir is not None:
         use_data_folder(data_dir)
     _check_experiment(make_console(), target, changes or [])
@@ -46,6 +50,19 @@ def _check_experiment(console: Console, target: str, changes: list[str]) -> None
         console.print(f"{target} cannot be trained: {problems} problem{'s' if problems > 1 else ''}")
         raise typer.Exit(2)
     console.print(f"{target} can be trained", markup=False)
+
+
+def _check_run(console: Console, folder: Path) -> None:
+    from fedilc.federation.examination import examine
+
+    found = examine(folder)
+    for name, trouble in found.items():
+        console.print(f"{name}: {trouble or 'whole'}", markup=False, soft_wrap=True)
+    damaged = [name for name, trouble in found.items() if trouble]
+    if damaged:
+        console.print(f"{folder} is damaged: {', '.join(damaged)}", markup=False, soft_wrap=True)
+        raise typer.Exit(2)
+    console.print(f"{folder} is whole: {len(found)} files", markup=False, soft_wrap=True)
 
 
 def _table(found: Checked) -> Table:

@@ -16,6 +16,14 @@ Seed = Annotated[int | None, typer.Option(help="Every random choice derives from
 Changes = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change any setting; may repeat.")
 ]
+OnDivergence = Annotated[
+    str | None,
+    typer.Option(
+        "--on-divergence",
+        help="After a step to infinity: stop, or exclude silos that stand out. (default: stop)",
+        show_default=False,
+    ),
+]
 WireName = Annotated[str, typer.Option(help="exact, or float16 for half the bytes.")]
 ModelFunction = Annotated[
     str | None,

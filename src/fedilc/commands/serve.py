@@ -17,6 +17,7 @@ from fedilc.commands.options import (
     Changes,
     DataDir,
     ModelFunction,
+    OnDivergence,
     Rounds,
     Seed,
     WireName,
@@ -80,6 +81,7 @@ def serve(
     round_timeout: Annotated[
         float, typer.Option(min=0.1, help="Seconds until a round goes on without a silent silo.")
     ] = 600.0,
+    on_divergence: OnDivergence = None,
     wire: WireName = "exact",
     changes: Changes = None,
     view: Annotated[
@@ -110,7 +112,13 @@ def serve(
     if data_dir is not None:
         use_data_folder(data_dir)
     one = only_one(algorithm, "serve")
-    short = {"algorithm": one, "rounds": rounds, "seed": seed, "min_silos": min_silos}
+    short = {
+        "algorithm": one,
+        "rounds": rounds,
+        "seed": seed,
+        "min_silos": min_silos,
+        "on_divergence": on_divergence,
+    }
     settings, folder = read_experiment(experiment, [*(changes or []), *as_changes(short)])
     target = out or Path("runs") / settings.name / "served"
     patience = round_timeout if math.isfinite(round_timeout) else _FOREVER
