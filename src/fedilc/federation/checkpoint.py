@@ -33,6 +33,7 @@ from fedilc.federation.machine import changed_facts, machine_facts
 from fedilc.federation.tensor_files import read_tensors, write_atomically, write_tensors
 
 _NOT_IDENTITY = ("rounds", "device", "machines", "on_divergence", "outlier_factor")
+_DERIVED = ("model", "silos", "test")  # may differ because a setting does, which is then the one to name
 _TIMING_DIGITS = 16
 
 
@@ -163,7 +164,7 @@ class RunFolder:
                 "resume with that version, or start again in another folder"
             )
         before, now = self.settings(), json.loads(_json(settings))
-        for key in sorted(set(before) | set(now)):
+        for key in sorted(set(before) | set(now), key=lambda key: (key in _DERIVED, key)):
             if key not in _NOT_IDENTITY and before.get(key) != now.get(key):
                 where, old, new = _difference(key, before.get(key), now.get(key))
                 raise CheckpointError(
