@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedilc.errors import ModelError
 
 CHUNK_BYTES = 64 << 20
-KEPT_BYTES = 512 << 20
+KEPT_BYTES = 640 << 20
 
 
 @dataclass
