@@ -98,10 +98,12 @@ def test_early_stopping_counts_evaluated_rounds_only(federation: Federation, mod
     assert len(result.history) == 8
 
 
-def test_early_stopping_never_stops_for_a_number_that_is_not_recorded(
-    federation: Federation, model: nn.Module
+@pytest.mark.parametrize("key", ["no_such_loss", "validation_los"])
+def test_early_stopping_on_a_number_that_is_not_recorded_says_which_are(
+    federation: Federation, model: nn.Module, key: str
 ) -> None:
-    assert go(federation, model, 4, EarlyStopping(patience=1, key="no_such_loss")).stopped is None
+    with pytest.raises(ConfigError, match=rf"'{key}', which no .*; records have train_loss, .*test_loss"):
+        go(federation, model, 5, EarlyStopping(1, key=key))
 
 
 @pytest.mark.parametrize("callbacks", [[], [EarlyStopping(patience=2, least=10.0)]], ids=["without", "with"])

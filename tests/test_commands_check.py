@@ -139,7 +139,7 @@ def test_run_says_all_problems_in_one_sentence(study: Path, refusal: Refusal) ->
     said = refusal("run", study / "study.toml")
     assert said.startswith("there are 2 problems: (1) ")
     assert "hungarian.csv: column 'age' has an empty cell (first in line 3)" in said
-    assert "va.csv: column 'dose' has 1 missing values ('?' in line 2)" in said
+    assert "va.csv: column 'dose' has a missing value ('?' in line 2)" in said
 
 
 @pytest.mark.parametrize("in_memory", ["true", "false"])

@@ -35,6 +35,7 @@ class Outline:
         y_test: its labels.
         columns: the names of the inputs, in order, if they have names.
         label: what the labels are called, if that is known.
+        validates: whether a silo holds out examples for validation; None if that is not known here.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Outline:
     y_test: Tensor | None = None
     columns: tuple[str, ...] = ()
     label: str | None = None
+    validates: bool | None = None
 
     @classmethod
     def of(cls, shelf: Shelf) -> Outline:
@@ -55,7 +57,12 @@ class Outline:
             facts[name]["digest"] = fingerprint
         test = shelf.x_test, shelf.y_test
         known = shelf.name, shelf.silos, shelf.sample, shelf.loss, facts
-        return cls(*known, *test, columns=shelf.columns, label=shelf.label)
+        return cls(*known, *test, shelf.columns, shelf.label, shelf.validates)
+
+    def never_records(self, key: str) -> bool:
+        """Whether no round can have this number, because there are no examples to compute it from."""
+        missing = {"validation": self.validates is False, "test": self.x_test is None}
+        return missing.get(key.partition("_")[0], False)
 
 
 def make_task(algorithm: Algorithm, loss: LossName, options: Options) -> Task:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import Tensor
 
@@ -35,7 +35,12 @@ class Callback:
     """Base of callbacks; override what is needed.
 
     A run that resumes calls `on_start` with the history so far, and may repeat the last round.
+
+    Attributes:
+        keys: the numbers of a record that it cannot do without; a run that never has one is refused.
     """
+
+    keys: tuple[str, ...] = ()
 
     def on_start(self, run: Run) -> None:
         """Before the first round of this process."""
@@ -70,6 +75,15 @@ def as_callback(given: Callback | Callable[[Record], object]) -> Callback:
     return adapted
 
 
+def refuse_key(key: str, there: Sequence[str] = ()) -> NoReturn:
+    """Raise because no record of the run will have this number; `there` are those that records have."""
+    kind = key.partition("_")[0]
+    needs = {"validation": "hold out examples for validation", "test": "give a test set"}
+    missing = kind in needs and not any(other.startswith(kind) for other in there)
+    hint = needs[kind] if missing else f"records have {', '.join(there)}"
+    raise ConfigError(f"a callback watches {key!r}, which no round of this run records; {hint}")
+
+
 class EarlyStopping(Callback):
     """Stop when a number of the record has not fallen for `patience` evaluated rounds.
 
@@ -86,11 +100,13 @@ class EarlyStopping(Callback):
         if patience < 1:
             raise ConfigError(f"patience={patience} is not a number of rounds; give at least 1")
         self.patience = patience
-        self.key = key
+        self.key, self.keys = key, (key,)
         self.least = least
 
     def on_round(self, run: Run, record: Record) -> None:
         if record.get(self.key) is None:
+            if record["round"] == 1:
+                refuse_key(self.key, [key for key, value in record.items() if isinstance(value, float)])
             return
         values = [float(r[self.key]) for r in run.history if r.get(self.key) is not None]
         best, since = values[0], 0

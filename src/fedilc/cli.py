@@ -251,8 +251,10 @@ def _help_to_train(settings: Experiment, folder: Path, own: str | None) -> None:
     from fedilc.checking import prepare
     from fedilc.training import train
 
-    shelf, model = prepare(settings, folder, own)
-    train(shelf, model, settings.algorithm, **settings.options())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FedILCWarning)
+        shelf, model = prepare(settings, folder, own)
+        train(shelf, model, settings.algorithm, **settings.options())
 
 
 def _show(console: Console, title: str, histories: dict[str, list[Record]], target: Path) -> None:

@@ -61,8 +61,11 @@ def _linear_stack(
 
 def cnn(inputs: Sequence[int], outputs: int, generator: torch.Generator) -> nn.Module:
     """The Rotated-CIFAR10 network: three convolutions with GroupNorm, one linear layer, classifier."""
-    if len(inputs) != 3:
-        raise ConfigError(f"model 'cnn' needs images of shape (channels, height, width), not {tuple(inputs)}")
+    if len(inputs) != 3 or _channels_last(inputs):
+        last = ": their channels come last, so give x.transpose(0, 3, 1, 2)" if len(inputs) == 3 else ""
+        raise ConfigError(
+            f"model 'cnn' needs images of shape (channels, height, width), not {tuple(inputs)}{last}"
+        )
     channels = inputs[0]
     with torch.device("meta"):
         convolutions = nn.Sequential(
@@ -107,6 +110,22 @@ def build_model(name: str, inputs: Sequence[int], outputs: int, seed: int, **siz
             f"model {name!r} cannot be built for inputs of shape {tuple(inputs)} with {sizes or 'no sizes'}: "
             f"{reason}"
         ) from error
+
+
+def _channels_last(inputs: Sequence[int]) -> bool:
+    """Whether the shape is that of an image with its channels after height and width."""
+    return len(inputs) == 3 and inputs[2] <= 4 < min(inputs[:2])
+
+
+def input_hint(sample: Tensor, error: str) -> str:
+    """Say what is probably wrong with inputs that a model cannot take, as the end of a sentence."""
+    if "positional argument" in error:
+        return "; a model has one input: give one tensor, and let forward() take it apart"
+    if not sample.is_floating_point():
+        return "; if they are numbers, give them as floats (x.float())"
+    if _channels_last(sample.shape[1:]):
+        return "; their channels seem to come last: give (channels, height, width)"
+    return ""
 
 
 def find_classifier(model: nn.Module, name: str | None = None) -> tuple[str, nn.Linear]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedilc.algorithms import Algorithm, find_algorithm, with_weights
 from fedilc.assembly import Outline, find_device, make_server, make_task, run_facts
-from fedilc.callbacks import Callback, KeepBest, Run, as_callback
+from fedilc.callbacks import Callback, KeepBest, Run, as_callback, refuse_key
 from fedilc.config import Options
 from fedilc.data import Federation
 from fedilc.data.checks import check_federation
@@ -28,6 +28,7 @@ from fedilc.federation.checkpoint import Saved
 from fedilc.federation.optimizer_state import blank_optimizer, optimizer_tensors, restore_optimizer
 from fedilc.federation.outliers import sentence
 from fedilc.gradients import Loss, Workbench, logits_layer, require_logits, require_supported, variance_like
+from fedilc.models import input_hint
 from fedilc.notes import note_settings, note_sizes
 from fedilc.records import flatten
 from fedilc.result import Result
@@ -122,7 +123,8 @@ def train(
     else:
         report = check_federation(federation)
         report.require()
-        report.warn()
+        if Group.current().first:
+            report.warn()
         shelf = Shelf.of(federation)
 
     def connect(task: Task, model: nn.Module, outputs: int) -> Runtime:
@@ -197,12 +199,9 @@ class Training:
         except FedILCError:
             raise
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            hint = (
-                "" if sample.is_floating_point() else "; if they are numbers, give them as floats (x.float())"
-            )
             raise ConfigError(
                 f"the model cannot take inputs of shape {tuple(sample.shape[1:])} and type "
-                f"{sample.dtype}: {str(error).splitlines()[0]}{hint}"
+                f"{sample.dtype}: {str(error).splitlines()[0]}{input_hint(sample, str(error))}"
             ) from error
         if len(logits) != len(sample):
             raise ModelError(
@@ -252,6 +251,9 @@ class Training:
             raise ConfigError("resume=True needs out=..., the folder of the run to continue")
         folder = RunFolder(out) if out is not None and self.group.first else None
         callbacks = [*_keepers(callbacks), *callbacks] if self.group.first else []
+        for key in (key for callback in callbacks for key in callback.keys):
+            if self.outline.never_records(key):
+                refuse_key(key)
         run = Run(self.options.rounds, out=folder.path if folder else None)
         run.weights = self.server.weights
         try:

@@ -233,6 +233,20 @@ def test_a_pattern_passes_over_folders(tmp_path: Path) -> None:
     assert [silo.name for silo in federation(tmp_path).silos] == ["a"]
 
 
+def test_a_link_that_leads_nowhere_is_named_rather_than_passed_over(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", columns())
+    (tmp_path / "b.csv").symlink_to(tmp_path / "gone.csv")
+    with pytest.raises(DataError, match=r"b.csv does not exist"):
+        federation(tmp_path)
+
+
+def test_a_table_beside_arrays_without_names_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", columns())
+    write(tmp_path / "b.npz", columns())
+    with pytest.raises(DataError, match="a names its columns and b does not"):
+        federation(tmp_path, "*")
+
+
 def test_silos_may_be_named_and_in_different_formats(tmp_path: Path) -> None:
     write(tmp_path / "one" / "data.csv", columns())
     write(tmp_path / "two" / "data.parquet", columns())

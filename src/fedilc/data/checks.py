@@ -43,6 +43,13 @@ def check_federation(federation: Federation) -> Report:
     return compare(silos, test, federation.columns, federation.loss)
 
 
+def silo_notes(silo: Silo, columns: Sequence[str], identifiers: Sequence[str]) -> list[str]:
+    """Return notes on one silo alone, as its owner can see it."""
+    profile = profile_of(silo, columns, identifiers if columns else None)
+    rows = shared_rows([profile], None)
+    return [*rows, *label_notes([profile], None, "binary"), *column_notes([profile], columns)]
+
+
 def compare(
     silos: Sequence[Profile], test: Profile | None, columns: Sequence[str] = (), loss: LossName = "binary"
 ) -> Report:

@@ -15,10 +15,19 @@ _FEW = 3
 
 def column_notes(parts: Sequence[Profile], columns: Sequence[str]) -> list[str]:
     """Return notes on the inputs of silos and test set, which all have one shape."""
-    kinds = [_identifiers(parts, columns), _codes(parts, columns), _pixels(parts)]
+    kinds = [_answers(parts, columns), _identifiers(parts, columns), _codes(parts, columns), _pixels(parts)]
     if len(parts[0].shape) == 1:
         kinds += [_zeros(parts, columns), _scales(parts, columns), _units(parts, columns)]
     return [note for notes in kinds for note in _few(notes)]
+
+
+def _answers(parts: Sequence[Profile], columns: Sequence[str]) -> list[str]:
+    telling = [set(part.answers) for part in parts if len(part.labels) > 1]
+    found = set.intersection(*telling) if telling else set[int]()
+    return [
+        f"{_column(place, columns)} is the label itself; drop it, or the model learns nothing else"
+        for place in sorted(found)
+    ]
 
 
 def _identifiers(parts: Sequence[Profile], columns: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ import io
 import re
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -80,6 +81,9 @@ def _parsed(
         notes.append(f"{path} is separated by {_SEPARATORS.get(separator, repr(separator))} and is read so")
         frame = _with_decimal_commas(path, frame, notes)
     numbers = np.arange(len(frame), dtype=np.int64) + skipped + 2
+    texts = frame.select(pl.col(pl.String).str.contains("\n", literal=True).any())
+    if texts.width and any(texts.row(0)):
+        numbers = _record_lines(path, content, separator)[-len(frame) :]
     filled = ~frame.select(pl.all_horizontal(pl.all().is_null())).to_series().to_numpy()
     return (frame, numbers, notes) if filled.all() else (frame.filter(filled), numbers[filled], notes)
 
@@ -116,10 +120,20 @@ def _separator(lines: list[str]) -> str:
     return max(agreed or present, key=bare[0].count)
 
 
+def _reader(path: Path, content: bytes | None, separator: str) -> Any:
+    text = (path.read_bytes() if content is None else content).decode(errors="replace")
+    return csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+
+
+def _record_lines(path: Path, content: bytes | None, separator: str) -> NDArray[np.int64]:
+    """Return the line on which each record begins, where text goes on over the end of a line."""
+    reader = _reader(path, content, separator)
+    return np.array([1, *(reader.line_num + 1 for _ in reader)][:-1])
+
+
 def _uneven(path: Path, content: bytes | None, separator: str) -> str | None:
     """Say which line has another number of fields than the first."""
-    text = (path.read_bytes() if content is None else content).decode(errors="replace")
-    reader = csv.reader(io.StringIO(text), delimiter=separator)
+    reader = _reader(path, content, separator)
     try:
         header = len(next(reader))
         for fields in islice(reader, 1_000_000):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from glob import glob
 from pathlib import Path
@@ -14,7 +14,7 @@ from fedilc.data.fingerprint import silo_digest
 from fedilc.data.profile import TEST, Profile, profile_of
 from fedilc.data.silo import Federation, LossName, Silo, label_problem
 from fedilc.data.tables import Table, read_table, same_columns
-from fedilc.errors import DataError, DataProblemsError
+from fedilc.errors import DataError, DataProblemsError, listed
 from fedilc.seeds import numpy_generator
 
 
@@ -77,6 +77,8 @@ class SiloFiles:
         except DataError as error:
             return Examined({}, Report([str(error)]))
         apart = self._test_is_apart(found, folder)
+        problems: list[tuple[Path, str]] = []
+        notes: list[tuple[Path, str]] = []
         first: str | None = None
         shape: tuple[int, ...] = ()
         test = {TEST: folder / self.test} if self.test and apart else {}
@@ -88,9 +90,9 @@ class SiloFiles:
                 table = same_columns(name, table, first, found.columns)
                 self._check(name, path, table, first, shape)
             except DataError as error:
-                found.report.problems += getattr(error, "problems", [str(error)])
+                problems += [(path, said) for said in getattr(error, "problems", [str(error)])]
                 continue
-            found.report.notes += table.notes
+            notes += [(path, said) for said in table.notes]
             share = 0.0 if name == TEST else self.validation_share
             silo = silo_of(name, table, share, seed)
             profile = profile_of(silo, found.columns, table.identifiers if table.columns else None, str(path))
@@ -103,6 +105,8 @@ class SiloFiles:
                     found.silos.append(silo)
                 else:
                     found.digests[name] = silo_digest(silo)
+        found.report.problems += _grouped(problems)
+        found.report.notes += _grouped(notes)
         if found.profiles:
             self._compare(found)
         return found
@@ -168,11 +172,23 @@ def federation_from_files(
     return SiloFiles(silos, label, test, loss, validation_share).federation(seed, folder)
 
 
+def _grouped(said: Sequence[tuple[Path, str]]) -> list[str]:
+    """Return each sentence once, with the other files that it holds for."""
+    files: dict[str, list[str]] = {}
+    for path, sentence in said:
+        files.setdefault(sentence.replace(str(path), "{}"), []).append(str(path))
+    return [
+        sentence.replace("{}", paths[0])
+        + (f"; the same holds for {listed(paths[1:])}" if len(paths) > 1 else "")
+        for sentence, paths in files.items()
+    ]
+
+
 def matching(pattern: str, folder: Path) -> dict[str, str]:
     """Return the files of a pattern by their shortest names that differ."""
     matches = glob(pattern, root_dir=folder, recursive=True)  # noqa: PTH207 - Path.glob refuses absolute ones
     found = [Path(path) for path in sorted(matches)]
-    found = [path for path in found if (folder / path).is_file()]
+    found = [p for p in found if not (folder / p).is_dir() and not p.name.startswith("~$")]
     if not found:
         raise DataError(f"no file matches {pattern!r} in {folder}; correct data.silos")
     for names in ([p.stem for p in found], [str(p.with_suffix("")) for p in found], [str(p) for p in found]):

@@ -34,6 +34,7 @@ class Profile:
         high: the highest.
         codes: by column, a number that probably means "missing", and how often it occurs.
         identifiers: the columns that tell rows apart.
+        answers: the columns that are the label itself, or for labels 0 and 1 its opposite.
         pixels: whether inputs are whole numbers from 0 to 255, like those of images.
         sample: some rows, to judge what is chance.
         file: where it was read from.
@@ -49,6 +50,7 @@ class Profile:
     high: NDArray[np.float64]
     codes: Mapping[int, tuple[float, int]]
     identifiers: tuple[int, ...]
+    answers: tuple[int, ...]
     pixels: bool
     sample: NDArray[np.float32] = field(repr=False)
     file: str = ""
@@ -98,6 +100,7 @@ def profile_of(
         high=high,
         codes=_codes(every, low, high) if table else {},
         identifiers=known,
+        answers=_answers(x, y) if table else (),
         pixels=_is_pixels(x, low, high),
         sample=sample_rows(x, y, _SAMPLE),
         file=file,
@@ -145,6 +148,16 @@ def _is_far(code: float, rest: NDArray[np.float32]) -> bool:
     if code < 0:
         return low >= 0 or code < low - 2 * span
     return code > high + span
+
+
+def _answers(x: NDArray[np.float32], y: NDArray[np.float32]) -> tuple[int, ...]:
+    if len(np.unique(y)) < 2:
+        return ()
+    label = y[:, None]
+    found = (x[:_SAMPLE] == label[:_SAMPLE]).all(0) | (x[:_SAMPLE] == 1 - label[:_SAMPLE]).all(0)
+    places = np.flatnonzero(found)
+    same = (x[:, places] == label).all(0) | (x[:, places] == 1 - label).all(0)
+    return tuple(int(place) for place in places[same])
 
 
 def _is_pixels(x: NDArray[np.float32], low: NDArray[np.float64], high: NDArray[np.float64]) -> bool:

@@ -29,6 +29,7 @@ class Shelf:
         seen: fingerprints of silos that are not in memory, by name; None if the settings alone make them.
         columns: the names of the inputs, in order, if they have names.
         label: what the labels are called, if they have a name.
+        validates: whether a silo holds out examples for validation; None if that is not known.
 
     >>> silos = [Silo("a", [[0.0], [1.0]], [0, 1]), Silo("b", [[2.0]], [1])]
     >>> shelf = Shelf.of(Federation("demo", silos))
@@ -48,6 +49,7 @@ class Shelf:
     seen: Mapping[str, str] | None = None
     columns: tuple[str, ...] = ()
     label: str | None = None
+    validates: bool | None = None
 
     @classmethod
     def of(cls, federation: Federation) -> Shelf:
@@ -64,6 +66,7 @@ class Shelf:
             {silo.name: silo for silo in federation.silos},
             columns=federation.columns,
             label=federation.label,
+            validates=any(silo.x_val is not None for silo in federation.silos),
         )
 
     @property

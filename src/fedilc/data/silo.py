@@ -176,6 +176,8 @@ class Federation:
 
 
 def _tensor(values: Any, where: str, part: str) -> Tensor:
+    if isinstance(values, list | tuple | dict) and len(values):
+        _refuse_parts(values, where, part)
     try:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -187,6 +189,18 @@ def _tensor(values: Any, where: str, part: str) -> Tensor:
             f"{where}: {part} holds a NaN or an infinity (first in example {row}); remove or fill such values"
         )
     return tensor.detach().long() if tensor.dtype == torch.bool else tensor.detach()
+
+
+def _refuse_parts(values: Any, where: str, part: str) -> None:
+    """Raise where several arrays are given in place of one."""
+    parts = list(values.values() if isinstance(values, dict) else values)
+    shapes = [tuple(one.shape) for one in parts if hasattr(one, "shape") and len(one.shape)]
+    if isinstance(values, dict) or (len(shapes) == len(parts) and isinstance(parts[0], Tensor)):
+        raise DataError(
+            f"{where}: {part} is a {type(values).__name__} of {len(parts)} arrays (the first of shape "
+            f"{shapes[0] if shapes else ()}); a model has one input, so give one array, examples first: "
+            "stack or concatenate them"
+        )
 
 
 def _pair(x: Any, y: Any, where: str, x_part: str, y_part: str) -> tuple[Tensor, Tensor]:

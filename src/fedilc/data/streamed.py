@@ -35,4 +35,5 @@ def streamed_shelf(files: SiloFiles, found: Examined, seed: int, folder: Path) -
         seen=found.digests,
         columns=found.columns,
         label=files.label,
+        validates=any(len(profile.held_out) for profile in found.profiles.values()),
     )

@@ -16,6 +16,7 @@ from fedilc.errors import DataError, DataProblemsError, listed, nearest
 
 _INDEX_NAMES = ("", "Unnamed: 0", "__index_level_0__")
 _MISSING = {"", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "?", ".", "-", "--", "missing", "unknown"}
+_MOST_COLUMNS = 12
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -55,11 +56,11 @@ def read_table(path: Path, label: str) -> Table:
         raise DataError(f"{path} does not exist; correct the path in the experiment")
     if path.is_dir():
         raise DataError(f"{path} is a folder, not a file; name the files in it")
-    suffix = path.suffix.lower()
+    suffix = path.with_suffix("").suffix.lower() if path.suffix == ".gz" else path.suffix.lower()
     if suffix == ".npz":
         return _read_npz(path, label)
     if suffix not in (".csv", ".tsv", ".parquet"):
-        raise DataError(f"{path} is not a .csv, .parquet or .npz file")
+        raise DataError(f"{path} is not a .csv, .parquet or .npz file; leave it out of data.silos")
     notes: list[str] = []
     try:
         if suffix == ".parquet":
@@ -91,6 +92,8 @@ def _without_index(path: Path, frame: pl.DataFrame, label: str, notes: list[str]
 
 def _check_header(path: Path, frame: pl.DataFrame, label: str) -> None:
     names = frame.columns
+    if label not in names and all(_is_number(name.split("_duplicated_")[0]) for name in names):
+        raise DataError(f"{path} has no line with the names of its columns; add one as its first line")
     for column in names:
         original, mark, _ = column.rpartition("_duplicated_")
         if mark and original in names:
@@ -105,9 +108,7 @@ def _check_header(path: Path, frame: pl.DataFrame, label: str) -> None:
 
 
 def _no_label(path: Path, names: Sequence[str], label: str) -> str:
-    """Say why the label was not found: no header, another separator, or no such column."""
-    if all(_is_number(name.split("_duplicated_")[0]) for name in names):
-        return f"{path} has no line with the names of its columns; add one as its first line"
+    """Say why the label was not found: another separator, or no such column."""
     if len(names) == 1 and len(names[0].split()) > 1:
         return f"{path} seems to be separated by spaces; save it with commas"
     if label == "label":
@@ -137,7 +138,9 @@ def _table(
         except DataError as error:
             problems.append(f"{path}: column {column.name!r} {error}")
     if problems:
-        raise DataProblemsError(problems)
+        hidden = len(problems) - _MOST_COLUMNS
+        more = [f"{path}: {hidden} more columns cannot be used"] if hidden > 0 else []
+        raise DataProblemsError([*problems[:_MOST_COLUMNS], *more])
     y = columns.pop(label).cast(pl.Float32).to_numpy()
     same = [name for name, values in columns.items() if is_identifier(name, frame[name].dtype, values)]
     inputs = pl.DataFrame(list(columns.values()))
@@ -184,8 +187,10 @@ def _from_text(column: pl.Series, places: NDArray[np.int64], unit: str) -> pl.Se
     first = f"{texts[0]!r} in {unit} {places[wrong[0]]}"
     if texts.str.to_lowercase().is_in(list(_MISSING)).all():
         missing = len(wrong) + stripped.null_count()
-        raise DataError(f"has {missing} missing values ({first}); fill or drop them")
-    if len(wrong) == len(column) == column.n_unique() and len(column) >= 10:
+        count = "a missing value" if missing == 1 else f"{missing} missing values"
+        raise DataError(f"has {count} ({first}); fill or drop them")
+    words = stripped.str.contains("[A-Za-z]").sum()
+    if words == len(column) == column.n_unique() and len(column) >= 10:
         raise DataError(f"holds text that differs in every row ({first}), like an identifier; drop it")
     raise DataError(f"holds text, not numbers ({first}); encode, fill or drop it")
 
@@ -257,6 +262,11 @@ def same_columns(name: str, table: Table, first: str, reference: Sequence[str]) 
     """Return the table with its columns in the order of the reference."""
     if table.columns == tuple(reference):
         return table
+    if not (table.columns and reference):
+        named, other = (first, name) if reference else (name, first)
+        raise DataError(
+            f"{named} names its columns and {other} does not; give all silos in files of one kind"
+        )
     lacks = [column for column in reference if column not in table.columns]
     more = [column for column in table.columns if column not in reference]
     if lacks or more:

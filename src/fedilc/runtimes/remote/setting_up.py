@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fedilc.assembly import Outline
 from fedilc.config import Experiment, read_experiment
 from fedilc.data import Federation, Silo
+from fedilc.data.checks import Report, silo_notes
 from fedilc.data.files import silo_of
 from fedilc.data.tables import read_table, same_columns
 from fedilc.errors import ConfigError, DataError
@@ -77,6 +78,7 @@ def _remote_outline(name: str, data: Remote, folder: Path) -> Outline:
         table = read_table(folder / data.test, data.label)
         if data.columns is not None and table.columns:
             table = same_columns("the test set", table, "data.columns", data.columns)
+        Report(notes=list(table.notes)).warn()
         test = torch.from_numpy(table.x), torch.as_tensor(table.y)
         checked = Federation(name, [Silo(data.silos[0], sample, [0, 0])], *test, loss=data.loss)
         checked.check_classes(data.classes)
@@ -114,7 +116,9 @@ def silo_from_file(
             table = same_columns(str(path), table, "the run", manifest.columns)
         elif table.columns:
             tell(f"the run names no columns, so that those of {path} are taken in their own order")
-        return silo_of(name, table, validation_share, manifest.seed)
+        silo = silo_of(name, table, validation_share, manifest.seed)
+        Report(notes=[*table.notes, *silo_notes(silo, table.columns, table.identifiers)]).warn()
+        return silo
 
     return make
 
