@@ -86,6 +86,14 @@ def test_check_tries_model_and_algorithm_on_the_data(study: Path) -> None:
     )
 
 
+def test_check_tries_a_network_of_ones_own(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (study / "nets_of_check.py").write_text("from torch import nn\ndef net():\n    return nn.Linear(7, 1)\n")
+    monkeypatch.chdir(study)
+    monkeypatch.syspath_prepend(study)
+    shown = refused("study.toml", "--model", "nets_of_check:net")
+    assert "the model cannot take inputs of shape (2,)" in shown
+
+
 def test_check_of_a_shipped_experiment_names_its_silos() -> None:
     shown = fedilc("check", "color-digits")
     assert "flip-0.75" in shown

@@ -50,20 +50,24 @@ def prepare(settings: Experiment, folder: Path, own: str | None = None) -> tuple
     The model is that of the user's own function, if one is named as `module:function`.
     """
     shelf = settings.data.shelf(settings.seed, folder)
+    return shelf, _model(settings, shelf, own)
+
+
+def _model(settings: Experiment, shelf: Shelf, own: str | None) -> nn.Module:
     if own is None:
-        return shelf, settings.model.build(shelf, settings.seed)
+        return settings.model.build(shelf, settings.seed)
     from fedilc.runtimes.remote.setting_up import own_network
 
-    return shelf, own_network(own, settings.seed)
+    return own_network(own, settings.seed)
 
 
-def check_experiment(settings: Experiment, folder: Path) -> Checked:
+def check_experiment(settings: Experiment, folder: Path, own: str | None = None) -> Checked:
     """Look at the data of an experiment, and try its model and its settings on them, without training."""
     found = Checked()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", FedILCWarning)
         try:
-            _check(settings, folder, found)
+            _check(settings, folder, own, found)
         except DataProblemsError as error:
             found.report.problems += error.problems
         except FedILCError as error:
@@ -73,12 +77,12 @@ def check_experiment(settings: Experiment, folder: Path) -> Checked:
     return found
 
 
-def _check(settings: Experiment, folder: Path, found: Checked) -> None:
+def _check(settings: Experiment, folder: Path, own: str | None, found: Checked) -> None:
     data = settings.data
     if isinstance(data, Remote):
         from fedilc.runtimes.remote.setting_up import plan_of
 
-        plan = plan_of(settings, folder)
+        plan = plan_of(settings, folder, own)
         found.rows = [Row(name, "joins from elsewhere", inputs=tuple(data.inputs)) for name in data.silos]
         _try(settings, plan.outline, plan.model, None)
         return
@@ -97,8 +101,9 @@ def _check(settings: Experiment, folder: Path, found: Checked) -> None:
     else:
         shelf = data.shelf(settings.seed, folder)
         found.rows, found.hidden = _rows(shelf), max(0, len(shelf.silos) - NAMED)
-    outline = Outline(shelf.name, shelf.silos, shelf.sample, shelf.loss, {}, shelf.x_test, shelf.y_test)
-    _try(settings, outline, settings.model.build(shelf, settings.seed), shelf)
+    sizes = {name: {"examples": size} for name, size in shelf.sizes.items()}
+    outline = Outline(shelf.name, shelf.silos, shelf.sample, shelf.loss, sizes, shelf.x_test, shelf.y_test)
+    _try(settings, outline, _model(settings, shelf, own), shelf)
 
 
 def _rows(shelf: Shelf) -> list[Row]:

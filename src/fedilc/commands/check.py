@@ -9,7 +9,7 @@ import typer
 
 from fedilc.commands import make_console
 from fedilc.commands.data import use_data_folder
-from fedilc.commands.options import Changes, DataDir
+from fedilc.commands.options import Changes, DataDir, ModelFunction
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 def check(
     target: Annotated[str, typer.Argument(help="A shipped experiment, a TOML file or a run folder.")],
     changes: Changes = None,
+    model: ModelFunction = None,
     data_dir: DataDir = None,
 ) -> None:
     """Look at an experiment's data and settings, or at a run folder's files, and say all problems at once.
@@ -32,14 +33,15 @@ def check(
         return
     if data_dir is not None:
         use_data_folder(data_dir)
-    _check_experiment(make_console(), target, changes or [])
+    _check_experiment(make_console(), target, changes or [], model)
 
 
-def _check_experiment(console: Console, target: str, changes: list[str]) -> None:
+def _check_experiment(console: Console, target: str, changes: list[str], own: str | None) -> None:
     from fedilc.checking import check_experiment
     from fedilc.config import read_experiment
 
-    found = check_experiment(*read_experiment(target, changes))
+    settings, folder = read_experiment(target, changes)
+    found = check_experiment(settings, folder, own)
     if found.rows:
         console.print(_table(found))
     for kind, sentences in (("problem", found.report.problems), ("note", found.report.notes)):

@@ -74,7 +74,7 @@ def label_notes(silos: Sequence[Profile], test: Profile | None, loss: LossName) 
     notes = []
     single = [silo.title for silo in silos if len(silo.trained) == 1]
     if single:
-        notes.append(f"{_have(single)} one training example only, and may count as much as any other silo")
+        notes.append(f"{_have(single)} one training example only")
     one = [silo for silo in silos if len(silo.trained) > 1 and len(silo.trained_labels) == 1]
     if one:
         names = [f"{silo.title} (label {next(iter(silo.trained_labels))})" for silo in one]
