@@ -49,9 +49,10 @@ def _check_experiment(console: Console, target: str, changes: list[str], own: st
             console.print(f"{kind}: {sentence}", markup=False, soft_wrap=True)
     problems = len(found.report.problems)
     if problems:
-        console.print(f"{target} cannot be trained: {problems} problem{'s' if problems > 1 else ''}")
+        count = "one problem" if problems == 1 else f"{problems} problems"
+        console.print(f"{target} cannot be trained: {count}", markup=False, soft_wrap=True)
         raise typer.Exit(2)
-    console.print(f"{target} can be trained", markup=False)
+    console.print(f"{target} can be trained", markup=False, soft_wrap=True)
 
 
 def _check_run(console: Console, folder: Path) -> None:
