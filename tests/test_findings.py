@@ -1,0 +1,56 @@
+"""docs/reproduction.md says what the committed results say; its sentences have conditions that can fail."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from benchmarks.findings import PAGE, PARTS, ROOT, filled
+
+from fedilc.evaluation.stored import read_campaign
+from fedilc.report.campaign_tables import campaign_tables
+from fedilc.report.formats import markdown
+
+CAMPAIGNS = ("color-mnist", "rotated-cifar10", "eicu-demo", "eicu-synthetic")
+
+
+def test_the_page_is_what_the_results_make_of_it() -> None:
+    page = PAGE.read_text()
+    assert set(re.findall(r"<!-- results: ([\w-]+) -->", page)) == set(PARTS)
+    assert filled(page) == page, "run `python -m benchmarks.findings`"
+
+
+@pytest.mark.parametrize("name", CAMPAIGNS)
+def test_the_committed_tables_are_those_of_the_committed_numbers(name: str) -> None:
+    committed = (ROOT / "results" / name / "tables.md").read_text()
+    for table in campaign_tables(read_campaign(ROOT / "results" / name)[0]):
+        assert markdown(table) in committed, "run `fedilc report results/*`"
+
+
+@pytest.mark.parametrize(
+    ("name", "winner", "criterion", "metric", "sentence"),
+    [
+        ("color-mnist", "fedsgd", "last", "round", "one test here, not two"),
+        ("color-mnist", "fedsgd", "oracle", "test_loss", "below the paper's|has the lowest mean loss"),
+        ("color-mnist", "geometric", "last", "test_loss", "has the lowest mean loss"),
+        ("color-mnist", "fishr-intra-geo", "last", "test_accuracy", "accuracy goes the other way"),
+        ("rotated-cifar10", "fedsgd", "last", "test_loss", "The order is the paper's"),
+        ("eicu-demo", "fishr-intra-geo", "validation", "test_loss", "is the worst of the six"),
+        ("eicu-synthetic", "fedsgd", "validation", "test_loss", "come first"),
+    ],
+)
+def test_other_results_take_a_sentence_back(
+    tmp_path: Path, name: str, winner: str, criterion: str, metric: str, sentence: str
+) -> None:
+    """Half the loss of one, or half again the accuracy, and some sentence no longer holds."""
+    shutil.copytree(ROOT / "results" / name, tmp_path / name)
+    file = tmp_path / name / "summary.json"
+    summary = json.loads(file.read_text())
+    found = summary[winner][criterion][metric]
+    found["seeds"] = [(1.5 if metric == "test_accuracy" else 0.5) * value for value in found["seeds"]]
+    file.write_text(json.dumps(summary))
+    with pytest.raises(ValueError, match=f"do not bear this: .*({sentence})"):
+        PARTS[name](tmp_path)
