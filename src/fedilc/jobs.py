@@ -45,7 +45,9 @@ class Job:
     @property
     def label(self) -> str:
         """How the run is called in progress and errors."""
-        return f"{self.settings.algorithm} seed {self.settings.seed}"
+        varied = any(change.startswith("penalty=") for change in self.changes)
+        weight = f" lambda {self.settings.penalty:g}" if varied else ""
+        return f"{self.settings.algorithm}{weight} seed {self.settings.seed}"
 
     def done(self) -> int:
         """How many rounds are complete."""
@@ -153,7 +155,7 @@ class Work:
 def require_same_data(jobs: Sequence[Job], *, now: bool) -> None:
     """Raise if runs that have begun, finished or not, are of other data than there are now, or than another.
 
-    With `now`, the data of each seed that has a run are built once, and those of the first job in any case, so
+    With `now`, the data of each seed that has a run are built once, and those of the first job anyway, so
     that what is wrong with them, or probably not meant, is said here and not in the log of a run.
     """
     known: dict[tuple[str, int], tuple[str, Mapping[str, Any]]] = {}

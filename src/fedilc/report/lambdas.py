@@ -115,10 +115,12 @@ def _panel(
     curves: Mapping[str, Mapping[float, tuple[float, float]]],
     best: float | None,
 ) -> None:
-    places = _places(lambdas)
+    everywhere = _places(lambdas)
+    aside = 0.012 * (everywhere[-1] - everywhere[0])  # so that two bars of deviation do not hide each other
     zero = int(lambdas[0] == 0)
     for number, (label, points) in enumerate(curves.items()):
         oracle = "oracle" in label
+        places = [place + oracle * aside for place in everywhere]
         colour, style = (COLOURS[-1], "--") if oracle else (COLOURS[0], "-")
         means, deviations = np.array([points[value] for value in lambdas]).T
         axes.plot(places[zero:], means[zero:], color=colour, linestyle=style, linewidth=1.6)
@@ -145,8 +147,8 @@ def _panel(
                 label="the lambda chosen by validation",
             )
     if zero and len(lambdas) > 1:
-        axes.axvline((places[0] + places[1]) / 2, color="grey", linestyle=":", linewidth=1)
-    axes.set_xticks(places, [f"{one:g}" for one in lambdas], rotation=45 if len(lambdas) > 9 else 0)
+        axes.axvline((everywhere[0] + everywhere[1]) / 2, color="grey", linestyle=":", linewidth=1)
+    axes.set_xticks(everywhere, [f"{one:g}" for one in lambdas], rotation=45 if len(lambdas) > 9 else 0)
     axes.set(xlabel="lambda, the weight of the Fishr penalty (log scale)", ylabel="cross-entropy")
 
 
