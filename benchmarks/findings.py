@@ -273,8 +273,8 @@ def eicu_demo(results: Path) -> list[str]:
     first, *_, worst = f.order("validation")
     f.say(
         worst == "fishr-intra-geo",
-        f"At the lowest validation loss `{worst}` is the worst of the six ({f.mean(worst, "
-        f"'validation'):.3f}; the best is `{first}` with {f.mean(first, 'validation'):.3f}).",
+        f"At the lowest validation loss `{worst}` is the worst of the six "
+        f"({f.mean(worst, 'validation'):.3f}; the best is `{first}` with {f.mean(first, 'validation'):.3f}).",
     )
     order = f.order("last")
     least = ", ".join(f"`{name}` {f.mean(name, 'last'):.2f}" for name in order[:3])
