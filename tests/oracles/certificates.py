@@ -18,6 +18,20 @@ class Certificates:
     key: Path
 
 
+def make_client_certificate(made: Certificates, name: str) -> tuple[Path, Path]:
+    """A silo's own certificate and key, of the same authority."""
+    openssl = need("openssl", "openssl", "makes the certificates of the tests")
+    folder = made.authority.parent
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
+    words = ["req", *curve, "-keyout", str(key), "-out", f"{name}.csr", "-subj", f"/CN={name}"]
+    subprocess.run([openssl, *words], cwd=folder, check=True, capture_output=True)
+    signing = ["-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2"]
+    signed = [openssl, "x509", "-req", *signing, "-out", str(certificate)]
+    subprocess.run(signed, cwd=folder, check=True, capture_output=True)
+    return certificate, key
+
+
 def make_certificates(folder: Path, name: str = "IP:127.0.0.1") -> Certificates:
     """For the loopback, or for another name that a certificate may carry."""
     openssl = need("openssl", "openssl", "makes the certificates of the tests")

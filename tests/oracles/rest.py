@@ -134,7 +134,7 @@ def put(client: httpx.Client, posted: Posted, silo: str, body: Any, **more: Any)
 
 def head_of_put(posted: Posted, silo: str, header: str) -> bytes:
     """The same as the first bytes on a line, up to the body, with a header that says how long that is."""
-    return f"PUT {_answer_path(posted, silo)} HTTP/1.1\r\nHost: x\r\n{header}\r\n\r\n".encode()
+    return f"PUT {_answer_path(posted, silo)} HTTP/1.1\r\nHost: localhost\r\n{header}\r\n\r\n".encode()
 
 
 def raw_line(client: httpx.Client) -> socket.socket:

@@ -43,6 +43,10 @@ def join(
         str | None, typer.Option(metavar="MODULE:FUNCTION", help="One's own network, if not a built-in one.")
     ] = None,
     ca: Annotated[Path | None, typer.Option(help="The certificate of the authority to trust.")] = None,
+    client_cert: Annotated[
+        Path | None, typer.Option(help="This silo's own certificate, in place of a token; PEM.")
+    ] = None,
+    client_key: Annotated[Path | None, typer.Option(help="Its key, PEM.")] = None,
     allow_insecure: Annotated[
         bool, typer.Option("--allow-insecure", help="Go without TLS to an address that is not this machine.")
     ] = False,
@@ -50,6 +54,15 @@ def join(
         float | None,
         typer.Option(min=0, help="Seconds without the coordinator after which to end (default: never)"),
     ] = None,
+    manifest_digest: Annotated[
+        str | None, typer.Option(help="Join only this run: what `fedilc serve` shows as its manifest.")
+    ] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="A folder to remember the run in; another at this address is refused.")
+    ] = None,
+    min_examples: Annotated[
+        int, typer.Option(min=1, help="Take no part with fewer examples to train on than this.")
+    ] = 1,
     max_parameters: Annotated[
         int, typer.Option(min=1, help="The largest network to build, whatever the coordinator says.")
     ] = 2**28,
@@ -59,19 +72,22 @@ def join(
     """Take part in a run as one silo; its examples stay here."""
     from fedilc.runtimes.remote.setting_up import network_from
     from fedilc.runtimes.rest.client import Participant
+    from fedilc.runtimes.rest.limits import Limits
     from fedilc.runtimes.rest.line import Line
+    from fedilc.runtimes.rest.private_files import warn_if_public
 
     if data_dir is not None:
         use_data_folder(data_dir)
     say = _Progress(make_console(), silo)
     make_silo = _silo(silo, data, label, validation_share, provider, experiment, say)
     build = network_from(model) if model is not None else None
-    line = Line(url, _token(token_file), ca, give_up_after, allow_insecure, tell=say)
+    limits = Limits(max_parameters, min_examples, manifest_digest, state)
+    line = Line(url, _token(token_file), ca, give_up_after, allow_insecure, client_cert, client_key, tell=say)
+    for secret, what in ((token_file, "this silo's token"), (client_key, "its certificate's key")):
+        warn_if_public(secret, what)
     say.start()
     try:
-        outcome = Participant(
-            line, silo, make_silo, build, device, tell=say, max_parameters=max_parameters
-        ).take_part()
+        outcome = Participant(line, silo, make_silo, build, device, say, limits).take_part()
     except KeyboardInterrupt:
         raise StoppedError(f"silo {silo!r} left; the same command joins again") from None
     finally:

@@ -33,28 +33,42 @@ if TYPE_CHECKING:
     from fedilc.result import Result
     from fedilc.runtimes.remote.manifest import Manifest, Wire
     from fedilc.runtimes.rest.address import Address
-    from fedilc.runtimes.rest.tokens import Tokens
+    from fedilc.runtimes.rest.tokens import TokenFile, Tokens
 
 _FOREVER = 1e9
-TokenFile = Annotated[Path | None, typer.Option("--tokens", help="The file with everybody's hashed tokens.")]
+TokensPath = Annotated[Path | None, typer.Option("--tokens", help="The file with everybody's hashed tokens.")]
 
 
 def token(
-    name: Annotated[str, typer.Argument(help="The silo's name, or the viewer's.")],
+    name: Annotated[str, typer.Argument(help="The silo's name, or the viewer's; `revoke NAME` ends one.")],
+    revoked: Annotated[str | None, typer.Argument(metavar="[NAME]", hidden=True)] = None,
     tokens: Annotated[Path, typer.Option(help="The token file; it is made if it does not exist.")] = Path(
         "tokens.json"
     ),
     viewer: Annotated[bool, typer.Option("--viewer", help="May watch, and nothing else.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Make a new one in place of the old.")] = False,
+    days: Annotated[
+        float | None, typer.Option(min=0, help="After how many days it ends (default: never)")
+    ] = None,
 ) -> None:
-    """Make a token for a silo or a viewer, and show it once; the file keeps its hash."""
-    from fedilc.runtimes.rest.tokens import add_token
+    """Make a token for a silo or a viewer, and show it once; the file keeps its hash.
 
-    made = add_token(tokens, name, "viewers" if viewer else "silos", replace)
-    sys.stdout.write(f"{made}\n")
+    `fedilc token revoke NAME` ends one. A coordinator that runs notices both at once.
+    """
+    from fedilc.runtimes.rest.tokens import add_token, revoke_token
+
     role = "viewer" if viewer else "silo"
+    if revoked is not None:
+        if name != "revoke":
+            raise ConfigError(f"{name!r} is no command of `fedilc token`; write `fedilc token revoke NAME`")
+        revoke_token(tokens, revoked, "viewers" if viewer else "silos")
+        sys.stderr.write(f"the token of {role} {revoked!r} is revoked\n")
+        return
+    made = add_token(tokens, name, "viewers" if viewer else "silos", replace, days)
+    sys.stdout.write(f"{made}\n")
+    ends = "" if days is None else f" and ends in {days:g} days"
     sys.stderr.write(
-        f"this is the token of {role} {name!r}; it is shown only now ({tokens} keeps its hash)\n"
+        f"this is the token of {role} {name!r}; it is shown only now{ends} ({tokens} keeps its hash)\n"
     )
 
 
@@ -64,9 +78,12 @@ def serve(
     ] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8443,
-    tokens: TokenFile = None,
+    tokens: TokensPath = None,
     cert: Annotated[Path | None, typer.Option(help="The TLS certificate, PEM.")] = None,
     key: Annotated[Path | None, typer.Option(help="Its key, PEM.")] = None,
+    client_ca: Annotated[
+        Path | None, typer.Option(help="The authority of silos' certificates, which speak for them; PEM.")
+    ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="No TLS; on loopback addresses only.")] = False,
     allow_insecure: Annotated[
         bool, typer.Option("--allow-insecure", help="No TLS on any address, behind a proxy that has it.")
@@ -98,12 +115,11 @@ def serve(
     from fedilc.config import read_experiment
     from fedilc.runtimes.remote.manifest import find_wire
     from fedilc.runtimes.rest.address import Address
-    from fedilc.runtimes.rest.tokens import Tokens
 
-    address = Address(host, port, cert, key, insecure, allow_insecure)
-    known = Tokens.read(tokens) if tokens is not None else None
-    address.require_safe(known)
+    address = Address(host, port, cert, key, insecure, allow_insecure, client_ca)
     console = make_console()
+    known = _tokens(tokens, client_ca, console)
+    address.require_safe(known)
     if view is not None:
         _view(console, view, address, known)
         return
@@ -125,6 +141,17 @@ def serve(
     _Serving(console, settings, folder, target, address, known, patience, find_wire(wire), model, stay).run()
 
 
+def _tokens(path: Path | None, client_ca: Path | None, console: Console) -> Tokens | TokenFile | None:
+    """The tokens of a file; nobody's if silos show certificates instead; None if everybody is let in."""
+    from fedilc.runtimes.rest.private_files import warn_if_public
+    from fedilc.runtimes.rest.tokens import TokenFile, Tokens
+
+    if path is None:
+        return Tokens() if client_ca is not None else None
+    warn_if_public(path, "the hashes of the tokens")
+    return TokenFile(path, lambda sentence: console.print(sentence, markup=False, soft_wrap=True))
+
+
 @dataclass(frozen=True)
 class _Serving:
     """A run to coordinate, and how."""
@@ -134,7 +161,7 @@ class _Serving:
     folder: Path
     target: Path
     address: Address
-    tokens: Tokens | None
+    tokens: Tokens | TokenFile | None
     round_timeout: float
     wire: Wire
     model: str | None
@@ -201,7 +228,7 @@ class _Serving:
                 time.sleep(3600)
 
 
-def _view(console: Console, folder: Path, address: Address, known: Tokens | None) -> None:
+def _view(console: Console, folder: Path, address: Address, known: Tokens | TokenFile | None) -> None:
     from fedilc.runtimes.rest.viewing import show
 
     def ready(url: str) -> None:

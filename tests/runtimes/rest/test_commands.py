@@ -89,6 +89,7 @@ def coordinator(tmp_path: Path) -> Iterator[Joined]:
     """A coordinator with tokens for `a`, `b` and, by mistake, `c`; the files of the silo `a` lie about."""
     for name in "abc":
         (tmp_path / f"{name}.token").write_text(add_token(tmp_path / "tokens.json", name))
+        (tmp_path / f"{name}.token").chmod(0o600)
     (tmp_path / "own.py").write_text(OWN)
     table = pl.DataFrame({name: [0.5, 1.5, 2.5, 3.5] for name in COLUMNS} | {"died": [0, 1, 0, 1]})
     table.write_csv(tmp_path / "good.csv")

@@ -98,7 +98,7 @@ def test_only_so_many_requests_of_a_silo_are_open_at_a_time() -> None:
         try:
             for _ in range(app_module.AT_ONCE):
                 raw = raw_line(client)
-                raw.sendall(b"GET /v1/silos/a/task?wait=30 HTTP/1.1\r\nHost: x\r\n\r\n")
+                raw.sendall(b"GET /v1/silos/a/task?wait=30 HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 raws.append(raw)
             assert eventually(lambda: client.get("/v1/silos/a/task").status_code == 429)
             assert client.get("/v1/silos/b/task").status_code == 204
@@ -114,7 +114,7 @@ def test_a_silo_that_hung_up_is_not_taken_for_one_that_is_back() -> None:
     board = board_of()
     with served(board) as client:
         raw = raw_line(client)
-        raw.sendall(b"GET /v1/silos/a/task?wait=30 HTTP/1.1\r\nHost: x\r\n\r\n")
+        raw.sendall(b"GET /v1/silos/a/task?wait=30 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert eventually(lambda: board.silos["a"].last_seen is not None)
         raw.close()
         time.sleep(0.3)

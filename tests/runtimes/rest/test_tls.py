@@ -57,6 +57,7 @@ def test_a_silo_that_trusts_another_authority_ends_with_one_sentence(
 ) -> None:
     others = make_certificates(tmp_path / "others")
     (tmp_path / "a.token").write_text(secured[1])
+    (tmp_path / "a.token").chmod(0o600)
     with fleet(tmp_path) as processes:
         joining = ["join", secured[0], "--silo", "a", "--token-file", "a.token"]
         silo = processes.start(*joining, "--experiment", "color-digits", "--ca", others.authority)

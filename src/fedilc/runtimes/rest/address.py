@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import socket
 import ssl
 import threading
@@ -18,7 +17,9 @@ from fastapi import FastAPI
 from fedilc.errors import ConfigError
 from fedilc.runtimes.rest.connections import Connections, raise_descriptor_limit
 from fedilc.runtimes.rest.http_server import Server
-from fedilc.runtimes.rest.tokens import Tokens
+from fedilc.runtimes.rest.loopback import is_loopback
+from fedilc.runtimes.rest.private_files import warn_if_public
+from fedilc.runtimes.rest.tokens import TokenFile, Tokens
 
 
 @dataclass(frozen=True)
@@ -31,14 +32,18 @@ class Address:
     key: Path | None = None
     insecure: bool = False
     allow_insecure: bool = False
+    client_authority: Path | None = None
 
-    def require_safe(self, tokens: Tokens | None) -> None:
+    def require_safe(self, tokens: Tokens | TokenFile | None) -> None:
         """Raise where tokens or gradients would travel in the open without being told to."""
         if (self.certificate is None) != (self.key is None):
             raise ConfigError("--cert and --key belong together; give both")
-        for path in (self.certificate, self.key):
+        for path in (self.certificate, self.key, self.client_authority):
             if path is not None and not path.exists():
-                raise ConfigError(f"{path} does not exist; give the certificate and key as PEM files")
+                raise ConfigError(f"{path} does not exist; give certificates and key as PEM files")
+        if self.client_authority is not None and self.certificate is None:
+            raise ConfigError("--client-ca asks for certificates over TLS: give --cert and --key as well")
+        warn_if_public(self.key, "the key of the coordinator's certificate")
         local = is_loopback(self.host)
         if self.certificate is None and not (self.insecure or self.allow_insecure):
             raise ConfigError(
@@ -51,8 +56,8 @@ class Address:
             )
         if tokens is None and not (local and self.insecure):
             raise ConfigError(
-                "give --tokens FILE (make it with `fedilc token NAME`); only --insecure on a loopback "
-                "address goes without"
+                "give --tokens FILE (make it with `fedilc token NAME`), or --client-ca; only --insecure on a "
+                "loopback address goes without"
             )
 
     def bind(self) -> socket.socket:
@@ -68,16 +73,6 @@ class Address:
         """How silos and browsers call it."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.certificate else 'http'}://{host}:{port}"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine itself."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 @contextlib.contextmanager
@@ -116,6 +111,8 @@ def _config(app: FastAPI, address: Address) -> uvicorn.Config:
             lifespan="off",
             ssl_certfile=address.certificate,
             ssl_keyfile=address.key,
+            ssl_ca_certs=str(address.client_authority) if address.client_authority else None,
+            ssl_cert_reqs=ssl.CERT_OPTIONAL if address.client_authority else ssl.CERT_NONE,
         )
         config.load()
     except (ssl.SSLError, OSError) as error:

@@ -21,10 +21,10 @@ from fedilc import __version__
 from fedilc.runtimes.remote.posted import MOST_EXAMPLES
 from fedilc.runtimes.remote.wire import MEDIA_TYPE
 from fedilc.runtimes.rest.board import Board
-from fedilc.runtimes.rest.doors import Doors, SiloName
+from fedilc.runtimes.rest.doors import Doors, OnlyLoopbackNames, SiloName
 from fedilc.runtimes.rest.guide import add_guide
 from fedilc.runtimes.rest.states import Refusal
-from fedilc.runtimes.rest.tokens import Tokens
+from fedilc.runtimes.rest.tokens import TokenFile, Tokens
 from fedilc.runtimes.rest.waking import Wakeup
 from fedilc.runtimes.rest.watching import Watchable, add_watching, refusals
 
@@ -66,7 +66,7 @@ class Joined(BaseModel):
     round: int
 
 
-def make_app(watched: Board | Watchable, tokens: Tokens | None) -> FastAPI:
+def make_app(watched: Board | Watchable, tokens: Tokens | TokenFile | None) -> FastAPI:
     """The interface to a board, or the page alone of anything else that can be watched."""
     app = FastAPI(
         title="FedILC coordinator",
@@ -79,6 +79,8 @@ def make_app(watched: Board | Watchable, tokens: Tokens | None) -> FastAPI:
     app.state.silos = len(watched.silos) if isinstance(watched, Board) else 0
     app.exception_handler(RequestValidationError)(_say_what_is_wrong)
     doors = Doors(tokens)
+    if tokens is None:
+        app.add_middleware(OnlyLoopbackNames)
     if isinstance(watched, Board):
         _add_silos(app, watched, doors)
     add_watching(app, watched, doors)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 from urllib.parse import quote
 
@@ -27,9 +27,9 @@ from fedilc.runtimes.remote.wire import (
     unpack_request,
 )
 from fedilc.runtimes.remote.worker import make_worker
+from fedilc.runtimes.rest.limits import Limits
 from fedilc.runtimes.rest.line import POLL_SECONDS, Answer, CoordinatorError, Line
 
-MAX_PARAMETERS = 2**28
 _BREATH_SECONDS = 1.0
 _TIMES_DAMAGED = 3
 
@@ -44,7 +44,7 @@ class Participant:
     build: Callable[[Manifest], nn.Module] | None = None
     device: str = "auto"
     tell: Callable[[str], None] = lambda _: None
-    max_parameters: int = MAX_PARAMETERS
+    limits: Limits = field(default_factory=Limits)
 
     def take_part(self) -> str:
         """Work until the run is over; returns how it ended."""
@@ -53,6 +53,8 @@ class Participant:
             names = ", ".join(manifest.silos)
             raise CoordinatorError(f"the run {manifest.run!r} has no silo {self.name!r}, only {names}")
         worker = make_worker(manifest, self.name, self.make_silo, self.build, self.device)
+        self.limits.require_examples(len(worker.silo), self.name)
+        self.limits.remember(manifest, self.line.url, self.name)
         have, along = "", None
         self._join(manifest, worker)
         while True:
@@ -126,7 +128,7 @@ class Participant:
         manifest = read_manifest(found["manifest"])
         if manifest.hash != found["hash"]:
             raise CoordinatorError("the manifest does not match its own hash; do not join this coordinator")
-        manifest.require_at_most(self.max_parameters)
+        self.limits.require_run(manifest, self.line.url, self.name)
         return manifest
 
     def _require_same(self, manifest: Manifest) -> None:

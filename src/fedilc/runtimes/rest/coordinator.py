@@ -17,7 +17,7 @@ from fedilc.runtimes.rest.address import Address, listening
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.board import Board
 from fedilc.runtimes.rest.runtime import RestRuntime
-from fedilc.runtimes.rest.tokens import Tokens, require_name
+from fedilc.runtimes.rest.tokens import TokenFile, Tokens, require_name
 
 FAREWELL_SECONDS = 15.0
 LATE_FAREWELL_SECONDS = 60.0
@@ -50,7 +50,7 @@ def coordinate(
     job: Job,
     out: Path,
     address: Address,
-    tokens: Tokens | None,
+    tokens: Tokens | TokenFile | None,
     *,
     round_timeout: float = 600.0,
     callbacks: Sequence[Callback] = (),
@@ -63,7 +63,7 @@ def coordinate(
     while they, and the page, are still answered.
     """
     address.require_safe(tokens)
-    _require_tokens(job.plan.outline.silos, tokens)
+    _require_tokens(job.plan.outline.silos, tokens, address)
     boards: list[Board] = []
 
     def reach(manifest: Manifest) -> RestRuntime:
@@ -81,6 +81,8 @@ def coordinate(
                 ready(address.url(port), board.manifest)
 
         watch = Watch(board, open_doors)
+        if not out.exists():
+            out.mkdir(mode=0o700, parents=True)
         result = job.run(training, "rest", out, [watch, *callbacks])
         here = _here(board)
         board.finish(result.stopped or "complete")
@@ -93,10 +95,11 @@ def coordinate(
     return result
 
 
-def _require_tokens(silos: Iterable[str], tokens: Tokens | None) -> None:
+def _require_tokens(silos: Iterable[str], tokens: Tokens | TokenFile | None, address: Address) -> None:
     for silo in silos:
         require_name(silo)
-        if tokens is not None and silo not in tokens.silos:
+        needed = tokens is not None and address.client_authority is None
+        if needed and tokens is not None and silo not in tokens.current().silos:
             raise ConfigError(f"silo {silo!r} has no token; make one with `fedilc token {silo}`")
 
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import math
 import socket
+from functools import cached_property
 from typing import Any, NoReturn
 
 import uvicorn
@@ -115,6 +116,16 @@ class Accepted:
         else:
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_RDWR)
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The common and DNS names in the client's certificate, if it has shown one."""
+        secure = self.transport.get_extra_info("ssl_object") if self.transport is not None else None
+        found = secure.getpeercert() if secure is not None else None
+        if not found:
+            return frozenset()
+        common = [value for part in found.get("subject", ()) for key, value in part if key == "commonName"]
+        return frozenset(common) | {value for key, value in found.get("subjectAltName", ()) if key == "DNS"}
 
     def trust(self) -> None:
         """Count this connection as one on which a good token was shown."""

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from fedilc.errors import ConfigError, FedILCError, printable
-from fedilc.runtimes.rest.address import is_loopback
+from fedilc.runtimes.rest.loopback import is_loopback
 
 POLL_SECONDS = 25.0
 LONGEST_PAUSE = 30.0
@@ -66,6 +66,8 @@ class Line:
     authority: Path | None = None
     give_up_after: float | None = None
     allow_insecure: bool = False
+    certificate: Path | None = None
+    key: Path | None = None
     tell: Callable[[str], None] = lambda _: None
     sleep: Callable[[float], None] = time.sleep
     _client: httpx.Client = field(init=False)
@@ -114,15 +116,22 @@ class Line:
             )
         return host
 
-    def _trusted(self) -> ssl.SSLContext | bool:
-        if self.authority is None:
-            return True
+    def _trusted(self) -> ssl.SSLContext:
         try:
-            return ssl.create_default_context(cafile=str(self.authority))
+            if self.authority is None:
+                context = httpx.create_ssl_context()
+            else:
+                context = ssl.create_default_context(cafile=str(self.authority))
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
                 f"the authority's certificate {self.authority} cannot be used: {error}"
             ) from error
+        if self.certificate is not None:
+            try:
+                context.load_cert_chain(self.certificate, self.key)
+            except (OSError, ssl.SSLError) as error:
+                raise ConfigError(f"--client-cert and --client-key cannot be used: {error}") from error
+        return context
 
     def close(self) -> None:
         """Hang up."""

@@ -11,8 +11,10 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -47,6 +49,8 @@ class Tokens:
 
     silos: dict[str, str] = field(default_factory=dict)
     viewers: dict[str, str] = field(default_factory=dict)
+    expires: dict[str, float] = field(default_factory=dict)
+    clock: Callable[[], float] = time.time
 
     @classmethod
     def read(cls, path: Path) -> Tokens:
@@ -56,7 +60,8 @@ class Tokens:
             kinds = {key: found.get(key, {}) for key in ("silos", "viewers")}
             if not all(_HASH.fullmatch(v) for kind in kinds.values() for v in kind.values()):
                 raise ValueError("it holds what is not a token's hash")
-            return cls(**kinds)
+            ends = {key: datetime.fromisoformat(end) for key, end in found.get("expires", {}).items()}
+            return cls(**kinds, expires={key: end.timestamp() for key, end in ends.items()})
         except OSError as error:
             raise ConfigError(
                 f"the token file {path} cannot be read ({error.strerror}); make it with `fedilc token NAME "
@@ -65,17 +70,61 @@ class Tokens:
         except (ValueError, AttributeError, TypeError) as error:
             raise ConfigError(f"{path} is not a token file: {error}; make a new one") from error
 
+    def current(self) -> Tokens:
+        """These tokens, which never change."""
+        return self
+
     def is_silo(self, name: str, token: str) -> bool:
         """Whether the token is that of this silo."""
-        return hmac.compare_digest(self.silos.get(name, _NOBODY), _hash(token))
+        same = hmac.compare_digest(self.silos.get(name, _NOBODY), _hash(token))
+        return same and self._is_valid("silos", name)
 
     def is_viewer(self, token: str) -> bool:
         """Whether the token is any viewer's."""
-        return _is_any(list(self.viewers.values()), token)
+        return _is_any(self._valid("viewers"), token)
 
     def is_known(self, token: str) -> bool:
         """Whether the token is any viewer's or any silo's."""
-        return _is_any([*self.viewers.values(), *self.silos.values()], token)
+        return _is_any([*self._valid("viewers"), *self._valid("silos")], token)
+
+    def _valid(self, kind: Kind) -> list[str]:
+        known = self.silos if kind == "silos" else self.viewers
+        return [hashed for name, hashed in known.items() if self._is_valid(kind, name)]
+
+    def _is_valid(self, kind: Kind, name: str) -> bool:
+        end = self.expires.get(f"{kind}/{name}")
+        return end is None or self.clock() < end
+
+
+class TokenFile:
+    """The tokens of a file, read again when it changes: one that is revoked ends at once.
+
+    If the file cannot be read any more, the tokens read before still hold, and `tell` is told.
+    """
+
+    def __init__(self, path: Path, tell: Callable[[str], None] = lambda _: None) -> None:
+        self.path, self.tell = path, tell
+        self._seen = self._stamp()
+        self._tokens = Tokens.read(path)
+
+    def current(self) -> Tokens:
+        """The tokens as the file has them now."""
+        stamp = self._stamp()
+        if stamp != self._seen:
+            self._seen = stamp
+            try:
+                self._tokens = Tokens.read(self.path)
+                self.tell(f"the token file {self.path} was read again")
+            except ConfigError as error:
+                self.tell(f"{error}; the tokens read before still hold")
+        return self._tokens
+
+    def _stamp(self) -> tuple[int, int, int] | None:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _is_any(known: list[str], token: str) -> bool:
@@ -84,31 +133,67 @@ def _is_any(known: list[str], token: str) -> bool:
     return any(found)
 
 
-def add_token(path: Path, name: str, kind: Kind = "silos", replace: bool = False) -> str:
-    """Make a token for a name and keep its hash; the token itself is returned and kept nowhere."""
+def add_token(
+    path: Path, name: str, kind: Kind = "silos", replace: bool = False, days: float | None = None
+) -> str:
+    """Make a token for a name and keep its hash; the token itself is returned and kept nowhere.
+
+    It ends after `days`, or when it is replaced or revoked.
+    """
     require_name(name)
+    with _changing(path) as known:
+        if name in known[kind] and not replace:
+            raise ConfigError(f"{name!r} has a token in {path} already; make it a new one with --replace")
+        token = secrets.token_urlsafe(32)
+        known[kind][name] = _hash(token)
+        known["expires"].pop(f"{kind}/{name}", None)
+        if days is not None:
+            end = datetime.now(UTC) + timedelta(days=days)
+            known["expires"][f"{kind}/{name}"] = end.isoformat(timespec="seconds")
+    return token
+
+
+def revoke_token(path: Path, name: str, kind: Kind = "silos") -> None:
+    """End a name's token; a coordinator that runs refuses it from its next request on."""
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist; name the token file with --tokens")
+    with _changing(path) as known:
+        if known[kind].pop(name, None) is None:
+            some = ", ".join(known[kind]) or "nobody"
+            raise ConfigError(f"{name!r} has no token in {path}; among its {kind} are {some}")
+        known["expires"].pop(f"{kind}/{name}", None)
+
+
+@contextmanager
+def _changing(path: Path) -> Iterator[dict[str, dict[str, str]]]:
+    """What a token file holds, written back at the end; no other process changes it meanwhile."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_name(path.name + ".lock"), timeout=10):
             tokens = Tokens.read(path) if path.exists() else Tokens()
-            known = {"silos": dict(tokens.silos), "viewers": dict(tokens.viewers)}
-            if name in known[kind] and not replace:
-                raise ConfigError(f"{name!r} has a token in {path} already; make it a new one with --replace")
-            token = secrets.token_urlsafe(32)
-            known[kind][name] = _hash(token)
+            ends = {
+                key: datetime.fromtimestamp(end, UTC).isoformat(timespec="seconds")
+                for key, end in tokens.expires.items()
+            }
+            known = {"silos": dict(tokens.silos), "viewers": dict(tokens.viewers), "expires": ends}
+            yield known
             _write_private(path, json.dumps(known, indent=2) + "\n")
     except OSError as error:
         raise ConfigError(
             f"the token file {path} cannot be written: {error.strerror or 'another process holds it'}"
         ) from error
-    return token
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Replace a file by one that only its owner can read, from its first byte on."""
+    """Replace a file, by one that only its owner can read, or those who could read it before."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        if path.exists():
+            before = path.stat()
+            with suppress(PermissionError):
+                os.fchown(file.fileno(), before.st_uid, before.st_gid)
+            os.fchmod(file.fileno(), before.st_mode & 0o770)
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -11,7 +11,7 @@ from fedilc.errors import ConfigError
 from fedilc.federation import Record, RunFolder
 from fedilc.runtimes.rest.address import Address, listening
 from fedilc.runtimes.rest.app import make_app
-from fedilc.runtimes.rest.tokens import Tokens
+from fedilc.runtimes.rest.tokens import TokenFile, Tokens
 
 
 class FolderView:
@@ -68,7 +68,9 @@ def _silo(name: str, numbers: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def show(folder: Path, address: Address, tokens: Tokens | None, ready: Callable[[str], None]) -> None:
+def show(
+    folder: Path, address: Address, tokens: Tokens | TokenFile | None, ready: Callable[[str], None]
+) -> None:
     """Serve the page of a run folder until interrupted."""
     address.require_safe(tokens)
     if not RunFolder(folder).settings_file.exists():

@@ -1,0 +1,91 @@
+"""What a silo accepts of a coordinator: which run, which size of network, how many examples of its own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedilc.errors import ConfigError
+from fedilc.runtimes.remote.manifest import Manifest
+
+MAX_PARAMETERS = 2**28
+SHORTEST_DIGEST = 16
+
+
+@dataclass(frozen=True)
+class Limits:
+    """A silo's own limits; a run outside them is refused before anything is built or computed.
+
+    Args:
+        max_parameters: the largest network to build.
+        min_examples: the fewest examples to train on with which this silo takes part.
+        digest: the manifest's hash, or its first 16 digits or more; None takes any run.
+        state: a folder that remembers the first run joined at an address; another one is refused there.
+    """
+
+    max_parameters: int = MAX_PARAMETERS
+    min_examples: int = 1
+    digest: str | None = None
+    state: Path | None = None
+
+    def __post_init__(self) -> None:
+        digest = self.digest
+        if digest is not None and (
+            not SHORTEST_DIGEST <= len(digest) <= 64 or set(digest) - set("0123456789abcdef")
+        ):
+            raise ConfigError(
+                f"--manifest-digest {digest!r} is not a manifest's digest; give {SHORTEST_DIGEST} to 64 of "
+                "the digits that `fedilc serve` shows"
+            )
+
+    def require_run(self, manifest: Manifest, url: str, silo: str) -> None:
+        """Raise if the coordinator runs something that this silo did not agree to."""
+        if self.digest is not None and not manifest.hash.startswith(self.digest):
+            raise ConfigError(
+                f"the coordinator runs manifest {manifest.hash[:16]} and this silo takes part in "
+                f"{self.digest[:16]} only; find out why before you change --manifest-digest"
+            )
+        known = self._known().get(f"{silo} {url}")
+        if self.digest is None and known is not None and known != manifest.hash:
+            raise ConfigError(
+                f"the coordinator runs manifest {manifest.hash[:16]} and this silo joined {known[:16]} there "
+                "before; if the new run was agreed on, join it once with --manifest-digest "
+                f"{manifest.hash[:16]}"
+            )
+        manifest.require_at_most(self.max_parameters)
+
+    def require_examples(self, examples: int, silo: str) -> None:
+        """Raise if the silo has too few examples to take part."""
+        if examples < self.min_examples:
+            raise ConfigError(
+                f"silo {silo!r} has {examples} examples to train on, fewer than --min-examples "
+                f"{self.min_examples}; it takes no part"
+            )
+
+    def remember(self, manifest: Manifest, url: str, silo: str) -> None:
+        """Keep the run in the state folder, as the one to expect at this address."""
+        if self.state is None:
+            return
+        known = self._known() | {f"{silo} {url}": manifest.hash}
+        try:
+            self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+            temporary = self._file.with_name(self._file.name + ".tmp")
+            temporary.write_text(json.dumps(known, indent=2) + "\n")
+            temporary.replace(self._file)
+        except OSError as error:
+            raise ConfigError(f"the state folder {self.state} cannot be written: {error.strerror}") from error
+
+    @property
+    def _file(self) -> Path:
+        assert self.state is not None
+        return self.state / "runs.json"
+
+    def _known(self) -> dict[str, str]:
+        if self.state is None or not self._file.exists():
+            return {}
+        try:
+            found = json.loads(self._file.read_text())
+            return {str(key): str(value) for key, value in found.items()}
+        except (OSError, ValueError, AttributeError) as error:
+            raise ConfigError(f"{self._file} cannot be read: {error}; repair or delete it") from error
