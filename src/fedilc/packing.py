@@ -6,6 +6,7 @@ is left to it, because it checks what it reads.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 
@@ -27,6 +28,7 @@ WORDS = {
     torch.bool: "BOOL",
 }
 _ALIGNMENT = 8
+_BLANK = "0" * 64
 
 
 def packed(tensors: Mapping[str, Tensor], words: Mapping[str, str]) -> bytes:
@@ -52,6 +54,29 @@ def packed(tensors: Mapping[str, Tensor], words: Mapping[str, str]) -> bytes:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
     return b"".join([len(text).to_bytes(8, "little"), text, *parts])
+
+
+def packed_with_digest(tensors: Mapping[str, Tensor], words: Mapping[str, str]) -> bytes:
+    """Return the same with a digest in the header: of the whole, with zeros in the digest's place.
+
+    >>> require_digest(packed_with_digest({"w": torch.tensor([1.0])}, {"of": "round 3"}))
+    """
+    body = packed(tensors, {"digest": _BLANK, **words})
+    return body.replace(_BLANK.encode(), hashlib.sha256(body).hexdigest().encode(), 1)
+
+
+def require_digest(body: bytes) -> None:
+    """Raise ValueError unless a body is as `packed_with_digest` made it, to the bit."""
+    end = 8 + int.from_bytes(body[:8], "little")
+    try:
+        told = json.loads(body[8:end])["__metadata__"]["digest"]
+        start = body.find(told.encode(), 8, end)
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError("its header has no digest") from error
+    found = hashlib.sha256(body[:start] + _BLANK.encode())
+    found.update(memoryview(body)[start + len(_BLANK) :])
+    if start < 0 or found.hexdigest() != told:
+        raise ValueError("its content does not match its digest")
 
 
 def _place(item: tuple[str, Tensor]) -> tuple[int, str]:

@@ -62,6 +62,9 @@ class Liar:
     def set_aside(self, round_: int, reasons: dict[str, str]) -> None:
         self.told[round_] = dict(reasons)
 
+    def reasons(self, silos: tuple[str, ...]) -> dict[str, str]:
+        return dict.fromkeys(silos, "asleep")
+
 
 def run(federation: Federation, runtime: object, algorithm: str = "fedsgd", **options: object):
     settings = {"rounds": ROUNDS, "learning_rate": 0.05, "penalty": 2.0, "environment_size": 4, **options}
@@ -123,6 +126,12 @@ def test_without_leave_to_go_on_the_run_stops_and_names_the_silo_and_its_norm(tm
     calm = run(federation, None, out=tmp_path / "calm")
     resumed = run(federation, None, out=tmp_path / "run", resume=True)
     assert_same(weights(resumed.model), weights(calm.model))
+
+
+def test_a_run_that_loses_a_silo_says_why_if_that_is_known() -> None:
+    federation = federation_of()
+    with pytest.raises(SilosLostError, match=r"round 4 lost b \(asleep\) and 4 of 5 silos are left"):
+        run(federation, Losing(federation, "fedsgd", 1.0))
 
 
 def test_a_first_round_is_compared_with_itself() -> None:

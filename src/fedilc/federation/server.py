@@ -310,8 +310,10 @@ class Server:
             return left
         few = f"{len(left)} of {len(self.silos)} silos are left, fewer than min_silos={needed}"
         if not lost.reasons:
+            known = self.runtime.reasons(lost.silos) if isinstance(self.runtime, InformedRuntime) else {}
+            names = [f"{silo} ({known[silo]})" if silo in known else silo for silo in lost.silos]
             raise SilosLostError(
-                f"round {number} lost {', '.join(lost.silos)} and {few}; bring them back or lower min_silos"
+                f"round {number} lost {', '.join(names)} and {few}; bring them back or lower min_silos"
             )
         raise SilosLostError(
             f"round {number} sets {sentence(lost.reasons)} aside, and {few}; find out what is wrong there "

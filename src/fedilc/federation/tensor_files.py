@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -15,9 +14,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from fedilc.errors import CheckpointError
-from fedilc.packing import packed
-
-_BLANK = "0" * 64
+from fedilc.packing import packed_with_digest, require_digest
 
 
 def write_atomically(path: Path, content: bytes, previous: Path | None = None) -> None:
@@ -48,13 +45,8 @@ def write_atomically(path: Path, content: bytes, previous: Path | None = None) -
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any], previous: Path | None = None
 ) -> None:
-    """Write tensors, a JSON object and a digest of both as one safetensors file, atomically.
-
-    The digest is that of the file with zeros in the digest's place.
-    """
-    body = packed(tensors, {"digest": _BLANK, "fedilc": json.dumps(about)})
-    digest = hashlib.sha256(body).hexdigest()
-    write_atomically(path, body.replace(_BLANK.encode(), digest.encode(), 1), previous)
+    """Write tensors, a JSON object and a digest of both as one safetensors file, atomically."""
+    write_atomically(path, packed_with_digest(tensors, {"fedilc": json.dumps(about)}), previous)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -67,7 +59,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         size = int.from_bytes(body[:8], "little")
         words = json.loads(body[8 : 8 + size])["__metadata__"]
         if set(words) != {"fedilc"}:
-            _require_digest(body, 8 + size, words)
+            require_digest(body)
         return load(body), json.loads(words["fedilc"])
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
@@ -75,14 +67,3 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             f"{path} is damaged or not a FedILC checkpoint ({reason}); restore it from a copy, or "
             "start again in another folder"
         ) from error
-
-
-def _require_digest(body: bytes, end: int, words: Mapping[str, str]) -> None:
-    """Raise unless a file, whose header ends at `end`, has the digest that its header tells."""
-    if set(words) != {"digest", "fedilc"} or len(words["digest"]) != len(_BLANK):
-        raise ValueError("its header is not one of ours")
-    start = body.find(words["digest"].encode(), 8, end)
-    found = hashlib.sha256(body[:start] + _BLANK.encode())
-    found.update(memoryview(body)[start + len(_BLANK) :])
-    if start < 0 or found.hexdigest() != words["digest"]:
-        raise ValueError("its content does not match its digest")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from typing import Any
 
@@ -17,6 +18,7 @@ from fedilc.errors import ProtocolError
 from fedilc.runtimes.remote.manifest import tensors_digest
 from fedilc.runtimes.remote.wire import (
     HEADER_BYTES,
+    DamagedError,
     content_digest,
     is_whole,
     pack,
@@ -231,8 +233,9 @@ class TestTheSiloReads:
         size = int.from_bytes(body[:8], "little")
         header = json.loads(body[8 : 8 + size])
         about = json.loads(header["__metadata__"]["fedilc"]) | changes
-        header["__metadata__"]["fedilc"] = json.dumps(about)
-        return with_header(header, body[8 + size :])
+        header["__metadata__"] = {"digest": "0" * 64, "fedilc": json.dumps(about)}
+        blank = with_header(header, body[8 + size :])
+        return blank.replace(b"0" * 64, hashlib.sha256(blank).hexdigest().encode(), 1)
 
     def test_a_task_as_it_was_asked(self) -> None:
         board = board_of()
@@ -282,8 +285,9 @@ class TestTheSiloReads:
         ids=str,
     )
     def test_nothing_else_than_a_task_of_this_run(self, changes: dict[str, Any]) -> None:
-        with pytest.raises(ProtocolError):
+        with pytest.raises(ProtocolError) as found:
             unpack_request(self.task(**changes), board_of().manifest, "", {})
+        assert not isinstance(found.value, DamagedError)
 
     def test_the_unchanged_task_is_read(self) -> None:
         assert unpack_request(self.task(), board_of().manifest, "", {}).request.round == 1

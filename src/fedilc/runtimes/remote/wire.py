@@ -23,7 +23,7 @@ from fedilc.errors import ProtocolError
 from fedilc.federation import Reply, Request
 from fedilc.federation.messages import Phase
 from fedilc.numerics import is_finite
-from fedilc.packing import WORDS, packed
+from fedilc.packing import WORDS, packed, packed_with_digest, require_digest
 from fedilc.runtimes.remote.manifest import Manifest, Wire, tensors_digest
 from fedilc.sections import Section
 
@@ -37,7 +37,13 @@ _LARGE = ("weights/", "gradient/", "penalty/")
 Name = Annotated[str, Field(max_length=64)]
 
 
-def pack(tensors: Mapping[str, Tensor], about: Mapping[str, Any], wire: Wire = "exact") -> bytes:
+class DamagedError(ProtocolError):
+    """A message is not the one that was sent; to ask for it again may help."""
+
+
+def pack(
+    tensors: Mapping[str, Tensor], about: Mapping[str, Any], wire: Wire = "exact", digest: bool = False
+) -> bytes:
     """Tensors and a JSON object; on a float16 wire whatever is large is scaled to fit that type.
 
     Statistics are a few hundred numbers, and differences of them count: they travel as they are.
@@ -54,7 +60,8 @@ def pack(tensors: Mapping[str, Tensor], about: Mapping[str, Any], wire: Wire = "
             largest = float(plain.abs().max()) if plain.numel() else 0.0
             scales[name] = largest / _LARGEST_HALF if largest and math.isfinite(largest) else 1.0
             sent[name] = (plain.double() / scales[name]).half()
-    return packed(sent, {"fedilc": json.dumps({**about, "scales": scales}, allow_nan=False)})
+    words = {"fedilc": json.dumps({**about, "scales": scales}, allow_nan=False)}
+    return packed_with_digest(sent, words) if digest else packed(sent, words)
 
 
 def unpack(
@@ -196,11 +203,15 @@ def pack_request(request: Request, run: str, weights: str, with_weights: bool, w
     tensors = {f"weights/{name}": t for name, t in request.weights.items()} if with_weights else {}
     if request.variance is not None:
         tensors["variance"] = request.variance
-    return pack(tensors, about, wire)
+    return pack(tensors, about, wire, digest=True)
 
 
 def unpack_request(body: bytes, manifest: Manifest, have: str, weights: Mapping[str, Tensor]) -> Asked:
-    """A task as it came; `weights` are those the silo already has, under the name `have`."""
+    """A task as it came, if it is as it was sent; `weights` are those the silo has, under the name `have`."""
+    try:
+        require_digest(body)
+    except ValueError as error:
+        raise DamagedError(f"a task was damaged on its way: {_short(error)}") from error
     like = {f"weights/{name}": tensor for name, tensor in manifest.like.items()}
     entries, found = read_header(body, header_room(like))
     try:

@@ -106,6 +106,16 @@ class Board:
                 self.silos[name].reason = f"set aside in round {round_}: {reason}"
             self._tell()
 
+    def reasons(self, names: Iterable[str]) -> dict[str, str]:
+        """Why silos were lost or set aside."""
+        with self._changed:
+            found = [self.silos[name] for name in names]
+            return {
+                silo.name: f"set aside: {silo.reason}" if silo.state == "set aside" else silo.reason
+                for silo in found
+                if silo.reason
+            }
+
     def close(self, lost: tuple[str, ...]) -> None:
         """Take the task down; those named did not answer it in time."""
         with self._changed:
@@ -144,10 +154,11 @@ class Board:
     def _require_able(self, needed: int) -> None:
         aside = [name for name, silo in self.silos.items() if silo.state == "set aside"]
         if len(self.silos) - len(aside) < needed:
+            said = "; ".join(f"{name}: {self.silos[name].reason}" for name in aside)
             raise SilosLostError(
-                f"{', '.join(aside)} sent nonsense and {'was' if len(aside) == 1 else 'were'} set aside, and "
-                f"fewer than min_silos={needed} are left; mend what is wrong there and start again, or lower "
-                "min_silos"
+                f"{', '.join(aside)} sent nonsense and {'was' if len(aside) == 1 else 'were'} set aside "
+                f"({said}), and fewer than min_silos={needed} are left; mend what is wrong there and start "
+                "again, or lower min_silos"
             )
 
     def record(self, record: Record, seconds: float) -> None:

@@ -6,6 +6,7 @@ waits and goes on, as long as it is the same run.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from fedilc.runtimes.remote.manifest import Manifest, read_manifest
 from fedilc.runtimes.remote.wire import (
     MEDIA_TYPE,
     Asked,
+    DamagedError,
     content_digest,
     header_room,
     pack_reply,
@@ -28,10 +30,15 @@ from fedilc.runtimes.remote.wire import (
 )
 from fedilc.runtimes.remote.worker import make_worker
 from fedilc.runtimes.rest.limits import Limits
-from fedilc.runtimes.rest.line import POLL_SECONDS, Answer, CoordinatorError, Line
+from fedilc.runtimes.rest.line import POLL_SECONDS, Answer, CoordinatorError, Line, Retries
 
 _BREATH_SECONDS = 1.0
-_TIMES_DAMAGED = 3
+_ATTEMPTS = 5
+_RETRIED = (400, 422)
+
+
+class _UnreadableError(CoordinatorError):
+    """An answer that is not a manifest, or not as it was sent."""
 
 
 @dataclass
@@ -55,7 +62,7 @@ class Participant:
         worker = make_worker(manifest, self.name, self.make_silo, self.build, self.device)
         self.limits.require_examples(len(worker.silo), self.name)
         self.limits.remember(manifest, self.line.url, self.name)
-        have, along = "", None
+        have, along, retries = "", None, None
         self._join(manifest, worker)
         while True:
             answer = along or self._next(manifest, have)
@@ -66,9 +73,17 @@ class Participant:
                 self._require_same(manifest)
                 self._join(manifest, worker)
             elif answer.status == 200:
-                asked = self._asked(answer, manifest, have, worker.bench.parameters)
+                try:
+                    asked = self._asked(answer, manifest, have, worker.bench.parameters)
+                except DamagedError as error:
+                    along = Answer(400, json.dumps({"detail": str(error)}).encode())
+                    continue
                 have = asked.weights
                 along = self._answer(worker, manifest, asked)
+                retries = retries if along is not None and along.status in _RETRIED else None
+            elif answer.status in _RETRIED:
+                have, retries = "", retries or Retries(self.line)
+                retries.pause(answer.reason)
             elif answer.status != 204:
                 self._refused(answer)
 
@@ -97,24 +112,22 @@ class Participant:
         return asked
 
     def _answer(self, worker: SiloWorker, manifest: Manifest, asked: Asked) -> Answer | None:
-        """Bring what was asked for; returns what came along, the next task or the run's end, if anything."""
+        """Bring what was asked for; returns what came along, if anything: the next task, the run's end, or a
+        refusal after which the task is asked for again."""
         request = asked.request
         self.tell(f"round {request.round} of {manifest.rounds}: {request.phase}")
         body = pack_reply(worker.answer(request), manifest.wire)
-        for _ in range(_TIMES_DAMAGED):
-            answer = self.line.call(
-                "PUT",
-                self._path(f"rounds/{request.round}/{request.phase}"),
-                _most_bytes(manifest),
-                params={"task": asked.task, "have": asked.weights, "wait": POLL_SECONDS},
-                content=body,
-                headers={"Content-Type": MEDIA_TYPE, "Content-Digest": content_digest(body)},
-            )
-            if answer.status != 400:
-                break
-        if answer.status not in (200, 409, 410):
+        answer = self.line.call(
+            "PUT",
+            self._path(f"rounds/{request.round}/{request.phase}"),
+            _most_bytes(manifest),
+            params={"task": asked.task, "have": asked.weights, "wait": POLL_SECONDS},
+            content=body,
+            headers={"Content-Type": MEDIA_TYPE, "Content-Digest": content_digest(body)},
+        )
+        if answer.status not in (200, 409, 410, *_RETRIED):
             self._refused(answer)
-        return answer if answer.status == 410 or answer.media == MEDIA_TYPE else None
+        return answer if answer.status in (410, *_RETRIED) or answer.media == MEDIA_TYPE else None
 
     def _manifest(self) -> Manifest:
         answer = self.line.call("GET", "/v1/manifest")
@@ -124,15 +137,25 @@ class Participant:
         if answer.status != 200 or not isinstance(found, dict) or not {"manifest", "hash"} <= set(found):
             what = f"it answers {answer.status}" if answer.status != 200 else "it answers something else"
             where = f" and points to {printable(answer.place)[:200]}" if answer.place else ""
-            raise CoordinatorError(f"{self.line.url} is not a FedILC coordinator: {what}{where}")
+            raise _UnreadableError(f"{self.line.url} is not a FedILC coordinator: {what}{where}")
         manifest = read_manifest(found["manifest"])
         if manifest.hash != found["hash"]:
-            raise CoordinatorError("the manifest does not match its own hash; do not join this coordinator")
+            raise _UnreadableError("the manifest does not match its own hash; do not join this coordinator")
         self.limits.require_run(manifest, self.line.url, self.name)
         return manifest
 
     def _require_same(self, manifest: Manifest) -> None:
-        if self._manifest().hash != manifest.hash:
+        """Raise if the coordinator has another run now; one damaged answer is no reason to leave."""
+        retries = Retries(self.line)
+        for attempt in range(_ATTEMPTS):
+            try:
+                now = self._manifest()
+                break
+            except (_UnreadableError, ProtocolError) as error:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                retries.pause(str(error))
+        if now.hash != manifest.hash:
             raise CoordinatorError(
                 "the coordinator now runs something else than what this silo joined; find out why, and join "
                 "again if that is right"
@@ -140,7 +163,12 @@ class Participant:
 
     def _join(self, manifest: Manifest, worker: SiloWorker) -> None:
         body = {"manifest": manifest.hash, "examples": len(worker.silo)}
-        answer = self.line.call("POST", self._path("join"), json=body)
+        retries = Retries(self.line)
+        for _ in range(_ATTEMPTS):
+            answer = self.line.call("POST", self._path("join"), json=body)
+            if answer.status not in _RETRIED:
+                break
+            retries.pause(answer.reason)
         if answer.status == 409:
             self._require_same(manifest)
         if answer.status != 200:

@@ -71,7 +71,7 @@ class Line:
     tell: Callable[[str], None] = lambda _: None
     sleep: Callable[[float], None] = time.sleep
     _client: httpx.Client = field(init=False)
-    _dice: random.Random = field(default_factory=random.Random)
+    dice: random.Random = field(default_factory=random.Random)
 
     def __post_init__(self) -> None:
         host = self._host()
@@ -138,8 +138,8 @@ class Line:
         self._client.close()
 
     def call(self, method: str, path: str, most: int = MOST_BYTES, **options: Any) -> Answer:
-        """A request that is made until it is answered; 5xx and 429 are waited out as well."""
-        since, pause = time.monotonic(), 0.2
+        """Make a request until it is answered; 5xx and 429 are waited out as well."""
+        retries = Retries(self)
         while True:
             wait = 0.0
             try:
@@ -151,15 +151,7 @@ class Line:
             except httpx.RequestError as error:
                 trouble = str(error) or type(error).__name__
                 self._require_hope(trouble, error)
-            wait = max(wait, pause * self._dice.uniform(0.5, 1.5))
-            left = None if self.give_up_after is None else since + self.give_up_after - time.monotonic()
-            if left is not None and left <= 0:
-                raise CoordinatorError(
-                    f"{self.url} could not be reached for {self.give_up_after:g} s: {trouble}"
-                )
-            self.tell(f"waiting for the coordinator ({trouble})")
-            self.sleep(wait if left is None else min(wait, left))
-            pause = min(LONGEST_PAUSE, 2 * pause)
+            retries.pause(trouble, wait)
 
     def _answer(self, response: httpx.Response, most: int) -> Answer:
         """Read an answer as it is: what is encoded, against our wish, could be of any size once decoded."""
@@ -190,6 +182,26 @@ class Line:
             raise CoordinatorError(f"{self.url} does not speak TLS; is its address http://?") from error
         if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
             raise CoordinatorError(f"{self.url} cannot be called: {trouble}") from error
+
+
+@dataclass
+class Retries:
+    """Pauses between attempts at one thing, which grow and vary, until it is time to give up."""
+
+    line: Line
+    _since: float = field(default_factory=time.monotonic)
+    _pause: float = 0.2
+
+    def pause(self, trouble: str, least: float = 0.0) -> None:
+        """Wait before the next attempt, at least so many seconds; raises when the time is over."""
+        line = self.line
+        wait = max(least, self._pause * line.dice.uniform(0.5, 1.5))
+        left = None if line.give_up_after is None else self._since + line.give_up_after - time.monotonic()
+        if left is not None and left <= 0:
+            raise CoordinatorError(f"{line.url} could not be reached for {line.give_up_after:g} s: {trouble}")
+        line.tell(f"waiting for the coordinator ({trouble})")
+        line.sleep(wait if left is None else min(wait, left))
+        self._pause = min(LONGEST_PAUSE, 2 * self._pause)
 
 
 def _seconds(text: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from fedilc.federation import Reply, Request
 from fedilc.runtimes.remote.posted import Posting
@@ -37,6 +37,10 @@ class RestRuntime:
     def set_aside(self, round_: int, reasons: Mapping[str, str]) -> None:
         """Show on the page which answers a round goes on without."""
         self.board.outlying(round_, reasons)
+
+    def reasons(self, silos: Sequence[str]) -> Mapping[str, str]:
+        """Why these silos did not answer, as the page has it."""
+        return self.board.reasons(silos)
 
     def ask(self, request: Request) -> Iterator[Reply]:
         """Put the request up; yield answers as they come."""
