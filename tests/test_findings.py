@@ -28,8 +28,9 @@ def test_the_page_is_what_the_results_make_of_it() -> None:
 def test_what_the_readme_says_of_color_mnist_is_so() -> None:
     readme = " ".join((ROOT / "README.md").read_text().split())
     assert (
-        "every algorithm's mean loss is below the paper's and `fishr-inter-geo`'s the lowest, as in the paper; "
-        "its lead over all others does not survive a correction for the number of tests, its lead over `fedsgd` does"
+        "every algorithm's mean loss is below the paper's and `fishr-inter-geo`'s the lowest, as in the "
+        "paper; its lead over all others does not survive a correction for the number of tests, its lead "
+        "over `fedsgd` does"
     ) in readme
     found = Findings("color-mnist")
     paper = paper_numbers("color-mnist", "test_loss")
