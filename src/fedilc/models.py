@@ -117,15 +117,18 @@ def _channels_last(inputs: Sequence[int]) -> bool:
     return len(inputs) == 3 and inputs[2] <= 4 < min(inputs[:2])
 
 
-def input_hint(sample: Tensor, error: str) -> str:
-    """Say what is probably wrong with inputs that a model cannot take, as the end of a sentence."""
-    if "positional argument" in error:
-        return "; a model has one input: give one tensor, and let forward() take it apart"
+def input_hint(sample: Tensor, error: Exception) -> str:
+    """Say why a model did not take inputs, and what is probably wrong, as the end of a sentence."""
+    said = (str(error).splitlines() or [""])[0]
+    if not isinstance(error, RuntimeError | ValueError | TypeError | IndexError):
+        said = f"it raised {type(error).__name__}" + (f" ({said})" if said else "")
+    if "positional argument" in said:
+        return f"{said}; a model has one input: give one tensor, and let forward() take it apart"
     if not sample.is_floating_point():
-        return "; if they are numbers, give them as floats (x.float())"
+        return f"{said}; if they are numbers, give them as floats (x.float())"
     if _channels_last(sample.shape[1:]):
-        return "; their channels seem to come last: give (channels, height, width)"
-    return ""
+        return f"{said}; their channels seem to come last: give (channels, height, width)"
+    return said
 
 
 def find_classifier(model: nn.Module, name: str | None = None) -> tuple[str, nn.Linear]:

@@ -198,10 +198,10 @@ class Training:
             logits = self.bench.predict(sample)
         except FedILCError:
             raise
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        except Exception as error:  # whatever a network of one's own raises
             raise ConfigError(
-                f"the model cannot take inputs of shape {tuple(sample.shape[1:])} and type "
-                f"{sample.dtype}: {str(error).splitlines()[0]}{input_hint(sample, str(error))}"
+                f"the model cannot take inputs of shape {tuple(sample.shape[1:])} and type {sample.dtype}: "
+                f"{input_hint(sample, error)}"
             ) from error
         if len(logits) != len(sample):
             raise ModelError(

@@ -65,6 +65,12 @@ def test_train_notes_rows_that_are_in_two_places_with_counts_and_names() -> None
     ]
 
 
+def test_the_same_inputs_with_other_labels_are_noted() -> None:
+    x, y = examples(1)
+    with pytest.warns(FedILCWarning, match=r"40 of the 40 rows of the test set are also in 'a' \(40\)"):
+        train(Federation("f", [Silo("a", x, y)], x, 1 - y), nn.Linear(3, 1), **QUICK)
+
+
 def test_rows_that_are_equal_by_chance_are_not_noted() -> None:
     random = np.random.default_rng(0)
     silos = [Silo(name, random.integers(0, 2, (60, 4)), np.arange(60) % 2) for name in "abc"]
@@ -259,6 +265,41 @@ def test_several_inputs_are_refused_in_one_sentence(kind: Callable[[list[torch.T
         DataError, match=r"silo 'a': x is a .* of 2 arrays .*; a model has one input, so give one"
     ):
         Silo("a", kind([torch.zeros(4, 2), torch.zeros(4, 3)]), [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        (np.ma.masked_less(examples(0)[0], 0), "x is a masked array"),
+        (torch.tensor(examples(0)[0]).to_sparse(), "x is a sparse tensor"),
+        (torch.tensor(examples(0)[0]) + 1j, "x is a complex tensor"),
+        (torch.empty(40, 3, device="meta"), "x is a meta tensor"),
+        (np.zeros((40, 0)), "x holds no inputs"),
+        ([["a", "b"]] * 40, "x cannot be made into a tensor of numbers"),
+    ],
+    ids=["masked", "sparse", "complex", "meta", "no inputs", "text"],
+)
+def test_arrays_without_dense_numbers_are_refused(x: object, said: str) -> None:
+    with pytest.raises(DataError, match=f"silo 'a'.*{said}"):
+        Silo("a", x, examples(0)[1])
+
+
+@pytest.mark.parametrize("kind", [pl.DataFrame, list], ids=["a table", "a list of rows"])
+def test_tables_and_lists_of_arrays_are_taken_as_they_are(kind: Callable[[np.ndarray], object]) -> None:
+    x, y = examples(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(Silo("a", kind(x), pl.Series(y)).x, torch.tensor(x))
+
+
+class Raises(TwoInputs):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        raise KeyError("age")
+
+
+def test_whatever_a_network_raises_on_its_inputs_is_one_sentence() -> None:
+    with pytest.raises(ConfigError, match=r"inputs of shape \(3,\) .*: it raised KeyError \('age'\)"):
+        train(Federation("f", [silo("a", 1)]), Raises(), **QUICK)
 
 
 def test_images_with_channels_last_are_told_so() -> None:

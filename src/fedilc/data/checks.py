@@ -116,7 +116,7 @@ def trained_labels(silos: Sequence[Profile]) -> frozenset[int]:
 
 
 def _is_test(silo: Profile, test: Profile) -> bool:
-    return same_rows(test.rows, silo.rows) or same_rows(test.rows, silo.trained)
+    return same_rows(test.cases, silo.cases) or same_rows(test.cases, silo.trained_cases)
 
 
 def _silos(titles: Sequence[str]) -> str:

@@ -13,11 +13,10 @@ _NAMES = ("mrn", "index", "patient", "subject", "record")
 _EXACT = 2.0**24
 
 
-def is_identifier(name: str, kind: pl.DataType, values: pl.Series) -> bool:
+def is_identifier(name: str, kind: pl.DataType, values: NDArray[np.float64]) -> bool:
     """Whether a column of a file is an identifier."""
-    column = values.to_numpy()
-    whole = kind.is_integer() or bool(np.abs(column).max() < _EXACT)
-    return whole and tells_rows_apart(column, name)
+    whole = kind.is_integer() or bool(np.abs(values).max() < _EXACT)
+    return whole and tells_rows_apart(values, name)
 
 
 def tells_rows_apart(values: NDArray[np.floating], name: str = "") -> bool:

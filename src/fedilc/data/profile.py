@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedilc.data.identifiers import identifier_columns
-from fedilc.data.rows import Hashes, row_hashes, sample_rows
+from fedilc.data.rows import Hashes, row_hashes, sample_rows, with_labels
 from fedilc.data.silo import Silo
 
 _CODES = np.array([-9.0, -99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0])
@@ -25,8 +25,10 @@ class Profile:
 
     Args:
         name: the silo's name.
-        trained: hashes of the training rows; of a test set, of all rows.
-        held_out: hashes of the validation rows.
+        trained: hashes of the inputs of the training rows; of a test set, of all rows.
+        held_out: hashes of the inputs of the validation rows.
+        trained_cases: hashes of the training rows, with their labels.
+        held_out_cases: hashes of the validation rows, with their labels.
         labels: how often each label occurs among all rows.
         trained_labels: the labels that occur in training.
         shape: of one input.
@@ -43,6 +45,8 @@ class Profile:
     name: str
     trained: Hashes
     held_out: Hashes
+    trained_cases: Hashes
+    held_out_cases: Hashes
     labels: Mapping[int, int]
     trained_labels: frozenset[int]
     shape: tuple[int, ...]
@@ -67,8 +71,13 @@ class Profile:
 
     @cached_property
     def rows(self) -> Hashes:
-        """Hashes of all rows."""
+        """Hashes of the inputs of all rows."""
         return np.concatenate([self.trained, self.held_out])
+
+    @property
+    def cases(self) -> Hashes:
+        """Hashes of all rows, with their labels."""
+        return np.concatenate([self.trained_cases, self.held_out_cases])
 
 
 def profile_of(
@@ -76,11 +85,13 @@ def profile_of(
 ) -> Profile:
     """Look at every example of a silo once; `identifiers` are its columns that are known to be such."""
     x, y = _array(silo.x), _array(silo.y)
-    held_out = np.empty(0, dtype=np.int64)
+    trained = row_hashes(x)
+    held_out = held_out_cases = np.empty(0, dtype=np.int64)
     every, labels = [x], y
     if silo.x_val is not None and silo.y_val is not None:
         x_val, y_val = _array(silo.x_val), _array(silo.y_val)
-        held_out = row_hashes(x_val, y_val)
+        held_out = row_hashes(x_val)
+        held_out_cases = with_labels(held_out, y_val)
         every, labels = [x, x_val], np.concatenate([y, y_val])
     table = x.ndim == 2
     low, high = _extremes(every, table)
@@ -91,8 +102,10 @@ def profile_of(
         known = tuple(columns.index(name) for name in identifiers)
     return Profile(
         name=silo.name,
-        trained=row_hashes(x, y),
+        trained=trained,
         held_out=held_out,
+        trained_cases=with_labels(trained, y),
+        held_out_cases=held_out_cases,
         labels={int(value): int(count) for value, count in zip(values, counts, strict=True)},
         trained_labels=frozenset(int(value) for value in np.unique(y)),
         shape=tuple(x.shape[1:]),
@@ -102,7 +115,7 @@ def profile_of(
         identifiers=known,
         answers=_answers(x, y) if table else (),
         pixels=_is_pixels(x, low, high),
-        sample=sample_rows(x, y, _SAMPLE),
+        sample=sample_rows(x, _SAMPLE),
         file=file,
     )
 

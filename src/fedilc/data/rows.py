@@ -11,24 +11,29 @@ Hashes = NDArray[np.int64]
 _CHUNK = 1 << 14
 
 
-def row_hashes(x: NDArray[np.generic], y: NDArray[np.generic]) -> Hashes:
-    """Return a 64-bit hash of each example's inputs and label; equal examples have equal hashes.
+def row_hashes(x: NDArray[np.float32]) -> Hashes:
+    """Return a 64-bit hash of each example's inputs; equal inputs have equal hashes.
 
     They are compared only inside this process: another one gives other hashes.
     """
     found = np.empty(len(x), dtype=np.int64)
     for start in range(0, len(x), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        block = _rows(x[part], y[part])
+        block = _rows(x[start : start + _CHUNK])
         raw, width = block.tobytes(), block.shape[1] * block.itemsize
-        found[part] = [hash(raw[place : place + width]) for place in range(0, len(raw), width)]
+        found[start : start + _CHUNK] = [
+            hash(raw[place : place + width]) for place in range(0, len(raw), width)
+        ]
     return found
 
 
-def _rows(x: NDArray[np.generic], y: NDArray[np.generic]) -> NDArray[np.float32]:
-    """Return inputs and label as one matrix; adding 0 makes -0 the same as 0."""
-    columns = x.reshape(len(x), -1).astype(np.float32), y.astype(np.float32)[:, None]
-    return np.concatenate(columns, axis=1) + np.float32(0)
+def with_labels(hashes: Hashes, y: NDArray[np.float32]) -> Hashes:
+    """Return hashes of inputs and labels together."""
+    return hashes ^ (y.astype(np.int64) * np.int64(0x9E3779B97F4A7C1))
+
+
+def _rows(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return inputs as a matrix; adding 0 makes -0 the same as 0."""
+    return x.reshape(len(x), -1) + np.float32(0)
 
 
 def same_rows(one: Hashes, other: Hashes) -> bool:
@@ -36,14 +41,13 @@ def same_rows(one: Hashes, other: Hashes) -> bool:
     return len(one) == len(other) and bool((np.sort(one) == np.sort(other)).all())
 
 
-def sample_rows(x: NDArray[np.generic], y: NDArray[np.generic], most: int) -> NDArray[np.float32]:
+def sample_rows(x: NDArray[np.float32], most: int) -> NDArray[np.float32]:
     """Return some rows from all over a set of examples, as `chance` takes them."""
-    step = max(1, len(x) // most)
-    return _rows(x[::step][:most], y[::step][:most])
+    return _rows(x[:: max(1, len(x) // most)][:most])
 
 
 def chance(samples: Sequence[NDArray[np.float32]]) -> float:
-    """Return how likely it is that two examples are equal by chance, if columns are independent.
+    """Return how likely two examples have equal inputs by chance, if columns are independent.
 
     Rows of a few yes/no columns are often equal; rows with measurements are not.
     """

@@ -178,10 +178,18 @@ class Federation:
 def _tensor(values: Any, where: str, part: str) -> Tensor:
     if isinstance(values, list | tuple | dict) and len(values):
         _refuse_parts(values, where, part)
+    if isinstance(values, np.ma.MaskedArray):
+        raise DataError(
+            f"{where}: {part} is a masked array, and masks are not kept; fill or drop masked values"
+        )
     try:
-        tensor = torch.as_tensor(values)
+        tensor = torch.as_tensor(_array(values))
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"{where}: {part} cannot be made into a tensor ({error})") from error
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{where}: {part} cannot be made into a tensor of numbers ({reason})") from error
+    if tensor.is_complex() or tensor.is_meta or tensor.layout != torch.strided:
+        kind = "complex" if tensor.is_complex() else "meta" if tensor.is_meta else "sparse"
+        raise DataError(f"{where}: {part} is a {kind} tensor; give a dense one of real numbers")
     if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
         wrong = ~torch.isfinite(tensor)
         row = int(wrong.reshape(len(tensor), -1).any(1).nonzero()[0]) if tensor.dim() else 0
@@ -189,6 +197,15 @@ def _tensor(values: Any, where: str, part: str) -> Tensor:
             f"{where}: {part} holds a NaN or an infinity (first in example {row}); remove or fill such values"
         )
     return tensor.detach().long() if tensor.dtype == torch.bool else tensor.detach()
+
+
+def _array(values: Any) -> Any:
+    """Return tables, lists of arrays and read-only arrays as arrays that torch can take."""
+    if hasattr(values, "to_numpy"):
+        values = values.to_numpy()
+    elif isinstance(values, list | tuple) and len(values) and isinstance(values[0], np.ndarray):
+        values = np.stack(values)
+    return values.copy() if isinstance(values, np.ndarray) and not values.flags.writeable else values
 
 
 def _refuse_parts(values: Any, where: str, part: str) -> None:
@@ -205,8 +222,9 @@ def _refuse_parts(values: Any, where: str, part: str) -> None:
 
 def _pair(x: Any, y: Any, where: str, x_part: str, y_part: str) -> tuple[Tensor, Tensor]:
     inputs, labels = _tensor(x, where, x_part), _tensor(y, where, y_part)
-    if inputs.dim() == 0 or len(inputs) == 0:
-        raise DataError(f"{where} is empty: {x_part} holds no example; leave it out or give it data")
+    if inputs.dim() == 0 or inputs.numel() == 0:
+        missing = "no example" if inputs.dim() == 0 or not len(inputs) else "no inputs"
+        raise DataError(f"{where} is empty: {x_part} holds {missing}; leave it out or give it data")
     if labels.dim() == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.dim() != 1 or len(labels) != len(inputs):

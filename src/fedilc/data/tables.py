@@ -131,7 +131,7 @@ def _table(
     path: Path, frame: pl.DataFrame, label: str, numbers: NDArray[np.int64], unit: str, notes: list[str]
 ) -> Table:
     problems: list[str] = []
-    columns: dict[str, pl.Series] = {}
+    columns: dict[str, NDArray[np.float64]] = {}
     for column in frame.get_columns():
         try:
             columns[column.name] = _numbers(column, numbers, unit)
@@ -141,13 +141,12 @@ def _table(
         hidden = len(problems) - _MOST_COLUMNS
         more = [f"{path}: {hidden} more columns cannot be used"] if hidden > 0 else []
         raise DataProblemsError([*problems[:_MOST_COLUMNS], *more])
-    y = columns.pop(label).cast(pl.Float32).to_numpy()
+    y = columns.pop(label).astype(np.float32)
     same = [name for name, values in columns.items() if is_identifier(name, frame[name].dtype, values)]
-    inputs = pl.DataFrame(list(columns.values()))
     return Table(
-        np.array(inputs.cast(pl.Float32).to_numpy(), dtype=np.float32),
-        np.array(y),
-        tuple(inputs.columns),
+        np.stack(list(columns.values()), axis=1, dtype=np.float32, casting="same_kind"),
+        y,
+        tuple(columns),
         numbers,
         unit,
         tuple(same),
@@ -155,7 +154,7 @@ def _table(
     )
 
 
-def _numbers(column: pl.Series, places: NDArray[np.int64], unit: str) -> pl.Series:
+def _numbers(column: pl.Series, places: NDArray[np.int64], unit: str) -> NDArray[np.float64]:
     """Return the column's numbers, or raise what is wrong with it."""
     kind = column.dtype
     if kind in (pl.Categorical, pl.Enum, pl.String):
@@ -166,8 +165,8 @@ def _numbers(column: pl.Series, places: NDArray[np.int64], unit: str) -> pl.Seri
         first = f"{unit} {places[column.is_null().arg_true()[0]]}"
         count = "an empty cell" if column.null_count() == 1 else f"{column.null_count()} empty cells"
         raise DataError(f"has {count} (first in {first}); fill or drop them")
-    values = column.cast(pl.Float64)
-    wrong = (~values.is_finite() | (values.abs() > _LARGEST)).arg_true()
+    values = column.cast(pl.Float64).to_numpy()
+    wrong = np.flatnonzero(~(np.abs(values) <= _LARGEST))
     if len(wrong):
         value, where = values[wrong[0]], f"{unit} {places[wrong[0]]}"
         if np.isfinite(value):
