@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import typer
 
 from fedilc.commands import make_console
 from fedilc.commands.data import use_data_folder
+from fedilc.commands.logs import LogFormat, log_to_stderr
 from fedilc.commands.options import DataDir
 from fedilc.errors import ConfigError, StoppedError, printable
 
@@ -68,6 +70,7 @@ def join(
     ] = 2**28,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     data_dir: DataDir = None,
+    log_format: LogFormat = None,
 ) -> None:
     """Take part in a run as one silo; its examples stay here."""
     from fedilc.runtimes.remote.setting_up import network_from
@@ -76,9 +79,10 @@ def join(
     from fedilc.runtimes.rest.line import Line
     from fedilc.runtimes.rest.private_files import warn_if_public
 
+    log_to_stderr(log_format)
     if data_dir is not None:
         use_data_folder(data_dir)
-    say = _Progress(make_console(), silo)
+    say: _Progress | _Log = _Progress(make_console(), silo) if log_format is None else _Log(silo)
     make_silo = _silo(silo, data, label, validation_share, provider, experiment, say)
     build = network_from(model) if model is not None else None
     limits = Limits(max_parameters, min_examples, manifest_digest, state)
@@ -126,6 +130,23 @@ def _token(path: Path | None) -> str | None:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the token file {path} cannot be read: {error}") from error
+
+
+class _Log:
+    """A log line per sentence; what is waited for is a warning."""
+
+    def __init__(self, silo: str) -> None:
+        self.silo = silo
+
+    def start(self) -> None:
+        """Begin."""
+
+    def __call__(self, sentence: str) -> None:
+        level = logging.WARNING if sentence.startswith("waiting") else logging.INFO
+        logging.getLogger("fedilc.silo").log(level, "%s", sentence, extra={"facts": {"silo": self.silo}})
+
+    def close(self) -> None:
+        """End."""
 
 
 class _Progress:

@@ -13,6 +13,7 @@ import typer
 
 from fedilc.commands import make_console
 from fedilc.commands.data import use_data_folder
+from fedilc.commands.logs import LogFormat, log_to_stderr
 from fedilc.commands.options import (
     Changes,
     DataDir,
@@ -107,6 +108,7 @@ def serve(
     stay: Annotated[bool, typer.Option("--stay", help="Keep the page up after the last round.")] = False,
     model: ModelFunction = None,
     data_dir: DataDir = None,
+    log_format: LogFormat = None,
 ) -> None:
     """Coordinate silos that join from elsewhere, and show the run on a page.
 
@@ -116,6 +118,7 @@ def serve(
     from fedilc.runtimes.remote.manifest import find_wire
     from fedilc.runtimes.rest.address import Address
 
+    log_to_stderr(log_format)
     address = Address(host, port, cert, key, insecure, allow_insecure, client_ca)
     console = make_console()
     known = _tokens(tokens, client_ca, console)

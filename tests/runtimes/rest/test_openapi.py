@@ -8,6 +8,7 @@ import re
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import not_a_server_error
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedilc.runtimes.remote.wire import MEDIA_TYPE
 from fedilc.runtimes.rest.app import make_app
@@ -20,8 +21,19 @@ POSTED = post(LIVE)
 OVER = board_of()
 OVER.finish("complete")
 
-live = schemathesis.openapi.from_asgi("/openapi.json", make_app(LIVE, None))
-over = schemathesis.openapi.from_asgi("/openapi.json", make_app(OVER, None))
+
+def nameless(app: ASGIApp) -> ASGIApp:
+    """The application without the host that schemathesis calls it by, which is not this machine."""
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(key, value) for key, value in scope.get("headers", []) if key != b"host"]
+        await app({**scope, "headers": headers}, receive, send)
+
+    return call
+
+
+live = schemathesis.openapi.from_asgi("/openapi.json", nameless(make_app(LIVE, None)))
+over = schemathesis.openapi.from_asgi("/openapi.json", nameless(make_app(OVER, None)))
 BOUNDED = settings(
     max_examples=60,
     deadline=None,
@@ -49,7 +61,7 @@ def test_nothing_makes_a_live_coordinator_fail(case: schemathesis.Case) -> None:
     case.call_and_validate(checks=[not_a_server_error])
 
 
-@over.parametrize()
+@over.exclude(path="/v1/ready").parametrize()
 @BOUNDED
 def test_nothing_makes_one_fail_whose_run_is_over(case: schemathesis.Case) -> None:
     brought_near(case)
@@ -59,7 +71,9 @@ def test_nothing_makes_one_fail_whose_run_is_over(case: schemathesis.Case) -> No
 def test_the_document_names_every_resource_and_its_refusals() -> None:
     paths = make_app(LIVE, None).openapi()["paths"]
     assert set(paths) == {
+        "/metrics",
         "/v1/health",
+        "/v1/ready",
         "/v1/manifest",
         "/v1/status",
         "/v1/history",

@@ -9,16 +9,19 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
 
 from fedilc.errors import ConfigError
+from fedilc.runtimes.rest.audit import Audit
 from fedilc.runtimes.rest.connections import Connections, raise_descriptor_limit
 from fedilc.runtimes.rest.http_server import Server
 from fedilc.runtimes.rest.loopback import is_loopback
 from fedilc.runtimes.rest.private_files import warn_if_public
+from fedilc.runtimes.rest.systemd import notify, watchdog_seconds
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens
 
 
@@ -83,7 +86,8 @@ def listening(app: FastAPI, address: Address, sock: socket.socket | None = None)
     """
     with sock or address.bind() as bound:
         connections = Connections(app.state.silos, raise_descriptor_limit())
-        server = Server(_config(app, address), connections)
+        app.state.connections = connections
+        server = Server(_config(app, address), connections, app.state.audit.refused)
         thread = threading.Thread(target=server.run, args=([bound],), name="fedilc-http", daemon=True)
         thread.start()
         try:
@@ -99,6 +103,12 @@ def listening(app: FastAPI, address: Address, sock: socket.socket | None = None)
             thread.join(10)
 
 
+async def _alive(audit: Audit) -> None:
+    """Tell systemd, from the event loop, that requests are answered; write what was summed up."""
+    notify("WATCHDOG=1")
+    audit.flush()
+
+
 def _config(app: FastAPI, address: Address) -> uvicorn.Config:
     try:
         config = uvicorn.Config(
@@ -109,6 +119,8 @@ def _config(app: FastAPI, address: Address) -> uvicorn.Config:
             server_header=False,
             timeout_graceful_shutdown=1,
             lifespan="off",
+            callback_notify=partial(_alive, app.state.audit),
+            timeout_notify=watchdog_seconds(),  # type: ignore[arg-type]
             ssl_certfile=address.certificate,
             ssl_keyfile=address.key,
             ssl_ca_certs=str(address.client_authority) if address.client_authority else None,

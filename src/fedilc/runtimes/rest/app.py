@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect
 from fedilc import __version__
 from fedilc.runtimes.remote.posted import MOST_EXAMPLES
 from fedilc.runtimes.remote.wire import MEDIA_TYPE
+from fedilc.runtimes.rest.audit import Audit, AuditedRefusals
 from fedilc.runtimes.rest.board import Board
 from fedilc.runtimes.rest.doors import Doors, OnlyLoopbackNames, SiloName
 from fedilc.runtimes.rest.guide import add_guide
@@ -81,6 +82,9 @@ def make_app(watched: Board | Watchable, tokens: Tokens | TokenFile | None) -> F
     doors = Doors(tokens)
     if tokens is None:
         app.add_middleware(OnlyLoopbackNames)
+    audit = watched.audit if isinstance(watched, Board) else Audit()
+    app.state.audit = audit
+    app.add_middleware(AuditedRefusals, audit=audit)
     if isinstance(watched, Board):
         _add_silos(app, watched, doors)
     add_watching(app, watched, doors)

@@ -18,6 +18,7 @@ from fedilc.federation import Record, Reply
 from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.remote.posted import Posted
 from fedilc.runtimes.remote.wire import content_digest, is_whole
+from fedilc.runtimes.rest.audit import Audit
 from fedilc.runtimes.rest.states import WAITING, Progress, Refusal, SiloState
 
 STRIKES = 3
@@ -27,8 +28,11 @@ _OTHER_ANSWER = Refusal(409, "another answer to this task was taken before")
 class Board:
     """Tasks up, answers in. Every method may be called from any thread."""
 
-    def __init__(self, manifest: Manifest, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, manifest: Manifest, clock: Callable[[], float] = time.time, audit: Audit | None = None
+    ) -> None:
         self.manifest = manifest
+        self.audit = audit or Audit()
         self.clock = clock
         self.silos = {name: SiloState(name) for name in manifest.silos}
         self.progress = Progress()
@@ -96,6 +100,8 @@ class Board:
     def _lose(self, names: Iterable[str]) -> None:
         for name in names:
             if self.silos[name].state != "set aside":
+                if self.silos[name].state != "lost":
+                    self.audit.event("lost", silo=name, round=self.progress.round)
                 self.silos[name].state = "lost"
                 self.silos[name].reason = "did not answer in time"
 
@@ -104,6 +110,7 @@ class Board:
         with self._changed:
             for name, reason in reasons.items():
                 self.silos[name].reason = f"set aside in round {round_}: {reason}"
+                self.audit.event("set aside", silo=name, round=round_, reason=reason)
             self._tell()
 
     def reasons(self, names: Iterable[str]) -> dict[str, str]:
@@ -165,6 +172,9 @@ class Board:
         """Add a completed round to what can be watched."""
         with self._changed:
             self.history.append(record)
+            states = [name for name, silo in self.silos.items() if silo.state == "answered"]
+            answered = list(record.get("silos", {})) or states
+            self.audit.event("round", round=record["round"], seconds=round(seconds, 3), answered=answered)
             before = self.progress.seconds_a_round
             self.progress.seconds_a_round = seconds if before is None else 0.8 * before + 0.2 * seconds
             self._tell()
@@ -174,6 +184,7 @@ class Board:
         with self._changed:
             self._posted = None
             self.progress.phase, self.progress.outcome = "ended", outcome
+            self.audit.event("ended", outcome=outcome)
             self._tell(workers=True)
 
     def seen(self, name: str, received: int = 0, sent: int = 0) -> None:
@@ -191,6 +202,7 @@ class Board:
             silo = self.silos[name]
             if silo.state == "lost":
                 silo.state, silo.reason = "waiting", None
+                self.audit.event("returned", silo=name)
                 self._tell()
 
     def join(self, name: str, examples: int) -> Refusal | None:
@@ -199,6 +211,7 @@ class Board:
             silo = self.silos[name]
             if silo.state == "set aside":
                 return Refusal(403, f"silo {name!r} was set aside: {silo.reason}")
+            self.audit.event("joined", silo=name, examples=examples)
             silo.examples, silo.reason = examples, None
             silo.state = "waiting"
             self._tell()
@@ -284,8 +297,10 @@ class Board:
             silo = self.silos[name]
             silo.strikes += 1
             silo.reason = reason
+            self.audit.event("nonsense", silo=name, reason=reason, strikes=silo.strikes)
             if silo.strikes >= STRIKES:
                 silo.state = "set aside"
+                self.audit.event("set aside", silo=name, reason=reason)
             self._tell(workers=silo.state == "set aside")
             return Refusal(422, f"{reason} ({silo.strikes} of {STRIKES} before the silo is set aside)")
 

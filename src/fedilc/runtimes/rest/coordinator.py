@@ -15,10 +15,13 @@ from fedilc.runtimes.remote.job import Job
 from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.rest.address import Address, listening
 from fedilc.runtimes.rest.app import make_app
+from fedilc.runtimes.rest.audit import Audit
 from fedilc.runtimes.rest.board import Board
 from fedilc.runtimes.rest.runtime import RestRuntime
+from fedilc.runtimes.rest.systemd import notify
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens, require_name
 
+AUDIT_FILE = "audit.jsonl"
 FAREWELL_SECONDS = 15.0
 LATE_FAREWELL_SECONDS = 60.0
 
@@ -67,7 +70,7 @@ def coordinate(
     boards: list[Board] = []
 
     def reach(manifest: Manifest) -> RestRuntime:
-        boards.append(Board(manifest))
+        boards.append(Board(manifest, audit=Audit(out / AUDIT_FILE)))
         return RestRuntime(boards[0], job.needed, round_timeout)
 
     training = job.training(reach)
@@ -77,6 +80,8 @@ def coordinate(
 
         def open_doors() -> None:
             port = stack.enter_context(listening(make_app(board, tokens), address, sock))
+            board.audit.event("started", url=address.url(port), manifest=board.manifest.hash)
+            notify("READY=1")
             if ready is not None:
                 ready(address.url(port), board.manifest)
 
@@ -92,6 +97,7 @@ def coordinate(
             _say_goodbye(board, board.silos, LATE_FAREWELL_SECONDS)
         else:
             _say_goodbye(board, here, FAREWELL_SECONDS)
+    board.audit.flush(now=True)
     return result
 
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import math
 import socket
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -33,9 +34,11 @@ ACCEPTS_AT_ONCE = 64
 class Server(uvicorn.Server):
     """uvicorn, with limits on connections, handshakes and headers."""
 
-    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
+    def __init__(
+        self, config: uvicorn.Config, connections: Connections, refused: Callable[[int, str, str], None]
+    ) -> None:
         super().__init__(config)
-        self.connections = connections
+        self.connections, self.refused = connections, refused
         self.servers = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -185,6 +188,7 @@ class BoundedProtocol(HttpToolsProtocol):
         body = f'{{"detail":"{words}"}}'.encode()
         head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
         self.transport.write(STATUS_LINE[self._refused] + head.encode() + body)
+        self.accepted.server.refused(self._refused, self.accepted.address, words)
         self._hang_up()
 
     def on_message_begin(self) -> None:

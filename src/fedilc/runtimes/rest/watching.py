@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path as File
 from typing import Annotated, Any, Protocol
 
-from fastapi import Depends, FastAPI, HTTPException, Query
-from fastapi.responses import FileResponse, StreamingResponse
+from fastapi import Depends, FastAPI, HTTPException, Query, Response
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from pydantic import BaseModel
 
 from fedilc import __version__
 from fedilc.federation import Record
 from fedilc.runtimes.rest.doors import Doors
+from fedilc.runtimes.rest.metrics import MEDIA_TYPE, exposition
 from fedilc.runtimes.rest.waking import Wakeup
 
 MOST_VIEWERS = 200
@@ -87,6 +88,26 @@ def add_watching(app: FastAPI, board: Watchable, doors: Doors) -> None:
     async def health() -> Health:
         """Whether the coordinator is up; needs no token."""
         return Health()
+
+    @app.get("/v1/ready", responses={503: {"model": Health}})
+    async def ready() -> JSONResponse:
+        """Whether silos can take part now: 503 once the run is over; needs no token."""
+        over = board.over()
+        return JSONResponse(Health(status="over" if over else "ready").model_dump(), 503 if over else 200)
+
+    @app.get("/metrics", dependencies=watches, responses=refused, response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        """The run's numbers as Prometheus reads them."""
+        held = getattr(app.state, "connections", None)
+        connections = {"open": len(held.open), "cut": held.cut} if held is not None else {}
+        last = {
+            key: value
+            for record in board.history[-100:]
+            for key, value in record.items()
+            if value is not None
+        }
+        text = exposition(board.snapshot(), last, app.state.audit.refusals, connections)
+        return Response(text, media_type=MEDIA_TYPE)
 
     @app.get("/v1/manifest", dependencies=[Depends(doors.enter)], responses=refused)
     async def manifest() -> dict[str, Any]:
