@@ -247,6 +247,15 @@ def test_a_table_beside_arrays_without_names_is_refused(tmp_path: Path) -> None:
         federation(tmp_path, "*")
 
 
+def test_a_validation_share_that_leaves_nothing_to_train_on_is_named_for_each_silo(tmp_path: Path) -> None:
+    for name in "ab":
+        write(tmp_path / f"{name}.csv", columns())
+    with pytest.raises(
+        DataError, match=r"validation_share=0.99 leaves silo 'a', .*leaves silo 'b', which has 20"
+    ):
+        federation(tmp_path, validation_share=0.99)
+
+
 def test_silos_may_be_named_and_in_different_formats(tmp_path: Path) -> None:
     write(tmp_path / "one" / "data.csv", columns())
     write(tmp_path / "two" / "data.parquet", columns())

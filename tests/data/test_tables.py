@@ -89,10 +89,19 @@ def test_a_csv_that_cannot_be_used_is_told_the_cause_and_the_line(
         read_table(tmp_path / "a.csv", "label")
 
 
-@pytest.mark.parametrize("content", [b"PK\x03\x04 book", b"PAR1 table"], ids=["excel", "parquet"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"PK\x03\x04 book",
+        b"PAR1 table",
+        b"<!DOCTYPE html><p>Sign in",
+        b"version https://git-lfs.github.com/spec/v1",
+    ],
+    ids=["excel", "parquet", "web page", "git lfs"],
+)
 def test_another_kind_of_file_with_the_name_of_a_csv_is_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.csv").write_bytes(content)
-    with pytest.raises(DataError, match=r"a.csv is a .* file, not CSV"):
+    with pytest.raises(DataError, match=r"a.csv is a .*, not CSV; give the table itself"):
         read_table(tmp_path / "a.csv", "label")
 
 

@@ -18,7 +18,13 @@ from fedilc.errors import DataError
 
 _HEAD_BYTES = 1 << 16
 _MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
-_OTHERS = {b"PK": "a zip or Excel file", b"PAR1": "a Parquet file", b"\xd0\xcf\x11\xe0": "an Excel file"}
+_OTHERS = {
+    b"PK": "a zip or Excel file",
+    b"\xd0\xcf\x11\xe0": "an Excel file",
+    b"PAR1": "a Parquet file",
+    b"<": "a web page or XML",
+    b"version https://git-lfs": "a pointer of Git LFS",
+}
 _SEPARATORS = {",": "','", ";": "';'", "\t": "tabs", "|": "'|'"}
 _DECIMAL_COMMA = r"^[-+]?\d+,\d+$"
 _THOUSANDS = r"^[-+]?[1-9]\d{0,2},\d{3}$"
@@ -33,7 +39,7 @@ def read_csv(path: Path) -> tuple[pl.DataFrame, NDArray[np.int64], list[str]]:
         head = file.read(_HEAD_BYTES)
     for start, kind in _OTHERS.items():
         if head.startswith(start):
-            raise DataError(f"{path} is {kind}, not CSV; save it as .csv, or name it as what it is")
+            raise DataError(f"{path} is {kind}, not CSV; give the table itself as CSV, Parquet or NPZ")
     notes: list[str] = []
     content: bytes | None = None
     encoding = _encoding(head)

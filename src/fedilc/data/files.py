@@ -34,6 +34,11 @@ def silo_of(name: str, table: Table, validation_share: float, seed: int) -> Silo
     Which ones depends on the labels and the seed, not on the silo's name or its place among others.
     """
     train, held_out = split(table, validation_share, numpy_generator(seed, "files", "validation"))
+    if not len(train.y):
+        raise DataError(
+            f"validation_share={validation_share:g} leaves silo {name!r}, which has {len(table.y)} examples, "
+            "none to train on; lower it"
+        )
     return Silo(name, train.x, train.y, held_out.x, held_out.y)
 
 
@@ -89,12 +94,11 @@ class SiloFiles:
                     first, found.columns, shape = name, table.columns, table.x.shape[1:]
                 table = same_columns(name, table, first, found.columns)
                 self._check(name, path, table, first, shape)
+                silo = silo_of(name, table, 0.0 if name == TEST else self.validation_share, seed)
             except DataError as error:
                 problems += [(path, said) for said in getattr(error, "problems", [str(error)])]
                 continue
             notes += [(path, said) for said in table.notes]
-            share = 0.0 if name == TEST else self.validation_share
-            silo = silo_of(name, table, share, seed)
             profile = profile_of(silo, found.columns, table.identifiers if table.columns else None, str(path))
             if name == TEST:
                 found.test, found.test_table = profile, replace(table, numbers=None)

@@ -101,15 +101,19 @@ def _check_header(path: Path, frame: pl.DataFrame, label: str) -> None:
     if "" in names:
         raise DataError(f"{path} has a column without a name; name or drop it")
     if label not in names:
-        raise DataError(_no_label(path, names, label))
+        raise DataError(_no_label(path, frame, label))
     if frame.is_empty() or len(names) < 2:
         missing = "example" if frame.is_empty() else f"column beside {label!r}"
         raise DataError(f"{path} is empty: it holds no {missing}; leave it out or give it data")
 
 
-def _no_label(path: Path, names: Sequence[str], label: str) -> str:
+def _no_label(path: Path, frame: pl.DataFrame, label: str) -> str:
     """Say why the label was not found: another separator, or no such column."""
-    if len(names) == 1 and len(names[0].split()) > 1:
+    names = frame.columns
+    fields = (
+        {len(str(text).split()) for text in (*names, *frame.to_series(0)[:5])} if len(names) == 1 else {1}
+    )
+    if len(fields) == 1 and fields != {1}:
         return f"{path} seems to be separated by spaces; save it with commas"
     if label == "label":
         return (
@@ -183,7 +187,8 @@ def _from_text(column: pl.Series, places: NDArray[np.int64], unit: str) -> pl.Se
     if not len(wrong):
         return values
     texts = stripped.gather(wrong)
-    first = f"{texts[0]!r} in {unit} {places[wrong[0]]}"
+    text = texts[0] if len(texts[0]) <= 30 else f"{texts[0][:30]}..."
+    first = f"{text!r} in {unit} {places[wrong[0]]}"
     if texts.str.to_lowercase().is_in(list(_MISSING)).all():
         missing = len(wrong) + stripped.null_count()
         count = "a missing value" if missing == 1 else f"{missing} missing values"
