@@ -134,7 +134,7 @@ def test_the_summary_has_the_mean_and_deviation_of_the_chosen_rounds(finished: P
 
 
 def test_every_pair_of_silos_is_scored_at_the_last_weights(finished: Plan) -> None:
-    for scores in score(finished, finished.campaign()).values():
+    for scores in score(finished).values():
         assert set(scores) == {"fedsgd", "fishr-intra-geo"}
         assert scores["fedsgd"].silos == ["flip-0.20", "flip-0.40"]
         matrix = scores["fedsgd"].matrix()
@@ -162,7 +162,7 @@ def test_the_scores_of_every_seed_are_kept_and_summarised(finished: Plan) -> Non
 
 def test_a_run_that_is_not_finished_has_no_score(finished: Plan) -> None:
     longer = Plan.of("color-digits", finished.algorithms, 2, (*TINY, "rounds=3"), finished.out)
-    assert score(longer, longer.campaign()) == {}
+    assert score(longer) == {}
 
 
 def test_tables_and_pictures_are_made_again_from_the_numbers_where_the_runs_are_gone(

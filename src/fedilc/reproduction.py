@@ -101,16 +101,16 @@ class Plan:
         )
 
 
-def score(plan: Plan, campaign: Campaign) -> ScoresByCurvature:
-    """Return the inconsistency scores of every run at its last weights, by curvature and algorithm."""
+def score(plan: Plan) -> ScoresByCurvature:
+    """Return the inconsistency scores of finished runs at their last weights, by curvature and algorithm."""
     from fedilc.evaluation.inconsistency import CURVATURES, Scores, curvatures, inconsistency
     from fedilc.federation import RunFolder
 
     found: dict[Curvature, dict[str, dict[int, dict[tuple[str, str], float]]]]
-    found = {curvature: {name: {} for name in campaign.algorithms} for curvature in CURVATURES}
+    found = {curvature: {name: {} for name in plan.algorithms} for curvature in CURVATURES}
     for seed in range(plan.seeds):
         federation = None
-        for name in campaign.algorithms:
+        for name in plan.algorithms:
             job = plan.job(name, seed)
             folder = RunFolder(job.folder)
             if not folder.checkpoint_file.exists() or not job.finished():
@@ -133,4 +133,4 @@ def write_results(plan: Plan, campaign: Campaign) -> list[TableData]:
     """Put the campaign's tables, pictures and numbers into its folder; return the tables."""
     from fedilc.report.campaign_files import write_campaign
 
-    return write_campaign(plan.out, campaign, score(plan, campaign))
+    return write_campaign(plan.out, campaign, score(plan))

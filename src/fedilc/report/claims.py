@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fedilc.evaluation import CRITERIA
@@ -125,28 +125,29 @@ def claims_table(campaign: Campaign, notes: Sequence[str]) -> TableData | None:
         title=f"{campaign.heading}: what the paper says, and whether it is found here",
         columns=(*(Column(heading, words=True) for heading in headings), *answers),
         rows=tuple(rows),
-        notes=(*notes, *_notes(tests)),
+        notes=(*notes, *_notes(tests, judged.values())),
         grouped=True,
     )
 
 
-def _notes(tests: int) -> list[str]:
-    numbers = (
+def _notes(tests: int, judged: Iterable[Judgement]) -> list[str]:
+    notes = [
         "Numbers: the winner's mean, then the mean of the best of those it should beat; of the inconsistency "
         "score, which is measured at the last round only, those of the last round."
-    )
-    if not tests:
-        return [
-            numbers,
-            f"Below {FEWEST_SEEDS} seeds nothing is tested: yes? and no? only say whose mean is better.",
-        ]
-    return [
-        numbers,
-        "Under each criterion: yes if the winner is better than each of those that were run, no if one is "
-        "better than it, by the paired t-test over seeds; in brackets its p, corrected by Holm's method for "
-        f"the {tests} different tests of this table. yes and no: that is below {LEVEL:g}. uncorrected: only "
-        "the p of the test taken alone is. Else within noise.",
     ]
+    if tests:
+        notes.append(
+            "Under each criterion: yes if the winner is better than each of those that were run, no if one "
+            "is better than it, by the paired t-test over seeds; in brackets its p, corrected by Holm's "
+            f"method for the {tests} different tests of this table. yes and no: that is below {LEVEL:g}. "
+            "uncorrected: only the p of the test taken alone is. Else within noise."
+        )
+    if any(one.verdict.endswith("?") for one in judged):
+        untested = (
+            f"Below {FEWEST_SEEDS} seeds nothing is tested: yes? and no? only say whose mean is better."
+        )
+        notes.append(untested)
+    return notes
 
 
 def claims_of(campaign: Campaign) -> tuple[Claim, ...]:

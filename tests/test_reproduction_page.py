@@ -8,7 +8,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from benchmarks.findings import PAGE, PARTS, ROOT, Findings, filled
+from benchmarks.findings import ROOT, Findings
+from benchmarks.reproduction_page import PAGE, PARTS, filled
 
 from fedilc.evaluation.stored import read_campaign
 from fedilc.report.campaign_tables import campaign_tables
@@ -22,7 +23,7 @@ CAMPAIGNS = ("color-mnist", "rotated-cifar10", "eicu-demo", "eicu-synthetic")
 def test_the_page_is_what_the_results_make_of_it() -> None:
     page = PAGE.read_text()
     assert set(re.findall(r"<!-- results: ([\w-]+) -->", page)) == set(PARTS)
-    assert filled(page) == page, "run `python -m benchmarks.findings`"
+    assert filled(page) == page, "run `python -m benchmarks.reproduction_page`"
 
 
 def test_what_the_readme_says_of_color_mnist_is_so() -> None:
