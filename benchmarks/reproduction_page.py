@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.findings import ROOT, Findings, losses_under_each_choice, p_alone, seeds_in_words, span
+from benchmarks.lambda_findings import lambdas
 from fedilc.evaluation.significance import LEVEL
 from fedilc.evaluation.summary import INCONSISTENCY, same_choices
 from fedilc.report.claims import SECTION_4, claims_of
@@ -232,6 +233,7 @@ PARTS: dict[str, Callable[[Path], list[str]]] = {
     "rotated-cifar10": rotated_cifar10,
     "eicu-demo": eicu_demo,
     "eicu-synthetic": eicu_synthetic,
+    "lambda": lambdas,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
@@ -45,6 +46,29 @@ def test_what_the_readme_says_of_color_mnist_is_so() -> None:
     }
     assert verdicts["fishr-inter-geo beats all others"] == "yes, uncorrected"
     assert verdicts["fishr-inter-geo beats fedsgd"] == "yes"
+
+
+def test_other_sweeps_take_their_sentence_back_and_move_the_lambda_chosen(tmp_path: Path) -> None:
+    for folder in (ROOT / "results").glob("*-lambda"):
+        shutil.copytree(folder, tmp_path / folder.name)
+    file = tmp_path / "color-mnist-lambda" / "tables" / "lambda.csv"
+    with file.open() as lines:
+        rows = list(csv.DictReader(lines))
+
+    def write(row: int, column: str, value: str) -> None:
+        changed = [{**one, column: value} if number == row else one for number, one in enumerate(rows)]
+        with file.open("w") as lines:
+            writer = csv.DictWriter(lines, rows[0])
+            writer.writeheader()
+            writer.writerows(changed)
+
+    write(1, "validation loss mean", "0.1")
+    assert any(
+        "**color-mnist**" in line and "chooses lambda = 1 " in line for line in PARTS["lambda"](tmp_path)
+    )
+    write(1, "OOD loss, oracle mean", "0.1")
+    with pytest.raises(ValueError, match="do not bear this: At the oracle's round the loss is lowest at the"):
+        PARTS["lambda"](tmp_path)
 
 
 @pytest.mark.parametrize("name", CAMPAIGNS)
