@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import warnings
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from fedilc import __version__
-from fedilc.commands import make_console
+from fedilc.commands import drawn, make_console
 from fedilc.commands.check import check
 from fedilc.commands.data import use_data_folder
 from fedilc.commands.eicu import data_app
@@ -46,6 +47,12 @@ app = typer.Typer(
 )
 
 
+_MACHINE_FAULTS = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO),
+    *(errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EPERM, errno.ENOMEM),
+)
+
+
 def main() -> None:
     """Run the command; a user's mistake is one sentence and exit code 2, Ctrl-C is 130."""
     warnings.showwarning = _say_warning
@@ -59,6 +66,11 @@ def main() -> None:
         sys.exit(130)
     except (KeyboardInterrupt, typer.Abort):
         code = 130
+    except OSError as error:
+        if error.errno not in _MACHINE_FAULTS:
+            raise
+        _say(f"{error.strerror}{f': {error.filename}' if error.filename else ''}; mend that and start again")
+        sys.exit(2)
     except Exception as error:
         # typer's usage errors; where their base class lives depends on typer's version.
         if not hasattr(error, "format_message"):
@@ -264,12 +276,12 @@ def _show(console: Console, title: str, histories: dict[str, list[Record]], targ
     picture = target / "loss.png"
     if len(histories) == 1:
         (name, history), *_ = histories.items()
-        loss_picture(picture, f"{title} · {name}", history)
+        line = drawn(loss_picture, picture, f"{title} · {name}", history)
         console.print(run_table(f"{title} · {name}", history))
     else:
-        comparison_picture(picture, title, histories)
+        line = drawn(comparison_picture, picture, title, histories)
         console.print(comparison_table(title, histories))
-    console.print(f"picture: {picture}\nrun folder: {target}", soft_wrap=True, markup=False)
+    console.print(f"{line}run folder: {target}", soft_wrap=True, markup=False)
 
 
 @app.command("list")

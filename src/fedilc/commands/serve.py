@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedilc.commands import make_console
+from fedilc.commands import drawn, make_console
 from fedilc.commands.data import use_data_folder
 from fedilc.commands.logs import LogFormat, log_to_stderr
 from fedilc.commands.options import (
@@ -222,9 +222,9 @@ class _Serving:
         from fedilc.report.tables import run_table
 
         title, picture = f"{self.settings.name} · {self.settings.algorithm}", self.target / "loss.png"
-        loss_picture(picture, title, result.history)
+        line = drawn(loss_picture, picture, title, result.history)
         self.console.print(run_table(title, result.history))
-        self._say(f"picture: {picture}\nrun folder: {self.target}")
+        self._say(f"{line}run folder: {self.target}")
         if self.stay:
             self._say("the page stays up; Ctrl-C ends")
             while True:

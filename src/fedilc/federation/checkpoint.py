@@ -136,7 +136,7 @@ class RunFolder:
             kept = self.lines(self.history_file)[:done]
             self._head = chained(kept)
             self._rewrite(self.history_file, kept)
-            self._rewrite(self.timing_file, self._timing(done))
+            self._mend_times(done)
             content = _settings({**settings, "machines": self._machines(done)})
             if self.settings_file.read_bytes() != content:
                 write_atomically(self.settings_file, content)
@@ -269,13 +269,23 @@ class RunFolder:
         try:
             _append(self.timing_file, _json(sealed(entry, _TIMING_DIGITS)))
         except OSError as error:
-            warnings.warn(
-                f"{self.timing_file} cannot be written: {error.strerror}; the run goes on",
-                FedILCWarning,
-                stacklevel=2,
-            )
+            self._note_lost_time(error)
 
-    def _timing(self, done: int) -> list[bytes]:
+    def _mend_times(self, done: int) -> None:
+        """Cut the timing file to a round and what is not damaged; without it a run is as good."""
+        try:
+            self._rewrite(self.timing_file, self._times(done))
+        except OSError as error:
+            self._note_lost_time(error)
+
+    def _note_lost_time(self, error: OSError) -> None:
+        warnings.warn(
+            f"{self.timing_file} cannot be written: {error.strerror}; the run goes on",
+            FedILCWarning,
+            stacklevel=3,
+        )
+
+    def _times(self, done: int) -> list[bytes]:
         """Return the lines of the timing file up to a round, with a note if some are damaged."""
         kept, damaged = [], 0
         for line in self.lines(self.timing_file):
