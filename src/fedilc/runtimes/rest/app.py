@@ -22,6 +22,7 @@ from fedilc.runtimes.remote.posted import MOST_EXAMPLES
 from fedilc.runtimes.remote.wire import MEDIA_TYPE
 from fedilc.runtimes.rest.audit import Audit, AuditedRefusals
 from fedilc.runtimes.rest.board import Board
+from fedilc.runtimes.rest.bodies import Body, Spool
 from fedilc.runtimes.rest.doors import Doors, OnlyLoopbackNames, SiloName
 from fedilc.runtimes.rest.guide import add_guide
 from fedilc.runtimes.rest.states import Refusal
@@ -31,6 +32,7 @@ from fedilc.runtimes.rest.watching import Watchable, add_watching, refusals
 
 LONGEST_POLL = 60.0
 AT_ONCE = 8
+DECODED_AT_ONCE = 4
 _WAKE_SECONDS = 5.0
 _SILENCE_SECONDS = 60.0
 _JOINING_BYTES = 4096
@@ -105,6 +107,7 @@ class Desk:
 
     def __init__(self, board: Board) -> None:
         self.board = board
+        self.decoding = asyncio.Semaphore(DECODED_AT_ONCE)
         self._busy: Counter[str] = Counter()
 
     @contextmanager
@@ -139,7 +142,7 @@ def _add_silos(app: FastAPI, board: Board, doors: Doors) -> None:
     async def join(request: Request, silo: SiloName) -> Joined:
         """Take part in the run; a silo that was away joins again."""
         with desk.serving(silo):
-            said = _joining(await _read(request, _JOINING_BYTES))
+            said = _joining((await _read(request, _JOINING_BYTES, Spool())).content())
             if said.manifest != board.manifest.hash:
                 raise HTTPException(409, "the silo knows another manifest than this run's")
             _raise(board.join(silo, said.examples))
@@ -182,10 +185,14 @@ def _add_silos(app: FastAPI, board: Board, doors: Doors) -> None:
             most = board.most_bytes(silo, number, phase, task)
             if isinstance(most, Refusal):
                 raise HTTPException(most.status, most.reason)
-            body = await _read(request, most)
-            board.seen(silo, received=len(body))
+            body = await _read(request, most, board.spool)
+            board.seen(silo, received=body.size)
             accept = partial(board.accept, silo, number, phase, task, body, content_digest)
-            _raise(accept() if len(body) < _SMALL_BYTES else await run_in_threadpool(accept))
+            if body.size < _SMALL_BYTES:
+                _raise(accept())
+            else:
+                async with desk.decoding:
+                    _raise(await run_in_threadpool(accept))
             del body, accept  # a waiting request must not hold what was added up already
             following = await _next_task(request, board, wakeup, silo, have, wait) if wait else None
             if following is None:
@@ -231,7 +238,7 @@ def _joining(body: bytes) -> Joining:
         raise HTTPException(422, f"{where}: {first['msg']}"[:300]) from error
 
 
-async def _read(request: Request, most: int) -> bytes:
+async def _read(request: Request, most: int, spool: Spool) -> Body:
     """The body, unless it is larger than it can be, stands still, or ends before it is complete."""
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise HTTPException(415, "bodies are taken as they are, without Content-Encoding")
@@ -239,19 +246,19 @@ async def _read(request: Request, most: int) -> bytes:
     declared = request.headers.get("content-length", "0")
     if not declared.isdecimal() or int(declared[:20]) > most:
         raise too_large
-    parts: list[bytes] = []
-    size = 0
+    body = Body(spool)
     clock = asyncio.get_running_loop().time
     try:
         async with asyncio.timeout(_SILENCE_SECONDS) as silence:
             async for part in request.stream():
                 silence.reschedule(clock() + _SILENCE_SECONDS)
-                size += len(part)
-                if size > most:
+                if body.size + len(part) > most:
                     raise too_large
-                parts.append(part)
-        return b"".join(parts)
+                body.write(part)
+        return body
     except ClientDisconnect as error:
         raise HTTPException(400, "the body is not complete") from error
     except TimeoutError as error:
         raise HTTPException(408, f"nothing came for {_SILENCE_SECONDS:g} seconds") from error
+    except OSError as error:
+        raise HTTPException(503, "there is no room for this answer now", {"Retry-After": "5"}) from error

@@ -14,11 +14,12 @@ from dataclasses import asdict
 from typing import Any
 
 from fedilc.errors import ProtocolError, SilosLostError
-from fedilc.federation import Record, Reply
+from fedilc.federation import Record
 from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.remote.posted import Posted
 from fedilc.runtimes.remote.wire import content_digest, is_whole
 from fedilc.runtimes.rest.audit import Audit
+from fedilc.runtimes.rest.bodies import Body, HeldReply, Spool, hold
 from fedilc.runtimes.rest.states import WAITING, Progress, Refusal, SiloState
 
 STRIKES = 3
@@ -29,7 +30,11 @@ class Board:
     """Tasks up, answers in. Every method may be called from any thread."""
 
     def __init__(
-        self, manifest: Manifest, clock: Callable[[], float] = time.time, audit: Audit | None = None
+        self,
+        manifest: Manifest,
+        clock: Callable[[], float] = time.time,
+        audit: Audit | None = None,
+        spool: Spool | None = None,
     ) -> None:
         self.manifest = manifest
         self.audit = audit or Audit()
@@ -42,7 +47,8 @@ class Board:
         self._patient_until: float | None = None
         self._posted: Posted | None = None
         self._answered: dict[str, str] = {}
-        self._replies: deque[Reply] = deque()
+        self.spool = spool or Spool()
+        self._replies: deque[HeldReply] = deque()
         self._changed = threading.Condition()
         self._listeners: list[Callable[[], None]] = []
         self._workers: list[Callable[[], None]] = []
@@ -72,7 +78,7 @@ class Board:
                     self.silos[name].state = "waiting"
             self._tell(workers=True)
 
-    def take(self, seconds: float) -> Reply | None:
+    def take(self, seconds: float) -> HeldReply | None:
         """The next answer, or None where none came in time."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._replies) or self._hopeless(), seconds)
@@ -246,13 +252,14 @@ class Board:
             return posted.most_bytes
 
     def accept(
-        self, name: str, round_: int, phase: str, task: str, body: bytes, told: str | None = None
+        self, name: str, round_: int, phase: str, task: str, body: bytes | Body, told: str | None = None
     ) -> Refusal | None:
         """Take a silo's answer to the task that is up; None if taken, now or before.
 
         `told` is the digest that the silo sent with it, by which a body damaged on its way is found out.
         """
-        digest = content_digest(body)
+        content = body if isinstance(body, bytes) else body.content()
+        digest = content_digest(content)
         if not is_whole(digest, told):
             return Refusal(400, "the body is not the one that its Content-Digest tells of")
         with self._changed:
@@ -263,7 +270,7 @@ class Board:
         if known is not None:
             return None if known == digest else _OTHER_ANSWER
         try:
-            reply = posted.read(body, name)
+            reply = posted.read(content, name)
         except ProtocolError as error:
             return self._strike(name, str(error))
         with self._changed:
@@ -272,7 +279,7 @@ class Board:
             if name in self._answered:
                 return None if self._answered[name] == digest else _OTHER_ANSWER
             self._answered[name] = digest
-            self._replies.append(reply)
+            self._replies.append(hold(reply, posted.read, body))
             silo = self.silos[name]
             silo.reason = None if silo.state == "lost" else silo.reason
             silo.state = "answered"

@@ -10,6 +10,7 @@ from pathlib import Path
 from fedilc.callbacks import Callback, Run
 from fedilc.errors import ConfigError
 from fedilc.federation import Record
+from fedilc.gradients.memory import return_freed_memory
 from fedilc.result import Result
 from fedilc.runtimes.remote.job import Job
 from fedilc.runtimes.remote.manifest import Manifest
@@ -17,11 +18,13 @@ from fedilc.runtimes.rest.address import Address, listening
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.audit import Audit
 from fedilc.runtimes.rest.board import Board
+from fedilc.runtimes.rest.bodies import Spool
 from fedilc.runtimes.rest.runtime import RestRuntime
 from fedilc.runtimes.rest.systemd import notify
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens, require_name
 
 AUDIT_FILE = "audit.jsonl"
+LARGE_BLOCK_BYTES = 128 << 10
 FAREWELL_SECONDS = 15.0
 LATE_FAREWELL_SECONDS = 60.0
 
@@ -70,11 +73,12 @@ def coordinate(
     boards: list[Board] = []
 
     def reach(manifest: Manifest) -> RestRuntime:
-        boards.append(Board(manifest, audit=Audit(out / AUDIT_FILE)))
+        boards.append(Board(manifest, audit=Audit(out / AUDIT_FILE), spool=Spool(out)))
         return RestRuntime(boards[0], job.needed, round_timeout)
 
     training = job.training(reach)
     board = boards[0]
+    return_freed_memory(LARGE_BLOCK_BYTES)
     with contextlib.ExitStack() as stack:
         sock = stack.enter_context(address.bind())
 

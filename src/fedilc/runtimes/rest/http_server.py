@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 import uvicorn
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from fedilc.runtimes.rest.connections import Connections
@@ -216,6 +217,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unproductive, self._in_headers = 0, False
         self._stop_timer()
         super().on_headers_complete()
+        if not self.pipeline and self._has_large_body():
+            self.flow.pause_reading()  # it waits on the network until the application asks for it
         self.cycle.transport = _Closing(self)  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
@@ -246,6 +249,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self._hang_up()
         else:
             self._abort_after(DISCARD_SECONDS)
+
+    def _has_large_body(self) -> bool:
+        return self.scope["method"] in ("PUT", "POST") and self._declared_bytes() > HIGH_WATER_LIMIT
 
     def _declared_bytes(self) -> float:
         declared = dict(self.headers).get(b"content-length", b"")

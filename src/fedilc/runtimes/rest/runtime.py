@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
 from fedilc.federation import Reply, Request
 from fedilc.runtimes.remote.posted import Posting
 from fedilc.runtimes.rest.board import Board
+from fedilc.runtimes.rest.bodies import HeldReply
 
 _TICK_SECONDS = 0.5
 
@@ -43,16 +45,20 @@ class RestRuntime:
         return self.board.reasons(silos)
 
     def ask(self, request: Request) -> Iterator[Reply]:
-        """Put the request up; yield answers as they come."""
+        """Put the request up; yield answers in the order of the silos, each as soon as those before it."""
         self.board.post(self._posting.post(request))
         waiting, patient = set(request.silos), True
+        early: dict[str, HeldReply] = {}
+        order = deque(request.silos)
         deadline = time.monotonic() + self.round_timeout
         try:
             while waiting:
-                reply = self.board.take(_TICK_SECONDS)
-                if reply is not None:
-                    waiting.discard(reply.silo)
-                    yield reply
+                held = self.board.take(_TICK_SECONDS)
+                if held is not None:
+                    waiting.discard(held.silo)
+                    early[held.silo] = held
+                    while order and order[0] in early:
+                        yield early.pop(order.popleft()).reply()
                     continue
                 late, answered = time.monotonic() >= deadline, len(request.silos) - len(waiting)
                 if self.board.hopeless() or (late and answered >= self.min_silos):
@@ -62,3 +68,6 @@ class RestRuntime:
                     self.board.overdue(waiting)
         finally:
             self.board.close(tuple(sorted(waiting)))
+        for silo in order:
+            if silo in early:
+                yield early.pop(silo).reply()

@@ -1,0 +1,123 @@
+"""Answers that wait for their turn: in memory as long as there is room, in the run folder beyond that.
+
+Sums are taken in the order of the silos, so an early answer waits for those before it. If all silos answer at
+once, or the first is late, the others' answers must not fill the memory: what does not fit into
+`MEMORY_BYTES` goes to files without a name, which are gone with the process.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from fedilc.federation import Reply
+
+MEMORY_BYTES = 32 << 20
+
+
+class Spool:
+    """How many bytes of answers are in memory now, and the folder for those beyond."""
+
+    def __init__(self, folder: Path | None = None, most: int = MEMORY_BYTES) -> None:
+        self.folder, self.most = folder, most
+        self.held = 0
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> bool:
+        """Count bytes in memory, if there is room for them."""
+        with self._lock:
+            if self.held + size > self.most:
+                return False
+            self.held += size
+            return True
+
+    def give_back(self, size: int) -> None:
+        """Count bytes in memory no longer."""
+        with self._lock:
+            self.held -= size
+
+
+@dataclass
+class Body:
+    """A request's body as it comes in."""
+
+    spool: Spool
+    size: int = 0
+    _parts: list[bytes] = field(default_factory=list)
+    _file: IO[bytes] | None = None
+    _counted: int = 0
+
+    def write(self, part: bytes) -> None:
+        """Add a part; raises OSError if there is no room, neither in memory nor on the disk."""
+        self.size += len(part)
+        if self._file is None and self.spool.take(len(part)):
+            self._counted += len(part)
+            self._parts.append(part)
+            return
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(dir=self.spool.folder)  # noqa: SIM115
+            self._file.writelines(self._parts)
+            self.forget()
+        self._file.write(part)
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether there was no room for it in memory."""
+        return self._file is not None
+
+    def content(self) -> bytes:
+        """Return all of it."""
+        if self._file is not None:
+            self._file.seek(0)
+            return self._file.read()
+        if len(self._parts) > 1:
+            self._parts = [b"".join(self._parts)]
+        return self._parts[0] if self._parts else b""
+
+    def drop_parts(self) -> None:
+        """Let go of the bytes; the tensors read from them take their place, and their count."""
+        self._parts.clear()
+
+    def forget(self) -> None:
+        """Hold it in memory no longer."""
+        self._parts.clear()
+        self.spool.give_back(self._counted)
+        self._counted = 0
+
+    def __del__(self) -> None:
+        self.forget()
+
+
+@dataclass
+class HeldReply:
+    """An answer that was taken and waits for its turn: decoded, or as bytes on the disk."""
+
+    silo: str
+    _reply: Reply | None
+    _read: Callable[[bytes, str], Reply]
+    _body: Body | None = None
+
+    def reply(self) -> Reply:
+        """Return the answer, once."""
+        reply, body = self._reply, self._body
+        self._reply = self._body = None
+        if reply is None:
+            assert body is not None
+            return self._read(body.content(), self.silo)
+        if body is not None:
+            body.forget()
+        return reply
+
+
+def hold(reply: Reply, read: Callable[[bytes, str], Reply], body: bytes | Body) -> HeldReply:
+    """Hold an answer that is not added up yet; the bytes that it was read from are kept on the disk only."""
+    if isinstance(body, bytes):
+        return HeldReply(reply.silo, reply, read)
+    if body.on_disk:
+        return HeldReply(reply.silo, None, read, body)
+    body.drop_parts()
+    return HeldReply(reply.silo, reply, read, body)

@@ -1,0 +1,88 @@
+"""Answers that wait for their turn take a bounded part of the memory, and are the same from the disk."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import tracemalloc
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedilc.federation import Reply
+from fedilc.runtimes.rest.bodies import Body, Spool
+from fedilc.runtimes.rest.runtime import RestRuntime
+from rest import board_of, good_body, good_reply, in_background, put, remote, request_for, served
+
+SILOS = tuple(f"silo-{number}" for number in range(24))
+
+
+def test_a_body_goes_to_the_disk_when_there_is_no_room_for_it(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, most=100)
+    small, large = Body(spool), Body(spool)
+    small.write(b"a" * 60)
+    for part in (b"b" * 30, b"c" * 30, b"d" * 1000):
+        large.write(part)
+    assert (small.on_disk, large.on_disk) == (False, True)
+    assert spool.held == 60
+    assert large.content() == b"b" * 30 + b"c" * 30 + b"d" * 1000
+    assert small.content() == b"a" * 60
+    assert list(tmp_path.iterdir()) == []
+    del small
+    gc.collect()
+    assert spool.held == 0
+
+
+def test_the_disk_being_full_is_a_503_that_the_silo_waits_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    board = board_of()
+    board.spool = Spool(None, most=10)
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    with served(board) as client:
+        board.post(posted := RestRuntime(board, 2, 600)._posting.post(request_for(board)))
+        answer = put(client, posted, "a", good_body(posted, "a"))
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+    assert board.silos["a"].strikes == 0
+
+
+@pytest.mark.parametrize("order", ["first last", "last first"])
+def test_early_answers_wait_on_the_disk_and_come_in_order_with_the_same_bits(
+    order: str, tmp_path: Path
+) -> None:
+    """The first silo answers last: 23 answers of 2.4 MB must not be in memory meanwhile."""
+    board = board_of(remote(SILOS, inputs=500, hidden=[600]))
+    board.spool = Spool(tmp_path, most=4 << 20)
+    runtime, request = RestRuntime(board, len(SILOS), 600), request_for(board)
+    found: dict[str, Reply] = {}
+    sizes = [0]
+
+    def collect() -> None:
+        for reply in runtime.ask(request):
+            expected = good_reply(request, board.manifest, reply.silo)
+            for kind, tensors in expected.tensors.items():
+                assert all(torch.equal(tensor, reply.tensors[kind][name]) for name, tensor in tensors.items())
+            found[reply.silo] = Reply(reply.silo, reply.phase, reply.round)
+
+    names = SILOS if order == "last first" else (*SILOS[1:], SILOS[0])
+    with served(board) as client, in_background(collect) as collecting:
+        while board._posted is None:
+            threading.Event().wait(0.01)
+        posted = board._posted
+        body = good_body(posted, SILOS[1])
+        assert len(body) > 2_400_000
+        del body
+        tracemalloc.start()
+        try:
+            for name in names:
+                assert put(client, posted, name, good_body(posted, name)).status_code == 200
+                gc.collect()
+                sizes.append(tracemalloc.get_traced_memory()[0])
+        finally:
+            tracemalloc.stop()
+        collecting.join(60)
+    assert tuple(found) == SILOS
+    assert board.spool.held == 0
+    assert max(sizes) < 24 << 20
