@@ -83,7 +83,7 @@ def test_the_manifest_is_for_all_who_have_a_token(guarded: Guarded) -> None:
 
 def test_health_and_the_page_itself_need_none_and_tell_nothing(guarded: Guarded) -> None:
     health = guarded.client.get("/v1/health")
-    assert set(health.json()) == {"status", "version"}
+    assert set(health.json()) == {"status", "version", "viewer_token"}
     assert guarded.client.get("/").status_code == 200
 
 

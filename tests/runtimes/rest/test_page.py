@@ -99,6 +99,7 @@ def test_a_live_run_asks_for_a_token_moves_and_is_found_again_after_its_coordina
 def _enter_with_token(tab: Browser, url: str, live: Live) -> None:
     tab.open(url)
     tab.until(lambda: tab.shows("#door"), "nobody asks for a token")
+    assert tab.console() == []
     tab.type("#token", "wrong", "\n")
     tab.until(lambda: "not a viewer token" in tab.text("#token-answer"), "a wrong token is not refused")
     assert not tab.shows("#run")
@@ -215,6 +216,43 @@ def test_two_hundred_silos_with_long_names_fit_a_phone_and_trouble_is_found_amon
         assert tab.all(f"{rows} td:nth-child(3)") == ["10 min ago", "just now"]
         assert tab.all(f"{rows} .reason") == [silos[7]["reason"], silos[8]["reason"]]
         open_run(tab, url)
+        assert tab.overflow() <= 0
+
+
+CLIPPED = """
+return [...document.querySelectorAll("#silos th, #silos td")].filter((e) =>
+  e.getClientRects().length && (e.scrollWidth > e.clientWidth + 1
+    || e.getBoundingClientRect().right > document.documentElement.clientWidth + 1)).map((e) => e.textContent);
+"""
+UNREACHABLE = """
+return [...document.querySelectorAll("body *")].filter((e) => e.getClientRects().length
+  && /auto|scroll/.test(getComputedStyle(e).overflowX + getComputedStyle(e).overflowY)
+  && (e.scrollWidth > e.clientWidth + 1 || e.scrollHeight > e.clientHeight + 1)
+  && e.tabIndex < 0).map((e) => e.outerHTML.slice(0, 80));
+"""
+LANDMARKS = """
+const name = (e) => e.getAttribute("aria-label")
+  || document.getElementById(e.getAttribute("aria-labelledby") || "")?.textContent.trim() || "";
+return [...document.querySelectorAll("section, [role=region]")]
+  .filter((e) => e.getClientRects().length).map(name);
+"""
+
+
+@pytest.mark.parametrize("width", [320, 768, 1280])
+def test_regions_have_names_of_their_own_are_reached_by_keyboard_and_clip_nothing(
+    tab: Browser, width: int
+) -> None:
+    silos = [silo(f"hospital-{i}", bytes_received=123_456_789_012, examples=1_234_567) for i in range(3)]
+    silos[0] |= {"state": "set aside", "strikes": 3, "reason": "its loss is not a number from 0 to 1"}
+    agreement = {f"layers.{i}.weight": 0.5 for i in range(4)}
+    records = [record(i, sign_agreement=agreement) for i in range(1, 4)]
+    with shown(tab, staged(silos, records)) as url:
+        open_run(tab, url, width=width, height=740)
+        names = tab.run(LANDMARKS)
+        assert len(names) == len(set(names)), names
+        assert all(names)
+        assert tab.run(UNREACHABLE) == []
+        assert tab.run(CLIPPED) == []
         assert tab.overflow() <= 0
 
 

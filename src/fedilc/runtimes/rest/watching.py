@@ -11,7 +11,7 @@ from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, FastAPI, HTTPException, Query, Response
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, StreamingResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from fedilc import __version__
 from fedilc.federation import Record
@@ -41,6 +41,7 @@ class Health(BaseModel):
 
     status: str = "ok"
     version: str = __version__
+    viewer_token: bool = Field(description="whether viewers need a token")
 
 
 class Reason(BaseModel):
@@ -87,13 +88,14 @@ def add_watching(app: FastAPI, board: Watchable, doors: Doors) -> None:
     @app.get("/v1/health")
     async def health() -> Health:
         """Whether the coordinator is up; needs no token."""
-        return Health()
+        return Health(viewer_token=doors.tokens is not None)
 
     @app.get("/v1/ready", responses={503: {"model": Health}})
     async def ready() -> JSONResponse:
         """Whether silos can take part now: 503 once the run is over; needs no token."""
         over = board.over()
-        return JSONResponse(Health(status="over" if over else "ready").model_dump(), 503 if over else 200)
+        said = Health(status="over" if over else "ready", viewer_token=doors.tokens is not None)
+        return JSONResponse(said.model_dump(), 503 if over else 200)
 
     @app.get("/metrics", dependencies=watches, responses=refused, response_class=PlainTextResponse)
     async def metrics() -> Response:

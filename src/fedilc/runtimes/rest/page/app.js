@@ -2,7 +2,7 @@
 
 import { Curves } from "./curves.js";
 import { Door, forget, kept } from "./door.js";
-import { Feed, Refused } from "./feed.js";
+import { Feed, Refused, ask } from "./feed.js";
 import { History } from "./history.js";
 import { Layers } from "./layers.js";
 import { Numbers, showChosen } from "./rounds.js";
@@ -160,6 +160,15 @@ async function admitted(page, door, wrong) {
   return given;
 }
 
+/** Whether viewers need a token; asked first, so that no request is made that must be refused. */
+async function needsToken() {
+  try {
+    return (await (await ask("v1/health", null)).json()).viewer_token;
+  } catch {
+    return false; // the feed says what is wrong, and tries again
+  }
+}
+
 async function start() {
   const page = new Page();
   const door = new Door(find("#door"));
@@ -171,7 +180,9 @@ async function start() {
     forget();
     location.reload();
   });
-  for (let token = kept(); ; ) {
+  let token = kept();
+  if (token === null && (await needsToken())) token = await admitted(page, door, false);
+  for (;;) {
     find("#forget").hidden = !token;
     page.connection("connecting");
     feed = new Feed(token, page.listener());

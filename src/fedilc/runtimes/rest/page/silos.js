@@ -66,7 +66,6 @@ export class SiloTable {
   rebuild(names) {
     this.rows = new Map(names.map((name) => [name, this.row(name)]));
     this.table.tBodies[0].replaceChildren(...this.rows.values());
-    this.box.tabIndex = names.length > FEW ? 0 : -1;
     this.box.classList.toggle("high", names.length > FEW);
   }
 
