@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 
 import torch
@@ -45,13 +44,13 @@ class Undo:
 
     def __init__(self, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> None:
         self._weights = {name: tensor.clone() for name, tensor in weights.items()}
-        self._state = copy.deepcopy(optimizer.state_dict())
+        self._state = {name: tensor.clone() for name, tensor in optimizer_tensors(optimizer).items()}
 
     def restore(self, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> None:
         """Put everything back, to the bit."""
         for name, tensor in weights.items():
             tensor.copy_(self._weights[name])
-        optimizer.load_state_dict(self._state)
+        restore_optimizer(optimizer, self._state)
 
 
 def all_finite(weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> bool:
