@@ -33,7 +33,11 @@ def test_a_silo_with_sub_domains_is_also_measured_by_sub_domain() -> None:
 def test_a_federation_without_sub_domains_has_no_word_of_them() -> None:
     x, y = torch.randn(6, 2, generator=torch.Generator().manual_seed(0)), [0, 1, 0, 1, 0, 1]
     record = train(
-        Federation("f", [Silo("a", x, y, x, y)], x, y), nn.Linear(2, 1), "fedsgd", rounds=1, learning_rate=0.1
+        Federation("f", [Silo("a", x, y, x + 1, y)], x - 1, y),
+        nn.Linear(2, 1),
+        "fedsgd",
+        rounds=1,
+        learning_rate=0.1,
     ).history[0]
     assert "domain_fairness" not in record
     assert "validation_domains" not in record["silos"]["a"]
@@ -43,7 +47,7 @@ def test_a_federation_without_sub_domains_has_no_word_of_them() -> None:
 def test_the_authors_areas_are_recorded_when_asked_for() -> None:
     x, y = torch.randn(9, 2, generator=torch.Generator().manual_seed(0)), [0, 1, 0, 1, 0, 1, 0, 1, 0]
     record = train(
-        Federation("f", [Silo("a", x, y)], x, y),
+        Federation("f", [Silo("a", x, y)], x - 1, y),
         nn.Linear(2, 1),
         "fedsgd",
         rounds=1,

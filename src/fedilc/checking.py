@@ -91,7 +91,8 @@ def _check(settings: Experiment, folder: Path, own: str | None, found: Checked) 
         found.hidden = max(0, len(examined.profiles) - NAMED)
         parts = [*list(examined.profiles.values())[:NAMED], *([examined.test] if examined.test else [])]
         found.rows = [
-            Row(p.name, p.file, len(p.trained), len(p.held_out), p.shape, dict(p.labels)) for p in parts
+            Row(p.name, _below(p.file, folder), len(p.trained), len(p.held_out), p.shape, dict(p.labels))
+            for p in parts
         ]
         found.report.problems += examined.report.problems
         found.report.notes += examined.report.notes
@@ -104,6 +105,12 @@ def _check(settings: Experiment, folder: Path, own: str | None, found: Checked) 
     sizes = {name: {"examples": size} for name, size in shelf.sizes.items()}
     outline = Outline(shelf.name, shelf.silos, shelf.sample, shelf.loss, sizes, shelf.x_test, shelf.y_test)
     _try(settings, outline, _model(settings, shelf, own), shelf)
+
+
+def _below(file: str, folder: Path) -> str:
+    """Return a file's path from the experiment's folder, as the experiment writes it, if it is below it."""
+    path = Path(file)
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else file
 
 
 def _rows(shelf: Shelf) -> list[Row]:
