@@ -55,7 +55,9 @@ def _draw(folder: Path, campaign: Campaign, scores: ScoresByCurvature) -> list[T
     for algorithm, found in scores.get("variance", {}).items():
         path = folder / "figures" / f"inconsistency-{algorithm}.png"
         title = f"{campaign.heading} · {algorithm}"
-        inconsistency_picture(path, title, found.silos, found.matrix(), note=campaign.subtitle)
+        fewer = len(found.by_seed) < len(campaign.histories[algorithm])
+        note = campaign.subtitle + (f"; scores of {len(found.by_seed)} seeds only" if fewer else "")
+        inconsistency_picture(path, title, found.silos, found.matrix(), note=note)
     write_tables(folder, tables)
     campaign_pictures(folder / "figures", campaign)
     return tables
