@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fedilc.result import Result
     from fedilc.training import train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "Algorithm",
