@@ -18,7 +18,7 @@ from fedilc.runtimes.rest.address import Address, listening
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.audit import Audit
 from fedilc.runtimes.rest.board import Board
-from fedilc.runtimes.rest.bodies import Spool
+from fedilc.runtimes.rest.bodies import MEMORY_BYTES, Spool
 from fedilc.runtimes.rest.runtime import RestRuntime
 from fedilc.runtimes.rest.systemd import notify
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens, require_name
@@ -78,7 +78,8 @@ def coordinate(
 
     training = job.training(reach)
     board = boards[0]
-    return_freed_memory(LARGE_BLOCK_BYTES)
+    if len(board.silos) * 4 * board.manifest.numbers > 2 * MEMORY_BYTES:
+        return_freed_memory(LARGE_BLOCK_BYTES)  # it costs time, and few small answers need it not
     with contextlib.ExitStack() as stack:
         sock = stack.enter_context(address.bind())
 
