@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _VALIDATION, _HONEST, _ORACLE = "validation loss", "OOD loss, validation", "OOD loss, oracle"
+_LAST = "OOD loss, last"
 _PAPERS = {"color-mnist": 15.0, "eicu-demo": 0.1, "eicu-synthetic": 0.1}
 
 
@@ -24,7 +25,7 @@ class Lambdas:
     def read(cls, name: str, results: Path) -> Lambdas:
         """Read the table that `fedilc sweep lambda` has left."""
         rows = list(csv.DictReader((results / f"{name}-lambda" / "tables" / "lambda.csv").open()))
-        columns = (_VALIDATION, _HONEST, _ORACLE)
+        columns = (_VALIDATION, _HONEST, _ORACLE, _LAST)
         means = {float(row["lambda"]): {one: float(row[f"{one} mean"]) for one in columns} for row in rows}
         deviation = max(float(row[f"{_HONEST} std"] or 0) for row in rows)
         return cls(name, means, deviation, rows[0]["note"])
@@ -83,5 +84,9 @@ def _told(sweep: Lambdas) -> str:
             f" At validation's round the lambdas differ by {span:.4f}, and seeds have a deviation of up to "
             f"{sweep.deviation:.4f}."
         )
+    falling = [f"{value:g}" for value, one in sweep.means.items() if one[_HONEST] == one[_LAST]]
+    if falling:
+        which = "every lambda" if len(falling) == len(sweep.means) else f"lambda = {', '.join(falling)}"
+        noise += f" The validation loss is lowest at the last round for {which}, and might fall further."
     choice = f"validation chooses lambda = {chosen:g} ({against})."
     return f"- **{sweep.name}** ({sweep.note}): {choice} {places}{noise}{paper}"
