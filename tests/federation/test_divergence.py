@@ -289,12 +289,22 @@ def test_what_is_usual_is_the_larger_of_the_rounds_median_and_the_last_rounds() 
     bound = NormBound(100.0)
     assert bound.outliers("gradient", {"a": 0.0, "b": 0.0, "c": 1.0}) == {}
     assert list(bound.outliers("gradient", {"a": 1.0, "b": 1.0, "c": 101.0})) == ["c"]
-    assert bound.outliers("gradient", {"a": 1.0, "b": 1e9}) == {}
+    assert list(bound.outliers("gradient", {"a": 1.0, "b": 1e9})) == ["b"]
+    assert bound.outliers("gradient", {"b": 1e9}) == {}
     bound.remember({"gradient": {"a": 10.0, "b": 10.0}})
     assert bound.outliers("gradient", {"a": 1.0, "b": 1.0, "c": 101.0}) == {}
     assert bound.outliers("gradient", {"a": 1e5, "b": 1e5, "c": 1e5}) == {}
     assert list(bound.outliers("gradient", {"a": 1.0, "b": 1e9})) == ["b"]
     assert NormBound(0.0).outliers("gradient", {"a": 1.0, "b": 1.0, "c": 1e30}) == {}
+
+
+def test_one_of_two_silos_cannot_move_what_is_usual_upwards() -> None:
+    bound = NormBound(100.0)
+    for number in range(30):
+        norms = {"honest": 1.0, "liar": 99.0 * 1.5**number}
+        outliers = bound.outliers("gradient", norms)
+        assert list(outliers) == (["liar"] if norms["liar"] > 100.0 else [])
+        bound.remember({"gradient": norms if not outliers else {"honest": 1.0}})
 
 
 def test_a_penalty_term_may_be_as_many_times_longer_as_there_are_silos() -> None:

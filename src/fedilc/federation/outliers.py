@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from statistics import median, median_low
+from statistics import median_low
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from fedilc.numerics import wide_dtype
 
 RECENT_ROUNDS = 10
-LEAST_SILOS = 3
+LEAST_SILOS = 2
 _SUSPECT = 10.0
 _DIGITS = 6
 
@@ -54,9 +54,10 @@ class NormBound:
     """How many times longer than usual an answer may be; 0 is no bound.
 
     An answer is an outlier if its norm is over `factor` times the median of the round's and over `factor`
-    times the median of the last rounds' medians. Of fewer than three silos a round has no median to speak of:
-    they are compared with the last rounds alone, and in the first round not at all. Penalty terms add up to
-    little, so that one of E may well be E times as long as the others: their bound is E times as far.
+    times the median of the last rounds' medians. The median is the lower one of two, so that one of two silos
+    cannot move it upwards; a silo that is alone is compared with its last rounds, and in the first round with
+    nothing. Penalty terms add up to little, so that one of E may well be E times as long as the others: their
+    bound is E times as far.
     """
 
     factor: float = 100.0
@@ -65,9 +66,9 @@ class NormBound:
     def outliers(self, kind: str, norms: Norms) -> dict[str, str]:
         """Return why each silo whose answer of this kind is not to be used stands out."""
         before = self.recent.get(kind)
-        usual = [median(before)] if before else []
+        usual = [median_low(before)] if before else []
         if len(norms) >= LEAST_SILOS:
-            usual.append(median(norms.values()))
+            usual.append(median_low(norms.values()))
         typical = max(usual, default=0.0)
         bound = math.inf
         if self.factor and 0.0 < typical < math.inf:
@@ -80,7 +81,7 @@ class NormBound:
 
     def remember(self, norms: Mapping[str, Norms]) -> dict[str, float]:
         """Return the medians of a round's norms by kind, and compare later rounds with them."""
-        medians = {kind: float(f"{median(found.values()):.{_DIGITS}g}") for kind, found in norms.items()}
+        medians = {kind: float(f"{median_low(found.values()):.{_DIGITS}g}") for kind, found in norms.items()}
         self._add(medians)
         return medians
 

@@ -48,6 +48,20 @@ def test_the_disk_being_full_is_a_503_that_the_silo_waits_out(monkeypatch: pytes
     assert board.silos["a"].strikes == 0
 
 
+def test_the_answer_that_the_others_wait_for_needs_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    spool = Spool(None, most=10)
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    spool.awaited = "a"
+    early, awaited = Body(spool, "b"), Body(spool, "a")
+    with pytest.raises(OSError, match="No space"):
+        early.write(b"x" * 20)
+    awaited.write(b"y" * 20)
+    assert awaited.content() == b"y" * 20
+
+
 @pytest.mark.parametrize("order", ["first last", "last first"])
 def test_early_answers_wait_on_the_disk_and_come_in_order_with_the_same_bits(
     order: str, tmp_path: Path

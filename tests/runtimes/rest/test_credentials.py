@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from fedilc.runtimes.rest.limits import Limits
 from fedilc.runtimes.rest.line import CoordinatorError, Line
 from fedilc.runtimes.rest.private_files import warn_if_public
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens, add_token, revoke_token
+from fedilc.runtimes.rest.watching import Audience
 from rest import bearer, board_of, detail, remote, served
 
 
@@ -50,6 +52,34 @@ def test_a_token_is_revoked_and_replaced_while_the_coordinator_runs(tmp_path: Pa
         assert "still hold" in told[-1]
         file.unlink()
         assert status(second) == 204
+
+
+def test_a_token_file_that_could_not_be_read_once_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "tokens.json"
+    token = add_token(file, "a")
+    tokens = TokenFile(file)
+    revoke_token(file, "a")
+    with monkeypatch.context() as patched:
+        patched.setattr(Tokens, "read", _no_descriptors)
+        assert tokens.current().is_silo("a", token)
+    tokens._again_at = 0.0
+    assert not tokens.current().is_silo("a", token)
+
+
+def _no_descriptors(_: Path) -> Tokens:
+    raise OSError(24, "Too many open files")
+
+
+def test_a_viewer_whose_token_is_revoked_sees_no_further_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedilc.runtimes.rest.watching._ALIVE_SECONDS", 0.01)
+
+    async def watched() -> list[str]:
+        leave = iter([True, True, False])
+        return [event async for event in Audience(board_of()).events(0, lambda: next(leave))]
+
+    assert len(asyncio.run(asyncio.wait_for(watched(), 60))) == 2
 
 
 def test_a_token_ends_after_its_days_for_silos_and_viewers(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def _add_silos(app: FastAPI, board: Board, doors: Doors) -> None:
             most = board.most_bytes(silo, number, phase, task)
             if isinstance(most, Refusal):
                 raise HTTPException(most.status, most.reason)
-            body = await _read(request, most, board.spool)
+            body = await _read(request, most, board.spool, silo)
             board.seen(silo, received=body.size)
             accept = partial(board.accept, silo, number, phase, task, body, content_digest)
             if body.size < _SMALL_BYTES:
@@ -238,7 +238,7 @@ def _joining(body: bytes) -> Joining:
         raise HTTPException(422, f"{where}: {first['msg']}"[:300]) from error
 
 
-async def _read(request: Request, most: int, spool: Spool) -> Body:
+async def _read(request: Request, most: int, spool: Spool, silo: str = "") -> Body:
     """The body, unless it is larger than it can be, stands still, or ends before it is complete."""
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise HTTPException(415, "bodies are taken as they are, without Content-Encoding")
@@ -246,7 +246,7 @@ async def _read(request: Request, most: int, spool: Spool) -> Body:
     declared = request.headers.get("content-length", "0")
     if not declared.isdecimal() or int(declared[:20]) > most:
         raise too_large
-    body = Body(spool)
+    body = Body(spool, silo)
     clock = asyncio.get_running_loop().time
     try:
         async with asyncio.timeout(_SILENCE_SECONDS) as silence:

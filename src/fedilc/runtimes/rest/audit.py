@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fedilc.errors import printable
 
 LOGGER = logging.getLogger("fedilc.coordinator")
+logging.getLogger("fedilc").addHandler(logging.NullHandler())  # without --log-format, no bare words
 WINDOW_SECONDS = 60.0
 MAX_KINDS = 200
 _WARNINGS = {"refused", "set aside", "lost", "nonsense"}

@@ -25,12 +25,13 @@ class Spool:
     def __init__(self, folder: Path | None = None, most: int = MEMORY_BYTES) -> None:
         self.folder, self.most = folder, most
         self.held = 0
-        self._lock = threading.Lock()
+        self.awaited: str | None = None
+        self._lock = threading.RLock()  # a body may be collected while the lock is held
 
-    def take(self, size: int) -> bool:
-        """Count bytes in memory, if there is room for them."""
+    def take(self, size: int, silo: str) -> bool:
+        """Count bytes in memory, if there is room; for the answer that the others wait for, there always is."""
         with self._lock:
-            if self.held + size > self.most:
+            if self.held + size > self.most and silo != self.awaited:
                 return False
             self.held += size
             return True
@@ -43,9 +44,10 @@ class Spool:
 
 @dataclass
 class Body:
-    """A request's body as it comes in."""
+    """The body of a silo's request as it comes in."""
 
     spool: Spool
+    silo: str = ""
     size: int = 0
     _parts: list[bytes] = field(default_factory=list)
     _file: IO[bytes] | None = None
@@ -54,7 +56,7 @@ class Body:
     def write(self, part: bytes) -> None:
         """Add a part; raises OSError if there is no room, neither in memory nor on the disk."""
         self.size += len(part)
-        if self._file is None and self.spool.take(len(part)):
+        if self._file is None and self.spool.take(len(part), self.silo):
             self._counted += len(part)
             self._parts.append(part)
             return

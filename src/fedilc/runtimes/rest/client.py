@@ -55,7 +55,7 @@ class Participant:
 
     def take_part(self) -> str:
         """Work until the run is over; returns how it ended."""
-        manifest = self._manifest()
+        manifest = self._read_manifest()
         if self.name not in manifest.silos:
             names = ", ".join(manifest.silos)
             raise CoordinatorError(f"the run {manifest.run!r} has no silo {self.name!r}, only {names}")
@@ -71,6 +71,9 @@ class Participant:
                 return answer.reason
             if answer.status == 409:
                 self._require_same(manifest)
+                if retries is not None:
+                    retries.pause(answer.reason)
+                retries = retries or Retries(self.line)
                 self._join(manifest, worker)
             elif answer.status == 200:
                 try:
@@ -84,7 +87,9 @@ class Participant:
             elif answer.status in _RETRIED:
                 have, retries = "", retries or Retries(self.line)
                 retries.pause(answer.reason)
-            elif answer.status != 204:
+            elif answer.status == 204:
+                retries = None
+            else:
                 self._refused(answer)
 
     def _next(self, manifest: Manifest, have: str) -> Answer:
@@ -144,18 +149,19 @@ class Participant:
         self.limits.require_run(manifest, self.line.url, self.name)
         return manifest
 
-    def _require_same(self, manifest: Manifest) -> None:
-        """Raise if the coordinator has another run now; one damaged answer is no reason to leave."""
+    def _read_manifest(self) -> Manifest:
+        """Return the manifest; one damaged answer is no reason to leave."""
         retries = Retries(self.line)
-        for attempt in range(_ATTEMPTS):
+        for _ in range(_ATTEMPTS - 1):
             try:
-                now = self._manifest()
-                break
+                return self._manifest()
             except (_UnreadableError, ProtocolError) as error:
-                if attempt == _ATTEMPTS - 1:
-                    raise
                 retries.pause(str(error))
-        if now.hash != manifest.hash:
+        return self._manifest()
+
+    def _require_same(self, manifest: Manifest) -> None:
+        """Raise if the coordinator has another run now."""
+        if self._read_manifest().hash != manifest.hash:
             raise CoordinatorError(
                 "the coordinator now runs something else than what this silo joined; find out why, and join "
                 "again if that is right"

@@ -80,30 +80,35 @@ def coordinate(
     board = boards[0]
     if len(board.silos) * 4 * board.manifest.numbers > 2 * MEMORY_BYTES:
         return_freed_memory(LARGE_BLOCK_BYTES)  # it costs time, and few small answers need it not
-    with contextlib.ExitStack() as stack:
-        sock = stack.enter_context(address.bind())
+    try:
+        with contextlib.ExitStack() as stack:
+            sock = stack.enter_context(address.bind())
 
-        def open_doors() -> None:
-            port = stack.enter_context(listening(make_app(board, tokens), address, sock))
-            board.audit.event("started", url=address.url(port), manifest=board.manifest.hash)
-            notify("READY=1")
-            if ready is not None:
-                ready(address.url(port), board.manifest)
+            def open_doors() -> None:
+                port = stack.enter_context(listening(make_app(board, tokens), address, sock))
+                board.audit.event("started", url=address.url(port), manifest=board.manifest.hash)
+                notify("READY=1")
+                if ready is not None:
+                    ready(address.url(port), board.manifest)
 
-        watch = Watch(board, open_doors)
-        if not out.exists():
-            out.mkdir(mode=0o700, parents=True)
-        result = job.run(training, "rest", out, [watch, *callbacks])
-        here = _here(board)
-        board.finish(result.stopped or "complete")
-        if afterwards is not None:
-            afterwards(result)
-        if watch.was_over:
-            _say_goodbye(board, board.silos, LATE_FAREWELL_SECONDS)
-        else:
-            _say_goodbye(board, here, FAREWELL_SECONDS)
-    board.audit.flush(now=True)
-    return result
+            watch = Watch(board, open_doors)
+            if not out.exists():
+                out.mkdir(mode=0o700, parents=True)
+            result = job.run(training, "rest", out, [watch, *callbacks])
+            here = _here(board)
+            board.finish(result.stopped or "complete")
+            if afterwards is not None:
+                afterwards(result)
+            if watch.was_over:
+                _say_goodbye(board, board.silos, LATE_FAREWELL_SECONDS)
+            else:
+                _say_goodbye(board, here, FAREWELL_SECONDS)
+        return result
+    except BaseException as error:
+        board.audit.event("ended", outcome=str(error) or "interrupted")
+        raise
+    finally:
+        board.audit.flush(now=True)
 
 
 def _require_tokens(silos: Iterable[str], tokens: Tokens | TokenFile | None, address: Address) -> None:

@@ -44,10 +44,14 @@ class Doors:
 
     async def watch(self, request: Request) -> None:
         """Let in viewers; what a silo answered is no other silo's business."""
-        tokens = self.tokens
-        if tokens is not None and not tokens.is_viewer(_token(request)):
+        if not self.may_watch(request):
             self._refuse(request)
         _trust(request)
+
+    def may_watch(self, request: Request) -> bool:
+        """Return whether the request's token is a viewer's now; it may be revoked while events are sent."""
+        tokens = self.tokens
+        return tokens is None or tokens.is_viewer(_token(request))
 
     async def speak(self, request: Request, silo: SiloName) -> None:
         """Let in the silo itself."""

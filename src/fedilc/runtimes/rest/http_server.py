@@ -180,8 +180,12 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._unproductive > MAX_HEADER_BYTES:
             self._refused = 431
             self.send_400_response("")
-        elif self._in_headers and self._timer is None:
+        elif self._timer is None and (self._in_headers or self._idle()):
             self._abort_after(HEADER_SECONDS)
+
+    def _idle(self) -> bool:
+        """Whether no request is being served: a blank line alone must not keep a connection open."""
+        return self.cycle is None or self.cycle.response_complete
 
     def send_400_response(self, _msg: str) -> None:
         """Refuse what is not HTTP, or too large, and hang up."""

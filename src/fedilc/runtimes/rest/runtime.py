@@ -53,6 +53,7 @@ class RestRuntime:
         deadline = time.monotonic() + self.round_timeout
         try:
             while waiting:
+                self.board.spool.awaited = order[0]
                 held = self.board.take(_TICK_SECONDS)
                 if held is not None:
                     waiting.discard(held.silo)
@@ -67,6 +68,7 @@ class RestRuntime:
                     patient = False
                     self.board.overdue(waiting)
         finally:
+            self.board.spool.awaited = None
             self.board.close(tuple(sorted(waiting)))
         for silo in order:
             if silo in early:

@@ -27,6 +27,7 @@ NAME = re.compile(r"\w[\w.\- ]{0,98}\w|\w")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _NOBODY = "0" * 64
 _MOST_REMEMBERED = 10_000
+_AGAIN_SECONDS = 1.0
 
 
 def require_name(name: str) -> None:
@@ -106,16 +107,18 @@ class TokenFile:
         self.path, self.tell = path, tell
         self._seen = self._stamp()
         self._tokens = Tokens.read(path)
+        self._again_at = 0.0
 
     def current(self) -> Tokens:
         """The tokens as the file has them now."""
         stamp = self._stamp()
-        if stamp != self._seen:
-            self._seen = stamp
+        if stamp != self._seen and time.monotonic() >= self._again_at:
             try:
                 self._tokens = Tokens.read(self.path)
+                self._seen = stamp
                 self.tell(f"the token file {self.path} was read again")
-            except ConfigError as error:
+            except (ConfigError, OSError) as error:
+                self._again_at = time.monotonic() + _AGAIN_SECONDS
                 self.tell(f"{error}; the tokens read before still hold")
         return self._tokens
 

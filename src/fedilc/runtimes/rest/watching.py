@@ -6,10 +6,11 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path as File
 from typing import Annotated, Any, Protocol
 
-from fastapi import Depends, FastAPI, HTTPException, Query, Response
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from pydantic import BaseModel, Field
 
@@ -132,11 +133,12 @@ def add_watching(app: FastAPI, board: Watchable, doors: Doors) -> None:
         responses=refused | {200: {"content": {"text/event-stream": {}}}},
         response_class=StreamingResponse,
     )
-    async def events(after: After = 0) -> StreamingResponse:
+    async def events(request: Request, after: After = 0) -> StreamingResponse:
         """Server-sent events: `status` when anything changes, `record` for each completed round."""
         if audience.viewers >= MOST_VIEWERS:
             raise HTTPException(429, f"{MOST_VIEWERS} viewers are watching already", {"Retry-After": "30"})
-        return StreamingResponse(audience.events(after), media_type="text/event-stream")
+        stream = audience.events(after, partial(doors.may_watch, request))
+        return StreamingResponse(stream, media_type="text/event-stream")
 
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:
@@ -157,11 +159,14 @@ class Audience:
         self.viewers = 0
         self.wakeup = Wakeup(board.listen)
 
-    async def events(self, after: int) -> AsyncIterator[str]:
-        """Every record after a round and every status, until the run is over or the server stops."""
+    async def events(self, after: int, allowed: Callable[[], bool] = lambda: True) -> AsyncIterator[str]:
+        """Every record after a round and every status, until the run is over, the server stops, or the viewer
+        is not allowed to watch any more."""
         self.viewers += 1
         try:
             async for event in self._events(after):
+                if not allowed():
+                    return
                 yield event
         finally:
             self.viewers -= 1
