@@ -29,7 +29,7 @@ class Spool:
         self._lock = threading.RLock()  # a body may be collected while the lock is held
 
     def take(self, size: int, silo: str) -> bool:
-        """Count bytes in memory, if there is room; for the answer that the others wait for, there always is."""
+        """Count bytes in memory, if there is room; for the answer that all wait for, there always is."""
         with self._lock:
             if self.held + size > self.most and silo != self.awaited:
                 return False
