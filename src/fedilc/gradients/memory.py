@@ -2,8 +2,8 @@
 
 glibc returns every large block to the system as soon as it is freed. The activations of a chunk are such
 blocks, and the next chunk needs them again: up to 40 % of a round of the paper's CNN went into the kernel,
-which unmaps pages and clears new ones. While a `Workbench` exists, freed blocks stay in the heap and are used
-again; when the last one is gone, they are returned.
+which unmaps pages and clears new ones. From its first gradient on, a `Workbench` keeps freed blocks in the
+heap, where they are used again; when the last one is gone, they are returned.
 """
 
 from __future__ import annotations

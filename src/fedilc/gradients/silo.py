@@ -68,7 +68,7 @@ class Workbench:
         self._example_bytes: int | None = None
         self._clones = False
         self._plan: Plan | None = None
-        keep_freed_memory(self)
+        self._keeps_memory = False
 
     @torch.no_grad()
     def load(self, weights: Mapping[str, Tensor], version: int) -> None:
@@ -113,6 +113,9 @@ class Workbench:
 
     def forward(self, x: Tensor, y: Tensor, taps: Mapping[str, nn.Module]) -> Pass:
         """One chunk's forward with features, and taps on the layers asked for."""
+        if not self._keeps_memory:
+            keep_freed_memory(self)
+            self._keeps_memory = True
         with classifier_input(self.classifier) as seen, tapped(dict(taps)) as recorded, FastLinear():
             logits = self.loss.logits(self.model(x.clone() if self._clones else x))
         return Pass(x, y, logits, seen, recorded)
