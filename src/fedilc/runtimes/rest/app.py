@@ -32,7 +32,8 @@ from fedilc.runtimes.rest.watching import Watchable, add_watching, refusals
 
 LONGEST_POLL = 60.0
 AT_ONCE = 8
-DECODED_AT_ONCE = 4
+DECODED_BYTES = 16 << 20
+_THREADS = 40
 _WAKE_SECONDS = 5.0
 _SILENCE_SECONDS = 60.0
 _JOINING_BYTES = 4096
@@ -107,7 +108,8 @@ class Desk:
 
     def __init__(self, board: Board) -> None:
         self.board = board
-        self.decoding = asyncio.Semaphore(DECODED_AT_ONCE)
+        at_once = DECODED_BYTES // (4 * board.manifest.numbers)
+        self.decoding = asyncio.Semaphore(min(_THREADS, max(2, at_once)))
         self._busy: Counter[str] = Counter()
 
     @contextmanager
