@@ -74,7 +74,8 @@ def test_check_says_all_problems_of_all_files_at_once(study: Path) -> None:
     for sentence in (
         "va.csv: column 'dose' holds text, not numbers ('?' in line 2)",
         "hungarian.csv: column 'age' has an empty cell (first in line 3)",
-        "study.toml cannot be trained: 2 problems",
+        "va.csv: column 'label' holds the label 2; labels must be 0 or 1",
+        "study.toml cannot be trained: 3 problems",
     ):
         assert sentence in " ".join(shown.split())
 

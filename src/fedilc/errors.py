@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 class FedILCError(Exception):
@@ -19,10 +20,14 @@ class DataError(FedILCError):
 
 
 class DataProblemsError(DataError):
-    """Everything that is wrong with the data, at once; `problems` has a sentence for each."""
+    """Everything that is wrong with the data, at once; `problems` has a sentence for each.
 
-    def __init__(self, problems: Sequence[str]) -> None:
+    `labels` are those of the file, if they can be read, so that they can be judged with the rest.
+    """
+
+    def __init__(self, problems: Sequence[str], labels: Any = None) -> None:
         self.problems = list(problems)
+        self.labels = labels
         shown = "; ".join(f"({number}) {problem}" for number, problem in enumerate(self.problems[:8], 1))
         more = f"; and {len(problems) - 8} more, which `fedilc check` lists" if len(problems) > 8 else ""
         one = len(problems) == 1

@@ -107,7 +107,10 @@ Change = Callable[[np.ndarray, np.ndarray], object]
         (lambda x, _: np.copyto(x[:, 2], x[:, 2] * 1e4), "column 2 is up to"),
         (lambda x, _: x.__setitem__((slice(3), 0), -999), "-999 probably means a missing value in column 0"),
         (lambda x, _: x.__setitem__((slice(3), 0), 999), "999 probably means a missing value in column 0"),
-        (lambda x, y: np.copyto(x[:, 2], 1 - y), "column 2 is the label itself; drop it"),
+        (
+            lambda x, y: np.copyto(x[:, 2], 1 - y),
+            "column 2 is the label itself, or tells it exactly",
+        ),
         (
             lambda _, y: y.__imul__(0),
             "silos 'a' (label 0), 'b' (label 0) have training examples of one class",
@@ -170,14 +173,51 @@ def test_pixels_from_0_to_255_are_noted() -> None:
     assert notes_of(Federation("f", [Silo("a", x / 255, np.arange(12) % 2)])) == []
 
 
-def test_a_column_that_is_zero_throughout_one_silo_and_never_elsewhere_is_noted() -> None:
+def test_pixels_that_were_resized_or_have_sixteen_bits_are_noted() -> None:
+    random = np.random.default_rng(0)
+    x, y = random.uniform(0, 255, (12, 1, 6, 6)).astype(np.float32), np.arange(12) % 2
+    assert "divide them by 255" in notes_of(Federation("f", [Silo("a", x, y)]))[0]
+    assert "divide them by 65535" in notes_of(Federation("f", [Silo("a", 250 * x, y)]))[0]
+
+
+def test_a_label_in_other_numbers_is_noted() -> None:
+    x, y = examples(0)
+    x[:, 2] = 200 * y - 100
+    assert "tells it exactly" in notes_of(Federation("f", [Silo("a", x, y)]))[0]
+
+
+def test_a_code_that_is_plain_in_one_silo_is_counted_in_all() -> None:
+    silos = []
+    for seed, name in enumerate("abc"):
+        x, y = examples(seed)
+        x[:, 0] = 999 if name == "c" else np.abs(x[:, 0])
+        x[:4, 0] = 999
+        silos.append(Silo(name, x, y))
+    note = next(note for note in notes_of(Federation("f", silos)) if "999 probably" in note)
+    assert f"'a' (4 times), 'b' (4 times), 'c' ({len(x)} times)" in note
+
+
+def test_a_frequent_code_near_the_other_values_is_noted() -> None:
+    x, y = examples(0)
+    x[: len(x) // 4, 0] = -9
+    assert "-9 probably means a missing value in column 0" in notes_of(Federation("f", [Silo("a", x, y)]))[0]
+
+
+def test_a_test_set_that_lies_almost_wholly_in_the_silos_is_refused() -> None:
+    silos = [Silo(name, *examples(seed)) for seed, name in enumerate("ab")]
+    x, y = (torch.cat(parts)[1:] for parts in zip(*((silo.x, silo.y) for silo in silos), strict=True))
+    with pytest.raises(DataError, match="rows of the test set are also in"):
+        train(Federation("f", silos, x, y), torch.nn.Linear(3, 1), rounds=1, learning_rate=0.1)
+
+
+def test_a_column_that_is_zero_throughout_one_silo_is_noted() -> None:
     silos = []
     for seed, name in enumerate(("cleveland", "switzerland")):
         x, y = examples(seed)
         x[:, 0] = 0 if seed else np.abs(x[:, 0]) * 40 + 160
         silos.append(Silo(name, x, y))
     (note,) = notes_of(Federation("f", silos))
-    assert note.startswith("column 0 is 0 in every row of 'switzerland' and never elsewhere")
+    assert note.startswith("column 0 is 0 in every row of 'switzerland' and up to")
 
 
 def write(folder: Path, name: str, seed: int, **more: object) -> None:

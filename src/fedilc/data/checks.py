@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fedilc.data.column_notes import column_notes
-from fedilc.data.overlap import shared_rows
+from fedilc.data.overlap import is_trained_on, shared_rows
 from fedilc.data.profile import TEST, Profile, profile_of
 from fedilc.data.rows import same_rows
 from fedilc.data.silo import Federation, LossName, Silo
@@ -62,7 +62,10 @@ def compare(
             "it was trained on; leave them out of the silos, or give another test set"
         )
     else:
-        report.notes += shared_rows(silos, test)
+        shared = shared_rows(silos, test)
+        if test is not None and is_trained_on(silos, test):
+            report.problems.append(shared.pop(0))
+        report.notes += shared
     report.notes += label_notes(silos, test, loss)
     every = [*silos, test] if test is not None else list(silos)
     report.notes += column_notes(every, columns)

@@ -25,7 +25,8 @@ def _answers(parts: Sequence[Profile], columns: Sequence[str]) -> list[str]:
     telling = [set(part.answers) for part in parts if len(part.labels) > 1]
     found = set.intersection(*telling) if telling else set[int]()
     return [
-        f"{_column(place, columns)} is the label itself; drop it, or the model learns nothing else"
+        f"{_column(place, columns)} is the label itself, or tells it exactly; drop it, or the model learns "
+        "nothing else"
         for place in sorted(found)
     ]
 
@@ -48,8 +49,11 @@ def _codes(parts: Sequence[Profile], columns: Sequence[str]) -> list[str]:
     """Return a note per code, with its columns and how often each part has it."""
     places: dict[float, list[int]] = {}
     counts: dict[float, dict[str, int]] = {}
+    meant = {(place, code) for part in parts for place, (code, _, far) in part.codes.items() if far}
     for part in parts:
-        for place, (code, count) in part.codes.items():
+        for place, (code, count, _) in part.codes.items():
+            if (place, code) not in meant:
+                continue
             places.setdefault(code, []).append(place)
             total = counts.setdefault(code, {})
             total[part.title] = total.get(part.title, 0) + count
@@ -66,18 +70,20 @@ def _pixels(parts: Sequence[Profile]) -> list[str]:
     names = [part.title for part in parts if part.pixels]
     if not names:
         return []
-    return [f"inputs are whole numbers from 0 to 255 ({_in(names, parts)}), like pixels; divide them by 255"]
+    most = max(float(part.high.max()) for part in parts if part.pixels)
+    largest = 255 if most <= 255 else 65535 if most <= 65535 else most
+    return [f"inputs go up to {most:g} ({_in(names, parts)}), like pixels; divide them by {largest:g}"]
 
 
 def _zeros(parts: Sequence[Profile], columns: Sequence[str]) -> list[str]:
-    """Return notes on columns that are 0 throughout in some parts, and well above 0 in all others."""
+    """Return notes on columns that are 0 throughout in some parts, and go well above 0 in all others."""
     low, high = np.array([part.low for part in parts]), np.array([part.high for part in parts])
-    zero, above = (low == 0) & (high == 0), (low > 0) & (high > 10)
+    zero, above = (low == 0) & (high == 0), high > 10
     found = np.flatnonzero(zero.any(0) & above.any(0) & (zero | above).all(0))
     return [
         f"{_column(int(place), columns)} is 0 in every row of "
         f"{listed([part.title for part, is_zero in zip(parts, zero[:, place], strict=True) if is_zero])} and "
-        "never elsewhere; if that means a missing value, fill or drop it"
+        f"up to {high[:, place].max():g} elsewhere; if that means a missing value, fill or drop it"
         for place in found
     ]
 

@@ -97,6 +97,9 @@ class SiloFiles:
                 silo = silo_of(name, table, 0.0 if name == TEST else self.validation_share, seed)
             except DataError as error:
                 problems += [(path, said) for said in getattr(error, "problems", [str(error)])]
+                labels = getattr(error, "labels", None)
+                if labels is not None and (wrong := label_problem(labels, self.loss)) is not None:
+                    problems.append((path, f"{path}: column {self.label!r} {wrong[1]}"))
                 continue
             notes += [(path, said) for said in table.notes]
             profile = profile_of(silo, found.columns, table.identifiers if table.columns else None, str(path))

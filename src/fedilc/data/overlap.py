@@ -11,6 +11,17 @@ from fedilc.data.rows import chance
 from fedilc.errors import listed
 
 _MORE_THAN_CHANCE = 10
+_NEARLY_ALL = 0.9
+
+
+def is_trained_on(silos: Sequence[Profile], test: Profile) -> bool:
+    """Return whether nearly all rows of the test set, with their labels, are in silos, and not by chance."""
+    cases = np.unique(np.concatenate([silo.cases for silo in silos]))
+    tested = int(np.isin(test.cases, cases).sum())
+    if tested < _NEARLY_ALL * len(test.rows):
+        return False
+    equal = chance([silo.sample for silo in silos[:: max(1, len(silos) // 100)]])
+    return tested > _MORE_THAN_CHANCE * equal * sum(len(silo.rows) for silo in silos) * len(test.rows)
 
 
 def shared_rows(silos: Sequence[Profile], test: Profile | None) -> list[str]:

@@ -34,10 +34,11 @@ class Profile:
         shape: of one input.
         low: the lowest value of each column; of inputs that are no table, of all together.
         high: the highest.
-        codes: by column, a number that probably means "missing", and how often it occurs.
+        codes: by column, a number such as -999 at one end of it, how often it occurs, and whether it is so
+            far from the other values, or so frequent, that it probably means "missing".
         identifiers: the columns that tell rows apart.
-        answers: the columns that are the label itself, or for labels 0 and 1 its opposite.
-        pixels: whether inputs are whole numbers from 0 to 255, like those of images.
+        answers: the columns that are the label itself, or say it in other numbers.
+        pixels: whether inputs are numbers from 0 to 255 or more, like those of images.
         sample: some rows, to judge what is chance.
         file: where it was read from.
     """
@@ -52,7 +53,7 @@ class Profile:
     shape: tuple[int, ...]
     low: NDArray[np.float64]
     high: NDArray[np.float64]
-    codes: Mapping[int, tuple[float, int]]
+    codes: Mapping[int, tuple[float, int, bool]]
     identifiers: tuple[int, ...]
     answers: tuple[int, ...]
     pixels: bool
@@ -136,8 +137,8 @@ def _extremes(
 
 def _codes(
     parts: Sequence[NDArray[np.float32]], low: NDArray[np.float64], high: NDArray[np.float64]
-) -> dict[int, tuple[float, int]]:
-    """Return the columns with a repeated -9, -99, 999, ... far from all their other values.
+) -> dict[int, tuple[float, int, bool]]:
+    """Return the columns that end with a repeated -9, -99, 999, ..., and whether that stands out.
 
     Such a number is the lowest or the highest of its column, so that only few columns are looked at.
     """
@@ -147,9 +148,11 @@ def _codes(
         rest = values[~np.isin(values, _CODES)]
         for code in (low[place], high[place]):
             count = int((values == code).sum())
-            if code in _CODES and count > 1 and _is_far(code, rest):
-                found[int(place)] = (float(code), count)
-                break
+            if code in _CODES and count > 1:
+                far = _is_far(code, rest) or _is_frequent(code, count, rest)
+                found[int(place)] = (float(code), count, far)
+                if far:
+                    break
     return found
 
 
@@ -163,21 +166,32 @@ def _is_far(code: float, rest: NDArray[np.float32]) -> bool:
     return code > high + span
 
 
+def _is_frequent(code: float, count: int, rest: NDArray[np.float32]) -> bool:
+    """Return whether a number outside of the others' range occurs far more often than any of them."""
+    if not len(rest) or rest.min() <= code <= rest.max() or count < 0.05 * (count + len(rest)):
+        return False
+    return bool(count >= 5 * np.unique(rest, return_counts=True)[1].max())
+
+
 def _answers(x: NDArray[np.float32], y: NDArray[np.float32]) -> tuple[int, ...]:
-    if len(np.unique(y)) < 2:
+    """Return the columns with one value per label, and another for each."""
+    labels, first, number = np.unique(y, return_index=True, return_inverse=True)
+    if not 2 <= len(labels) <= len(y) / 4:
         return ()
-    label = y[:, None]
-    found = (x[:_SAMPLE] == label[:_SAMPLE]).all(0) | (x[:_SAMPLE] == 1 - label[:_SAMPLE]).all(0)
-    places = np.flatnonzero(found)
-    same = (x[:, places] == label).all(0) | (x[:, places] == 1 - label).all(0)
+    values = x[first]
+    differ = (np.diff(np.sort(values, axis=0), axis=0) != 0).all(0)
+    places = np.flatnonzero(differ & (x[:_SAMPLE] == values[number[:_SAMPLE]]).all(0))
+    same = (x[:, places] == values[:, places][number]).all(0)
     return tuple(int(place) for place in places[same])
 
 
 def _is_pixels(x: NDArray[np.float32], low: NDArray[np.float64], high: NDArray[np.float64]) -> bool:
-    """Whether inputs are pixels that were not scaled: images, or many columns, of bytes."""
-    if x.ndim == 2 and x.shape[1] < 64:
+    """Return whether inputs are pixels that were not scaled: images, or many columns of bytes."""
+    if low.min() < 0 or high.max() < 128:
         return False
-    if low.min() < 0 or not 128 <= high.max() <= 255:
+    if x.ndim > 2:
+        return True
+    if x.shape[1] < 64 or high.max() > 255:
         return False
     some = x[:_SAMPLE]
     return bool((some == np.round(some)).all())

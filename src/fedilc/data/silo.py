@@ -260,4 +260,7 @@ def label_problem(labels: NDArray[Any], loss: LossName) -> tuple[int, str] | Non
     if not wrong.any():
         return None
     first = int(wrong.argmax())
+    known = np.unique(labels)
+    if loss == "binary" and len(known) == 2:
+        expected = f'0 and 1 for loss = "binary": write {known[0]:g} as 0 and {known[1]:g} as 1'
     return first, f"holds the label {labels[first]:g}; labels must be {expected}"

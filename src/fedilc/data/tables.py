@@ -144,7 +144,7 @@ def _table(
     if problems:
         hidden = len(problems) - _MOST_COLUMNS
         more = [f"{path}: {hidden} more columns cannot be used"] if hidden > 0 else []
-        raise DataProblemsError([*problems[:_MOST_COLUMNS], *more])
+        raise DataProblemsError([*problems[:_MOST_COLUMNS], *more], columns.get(label))
     y = columns.pop(label).astype(np.float32)
     same = [name for name, values in columns.items() if is_identifier(name, frame[name].dtype, values)]
     return Table(

@@ -167,6 +167,12 @@ class RunFolder:
         for key in sorted(set(before) | set(now), key=lambda key: (key in _DERIVED, key)):
             if key not in _NOT_IDENTITY and before.get(key) != now.get(key):
                 where, old, new = _difference(key, before.get(key), now.get(key))
+                if key in ("silos", "test"):
+                    whose = "the test set" if key == "test" else f"silo {where.split('.')[1]!r}"
+                    raise CheckpointError(
+                        f"the data of {whose} are not those of the run in {self.path}; restore the data, or "
+                        "choose another folder"
+                    )
                 raise CheckpointError(
                     f"{self.path} belongs to another configuration: {where} was {_short(old)} there and is "
                     f"{_short(new)} here; resume with the same settings, or choose another folder"
