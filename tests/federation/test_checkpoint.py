@@ -142,7 +142,7 @@ def test_other_data_or_another_model_is_another_configuration(other: str, tmp_pa
     else:
         mask = Algorithm(inter=AndMask(1.0))
     before = digest(out)
-    with pytest.raises(CheckpointError, match="another configuration|are not those of the run"):
+    with pytest.raises(CheckpointError, match=r"another configuration|are not those of the run"):
         train(changed, model, mask, resume=True, **settings)
     assert digest(out) == before
 
