@@ -224,3 +224,8 @@ def test_an_atomic_write_leaves_no_other_file(tmp_path: Path) -> None:
     write_atomically(tmp_path / "x", b"two")
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
     assert (tmp_path / "x").read_bytes() == b"two"
+
+
+def test_a_run_folder_is_its_owners_alone(tmp_path: Path) -> None:
+    RunFolder(tmp_path / "run").create({"rounds": 1})
+    assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700

@@ -70,7 +70,7 @@ class RunFolder:
                 "choose another folder"
             )
         with self._using("the run cannot begin"):
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._take()
             machines = [{"from_round": 1, **machine_facts()}]
             write_atomically(self.settings_file, _settings({**settings, "machines": machines}))
