@@ -29,11 +29,10 @@ from torch import Tensor
 
 from fedilc.errors import CheckpointError, FedILCWarning
 from fedilc.federation.digests import chained, is_sealed, sealed, unsealed
+from fedilc.federation.identity import require_same
 from fedilc.federation.machine import changed_facts, machine_facts
 from fedilc.federation.tensor_files import read_tensors, write_atomically, write_tensors
 
-_NOT_IDENTITY = ("rounds", "device", "machines", "on_divergence", "outlier_factor")
-_DERIVED = ("model", "silos", "test")  # may differ because a setting does, which is then the one to name
 _TIMING_DIGITS = 16
 
 
@@ -163,20 +162,7 @@ class RunFolder:
                 f"{self.settings_file} has no digest: it is damaged, or of version 0.1, which kept none; "
                 "resume with that version, or start again in another folder"
             )
-        before, now = self.settings(), json.loads(_json(settings))
-        for key in sorted(set(before) | set(now), key=lambda key: (key in _DERIVED, key)):
-            if key not in _NOT_IDENTITY and before.get(key) != now.get(key):
-                where, old, new = _difference(key, before.get(key), now.get(key))
-                if key in ("silos", "test"):
-                    whose = "the test set" if key == "test" else f"silo {where.split('.')[1]!r}"
-                    raise CheckpointError(
-                        f"the data of {whose} are not those of the run in {self.path}; restore the data, or "
-                        "choose another folder"
-                    )
-                raise CheckpointError(
-                    f"{self.path} belongs to another configuration: {where} was {_short(old)} there and is "
-                    f"{_short(new)} here; resume with the same settings, or choose another folder"
-                )
+        require_same(self.path, self.settings(), json.loads(_json(settings)))
 
     def _last_whole(self) -> Saved | None:
         """Return the newest checkpoint that is whole, with a note if that is not the last one written."""
@@ -338,21 +324,3 @@ def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 def _json(value: Mapping[str, Any], indent: int | None = None) -> bytes:
     return (json.dumps(value, indent=indent, allow_nan=False) + "\n").encode()
-
-
-def _difference(where: str, old: object, new: object) -> tuple[str, object, object]:
-    """The first place, inside of objects, where two values differ.
-
-    >>> _difference("model", {"layers": "a", "weights": 1}, {"layers": "a", "weights": 2})
-    ('model.weights', 1, 2)
-    """
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted({*old, *new}):
-            if old.get(key) != new.get(key):
-                return _difference(f"{where}.{key}", old.get(key), new.get(key))
-    return where, old, new
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
