@@ -308,7 +308,7 @@ class Server:
         needed = self.min_silos or self.silos_per_round or len(self.silos)
         if len(left) >= needed and left:
             return left
-        few = f"{len(left)} of {len(self.silos)} silos are left, and a round needs {needed} (min_silos)"
+        few = f"{len(left)} of {len(self.silos)} silos are left, fewer than min_silos={needed}"
         if not lost.reasons:
             known = self.runtime.reasons(lost.silos) if isinstance(self.runtime, InformedRuntime) else {}
             names = [f"{silo} ({known[silo]})" if silo in known else silo for silo in lost.silos]
