@@ -333,7 +333,7 @@ def test_tables_and_lists_of_arrays_are_taken_as_they_are(kind: Callable[[np.nda
 
 
 class Raises(TwoInputs):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         raise KeyError("age")
 
 

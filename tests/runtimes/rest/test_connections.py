@@ -116,7 +116,7 @@ def test_eleven_hundred_silent_connections_shut_out_nobody_and_take_few_descript
         with served(board_of(), Tokens.read(file)) as client:
             assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard
             assert client.get("/v1/silos/a/task", headers=bearer(token)).status_code == 204
-            pool = client._transport._pool  # type: ignore[attr-defined]
+            pool = client._transport._pool
             kept = pool.connections[0]
             with silent(client, 1100):
                 assert eventually(lambda: descriptors() < 1100 + SPARE_CONNECTIONS + 100)

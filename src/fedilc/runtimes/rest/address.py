@@ -120,7 +120,7 @@ def _config(app: FastAPI, address: Address) -> uvicorn.Config:
             timeout_graceful_shutdown=1,
             lifespan="off",
             callback_notify=partial(_alive, app.state.audit),
-            timeout_notify=watchdog_seconds(),  # type: ignore[arg-type]
+            timeout_notify=watchdog_seconds(),  # type: ignore[arg-type]  # uvicorn takes fractions too
             ssl_certfile=address.certificate,
             ssl_keyfile=address.key,
             ssl_ca_certs=str(address.client_authority) if address.client_authority else None,

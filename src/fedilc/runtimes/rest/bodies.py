@@ -61,7 +61,7 @@ class Body:
             self._parts.append(part)
             return
         if self._file is None:
-            self._file = tempfile.TemporaryFile(dir=self.spool.folder)  # noqa: SIM115
+            self._file = tempfile.TemporaryFile(dir=self.spool.folder)  # noqa: SIM115 - lives as long as the body
             self._file.writelines(self._parts)
             self.forget()
         self._file.write(part)

@@ -157,7 +157,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refused = 400
         self._timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Begin to wait for the first request."""
         super().connection_made(transport)
         self.accepted.transport = transport
@@ -223,7 +223,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if not self.pipeline and self._has_large_body():
             self.flow.pause_reading()  # it waits on the network until the application asks for it
-        self.cycle.transport = _Closing(self)  # type: ignore[assignment]
+        self.cycle.transport = _Closing(self)  # type: ignore[assignment]  # a stand-in with the methods used
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""
