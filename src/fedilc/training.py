@@ -306,6 +306,7 @@ class Training:
             self.group.send_from_first(weights)
         if int(done):
             self.server.bound.recent = self.group.gather(self.server.bound.recent)[0]
+            self.server.bound.set_aside = self.group.gather(self.server.bound.set_aside)[0]
             state = optimizer_tensors(self.server.optimizer) or blank_optimizer(self.server.optimizer)
             for key in sorted(state):
                 self.group.send_from_first(state[key])

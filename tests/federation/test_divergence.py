@@ -62,6 +62,9 @@ class Liar:
     def set_aside(self, round_: int, reasons: dict[str, str]) -> None:
         self.told[round_] = dict(reasons)
 
+    def leave_out(self, reasons: dict[str, str]) -> None:
+        self.left_out = dict(reasons)
+
     def reasons(self, silos: tuple[str, ...]) -> dict[str, str]:
         return dict.fromkeys(silos, "asleep")
 

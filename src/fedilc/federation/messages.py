@@ -96,6 +96,10 @@ class InformedRuntime(Runtime, Protocol):
         """A round goes on without the answers of these silos, for these reasons."""
         ...
 
+    def leave_out(self, reasons: Mapping[str, str]) -> None:
+        """These silos are not asked any more, for these reasons."""
+        ...
+
     def reasons(self, silos: Sequence[str]) -> Mapping[str, str]:
         """Why some of these silos did not answer, as far as that is known."""
         ...

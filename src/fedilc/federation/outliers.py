@@ -15,6 +15,7 @@ from fedilc.numerics import wide_dtype
 
 RECENT_ROUNDS = 10
 LEAST_SILOS = 2
+STRIKES = 3
 _SUSPECT = 10.0
 _DIGITS = 6
 
@@ -58,10 +59,13 @@ class NormBound:
     cannot move it upwards; a silo that is alone is compared with its last rounds, and in the first round with
     nothing. Penalty terms add up to little, so that one of E may well be E times as long as the others: their
     bound is E times as far.
+
+    A silo whose answers were set aside in three rounds is left out from then on.
     """
 
     factor: float = 100.0
     recent: dict[str, list[float]] = field(default_factory=dict)
+    set_aside: dict[str, list[str]] = field(default_factory=dict)
 
     def outliers(self, kind: str, norms: Norms) -> dict[str, str]:
         """Return why each silo whose answer of this kind is not to be used stands out."""
@@ -85,10 +89,27 @@ class NormBound:
         self._add(medians)
         return medians
 
+    def strike(self, reasons: Mapping[str, str]) -> dict[str, str]:
+        """Count that a round sets answers aside; return the reasons, and which silos are left out now."""
+        found: dict[str, str] = {}
+        for silo, reason in reasons.items():
+            before = self.set_aside.setdefault(silo, [])
+            last = f"; left out from now on, after {STRIKES} such rounds"
+            found[silo] = reason + last if len(before) + 1 == STRIKES else reason
+            before.append(found[silo])
+        return found
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        """The silos that are not asked any more, and why."""
+        return {silo: found[-1] for silo, found in self.set_aside.items() if len(found) >= STRIKES}
+
     def restore(self, history: Iterable[Mapping[str, Any]]) -> None:
         """Compare with the rounds of a history, as if they had just been done."""
         for record in history:
             self._add(record.get("norms", {}))
+            for silo, reason in record.get("set_aside", {}).items():
+                self.set_aside.setdefault(silo, []).append(reason)
 
     def _add(self, medians: Mapping[str, float]) -> None:
         for kind, value in medians.items():

@@ -103,7 +103,9 @@ class Server:
         """One round: statistics, gradients, step, and evaluation. Returns its record.
 
         If a silo is lost between the phases, the whole round is asked again without it, because a
-        penalty gradient that misses one silo's term would be wrong. So it is if an answer is set aside.
+        penalty gradient that misses one silo's term would be wrong. So it is if an answer is set aside;
+        of silos that were drawn, others are then drawn in place of all, or fewer if there are no others. A
+        silo set aside in three rounds is left out for good.
         """
         present, aside = self._drawn(number), dict[str, str]()
         while True:
@@ -111,19 +113,35 @@ class Server:
                 record = self._step(number, present)
                 break
             except _LostError as lost:
+                lost.reasons = self.bound.strike(lost.reasons)
                 aside |= lost.reasons
                 if lost.reasons and isinstance(self.runtime, InformedRuntime):
                     self.runtime.set_aside(number, lost.reasons)
-                present = self._without(present, lost, number)
+                redrawn = lost.reasons and self.silos_per_round is not None
+                present = self._drawn(number, aside) if redrawn else self._without(present, lost, number)
         if aside:
             record["set_aside"] = aside
         if evaluate:
             record |= self._evaluate(number, present)
         return record
 
-    def _drawn(self, number: int) -> tuple[str, ...]:
-        """Who is asked in a round: all that are there, or as many of them as `silos_per_round` says."""
+    def _drawn(self, number: int, aside: Mapping[str, str] | None = None) -> tuple[str, ...]:
+        """Who is asked in a round: all that are there, or as many of them as `silos_per_round` says.
+
+        Those left out for good and those that the round sets `aside` are not among them.
+        """
+        without = self.bound.left_out | dict(aside or {})
+        least = self.min_silos or (1 if self.silos_per_round else len(self.silos))
+        if self.bound.left_out and isinstance(self.runtime, InformedRuntime):
+            self.runtime.leave_out(self.bound.left_out)
         there = self.runtime.present() if isinstance(self.runtime, WatchfulRuntime) else self.silos
+        there = tuple(silo for silo in there if silo not in without)
+        if without and len(there) < least:
+            raise SilosLostError(
+                f"round {number} sets {sentence(without)} aside, and {len(there)} of {len(self.silos)} silos "
+                f"are left, fewer than min_silos={least}; start again without what is wrong there, with a "
+                "lower min_silos or with a larger outlier_factor"
+            )
         if self.silos_per_round is None or self.silos_per_round >= len(there):
             return there
         random = numpy_generator(self.seed, number, "silos")

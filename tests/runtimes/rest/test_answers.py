@@ -185,3 +185,13 @@ def test_a_task_is_for_those_who_were_asked() -> None:
         assert client.get("/v1/silos/c/task").status_code == 204
         assert client.get("/v1/silos/a/task").status_code == 200
         assert put(client, some, "c", good_body(some, "c")).status_code == 409
+
+
+@pytest.mark.parametrize("examples", [9, 1_000_000])
+def test_another_number_of_examples_than_a_silo_joined_with_is_refused(examples: int) -> None:
+    board = board_of()
+    with served(board) as client:
+        posted = post(board)
+        response = put(client, posted, "a", changed(posted, examples=examples))
+    assert response.status_code == 422
+    assert f"it tells of {examples} examples, and joined with 10" in detail(response)

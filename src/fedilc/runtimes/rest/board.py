@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from fedilc.errors import ProtocolError, SilosLostError
-from fedilc.federation import Record
+from fedilc.federation import Record, Reply
 from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.remote.posted import Posted
 from fedilc.runtimes.remote.wire import content_digest, is_whole
@@ -119,6 +119,15 @@ class Board:
                 self.audit.event("set aside", silo=name, round=round_, reason=reason)
             self._tell()
 
+    def leave_out(self, reasons: Mapping[str, str]) -> None:
+        """Go on without these silos for good."""
+        with self._changed:
+            for silo in (self.silos[name] for name in reasons):
+                if silo.state != "set aside":
+                    silo.state, silo.reason = "set aside", reasons[silo.name]
+                    self.audit.event("left out", silo=silo.name, reason=silo.reason)
+                    self._tell(workers=True)
+
     def reasons(self, names: Iterable[str]) -> dict[str, str]:
         """Why silos were lost or set aside."""
         with self._changed:
@@ -169,9 +178,9 @@ class Board:
         if len(self.silos) - len(aside) < needed:
             said = "; ".join(f"{name}: {self.silos[name].reason}" for name in aside)
             raise SilosLostError(
-                f"{', '.join(aside)} sent nonsense and {'was' if len(aside) == 1 else 'were'} set aside "
-                f"({said}), and fewer than min_silos={needed} are left; mend what is wrong there and start "
-                "again, or lower min_silos"
+                f"{', '.join(aside)} {'was' if len(aside) == 1 else 'were'} set aside ({said}), and "
+                f"fewer than min_silos={needed} are left; mend what is wrong there and start again, or lower "
+                "min_silos"
             )
 
     def record(self, record: Record, seconds: float) -> None:
@@ -217,7 +226,7 @@ class Board:
             silo = self.silos[name]
             if silo.state == "set aside":
                 return Refusal(403, f"silo {name!r} was set aside: {silo.reason}")
-            self.audit.event("joined", silo=name, examples=examples)
+            self.audit.repeated("joined", {"silo": name}, examples=examples)
             silo.examples, silo.reason = examples, None
             silo.state = "waiting"
             self._tell()
@@ -271,6 +280,7 @@ class Board:
             return None if known == digest else _OTHER_ANSWER
         try:
             reply = posted.read(content, name)
+            self._require_same_count(reply)
         except ProtocolError as error:
             return self._strike(name, str(error))
         with self._changed:
@@ -297,6 +307,12 @@ class Board:
             up = f"{posted.request.phase!r} of round {posted.request.round}"
             return Refusal(409, f"the task that is up is {up}, not {phase!r} of round {round_}")
         return None
+
+    def _require_same_count(self, reply: Reply) -> None:
+        """Raise if a silo now counts other examples than it joined with: they may be its weight."""
+        joined, told = self.silos[reply.silo].examples, reply.numbers.get("examples")
+        if reply.phase == "gradients" and told != joined:
+            raise ProtocolError(f"it tells of {told} examples, and joined with {joined}")
 
     def _strike(self, name: str, reason: str) -> Refusal:
         """Report nonsense; after three times, go on without the silo."""

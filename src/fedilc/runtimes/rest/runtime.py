@@ -26,6 +26,7 @@ class RestRuntime:
         self.min_silos = min_silos
         self.round_timeout = round_timeout
         self._posting = Posting(board.manifest)
+        self._left_out: set[str] = set()
 
     @property
     def silos(self) -> tuple[str, ...]:
@@ -34,11 +35,17 @@ class RestRuntime:
 
     def present(self) -> tuple[str, ...]:
         """The silos to ask in the next round; waits for those that are needed."""
-        return self.board.wait_for_silos(self.min_silos, self.round_timeout)
+        able = len(self.silos) - len(self._left_out)
+        return self.board.wait_for_silos(min(self.min_silos, able), self.round_timeout)
 
     def set_aside(self, round_: int, reasons: Mapping[str, str]) -> None:
         """Show on the page which answers a round goes on without."""
         self.board.outlying(round_, reasons)
+
+    def leave_out(self, reasons: Mapping[str, str]) -> None:
+        """Tell silos that they are not asked any more, and wait for them no longer."""
+        self._left_out.update(reasons)
+        self.board.leave_out(reasons)
 
     def reasons(self, silos: Sequence[str]) -> Mapping[str, str]:
         """Why these silos did not answer, as the page has it."""
