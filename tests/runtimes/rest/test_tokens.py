@@ -36,8 +36,8 @@ def test_a_token_speaks_for_its_own_silo_and_for_nobody_else(tmp_path: Path) -> 
     assert not tokens.is_silo("me", viewer)
     assert tokens.is_viewer(viewer)
     assert not tokens.is_viewer(north)
-    assert tokens.is_known(north)
-    assert tokens.is_known(viewer)
+    assert tokens.owner(north)
+    assert tokens.owner(viewer)
 
 
 @pytest.mark.parametrize("token", ["", "nobody", "0" * 64, "é", "x" * 10_000])
@@ -46,15 +46,15 @@ def test_no_token_speaks_for_a_name_that_has_none(token: str, tmp_path: Path) ->
     tokens = Tokens.read(tmp_path / "tokens.json")
     assert not tokens.is_silo("stranger", token)
     assert not tokens.is_silo("north", token)
-    assert not tokens.is_known(token)
+    assert not tokens.owner(token)
 
 
 def test_a_viewer_of_the_same_name_as_a_silo_hides_neither(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     silo, viewer = add_token(file, "north"), add_token(file, "north", "viewers")
     tokens = Tokens.read(file)
-    assert tokens.is_known(silo)
-    assert tokens.is_known(viewer)
+    assert tokens.owner(silo)
+    assert tokens.owner(viewer)
     assert tokens.is_silo("north", silo)
     assert not tokens.is_silo("north", viewer)
 
@@ -75,7 +75,7 @@ def test_every_comparison_is_in_constant_time(tmp_path: Path, monkeypatch: pytes
     assert tokens.is_silo("a", made["a"])
     assert not tokens.is_silo("stranger", made["a"])
     assert len(compared) == 2
-    assert tokens.is_known(made["a"])
+    assert tokens.owner(made["a"])
     assert len(compared) == 5
 
 

@@ -37,16 +37,17 @@ class Doors:
 
     async def enter(self, request: Request) -> None:
         """Let in every silo and viewer."""
-        tokens = self.tokens
-        if tokens is not None and not tokens.is_known(_token(request)) and not _certified(request):
+        tokens, certified = self.tokens, _certified(request)
+        owner = tokens.owner(_token(request)) if tokens is not None else None
+        if tokens is not None and owner is None and not certified:
             self._refuse(request)
-        _trust(request)
+        _trust(request, owner or (f"silos/{min(certified)}" if certified else None))
 
     async def watch(self, request: Request) -> None:
         """Let in viewers; what a silo answered is no other silo's business."""
         if not self.may_watch(request):
             self._refuse(request)
-        _trust(request)
+        _trust(request, self.tokens.owner(_token(request)) if self.tokens is not None else None)
 
     def may_watch(self, request: Request) -> bool:
         """Return whether the request's token is a viewer's now; it may be revoked while events are sent."""
@@ -59,7 +60,7 @@ class Doors:
         speaks = tokens is None or tokens.is_silo(silo, _token(request)) or silo in _certified(request)
         if not speaks:
             self._refuse(request)
-        _trust(request)
+        _trust(request, f"silos/{silo}" if tokens is not None else None)
 
     def _refuse(self, request: Request) -> None:
         wait = self.limit.failed(request.client.host if request.client else "?")
@@ -87,11 +88,11 @@ def _certified(request: Request) -> frozenset[str]:
     return connection.names if connection is not None else frozenset()
 
 
-def _trust(request: Request) -> None:
-    """Exempt the request's connection from the limits on those that have shown no token."""
+def _trust(request: Request, credential: str | None) -> None:
+    """Count the request's connection for its credential, no longer among those that have shown none."""
     connection = _connection(request)
     if connection is not None:
-        connection.trust()
+        connection.trust(credential)
 
 
 class OnlyLoopbackNames:

@@ -80,6 +80,7 @@ class Accepted:
         self.server = server
         self.address = address
         self.transport: asyncio.Transport | None = None
+        self.heard = False
         self._sock = sock
         self._cut = False
 
@@ -131,9 +132,9 @@ class Accepted:
         common = [value for part in found.get("subject", ()) for key, value in part if key == "commonName"]
         return frozenset(common) | {value for key, value in found.get("subjectAltName", ()) if key == "DNS"}
 
-    def trust(self) -> None:
-        """Count this connection as one on which a good token was shown."""
-        self.server.connections.trust(self)
+    def trust(self, credential: str | None) -> None:
+        """Count this connection as one on which a good credential was shown."""
+        self.server.connections.trust(self, credential)
 
 
 class TooLargeError(Exception):
@@ -161,6 +162,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Begin to wait for the first request."""
         super().connection_made(transport)
         self.accepted.transport = transport
+        self.accepted.heard = self.config.is_ssl  # by now the client has said how to encrypt
         self._abort_after(HEADER_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -173,6 +175,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Parse what came, unless headers go on without end."""
         if self._hung_up:
             return
+        self.accepted.heard = True
         self._unproductive += len(data)
         super().data_received(data)
         if self._hung_up:

@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -82,15 +82,17 @@ class Tokens:
 
     def is_viewer(self, token: str) -> bool:
         """Whether the token is any viewer's."""
-        return _is_any(self._valid("viewers"), token)
+        return self.owner(token, ("viewers",)) is not None
 
-    def is_known(self, token: str) -> bool:
-        """Whether the token is any viewer's or any silo's."""
-        return _is_any([*self._valid("viewers"), *self._valid("silos")], token)
-
-    def _valid(self, kind: Kind) -> list[str]:
-        known = self.silos if kind == "silos" else self.viewers
-        return [hashed for name, hashed in known.items() if self._is_valid(kind, name)]
+    def owner(self, token: str, kinds: Sequence[Kind] = ("viewers", "silos")) -> str | None:
+        """Return whose token it is, such as "silos/north"; None if it is nobody's."""
+        given = _hash(token)
+        known = {
+            f"{kind}/{name}": hmac.compare_digest(hashed, given) and self._is_valid(kind, name)
+            for kind in kinds
+            for name, hashed in (self.silos if kind == "silos" else self.viewers).items()
+        }
+        return next((name for name, same in known.items() if same), None)
 
     def _is_valid(self, kind: Kind, name: str) -> bool:
         end = self.expires.get(f"{kind}/{name}")
@@ -128,12 +130,6 @@ class TokenFile:
         except OSError:
             return None
         return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def _is_any(known: list[str], token: str) -> bool:
-    given = _hash(token)
-    found = [hmac.compare_digest(hashed, given) for hashed in known]
-    return any(found)
 
 
 def add_token(
