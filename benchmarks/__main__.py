@@ -13,7 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import aggregation, growth, nvflare, per_example, ranks, rest, rounds, startup
+from benchmarks import aggregation, attacks, growth, nvflare, per_example, ranks, rest, rounds, startup
 from benchmarks.timing import Row
 
 GROUPS = {
@@ -22,6 +22,7 @@ GROUPS = {
     "rounds": rounds.rows,
     "growth": growth.rows,
     "rest": rest.rows,
+    "attacks": attacks.rows,
     "ranks": ranks.rows,
     "nvflare": nvflare.rows,
     "startup": startup.rows,

@@ -90,7 +90,7 @@ def over_http(name: str, rounds: int, folder: Path, silos: int = SILOS) -> Trave
     write_experiment(folder / "rest.toml", names, settings)
     serve = ["serve", str(folder / "rest.toml"), "--insecure", "--port", "0", "--out", str(folder / "rest")]
     with _process(serve) as coordinator, contextlib.ExitStack() as joined:
-        url = _url(coordinator)
+        url = url_of(coordinator)
         for silo in names:
             join = ["join", url, "--silo", silo, "--provider", PROVIDER]
             joined.enter_context(_process(join))
@@ -115,7 +115,8 @@ def _process(command: list[str]) -> Iterator[subprocess.Popen[str]]:
         raise RuntimeError(f"fedilc {command[0]} ended with {process.returncode}")
 
 
-def _url(coordinator: subprocess.Popen[str]) -> str:
+def url_of(coordinator: subprocess.Popen[str]) -> str:
+    """The address that a coordinator says silos join at."""
     assert coordinator.stdout is not None
     for line in coordinator.stdout:
         words = line.split()

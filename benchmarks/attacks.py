@@ -1,0 +1,226 @@
+"""Rounds per second and memory of a coordinator that strangers attack, and its memory with 300 silos.
+
+A real coordinator with tokens and three real silos, each a process on loopback. Strangers without a token
+come and go in turns, so that other work on the machine hits both sides alike. They are of low priority,
+because their own work would be another machine's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from benchmarks.rest import url_of
+from benchmarks.timing import Row, at_least, at_most
+from benchmarks.travel import PROVIDER, write_experiment
+from fedilc.runtimes.rest.tokens import add_token
+
+ORACLES = Path(__file__).parents[1] / "tests" / "oracles"
+SILOS, MANY_SILOS = 3, 300
+MIB = 1 << 20
+MOST_MIB, MOST_MIB_OF_MANY = 50, 200
+LEAST_SPEED = 0.8
+SETTINGS = {"learning_rate": 3e-4, "penalty": 15.0}
+START = b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n"
+BODY = START.replace(b"GET /v1/health", b"PUT /v1/silos/silo-0/rounds/1/gradients?task=x")
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Connections that send a start and then something without end, and that come back when they are cut."""
+
+    connections: int
+    start: bytes = b""
+    more: bytes = b""
+    pause: float = 0.0
+    again: float = 0.1
+
+
+ATTACKS = {
+    "1,100 silent connections": Attack(1100, pause=1.0, again=5.0),
+    "500 slow ones": Attack(500, START + b"X: ", b"x", pause=0.5, again=5.0),
+    "endless headers": Attack(8, START + b"X: ", b"x" * 65_536),
+    "endless URLs": Attack(8, b"GET /", b"x" * 65_536),
+    "endless bodies": Attack(8, BODY + b"Content-Length: 99999999999\r\n\r\n", b"x" * 65_536),
+}
+
+
+def rows(quick: bool) -> list[Row]:
+    """Speed and memory under each attack; without `quick`, memory with many silos as well."""
+    found = _attacked(3.0 if quick else 5.0, 2 if quick else 4)
+    for algorithm in () if quick else ("fedsgd", "fishr-inter-geo"):
+        over = _many_silos(algorithm)
+        what = f"coordinator's memory over idle, {MANY_SILOS} silos of 1.2 MB, {algorithm}"
+        ratio, against = over / MIB / MOST_MIB_OF_MANY, f"{MOST_MIB_OF_MANY} MiB"
+        found.append(at_most("attacks", what, against, ratio, 1, f"{over / MIB:.0f} MiB"))
+    return found
+
+
+def _attacked(seconds: float, turns: int) -> list[Row]:
+    found = []
+    with _federation() as (coordinator, url, history):
+        for name in ATTACKS:
+            calm, busy, before, most = 0, 0, _memory(coordinator), 0
+            for _ in range(turns):
+                calm += _rounds(history, seconds)
+                with _process("attack", name, url) as attacker:
+                    assert attacker.stdout is not None
+                    attacker.stdout.readline()
+                    busy += _rounds(history, seconds)
+                    most = max(most, _memory(coordinator))
+            detail = f"{busy / turns / seconds:.1f} / {calm / turns / seconds:.1f} rounds per second"
+            found.append(at_least("attacks", name, "undisturbed", busy / calm, LEAST_SPEED, detail))
+            grown = (most - before) / MIB
+            what, against = f"{name}, memory", f"{MOST_MIB} MiB"
+            found.append(at_most("attacks", what, against, grown / MOST_MIB, 1, f"{grown:+.1f} MiB"))
+    return found
+
+
+def _rounds(history: Path, seconds: float) -> int:
+    """How many rounds are completed in this time."""
+    before = history.read_bytes().count(b"\n")
+    time.sleep(seconds)
+    return history.read_bytes().count(b"\n") - before
+
+
+@contextlib.contextmanager
+def _federation() -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
+    """A coordinator whose run goes on until the context ends, its address and its history."""
+    names = [f"silo-{number}" for number in range(SILOS)]
+    with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
+        folder = Path(place)
+        write_experiment(
+            folder / "a.toml",
+            names,
+            {**SETTINGS, "algorithm": "fedsgd", "rounds": 1_000_000, "evaluate_every": 1000},
+        )
+        for name in names:
+            (folder / name).write_text(add_token(folder / "tokens.json", name))
+            (folder / name).chmod(0o600)
+        options = ["--insecure", "--port", "0", "--tokens", folder / "tokens.json", "--out", folder / "run"]
+        coordinator = stack.enter_context(_process("fedilc", "serve", folder / "a.toml", *options))
+        url = url_of(coordinator)
+        for name in names:
+            who = ["--silo", name, "--token-file", folder / name, "--provider", PROVIDER]
+            stack.enter_context(_process("fedilc", "join", url, *who, said=subprocess.DEVNULL))
+        history = folder / "run" / "history.jsonl"
+        _wait(lambda: history.exists() and history.read_bytes().count(b"\n") > 20, coordinator)
+        yield coordinator, url, history
+
+
+def _many_silos(algorithm: str) -> int:
+    """The coordinator's most bytes in a run of six rounds, over what it had when silos could join."""
+    names = [f"silo-{number}" for number in range(MANY_SILOS)]
+    with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
+        folder = Path(place)
+        settings = {**SETTINGS, "algorithm": algorithm, "rounds": 6, "evaluate_every": 6}
+        write_experiment(folder / "many.toml", names, settings)
+        options = ["--insecure", "--port", "0", "--out", folder / "run"]
+        coordinator = stack.enter_context(_process("fedilc", "serve", folder / "many.toml", *options))
+        url = url_of(coordinator)
+        idle = most = _memory(coordinator)
+        for part in range(2):
+            stack.enter_context(_process("silos", url, *names[part::2]))
+        deadline = time.monotonic() + 900
+        while coordinator.poll() is None and time.monotonic() < deadline:
+            most = max(most, _memory(coordinator, "VmHWM"))
+            time.sleep(0.2)
+        if coordinator.returncode != 0:
+            raise RuntimeError(f"the coordinator of {MANY_SILOS} silos ended with {coordinator.returncode}")
+    return most - idle
+
+
+def _wait(is_so: Callable[[], bool], coordinator: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not is_so():
+        if coordinator.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError("the coordinator does not begin")
+        time.sleep(0.1)
+
+
+def _memory(process: subprocess.Popen[str], key: str = "VmRSS") -> int:
+    """Bytes of a process; 0 if it has just ended."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
+            if line.startswith(key):
+                return 1024 * int(line.split()[1])
+    return 0
+
+
+@contextlib.contextmanager
+def _process(kind: str, *arguments: object, said: int = subprocess.PIPE) -> Iterator[subprocess.Popen[str]]:
+    """A process of `fedilc` or of this file, which ends with the context."""
+    module = "fedilc" if kind == "fedilc" else "benchmarks.attacks"
+    words = [*map(str, arguments)] if kind == "fedilc" else [kind, *map(str, arguments)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", module, *words]
+    with subprocess.Popen(
+        command, stdout=said, stderr=subprocess.DEVNULL, text=True, env=environment
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+async def _attack(attack: Attack, url: str) -> None:
+    place = urlsplit(url)
+    lines = [
+        _again_and_again(attack, place.hostname or "", place.port or 0) for _ in range(attack.connections)
+    ]
+    tasks = [asyncio.ensure_future(line) for line in lines]
+    await asyncio.sleep(2.0)
+    print("begun", flush=True)
+    await asyncio.gather(*tasks)
+
+
+async def _again_and_again(attack: Attack, host: str, port: int) -> None:
+    while True:
+        with contextlib.suppress(OSError):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                await _send(attack, reader, writer)
+            finally:
+                writer.transport.abort()
+        await asyncio.sleep(attack.again)
+
+
+async def _send(attack: Attack, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send without end, until the other side ends the connection."""
+    gone = asyncio.ensure_future(reader.read())
+    writer.write(attack.start)
+    while not gone.done():
+        if attack.pause:
+            await asyncio.wait([gone], timeout=attack.pause)
+        writer.write(attack.more)
+        sent = asyncio.ensure_future(writer.drain())
+        await asyncio.wait([gone, sent], return_when=asyncio.FIRST_COMPLETED)
+        sent.cancel()
+    with contextlib.suppress(OSError):
+        await gone
+
+
+def main() -> None:
+    """Be what attacks, or silos that compute nothing, until killed."""
+    kind, first, *others = sys.argv[1:]
+    if kind == "attack":
+        os.nice(15)
+        asyncio.run(_attack(ATTACKS[first], others[0]))
+    else:
+        sys.path.insert(0, str(ORACLES))
+        from light_silos import light_silos
+
+        light_silos(first, others)
+
+
+if __name__ == "__main__":
+    main()
