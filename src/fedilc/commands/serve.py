@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -119,6 +120,7 @@ def serve(
     from fedilc.runtimes.rest.address import Address
 
     log_to_stderr(log_format)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     address = Address(host, port, cert, key, insecure, allow_insecure, client_ca)
     console = make_console()
     known = _tokens(tokens, client_ca, console)
@@ -171,7 +173,7 @@ class _Serving:
     stay: bool
 
     def run(self) -> None:
-        """Wait for silos and train; Ctrl-C ends with a sentence on how to go on."""
+        """Wait for silos and train; Ctrl-C and SIGTERM end with a sentence on how to go on."""
         from fedilc.report.progress import ProgressBar
         from fedilc.runtimes.remote.job import Job
         from fedilc.runtimes.remote.setting_up import plan_of

@@ -16,14 +16,16 @@ from fedilc.federation.tensor_files import read_tensors
 def examine(path: Path) -> dict[str, str | None]:
     """Return, for every file of a run folder that carries digests, what is wrong with it, if anything.
 
-    The last line of a history or of a timing file may be one that no checkpoint vouches for yet.
+    The last line of a history or of a timing file may be one that no checkpoint vouches for yet. The audit
+    files of a coordinator are among them.
     """
     folder = RunFolder(path)
     checks: dict[Path, Callable[[], object]] = {
         folder.settings_file: partial(_require_settings, folder),
         folder.history_file: partial(_require_history, folder),
-        folder.timing_file: partial(_require_times, folder),
+        folder.timing_file: partial(_require_sealed, folder, folder.timing_file),
     }
+    checks |= {file: partial(_require_sealed, folder, file) for file in sorted(path.glob("audit*.jsonl"))}
     weights = [folder.checkpoint_file, folder.previous_file, *sorted(path.glob("best-*.safetensors"))]
     checks |= {file: partial(read_tensors, file) for file in weights}
     needed = {folder.settings_file}
@@ -57,9 +59,10 @@ def _require_history(folder: RunFolder) -> None:
             folder.load(checkpoint)
 
 
-def _require_times(folder: RunFolder) -> None:
-    for number, line in enumerate(folder.lines(folder.timing_file), 1):
+def _require_sealed(folder: RunFolder, file: Path) -> None:
+    """Raise unless every line has its digest; what a line tells is lost if not, and nothing else."""
+    for number, line in enumerate(folder.lines(file), 1):
         try:
             unsealed(json.loads(line))
         except (ValueError, AttributeError) as error:
-            raise ValueError(f"line {number} is damaged, so that its time is lost") from error
+            raise ValueError(f"line {number} is damaged, and what it told is lost") from error

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,15 +15,17 @@ from typing import Any
 import pytest
 from command import Refusal
 
+from fedilc.cli import main
 from fedilc.commands.join import _Log
 from fedilc.commands.logs import log_to_stderr
+from fedilc.federation.examination import examine
 from fedilc.runtimes.rest import audit as audit_module
 from fedilc.runtimes.rest.audit import Audit
 from fedilc.runtimes.rest.board import STRIKES, Board
 from fedilc.runtimes.rest.coordinator import AUDIT_FILE
 from fedilc.runtimes.rest.systemd import notify, watchdog_seconds
 from fedilc.runtimes.rest.tokens import Tokens, add_token
-from rest import bearer, board_of, good_body, post, put, raw_line, served
+from rest import bearer, board_of, eventually, good_body, in_background, post, put, raw_line, served
 
 
 class Clock:
@@ -66,6 +71,86 @@ def test_refusals_of_ever_new_kinds_do_not_fill_the_disk(tmp_path: Path) -> None
     assert sum(line.get("times", 1) for line in found) == 5000
 
 
+def test_joins_that_repeat_are_summed_up_and_each_silo_is_named(tmp_path: Path) -> None:
+    board, clock = board_of(), Clock()
+    board.audit = Audit(tmp_path / AUDIT_FILE, clock)
+    for number in range(3000):
+        clock.now += 0.01
+        board.join("ab"[number % 2], 10 + number)
+    board.audit.flush(now=True)
+    found = lines(tmp_path / AUDIT_FILE)
+    assert [(line["event"], line["silo"], line.get("times", 1)) for line in found] == [
+        ("joined", "a", 1),
+        ("joined", "b", 1),
+        ("joined", "a", 1499),
+        ("joined", "b", 1499),
+    ]
+
+
+def test_every_changed_line_of_an_audit_is_found(tmp_path: Path) -> None:
+    file = tmp_path / AUDIT_FILE
+    audit = Audit(file)
+    for number in range(3):
+        audit.event("joined", silo="Süd", examples=number)
+    assert examine(tmp_path)[AUDIT_FILE] is None
+    content = file.read_bytes()
+    for bit in range(0, 8 * len(content), 7):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(damaged)
+        if bytes(damaged).endswith(b"\n"):
+            assert "is damaged" in str(examine(tmp_path)[AUDIT_FILE])
+
+
+def test_what_a_crash_left_of_a_line_is_overwritten(tmp_path: Path) -> None:
+    file = tmp_path / AUDIT_FILE
+    Audit(file).event("started")
+    file.write_bytes(file.read_bytes() + b'{"time": "20')
+    Audit(file).event("ended")
+    assert [line["event"] for line in lines(file)] == ["started", "ended"]
+    assert examine(tmp_path)[AUDIT_FILE] is None
+
+
+def test_a_large_audit_file_makes_room_for_a_new_one_and_one_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_module, "MAX_BYTES", 1000)
+    audit = Audit(tmp_path / AUDIT_FILE)
+    for number in range(100):
+        audit.event("round", round=number)
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == ["audit-previous.jsonl", AUDIT_FILE]
+    assert all(file.stat().st_size < 1200 for file in files)
+    numbers = [line["round"] for file in files for line in lines(file)]
+    assert numbers == list(range(numbers[0], 100))
+    found = examine(tmp_path)
+    assert [found[file.name] for file in files] == [None, None]
+
+
+def test_sigterm_ends_a_coordinator_as_ctrl_c_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def end() -> None:
+        assert eventually(lambda: file.exists() and "started" in file.read_text())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def not_handled(*_: object) -> None:
+        raise AssertionError
+
+    file = tmp_path / "run" / AUDIT_FILE
+    words = f"serve color-digits --insecure --port 0 --out {tmp_path / 'run'}".split()
+    monkeypatch.setattr(sys, "argv", ["fedilc", *words])
+    before = signal.signal(signal.SIGTERM, not_handled)
+    try:
+        with in_background(end), pytest.raises(SystemExit) as stop:
+            main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert stop.value.code == 130
+    assert "stopped after round 0; the same command goes on" in capsys.readouterr().err
+    assert [(line["event"], line.get("outcome")) for line in lines(file)][-1] == ("ended", "stopped")
+
+
 def test_refusals_over_http_are_written_with_their_reasons(
     audited: tuple[Board, Path], tmp_path: Path
 ) -> None:
@@ -83,7 +168,7 @@ def test_refusals_over_http_are_written_with_their_reasons(
 
 def test_who_joined_answered_was_lost_returned_and_set_aside_is_written(audited: tuple[Board, Path]) -> None:
     board, file = audited
-    board.join("a", 7)
+    board.join("a", 10)
     posted = post(board)
     with served(board) as client:
         assert put(client, posted, "a", good_body(posted, "a")).status_code == 200

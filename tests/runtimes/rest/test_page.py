@@ -11,15 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, Staged, browser, record, silo, staged
+import torch
+from browser import Browser, browser, record, silo, staged
 from fleets import Fleet, Member, fleet
 from typer.testing import CliRunner
 
+from fedilc import Federation, Silo, train
 from fedilc.cli import app
+from fedilc.data.shelf import Shelf
+from fedilc.errors import FedILCWarning
 from fedilc.evaluation import select
 from fedilc.runtimes.rest.address import Address, listening
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.tokens import Tokens, add_token
+from fedilc.runtimes.rest.viewing import FolderView
+from fedilc.runtimes.rest.watching import Watchable
+from rest import board_of
 
 SILOS = ("flip-0.15", "flip-0.30", "flip-0.45", "flip-0.60", "flip-0.75")
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -35,7 +42,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @contextmanager
-def shown(tab: Browser, run: Staged, tokens: Tokens | None = None) -> Iterator[str]:
+def shown(tab: Browser, run: Watchable, tokens: Tokens | None = None) -> Iterator[str]:
     """The address of a staged run; the tab leaves before the server goes, which waits for viewers."""
     with listening(make_app(run, tokens), Address(port=0, insecure=True)) as port:
         try:
@@ -217,6 +224,28 @@ def test_two_hundred_silos_with_long_names_fit_a_phone_and_trouble_is_found_amon
         assert tab.all(f"{rows} .reason") == [silos[7]["reason"], silos[8]["reason"]]
         open_run(tab, url)
         assert tab.overflow() <= 0
+
+
+def test_an_answer_that_was_set_aside_is_shown_with_its_round_and_reason_live_and_afterwards(
+    tab: Browser, tmp_path: Path
+) -> None:
+    reason = "its gradient has the norm 1e+30, and 0.5 is usual"
+    board = board_of()
+    board.outlying(3, {"b": reason})
+    with shown(tab, board) as url:
+        open_run(tab, url)
+        assert tab.all("#silos .reason") == ["", f"set aside in round 3: {reason}"]
+    generator = torch.Generator().manual_seed(0)
+    silos = [Silo(name, torch.randn(6, 2, generator=generator), [0, 1] * 3) for name in "abc"]
+    silos[1].x.mul_(1e9)
+    run = Shelf.of(Federation("f", silos))
+    settings = {"rounds": 2, "learning_rate": 0.1, "min_silos": 2, "out": tmp_path / "run"}
+    with pytest.warns(FedILCWarning, match="went on without silo 'b'"):
+        train(run, torch.nn.Linear(2, 1), "fedsgd", **settings)
+    with shown(tab, FolderView(tmp_path / "run")) as url:
+        open_run(tab, url)
+        (last,) = filter(None, tab.all("#silos .reason"))
+        assert last.startswith("set aside in round 2: its gradient has the norm")
 
 
 CLIPPED = """

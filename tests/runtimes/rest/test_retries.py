@@ -42,7 +42,7 @@ class Proxy(Line):
         self.sleep = lambda seconds: time.sleep(min(seconds, 0.01))
         self.down: list[int] = []
         self.up: list[int] = []
-        self.joins = self.manifests = 0
+        self.joins = self.manifests = self.first_manifests = 0
         self.nonsense = 0
         self._tasks = self._answers = 0
 
@@ -60,6 +60,9 @@ class Proxy(Line):
                 body = options["content"]
                 options["content"] = body[:-4] + b"\xff\xff\xff\xff"
                 options["headers"] = {key: headers[key] for key in headers if key != "Content-Digest"}
+        if path.endswith("/manifest") and self.first_manifests:
+            self.first_manifests -= 1
+            return Answer(200, b"<html>try later</html>")
         answer = super().call(method, path, most or 1 << 20, **options)
         if path.endswith("/manifest") and self.manifests and self._answers:
             self.manifests -= 1
@@ -102,13 +105,49 @@ def set_to(name: str, value: object) -> Callable[[Proxy], None]:
 
 @pytest.mark.parametrize(
     ("what", "value"),
-    [("down", [1, 2, 3, 6, 7]), ("up", [1, 2, 3, 4, 5, 9]), ("joins", 3), ("nonsense", 2)],
-    ids=["tasks", "answers", "joining", "answers without a digest"],
+    [
+        ("down", [1, 2, 3, 6, 7]),
+        ("up", [1, 2, 3, 4, 5, 9]),
+        ("joins", 3),
+        ("nonsense", 2),
+        ("first_manifests", 4),
+    ],
+    ids=["tasks", "answers", "joining", "answers without a digest", "the first manifest"],
 )
 def test_what_a_proxy_damages_is_asked_for_again_and_the_run_is_the_undisturbed_one(
     what: str, value: object, undisturbed: list[dict[str, Any]]
 ) -> None:
     assert trained(set_to(what, value)) == undisturbed
+
+
+def test_a_silo_that_never_gets_a_manifest_leaves_with_a_sentence() -> None:
+    with served(board_of()) as client:
+        line = Proxy(str(client.base_url), None)
+        line.first_manifests = 99
+        with pytest.raises(CoordinatorError, match="is not a FedILC coordinator: it answers something else"):
+            Participant(line, "a", partial(silo_of, name="a"), device="cpu").take_part()
+        line.close()
+    assert line.first_manifests == 99 - 5
+
+
+def test_a_silo_told_again_and_again_to_join_pauses_ever_longer(undisturbed: list[dict[str, Any]]) -> None:
+    pauses: list[float] = []
+
+    def prepare(line: Proxy) -> None:
+        call, refusals = line.call, iter(range(5))
+
+        def refuse(method: str, path: str, most: int = 0, **options: Any) -> Answer:
+            if path.endswith("/task") and next(refusals, None) is not None:
+                return Answer(409, b'{"detail": "join first"}')
+            return call(method, path, most, **options)
+
+        line.call = refuse
+        line.sleep = pauses.append
+
+    assert trained(prepare) == undisturbed
+    for number, pause in enumerate(pauses[:4]):
+        assert 0.1 * 2**number <= pause <= 0.3 * 2**number
+    assert len(pauses) >= 4
 
 
 def test_a_silo_that_is_set_aside_leaves_with_the_reason() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,26 +17,34 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fedilc.errors import printable
+from fedilc.federation.digests import sealed
 
 LOGGER = logging.getLogger("fedilc.coordinator")
 logging.getLogger("fedilc").addHandler(logging.NullHandler())  # without --log-format, no bare words
 WINDOW_SECONDS = 60.0
+MAX_BYTES = 64 << 20
+DIGITS = 16
 MAX_KINDS = 200
-_WARNINGS = {"refused", "set aside", "lost", "nonsense"}
+_TAIL_BYTES = 1 << 16
+_WARNINGS = {"refused", "set aside", "left out", "lost", "nonsense"}
+
+
+Kind = tuple[tuple[str, str | int], ...]
 
 
 @dataclass
 class Audit:
-    """Writes events down; refusals of one kind are added up, one line per minute.
+    """Writes events down, each line with a digest; of those that repeat, one line per minute and their sum.
 
     Without a file, events are logged and counted only. If the file cannot be written, that is logged once per
-    minute: the run does not end for it. Every method may be called from any thread.
+    minute: the run does not end for it. A file of 64 MB makes room for a new one; one such is kept. Every
+    method may be called from any thread.
     """
 
     file: Path | None = None
     clock: Callable[[], float] = time.time
     refusals: Counter[int] = field(default_factory=Counter)
-    _repeated: Counter[tuple[int, str, str]] = field(default_factory=Counter)
+    _repeated: defaultdict[str, Counter[Kind]] = field(default_factory=lambda: defaultdict(Counter))
     _since: float = field(default=0.0)
     _failed: float = field(default=0.0)
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -43,47 +52,69 @@ class Audit:
     def event(self, event: str, **facts: Any) -> None:
         """Write down that something happened, at once."""
         with self._lock:
-            line = {"time": self._now(), "event": event, **facts}
-            text = json.dumps(line, ensure_ascii=False, default=str)
+            line = sealed({"time": self._now(), "event": event, **facts}, DIGITS)
             level = logging.WARNING if event in _WARNINGS else logging.INFO
             LOGGER.log(level, event, extra={"facts": facts})
             if self.file is None:
                 return
             try:
-                with self.file.open("a", encoding="utf-8") as file:
-                    file.write(text + "\n")
+                _append(self.file, json.dumps(line, ensure_ascii=False).encode() + b"\n")
             except OSError as error:
                 if self.clock() - self._failed > WINDOW_SECONDS:
                     self._failed = self.clock()
                     LOGGER.error("the audit file %s cannot be written: %s", self.file, error.strerror)
 
+    def repeated(self, event: str, kind: Mapping[str, str | int], **facts: Any) -> None:
+        """Write the first event of a kind per minute, and count the others."""
+        with self._lock:
+            self.flush()
+            key = tuple(kind.items())
+            if key in self._repeated[event]:
+                self._repeated[event][key] += 1
+            else:
+                self._repeated[event][key] = 0
+                self.event(event, **kind, **facts)
+
     def refused(self, status: int, address: str, reason: str) -> None:
-        """Count a refused request; per minute, the first of a kind is written and the others summed."""
+        """Count a refused request."""
         with self._lock:
             self.refusals[status] += 1
-            self.flush()
-            kind = (status, address, printable(reason)[:200])
-            if kind not in self._repeated and len(self._repeated) >= MAX_KINDS:
-                kind = (status, "others", "")
-            if kind not in self._repeated:
-                self.event("refused", status=status, address=address, reason=kind[2])
-                self._repeated[kind] = 0
-            else:
-                self._repeated[kind] += 1
+            kind: dict[str, str | int] = {"status": status, "address": address}
+            kind["reason"] = printable(reason)[:200]
+            known = self._repeated["refused"]
+            if len(known) >= MAX_KINDS and tuple(kind.items()) not in known:
+                kind |= {"address": "others", "reason": ""}
+            self.repeated("refused", kind)
 
     def flush(self, now: bool = False) -> None:
-        """Write the sums of refusals, once per minute or `now`."""
+        """Write the sums of events that repeated, once per minute or `now`."""
         with self._lock:
             if not now and self.clock() - self._since < WINDOW_SECONDS:
                 return
             self._since = self.clock()
-            repeated, self._repeated = self._repeated, Counter()
-            for (status, address, reason), times in repeated.items():
-                if times:
-                    self.event("refused", status=status, address=address, reason=reason, times=times)
+            repeated = dict(self._repeated)
+            self._repeated.clear()
+            for event, kinds in repeated.items():
+                for kind, times in kinds.items():
+                    if times:
+                        self.event(event, **dict(kind), times=times)
 
     def _now(self) -> str:
         return datetime.fromtimestamp(self.clock(), UTC).isoformat(timespec="milliseconds")
+
+
+def _append(path: Path, line: bytes) -> None:
+    """Append a line, in place of what a crash or a full disk left of the one before."""
+    if path.exists() and path.stat().st_size >= MAX_BYTES:
+        path.replace(path.with_stem(f"{path.stem}-previous"))
+    with path.open("a+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _TAIL_BYTES))
+        tail = file.read()
+        whole = size - len(tail) + tail.rfind(b"\n") + 1
+        if whole < size:
+            file.truncate(whole)
+        file.write(line)
 
 
 class AuditedRefusals:

@@ -105,7 +105,7 @@ def coordinate(
                 _say_goodbye(board, here, FAREWELL_SECONDS)
         return result
     except BaseException as error:
-        board.audit.event("ended", outcome=str(error) or "interrupted")
+        board.audit.event("ended", outcome=str(error) or "stopped")
         raise
     finally:
         board.audit.flush(now=True)

@@ -50,22 +50,28 @@ class FolderView:
             "seconds_a_round": None,
             "outcome": "complete" if done >= rounds else f"{done} of {rounds} rounds are done",
             "seconds_left": None,
-            "silos": [_silo(name, last.get("silos", {}).get(name, {})) for name in self.settings["silos"]],
+            "silos": [
+                self._silo(name, last.get("silos", {}).get(name, {})) for name in self.settings["silos"]
+            ],
         }
 
-
-def _silo(name: str, numbers: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "name": name,
-        "state": "answered" if numbers else "lost",
-        "examples": numbers.get("examples"),
-        "last_seen": None,
-        "loss": numbers.get("train_loss"),
-        "bytes_received": None,
-        "bytes_sent": None,
-        "strikes": 0,
-        "reason": None,
-    }
+    def _silo(self, name: str, numbers: dict[str, Any]) -> dict[str, Any]:
+        reasons = [
+            f"set aside in round {record['round']}: {record['set_aside'][name]}"
+            for record in self.history
+            if name in record.get("set_aside", {})
+        ]
+        return {
+            "name": name,
+            "state": "answered" if numbers else "lost",
+            "examples": numbers.get("examples"),
+            "last_seen": None,
+            "loss": numbers.get("train_loss"),
+            "bytes_received": None,
+            "bytes_sent": None,
+            "strikes": 0,
+            "reason": reasons[-1] if reasons else None,
+        }
 
 
 def show(
