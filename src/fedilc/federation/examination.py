@@ -23,9 +23,9 @@ def examine(path: Path) -> dict[str, str | None]:
     checks: dict[Path, Callable[[], object]] = {
         folder.settings_file: partial(_require_settings, folder),
         folder.history_file: partial(_require_history, folder),
-        folder.timing_file: partial(_require_sealed, folder, folder.timing_file),
+        folder.timing_file: partial(_require_sealed, folder.timing_file),
     }
-    checks |= {file: partial(_require_sealed, folder, file) for file in sorted(path.glob("audit*.jsonl"))}
+    checks |= {file: partial(_require_sealed, file) for file in sorted(path.glob("audit*.jsonl"))}
     weights = [folder.checkpoint_file, folder.previous_file, *sorted(path.glob("best-*.safetensors"))]
     checks |= {file: partial(read_tensors, file) for file in weights}
     needed = {folder.settings_file}
@@ -59,10 +59,12 @@ def _require_history(folder: RunFolder) -> None:
             folder.load(checkpoint)
 
 
-def _require_sealed(folder: RunFolder, file: Path) -> None:
+def _require_sealed(file: Path) -> None:
     """Raise unless every line has its digest; what a line tells is lost if not, and nothing else."""
-    for number, line in enumerate(folder.lines(file), 1):
+    for number, line in enumerate(file.read_bytes().splitlines(keepends=True), 1):
         try:
+            if not line.endswith(b"\n"):
+                raise ValueError("it is not complete")
             unsealed(json.loads(line))
         except (ValueError, AttributeError) as error:
             raise ValueError(f"line {number} is damaged, and what it told is lost") from error

@@ -94,12 +94,11 @@ def test_every_changed_line_of_an_audit_is_found(tmp_path: Path) -> None:
         audit.event("joined", silo="Süd", examples=number)
     assert examine(tmp_path)[AUDIT_FILE] is None
     content = file.read_bytes()
-    for bit in range(0, 8 * len(content), 7):
+    for bit in [*range(0, 8 * len(content), 7), 8 * len(content) - 3]:
         damaged = bytearray(content)
         damaged[bit // 8] ^= 1 << bit % 8
         file.write_bytes(damaged)
-        if bytes(damaged).endswith(b"\n"):
-            assert "is damaged" in str(examine(tmp_path)[AUDIT_FILE])
+        assert "is damaged" in str(examine(tmp_path)[AUDIT_FILE])
 
 
 def test_what_a_crash_left_of_a_line_is_overwritten(tmp_path: Path) -> None:
