@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -11,6 +13,9 @@ import pytest
 import torch
 
 from fedilc.federation import Reply
+from fedilc.runtimes.rest import app as app_module
+from fedilc.runtimes.rest import bodies
+from fedilc.runtimes.rest.app import Desk
 from fedilc.runtimes.rest.bodies import Body, Spool
 from fedilc.runtimes.rest.runtime import RestRuntime
 from rest import board_of, good_body, good_reply, in_background, put, remote, request_for, served
@@ -100,3 +105,44 @@ def test_early_answers_wait_on_the_disk_and_come_in_order_with_the_same_bits(
     assert tuple(found) == SILOS
     assert board.spool.held == 0
     assert max(sizes) < 24 << 20
+
+
+def test_only_so_many_large_bodies_are_read_at_once_and_slow_ones_hold_up_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bodies, "TURN_SECONDS", 0.2)
+
+    async def read_all() -> tuple[int, float]:
+        turns, reading, most = bodies.Turns(3), 0, list[int]()
+
+        async def read(seconds: float) -> None:
+            nonlocal reading
+            async with turns.one():
+                reading += 1
+                most.append(reading)
+                await asyncio.sleep(seconds)
+                reading -= 1
+
+        await asyncio.gather(*(read(0.005) for _ in range(12)))
+        quick = max(most)
+        slow = [asyncio.ensure_future(read(60)) for _ in range(3)]
+        await asyncio.sleep(0)
+        began = time.monotonic()
+        await asyncio.gather(*(read(0.0) for _ in range(12)))
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+        return quick, time.monotonic() - began
+
+    quick, waited = asyncio.run(read_all())
+    assert quick == 3
+    assert 0.1 < waited < 10
+
+
+@pytest.mark.parametrize(("algorithm", "vectors"), [("fedsgd", 1), ("fishr-inter-geo", 2)])
+def test_how_many_answers_are_decoded_at_once_depends_on_how_large_they_are(
+    algorithm: str, vectors: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = board_of(remote(algorithm=algorithm))
+    monkeypatch.setattr(app_module, "DECODED_BYTES", 20 * 4 * board.manifest.numbers)
+    assert Desk(board).decoding._value == 20 // vectors

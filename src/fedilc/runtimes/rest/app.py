@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Annotated, Literal
 
@@ -22,7 +22,7 @@ from fedilc.runtimes.remote.posted import MOST_EXAMPLES
 from fedilc.runtimes.remote.wire import MEDIA_TYPE
 from fedilc.runtimes.rest.audit import Audit, AuditedRefusals
 from fedilc.runtimes.rest.board import Board
-from fedilc.runtimes.rest.bodies import Body, Spool
+from fedilc.runtimes.rest.bodies import Body, Spool, Turns
 from fedilc.runtimes.rest.doors import Doors, OnlyLoopbackNames, SiloName
 from fedilc.runtimes.rest.guide import add_guide
 from fedilc.runtimes.rest.states import Refusal
@@ -32,7 +32,7 @@ from fedilc.runtimes.rest.watching import Watchable, add_watching, refusals
 
 LONGEST_POLL = 60.0
 AT_ONCE = 8
-DECODED_BYTES = 16 << 20
+DECODED_BYTES = 4 << 20
 _THREADS = 40
 _WAKE_SECONDS = 5.0
 _SILENCE_SECONDS = 60.0
@@ -108,8 +108,10 @@ class Desk:
 
     def __init__(self, board: Board) -> None:
         self.board = board
-        at_once = DECODED_BYTES // (4 * board.manifest.numbers)
+        vectors = 1 if board.manifest.parts.adds_up_in_silo else 2
+        at_once = DECODED_BYTES // (4 * vectors * board.manifest.numbers)
         self.decoding = asyncio.Semaphore(min(_THREADS, max(2, at_once)))
+        self.turns = Turns()
         self._busy: Counter[str] = Counter()
 
     @contextmanager
@@ -187,7 +189,8 @@ def _add_silos(app: FastAPI, board: Board, doors: Doors) -> None:
             most = board.most_bytes(silo, number, phase, task)
             if isinstance(most, Refusal):
                 raise HTTPException(most.status, most.reason)
-            body = await _read(request, most, board.spool, silo)
+            async with desk.turns.one() if most > _SMALL_BYTES else nullcontext():
+                body = await _read(request, most, board.spool, silo)
             board.seen(silo, received=body.size)
             accept = partial(board.accept, silo, number, phase, task, body, content_digest)
             if body.size < _SMALL_BYTES:

@@ -7,16 +7,50 @@ once, or the first is late, the others' answers must not fill the memory: what d
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from fedilc.federation import Reply
 
-MEMORY_BYTES = 32 << 20
+MEMORY_BYTES = 12 << 20
+READ_AT_ONCE = 16
+TURN_SECONDS = 0.25
+
+
+class Turns:
+    """How many large bodies are read at once, since each may have 300 kB on their way to the application.
+
+    A body that takes longer than a quarter of a second is read on, but does not keep others waiting any more:
+    neither slow lines nor silos that stand still hold up a round.
+    """
+
+    def __init__(self, most: int = READ_AT_ONCE) -> None:
+        self._free = asyncio.Semaphore(most)
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        """While a body is read."""
+        await self._free.acquire()
+        held = True
+
+        def release() -> None:
+            nonlocal held
+            if held:
+                held = False
+                self._free.release()
+
+        timer = asyncio.get_running_loop().call_later(TURN_SECONDS, release)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            release()
 
 
 class Spool:

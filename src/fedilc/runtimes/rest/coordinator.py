@@ -78,7 +78,7 @@ def coordinate(
 
     training = job.training(reach)
     board = boards[0]
-    if len(board.silos) * 4 * board.manifest.numbers > 2 * MEMORY_BYTES:
+    if len(board.silos) * 4 * board.manifest.numbers > 4 * MEMORY_BYTES:
         return_freed_memory(LARGE_BLOCK_BYTES)  # it costs time, and few small answers need it not
     try:
         with contextlib.ExitStack() as stack:
