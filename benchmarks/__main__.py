@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import signal
 import time
 from pathlib import Path
 
@@ -36,6 +37,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="smaller sizes, under two minutes")
     parser.add_argument("--json", type=Path, default=Path("benchmarks.json"), help="where to write the rows")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # processes that were started end as well
     console = Console(width=max(120, Console().width))
     found: list[Row] = []
     started = time.perf_counter()
