@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedilc.algorithms import Algorithm, algorithms
+from fedilc import algorithms
+from fedilc.algorithms import Algorithm, LocalSteps
 from fedilc.lazy import lazily
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ __version__ = "0.2.0.dev0"
 __all__ = [
     "Algorithm",
     "Federation",
+    "LocalSteps",
     "Result",
     "Silo",
     "__version__",

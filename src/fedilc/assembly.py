@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedilc.aggregation import Aggregator, aggregator_options, build_aggregator
+from fedilc.aggregation import Aggregator, Clipped, aggregator_options, build_aggregator
 from fedilc.algorithms import Algorithm
 from fedilc.config import Options
 from fedilc.data import LossName
 from fedilc.data.fingerprint import digest
 from fedilc.data.shelf import Shelf
 from fedilc.errors import ConfigError
-from fedilc.federation import Runtime, Schedule, Server, Task
+from fedilc.federation import Program, Runtime, Schedule, Server, Task
 from fedilc.federation.outliers import NormBound
+from fedilc.federation.silo_weights import make_weights
+from fedilc.optimizers import RateSchedule, make_optimizer
+from fedilc.penalties import build_penalty
 
 
 @dataclass(frozen=True)
@@ -66,38 +69,53 @@ class Outline:
 
 
 def make_task(algorithm: Algorithm, loss: LossName, options: Options) -> Task:
-    """What silos must know of a run with these settings."""
+    """Return what silos must know of a run with these settings."""
     whole = algorithm.intra is None or algorithm.intra == "whole"
+    inter = _aggregator(options, algorithm.inter)
+    penalty = None
+    if algorithm.penalty is not None:
+        penalty = build_penalty(algorithm.penalty, covariance=options.covariance)
     return Task(
         algorithm=algorithm,
         loss=loss,
         intra=None if whole or algorithm.intra is None else _aggregator(options, algorithm.intra),
+        inter=inter if options.max_norm is None else Clipped(inter, options.max_norm),
+        penalty=penalty,
         environment_size=options.environment_size,
-        covariance=options.covariance,
         reduction=options.fishr_reduction,
         classifier=options.classifier,
         seed=options.seed,
     )
 
 
-def make_server(
-    model: nn.Module, runtime: Runtime, silos: Sequence[str], algorithm: Algorithm, options: Options
-) -> Server:
-    """A server that trains `model` itself, with these settings, over a runtime."""
+def make_server(model: nn.Module, runtime: Runtime, program: Program, options: Options) -> Server:
+    """Return a server that trains `model` itself, with these settings, over a runtime."""
+    silos, algorithm = runtime.silos, program.task.algorithm
     if options.min_silos is not None and options.min_silos > len(silos):
         raise ConfigError(f"min_silos={options.min_silos} is more than the {len(silos)} silos there are")
-    schedule = Schedule(options.penalty, options.penalty_anneal_rounds, options.penalty_start)
+    schedule = Schedule(options.penalty_weight, options.penalty_anneal_rounds, options.penalty_start)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    rate = RateSchedule(
+        options.learning_rate_schedule,
+        options.rounds,
+        options.warmup_rounds,
+        options.decay_rounds,
+        options.decay_factor,
+    )
     return Server(
         model=model,
-        optimizer=torch.optim.Adam(trainable, lr=options.learning_rate, weight_decay=options.weight_decay),
+        optimizer=make_optimizer(
+            algorithm.optimizer,
+            trainable,
+            options.learning_rate,
+            options.weight_decay,
+            algorithm.optimizer_options,
+        ),
         runtime=runtime,
-        silos=tuple(silos),
-        inter=_aggregator(options, algorithm.inter),
-        by_examples=algorithm.weights == "examples",
-        schedule=schedule if algorithm.two_phase else None,
-        adds_up_in_silo=algorithm.adds_up_in_silo,
-        reduction=options.fishr_reduction,
+        program=program,
+        silo_weights=make_weights(algorithm.weights, silos, options.weights_step, options.weights_power),
+        schedule=schedule if program.task.penalty is not None else None,
+        rate=rate,
         min_silos=options.min_silos,
         silos_per_round=options.silos_per_round,
         seed=options.seed,
@@ -123,7 +141,7 @@ def unused_options(algorithm: Algorithm, options: Options) -> dict[str, Any]:
     """Return the options of aggregations that were given and that neither level of the algorithm takes.
 
     >>> from fedilc import algorithms
-    >>> unused_options(algorithms["fedsgd"], Options(rounds=1, learning_rate=0.1, agreement=0.5))
+    >>> unused_options(algorithms.get("fedsgd"), Options(rounds=1, learning_rate=0.1, agreement=0.5))
     {'agreement': 0.5}
     """
     levels = (algorithm.inter, "mean" if algorithm.intra in (None, "whole") else algorithm.intra)
@@ -152,28 +170,6 @@ def find_device(name: str) -> torch.device:
 def data_facts(outline: Outline) -> dict[str, Any]:
     """Return what identifies the data of a run: digests of its silos and of its test set."""
     return {"silos": dict(outline.facts), "test": digest(outline.x_test, outline.y_test)}
-
-
-def run_facts(
-    outline: Outline, model: nn.Module, outputs: int, name: str, algorithm: Algorithm, options: Options
-) -> dict[str, Any]:
-    """Return what identifies a run, for its folder: settings, digests of data and of initial weights.
-
-    With them is what a user of the model must know: the inputs' columns in order and the label's name, if
-    they have any, and the class that each logit stands for (one logit stands for 1 against 0).
-    """
-    return {
-        "federation": outline.name,
-        **data_facts(outline),
-        "loss": outline.loss,
-        "columns": list(outline.columns) or None,
-        "label": outline.label,
-        "classes": [0, 1] if outline.loss == "binary" else list(range(outputs)),
-        "model": {"layers": repr(model), "weights": weights_digest(model)},
-        "algorithm": name,
-        "choices": algorithm.describe(),
-        **options.model_dump(),
-    }
 
 
 def weights_digest(model: nn.Module) -> str:

@@ -16,7 +16,7 @@ from fedilc.data.checks import Report
 from fedilc.data.profile import TEST
 from fedilc.data.shelf import Shelf
 from fedilc.errors import DataProblemsError, FedILCError, FedILCWarning
-from fedilc.federation import Runtime, Task
+from fedilc.federation import Runtime
 from fedilc.federation.messages import Reply, Request
 from fedilc.sources import Files, Remote
 
@@ -131,7 +131,7 @@ def _counts(labels: torch.Tensor) -> dict[int, int]:
     return {int(value): int(count) for value, count in zip(values, counts, strict=True)}
 
 
-class _Nobody:
+class _Nobody(Runtime):
     """A runtime that no silo answers."""
 
     def ask(self, _request: Request) -> Iterator[Reply]:
@@ -140,11 +140,10 @@ class _Nobody:
 
 def _try(settings: Experiment, outline: Outline, model: nn.Module, shelf: Shelf | None) -> None:
     """Put the run together as `train` does, and stop before its first round."""
+    from fedilc.specification import Specification
     from fedilc.training import Training
 
-    def connect(_task: Task, _model: nn.Module, outputs: int) -> Runtime:
-        if shelf is not None:
-            shelf.check_classes(outputs)
-        return _Nobody()
-
-    Training(outline, model, settings.algorithm, Options(**settings.options()), connect)
+    spec = Specification.of(outline, model, settings.algorithm, Options(**settings.options()))
+    if shelf is not None:
+        shelf.check_classes(spec.outputs)
+    Training(spec, _Nobody())

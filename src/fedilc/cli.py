@@ -136,7 +136,7 @@ def run(
     experiment: ExperimentName = "color-digits",
     algorithm: Annotated[
         list[str] | None,
-        typer.Option("--algorithm", "-a", help="An algorithm; several, or 'all', are compared."),
+        typer.Option("--algorithm", "-a", help="An algorithm; several, or 'all' of the paper, are compared."),
     ] = None,
     rounds: Rounds = None,
     seed: Seed = None,
@@ -162,10 +162,11 @@ def run(
         "seed": seed,
         "on_divergence": on_divergence,
     }
-    settings, folder = read_experiment(experiment, [*(changes or []), *as_changes(short)])
+    asked = [*(changes or []), *as_changes(short)]
+    settings, folder = read_experiment(experiment, asked)
     names = names or [settings.algorithm]
     several = len(names) > 1
-    chosen = [settings.with_algorithm(name) for name in names]
+    chosen = [read_experiment(experiment, [*asked, f"algorithm={name}"])[0] for name in names]
     with joined_group() as group:
         if not group.first:
             for one in chosen:
@@ -193,11 +194,13 @@ app.command()(reproduce)
 
 def _algorithms(given: list[str]) -> tuple[list[str], str]:
     """Return the algorithms asked for, each once, and what they are called together in a folder's name."""
-    from fedilc.algorithms import algorithms, find_algorithm
+    from fedilc import algorithms
 
     if "all" in given:
-        return list(algorithms), "all"
-    names = list(dict.fromkeys(find_algorithm(name)[0] for name in given))
+        return list(algorithms.PAPER), "all"
+    for name in given:
+        algorithms.get(name)
+    names = list(dict.fromkeys(given))
     return names, "+".join(names)
 
 
@@ -289,12 +292,12 @@ def list_() -> None:
     """Show algorithms, experiments and models, one line each."""
     from rich.table import Table
 
-    from fedilc.algorithms import algorithms
+    from fedilc import algorithms
     from fedilc.config import read_experiment, shipped_experiments
     from fedilc.models import MODELS
 
     groups = {
-        "algorithms": {name: entry.summary for name, entry in algorithms.items()},
+        "algorithms": {name: algorithms.get(name).summary for name in algorithms.names()},
         "experiments": {name: read_experiment(name)[0].summary for name in shipped_experiments()},
         "models": {name: entry.summary for name, entry in MODELS.items()},
     }

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import tomllib
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, PositiveInt, SerializeAsAny
+from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
 
-from fedilc.algorithms import find_algorithm, with_weights
-from fedilc.errors import ConfigError, nearest
+from fedilc.algorithms import Algorithm, find_algorithm
+from fedilc.errors import ConfigError, FedILCWarning, nearest
 from fedilc.sections import Section, validated
 from fedilc.sources import SOURCES, Source
 
@@ -22,20 +23,44 @@ if TYPE_CHECKING:
     from fedilc.data.shelf import Shelf
 
 
+_ALGORITHM = "fishr-inter-geo"
+
+
 class Options(Section):
     """Every setting of a run beside its data, model and algorithm."""
 
     rounds: int = Field(ge=1, description="how many steps the server takes")
-    learning_rate: float = Field(gt=0, description="of Adam")
-    weight_decay: float = Field(0.0, ge=0, description="of Adam, in its L2 form")
-    penalty: float = Field(1.0, ge=0, description="lambda, the weight of the Fishr penalty")
+    learning_rate: float = Field(gt=0, description="of the server's optimiser")
+    weight_decay: float = Field(0.0, ge=0, description="of the server's optimiser; Adam's is its L2 form")
+    penalty: str | None = Field(None, description="what silos match; none is the algorithm's own")
+    penalty_weight: float = Field(1.0, ge=0, description="lambda, the weight of the penalty")
     environment_size: int | None = Field(
         None, ge=1, description="examples an environment inside a silo; none is the whole silo"
     )
     seed: int = Field(0, ge=0, description="every random choice derives from it")
-    weights: Literal["equal", "examples"] | None = Field(
-        None, description="how much a silo counts in a mean: equal, or examples for n_e/n; none is equal"
+    weights: Literal["equal", "examples", "group-dro", "afl", "q-ffl"] | None = Field(
+        None, description="how much a silo counts in a mean; none is the algorithm's own"
     )
+    weights_step: float = Field(0.01, gt=0, description="step size of the weights group-dro and afl")
+    weights_power: float = Field(1.0, ge=0, description="q of the weights q-ffl")
+    local_steps: int | None = Field(None, ge=1, description="steps of each silo per round")
+    local_epochs: int | None = Field(None, ge=1, description="passes over a silo's examples per round")
+    batch_size: int | None = Field(None, ge=1, description="examples per local step; none is the algorithm's")
+    local_optimizer: str | None = Field(None, description="of local steps")
+    local_learning_rate: float | None = Field(None, gt=0, description="of local steps")
+    proximal: float | None = Field(None, ge=0, description="mu of FedProx, in local steps")
+    optimizer: str | None = Field(None, description="of the server; none is the algorithm's own")
+    optimizer_options: dict[str, Any] = Field(
+        default_factory=dict, description="of the server's optimiser, such as momentum"
+    )
+    learning_rate_schedule: Literal["constant", "step", "cosine"] = Field(
+        "constant", description="how the server's rate changes by round"
+    )
+    warmup_rounds: int = Field(0, ge=0, description="first rounds in which the server's rate rises")
+    decay_rounds: int | None = Field(
+        None, ge=1, description="rounds between steps of the rate; none is a third"
+    )
+    decay_factor: float = Field(0.1, gt=0, le=1, description="of each such step")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
     zeros: Literal["ignore", "strict", "authors"] = Field("ignore", description="what a zero is")
     agreement: float | None = Field(None, ge=0, le=1, description="least |mean(sign)| to keep")
@@ -57,6 +82,20 @@ class Options(Section):
     thresholded_batch: int | None = Field(
         None, ge=2, description="report areas of thresholded predictions too, in batches of this many"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _penalty_was_a_number(cls, values: Any) -> Any:
+        """Take `penalty` as a number for `penalty_weight`, as version 0.1 called it, with a note."""
+        if isinstance(values, Mapping) and isinstance(values.get("penalty"), float | int):
+            values = dict(values)
+            warnings.warn(
+                "penalty as a number is now called penalty_weight; penalty names what silos match",
+                FedILCWarning,
+                stacklevel=2,
+            )
+            values.setdefault("penalty_weight", values.pop("penalty"))
+        return values
 
 
 class Network(Section):
@@ -86,14 +125,13 @@ class Experiment(Options):
 
     name: str = "experiment"
     summary: str = ""
-    algorithm: str = "fishr-inter-geo"
+    algorithm: str = _ALGORITHM
     data: SerializeAsAny[Source]
     model: Network = Network()
 
-    def with_algorithm(self, name: str) -> Experiment:
-        """Return the experiment with another algorithm; refuse settings that it cannot have."""
-        with_weights(find_algorithm(name)[1], self.weights)
-        return self.model_copy(update={"algorithm": name})
+    def parts(self) -> Algorithm:
+        """Return the algorithm with the parts that these settings replace."""
+        return find_algorithm(self.algorithm)[1].configured(self)
 
     def options(self) -> dict[str, Any]:
         """The settings that `train` takes."""
@@ -114,7 +152,7 @@ def parse_experiment(values: Mapping[str, Any]) -> Experiment:
     values["data"] = validated(SOURCES[source], data, "data")
     values["model"] = validated(Network, values.pop("model", {}), "model")
     experiment = validated(Experiment, values)
-    with_weights(find_algorithm(experiment.algorithm)[1], experiment.weights)
+    experiment.parts()
     return experiment
 
 
@@ -125,7 +163,11 @@ def shipped_experiments() -> dict[str, Path]:
 
 
 def read_experiment(name: str, changes: Sequence[str] = ()) -> tuple[Experiment, Path]:
-    """An experiment by shipped name or by file, with `key=value` changes, and its folder."""
+    """Return an experiment by shipped name or by file, with `key=value` changes, and its folder.
+
+    An algorithm other than the one that the file is written for brings its own defaults, such as a server's
+    rate of 1 for whole updates, unless the changes set them.
+    """
     shipped = shipped_experiments()
     path = shipped.get(name, Path(name))
     try:
@@ -137,13 +179,17 @@ def read_experiment(name: str, changes: Sequence[str] = ()) -> tuple[Experiment,
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{name} is not valid TOML: {error}") from error
     values.setdefault("name", path.stem)
-    for change in changes:
-        _change(values, change)
+    written = values.get("algorithm", _ALGORITHM)
+    changed = [_change(values, change) for change in changes]
+    chosen = values.get("algorithm", _ALGORITHM)
+    if chosen != written:
+        defaults = find_algorithm(chosen)[1].defaults
+        values |= {key: value for key, value in defaults.items() if key not in changed}
     return parse_experiment(values), path.parent
 
 
-def _change(values: dict[str, Any], change: str) -> None:
-    """Apply one `key=value`; the key may be dotted, the value is TOML or else a plain string."""
+def _change(values: dict[str, Any], change: str) -> str:
+    """Apply one `key=value`, and return the key, which may be dotted; the value is TOML or a plain string."""
     key, equals, text = change.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {change!r} is not of the form key=value")
@@ -156,3 +202,4 @@ def _change(values: dict[str, Any], change: str) -> None:
         values[last] = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         values[last] = None if text.strip().lower() in ("none", "null") else text
+    return key.strip()

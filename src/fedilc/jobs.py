@@ -45,8 +45,8 @@ class Job:
     @property
     def label(self) -> str:
         """How the run is called in progress and errors."""
-        varied = any(change.startswith("penalty=") for change in self.changes)
-        weight = f" lambda {self.settings.penalty:g}" if varied else ""
+        varied = any(change.startswith("penalty_weight=") for change in self.changes)
+        weight = f" lambda {self.settings.penalty_weight:g}" if varied else ""
         return f"{self.settings.algorithm}{weight} seed {self.settings.seed}"
 
     def done(self) -> int:
@@ -70,7 +70,7 @@ class Job:
             return None
         except ValueError as error:
             raise CheckpointError(f"{self.folder / 'run.json'} is damaged: {error}") from error
-        return found
+        return _as_now_called(found)
 
     def require_same_settings(self) -> None:
         """Raise if the folder holds a run with other settings than this one asks for."""
@@ -107,10 +107,25 @@ class Job:
         return content[: content.rfind(b"\n") + 1].splitlines()
 
 
+def _as_now_called(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run under the names of this version.
+
+    >>> _as_now_called({"penalty": 15.0})
+    {'penalty': None, 'penalty_weight': 15.0}
+    """
+    if isinstance(found.get("penalty"), float | int):
+        return found | {"penalty": None, "penalty_weight": found["penalty"]}
+    return found
+
+
 def _defaults(section: type[Section]) -> dict[str, Any]:
     """The settings of a section that have a default: what a run of an earlier version, without them, had."""
     fields = section.model_fields.items()
-    return {name: field.get_default() for name, field in fields if not field.is_required()}
+    return {
+        name: field.get_default(call_default_factory=True)
+        for name, field in fields
+        if not field.is_required()
+    }
 
 
 @dataclass

@@ -8,12 +8,13 @@ from typing import Any
 
 from fedilc.evaluation import fairness
 from fedilc.federation import Record
+from fedilc.federation.steps import DOMAINS
 
 NAMED_SILOS = 100
 _METRICS = ("loss", "accuracy", "auroc", "auprc")
 _DOMAIN_METRICS = ("accuracy", "loss", "examples")
 
-Numbers = Mapping[str, float | None]
+Metrics = Mapping[str, Any]
 
 
 def flatten(record: Record) -> Record:
@@ -21,7 +22,7 @@ def flatten(record: Record) -> Record:
 
     Of more than `NAMED_SILOS` silos only a summary stays, so that a history does not grow with them.
     """
-    validation: dict[str, Numbers] = record.pop("validation", {})
+    validation: dict[str, Metrics] = record.pop("validation", {})
     test = record.pop("test", {})
     silos = record.pop("silos")
     flat = dict(record)
@@ -37,8 +38,11 @@ def flatten(record: Record) -> Record:
     by_domain: dict[str, float] = {}
     for silo, numbers in validation.items():
         entry = silos.setdefault(silo, {})
-        entry.update({f"validation_{key}": v for key, v in numbers.items() if " of " not in key})
-        domains = _domains(numbers)
+        entry.update({f"validation_{key}": value for key, value in numbers.items() if key != DOMAINS})
+        domains = {
+            name: {key: value for key, value in found.items() if key in _DOMAIN_METRICS}
+            for name, found in numbers.get(DOMAINS, {}).items()
+        }
         if domains:
             entry["validation_domains"] = domains
             by_domain |= {f"{silo} {name}": found["accuracy"] or 0.0 for name, found in domains.items()}
@@ -67,13 +71,3 @@ def summarise(silos: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         for key, values in columns.items()
     }
     return {"count": len(silos), **spread}
-
-
-def _domains(numbers: Numbers) -> dict[str, dict[str, float | None]]:
-    """The numbers that `domain_key` names, by sub-domain."""
-    domains: dict[str, dict[str, float | None]] = {}
-    for key, value in numbers.items():
-        metric, of, domain = key.partition(" of ")
-        if of and metric in _DOMAIN_METRICS:
-            domains.setdefault(domain, {})[metric] = value
-    return domains

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedilc.algorithms import algorithms, find_algorithm
+from fedilc.algorithms import PAPER, find_algorithm
 from fedilc.config import read_experiment
 from fedilc.errors import ConfigError, nearest
 from fedilc.jobs import Job
@@ -48,7 +48,7 @@ class Plan:
         known = BENCHMARKS | SMALL
         if benchmark not in known:
             raise ConfigError(f"benchmark {benchmark!r} is unknown{nearest(benchmark, known)}")
-        found = tuple(find_algorithm(name)[0] for name in names) or tuple(algorithms)
+        found = tuple(find_algorithm(name)[0] for name in names) or PAPER
         areas = f"thresholded_batch={known[benchmark]}"
         return cls(benchmark, found, seeds, (areas, *changes), out or Path("results") / benchmark)
 

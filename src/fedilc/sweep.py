@@ -1,4 +1,4 @@
-"""One algorithm over several weights of the Fishr penalty."""
+"""One algorithm over several weights of its penalty."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class Sweep:
     ) -> Sweep:
         """A sweep whose algorithm has a penalty to weigh."""
         name, found = find_algorithm(algorithm)
-        if not found.two_phase:
-            raise ConfigError(f"{name} has no penalty, so lambda changes nothing; choose a fishr algorithm")
+        if found.penalty is None:
+            raise ConfigError(f"{name} has no penalty, so lambda changes nothing; choose one with a penalty")
         folder = out or Path("results") / f"{Path(experiment).stem}-lambda"
         return cls(experiment, name, tuple(values), seeds, tuple(changes), folder)
 
     def job(self, value: float, seed: int) -> Job:
         """The run of one value and seed."""
-        own = (f"algorithm={self.algorithm}", f"penalty={value!r}", f"seed={seed}")
+        own = (f"algorithm={self.algorithm}", f"penalty_weight={value!r}", f"seed={seed}")
         folder = self.out / "runs" / f"lambda-{value:g}" / f"seed-{seed}"
         return Job.of(self.experiment, (*own, *self.changes), folder)
 

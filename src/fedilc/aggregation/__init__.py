@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fedilc.aggregation.base import Accumulation, Aggregate, Aggregator, Sums
+from fedilc.aggregation.clipping import Clipped, norm_of
 from fedilc.aggregation.geometric import WeightedGeometricMean, weighted_geometric_mean
 from fedilc.aggregation.masks import AbsoluteGeometricMean, AndMask
 from fedilc.aggregation.mean import Mean, Sum
@@ -59,11 +60,13 @@ __all__ = [
     "Aggregate",
     "Aggregator",
     "AndMask",
+    "Clipped",
     "Mean",
     "Sum",
     "Sums",
     "WeightedGeometricMean",
     "aggregator_options",
     "build_aggregator",
+    "norm_of",
     "weighted_geometric_mean",
 ]

@@ -30,7 +30,7 @@ class Sums:
     needed; an aggregator may hold a few replies back to add them all at once.
     """
 
-    count: int
+    count: float
     like: dict[str, Tensor]
     devices: dict[str, torch.device]
     parts: dict[str, dict[str, Tensor]] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Aggregator(ABC):
         """What each element of `values` adds to each sum, elementwise, in the sums' dtype."""
 
     @abstractmethod
-    def finish(self, count: int, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
+    def finish(self, count: float, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
         """Turn the sums of one parameter into its aggregate and the measurements of it."""
 
     def zero(self, like: Mapping[str, Tensor]) -> Sums:
@@ -99,8 +99,19 @@ class Aggregator(ABC):
             for name, value in values.items():
                 self.add_checked(state, name, value.unsqueeze(0), source)
 
-    def accumulate(self, state: Sums, values: Mapping[str, Tensor], source: str = "a value") -> Sums:
-        """Add one reply, in place; `source` is named if it holds a NaN or an infinity."""
+    def accumulate(
+        self,
+        state: Sums,
+        values: Mapping[str, Tensor],
+        source: str = "a value",
+        weight: float | None = None,
+    ) -> Sums:
+        """Add one reply, in place; `source` is named if it holds a NaN or an infinity.
+
+        Only a mean can give it a `weight`.
+        """
+        if weight is not None:
+            raise ConfigError(f"{type(self).__name__} counts every value once, and takes no weights")
         for name, value in values.items():
             require_finite(value, source, name)
         for name, value in values.items():

@@ -61,7 +61,7 @@ class WeightedGeometricMean(Aggregator):
             "log_negative": logs.where(negative, 0.0),
         }
 
-    def finish(self, count: int, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
+    def finish(self, count: float, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
         log_positive, log_negative = sums["log_positive"], sums["log_negative"]
         positives = sums["positives"].to(log_positive.dtype)
         negatives = sums["negatives"].to(log_positive.dtype)
@@ -94,14 +94,20 @@ class WeightedGeometricMean(Aggregator):
         elif not fast.add_rows(stack, self.part(state, name)):
             require_finite(stack, source, name)
 
-    def accumulate(self, state: Sums, values: Mapping[str, Tensor], source: str = "a value") -> Sums:
+    def accumulate(
+        self,
+        state: Sums,
+        values: Mapping[str, Tensor],
+        source: str = "a value",
+        weight: float | None = None,
+    ) -> Sums:
         """Add one reply, which is held as it is and must not be changed until a group is added at once.
 
         A NaN or an infinity is found by the kernel when its group is added, at the latest by `finalize`.
         """
-        if not all(fast.suits(value) for value in values.values()):
+        if weight is not None or not all(fast.suits(value) for value in values.values()):
             self.settle(state)
-            return super().accumulate(state, values, source)
+            return super().accumulate(state, values, source, weight)
         size = sum(4 * value.numel() for value in values.values())
         groups = HELD_BYTES // max(1, LEAST_HELD * size)
         if len(state.held) >= min(MOST_HELD, LEAST_HELD * max(1, groups)):
@@ -128,7 +134,7 @@ class WeightedGeometricMean(Aggregator):
             return super().finalize_one(state, name)
         rows = [values[name] for _, values in state.held]
         sums = self.part(state, name)
-        result, agreement, finite = fast.finish(state.count, sums, rows, self.zeros, self.agreement)
+        result, agreement, finite = fast.finish(int(state.count), sums, rows, self.zeros, self.agreement)
         if not finite:
             _name_culprit(state.held, name)
         return result, measured_signs(result, agreement)
@@ -139,7 +145,7 @@ def _name_culprit(held: list[tuple[str, dict[str, Tensor]]], name: str) -> None:
         require_finite(values[name], source, name)
 
 
-def _side(members: Tensor, logs: Tensor, count: int) -> Tensor:
+def _side(members: Tensor, logs: Tensor, count: float) -> Tensor:
     return members / count * torch.exp(logs / members.clamp(min=1))
 
 

@@ -29,7 +29,7 @@ class AndMask(Aggregator):
         wide = values.to(wide_dtype(values.device))
         return {"total": wide, "signs": values.sign().to(torch.int32)}
 
-    def finish(self, count: int, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
+    def finish(self, count: float, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
         total = sums["total"]
         agreement = sums["signs"].to(total.dtype).abs() / count
         kept = (agreement >= self.agreement).to(total.dtype)
@@ -51,7 +51,7 @@ class AbsoluteGeometricMean(Aggregator):
             "log": wide.abs().log().where(present, 0.0),
         }
 
-    def finish(self, count: int, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
+    def finish(self, count: float, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
         absent = count - sums["present"].to(sums["log"].dtype)
         logs = sums["log"] + absent * math.log(AUTHORS_ZERO)
         result = sums["total"].sign() * torch.exp(logs / count)

@@ -16,13 +16,19 @@ class Mean(Aggregator):
     def terms(self, values: Tensor) -> dict[str, Tensor]:
         return {"total": values.to(wide_dtype(values.device))}
 
-    def finish(self, count: int, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
+    def finish(self, count: float, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
         return sums["total"] / count, {}
 
-    def accumulate_weighted(
-        self, state: Sums, values: Mapping[str, Tensor], weight: int, source: str = "a value"
+    def accumulate(
+        self,
+        state: Sums,
+        values: Mapping[str, Tensor],
+        source: str = "a value",
+        weight: float | None = None,
     ) -> Sums:
-        """Add one reply that counts `weight` times, in place: the mean is then over all weights."""
+        """Add one reply, in place; with a weight it counts so often, and the mean is over all weights."""
+        if weight is None:
+            return super().accumulate(state, values, source)
         for name, value in values.items():
             require_finite(value, source, name)
         for name, value in values.items():
@@ -37,5 +43,5 @@ class Mean(Aggregator):
 class Sum(Mean):
     """The sum of the values, as the terms J_e^T v_e of the Fishr gradient need."""
 
-    def finish(self, _count: int, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
+    def finish(self, _count: float, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
         return sums["total"], {}

@@ -29,7 +29,7 @@ from fedilc.data import Federation, Silo
 from fedilc.errors import ConfigError
 from fedilc.evaluation.summary import INCONSISTENCY
 from fedilc.gradients import Loss, SiloComputation, Workbench
-from fedilc.gradients.forward import only_features
+from fedilc.penalties import Fishr
 
 FLOOR = 1e-6
 
@@ -49,10 +49,12 @@ def curvatures(
     bench = Workbench(model, Loss(federation.loss), classifier)
     if curvature == "hessian":
         return {silo.name: _hessian_diagonal(bench, silo) for silo in federation.silos}
-    return {
-        silo.name: SiloComputation(bench, silo, None, False, seed=0).statistics(1, keep_bytes=0).double()
-        for silo in federation.silos
-    }
+    found = {}
+    for silo in federation.silos:
+        x, y = bench.inputs(silo.x), bench.labels(silo.y)
+        computation = SiloComputation(bench, silo.name, x, y, statistic=Fishr())
+        found[silo.name] = computation.statistics(1, keep_bytes=0).double()
+    return found
 
 
 @torch.no_grad()
@@ -64,7 +66,7 @@ def _hessian_diagonal(bench: Workbench, silo: Silo) -> Tensor:
     total = torch.zeros((), dtype=torch.float64)
     for inputs, labels in zip(x.split(rows), y.split(rows), strict=True):
         chunk = bench.forward(inputs, labels, {})
-        squares = only_features(chunk.features, bench.classifier_name).double().square()
+        squares = chunk.only_features().double().square()
         if bench.classifier is not None and bench.classifier.bias is not None:
             squares = torch.cat([squares, squares.new_ones(len(squares), 1)], 1)
         logits = chunk.logits.double()

@@ -1,13 +1,16 @@
 """The protocol, written once: what the server asks, what a silo answers, what a run leaves on disk."""
 
 from fedilc.federation.checkpoint import RunFolder
-from fedilc.federation.messages import Reply, Request, Runtime
+from fedilc.federation.messages import Reply, Request
+from fedilc.federation.program import Program
+from fedilc.federation.runtime import Runtime
 from fedilc.federation.schedule import Schedule
 from fedilc.federation.server import Record, Server
 from fedilc.federation.silo import SiloWorker
 from fedilc.federation.task import Reduction, Task
 
 __all__ = [
+    "Program",
     "Record",
     "Reduction",
     "Reply",

@@ -3,7 +3,7 @@
     run.json                          the settings the run belongs to, with their digest
     history.jsonl                     one record per round, no clock in it
     timing.jsonl                      seconds per round, apart, so that the history repeats exactly
-    checkpoint.safetensors            weights and optimiser after the last completed round
+    checkpoint.safetensors            weights, optimiser and other state after the last completed round
     checkpoint-previous.safetensors   the same of the round before
     .lock                             held by the process that trains here
 
@@ -41,10 +41,16 @@ class Saved:
     """A checkpoint that was read back."""
 
     round: int
-    weights: dict[str, Tensor]
-    optimizer: dict[str, Tensor]
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]
     stopped: str | None
     history: list[dict[str, Any]]
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """w by name."""
+        prefix = "weights."
+        return {n.removeprefix(prefix): t for n, t in self.tensors.items() if n.startswith(prefix)}
 
 
 class RunFolder:
@@ -211,8 +217,8 @@ class RunFolder:
             )
         return Saved(
             round=round_,
-            weights=_below(tensors, "weights."),
-            optimizer=_below(tensors, "optimizer."),
+            tensors=tensors,
+            facts=about.get("facts", {}),
             stopped=about["stopped"],
             history=self._parsed(lines[:round_]),
         )
@@ -237,14 +243,15 @@ class RunFolder:
         self,
         record: Mapping[str, Any],
         seconds: float,
-        weights: Mapping[str, Tensor],
-        optimizer: Mapping[str, Tensor],
+        tensors: Mapping[str, Tensor],
+        facts: Mapping[str, Any],
         stopped: str | None,
     ) -> None:
-        """Put a completed round on disk: first its record, then the checkpoint that vouches for it."""
+        """Put a completed round on disk: first its record, then the checkpoint that vouches for it.
+
+        `tensors` and `facts` are the server's state after the round.
+        """
         line = _json(record)
-        tensors = {f"weights.{name}": tensor for name, tensor in weights.items()}
-        tensors |= {f"optimizer.{name}": tensor for name, tensor in optimizer.items()}
         with self._using(
             f"round {record['round']} is not kept; mend that and resume, which goes on from the round before"
         ):
@@ -252,6 +259,7 @@ class RunFolder:
             self._head = chained([line.rstrip(b"\n")], self._head)
             self._note_time({"round": record["round"], "seconds": round(seconds, 6)})
             about = {"round": record["round"], "stopped": stopped, "history": self._head}
+            about |= {"facts": dict(facts)} if facts else {}
             previous = self.previous_file if self._whole else None
             write_tensors(self.checkpoint_file, tensors, about, previous)
             self._whole = True
@@ -316,10 +324,6 @@ def _append(path: Path, line: bytes) -> None:
 def _settings(settings: Mapping[str, Any]) -> bytes:
     """Return the content of run.json."""
     return _json(sealed(json.loads(_json(settings))), indent=2)
-
-
-def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
 
 
 def _json(value: Mapping[str, Any], indent: int | None = None) -> bytes:

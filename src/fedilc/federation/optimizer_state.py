@@ -17,16 +17,8 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
         f"{number}.{key}": value if isinstance(value, Tensor) else torch.tensor(value)
         for number, entries in state.items()
         for key, value in entries.items()
+        if value is not None
     }
-
-
-def blank_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return what `optimizer_tensors` would give after a step of Adam, with zeros, to be filled."""
-    state: dict[str, Tensor] = {}
-    for number, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
-        state[f"{number}.step"] = torch.tensor(0.0)
-        state |= {f"{number}.{key}": torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
-    return state
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:

@@ -8,11 +8,6 @@ from dataclasses import dataclass, field
 from statistics import median_low
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from fedilc.numerics import wide_dtype
-
 RECENT_ROUNDS = 10
 LEAST_SILOS = 2
 STRIKES = 3
@@ -22,34 +17,6 @@ _DIGITS = 6
 Norms = Mapping[str, float]
 
 
-def norm_of(tensors: Mapping[str, Tensor], kind: str = "gradient") -> float:
-    """Return the Euclidean norm of an answer; infinite if it holds a NaN.
-
-    A variance is of second order: the square root of its norm is compared, which grows as a gradient does.
-
-    >>> norm_of({"w": torch.tensor([3.0, 0.0]), "b": torch.tensor([-4.0])})
-    5.0
-    """
-    parts = [
-        float(torch.linalg.vector_norm(tensor.detach().reshape(-1), dtype=wide_dtype(tensor.device)))
-        for tensor in tensors.values()
-    ]
-    norm = math.hypot(*parts)
-    norm = math.inf if math.isnan(norm) else norm
-    return math.sqrt(norm) if kind == "variance" else norm
-
-
-def clipped(tensors: dict[str, Tensor], norm: float, most: float | None) -> dict[str, Tensor]:
-    """Return an answer of this norm, scaled down to the norm `most` if it is longer.
-
-    >>> clipped({"w": torch.tensor([3.0, 4.0])}, 5.0, 1.0)["w"]
-    tensor([0.6000, 0.8000])
-    """
-    if most is None or not most < norm < math.inf:
-        return tensors
-    return {name: tensor * (most / norm) for name, tensor in tensors.items()}
-
-
 @dataclass
 class NormBound:
     """How many times longer than usual an answer may be; 0 is no bound.
@@ -57,8 +24,8 @@ class NormBound:
     An answer is an outlier if its norm is over `factor` times the median of the round's and over `factor`
     times the median of the last rounds' medians. The median is the lower one of two, so that one of two silos
     cannot move it upwards; a silo that is alone is compared with its last rounds, and in the first round with
-    nothing. Penalty terms add up to little, so that one of E may well be E times as long as the others: their
-    bound is E times as far.
+    nothing. Answers that cancel (the terms of a penalty) add up to little, so that one of E may well be E
+    times as long as the others: their bound is E times as far.
 
     A silo whose answers were set aside in three rounds is left out from then on.
     """
@@ -67,7 +34,7 @@ class NormBound:
     recent: dict[str, list[float]] = field(default_factory=dict)
     set_aside: dict[str, list[str]] = field(default_factory=dict)
 
-    def outliers(self, kind: str, norms: Norms) -> dict[str, str]:
+    def outliers(self, kind: str, norms: Norms, cancels: bool = False) -> dict[str, str]:
         """Return why each silo whose answer of this kind is not to be used stands out."""
         before = self.recent.get(kind)
         usual = [median_low(before)] if before else []
@@ -76,7 +43,7 @@ class NormBound:
         typical = max(usual, default=0.0)
         bound = math.inf
         if self.factor and 0.0 < typical < math.inf:
-            bound = self.factor * typical * (len(norms) if kind == "penalty" else 1)
+            bound = self.factor * typical * (len(norms) if cancels else 1)
         return {
             silo: f"its {kind} has the norm {norm:.3g}, and {typical:.3g} is usual"
             for silo, norm in norms.items()

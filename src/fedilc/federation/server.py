@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -10,31 +11,23 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fedilc.aggregation import Aggregate, Aggregator, Mean, Sum, Sums
+from fedilc.aggregation import Aggregate, Aggregator, Sums, norm_of
 from fedilc.aggregation.base import require_finite
-from fedilc.errors import DivergedError, SilosLostError
-from fedilc.federation.messages import (
-    CollectiveRuntime,
-    InformedRuntime,
-    Numbers,
-    Phase,
-    Reply,
-    Request,
-    Runtime,
-    WatchfulRuntime,
-    check_reply,
-    in_order,
-    norm_key,
-)
-from fedilc.federation.optimizer_state import Undo, all_finite
-from fedilc.federation.outliers import NormBound, Norms, clipped, norm_of, sentence, suspects
+from fedilc.errors import DivergedError, FedILCWarning, SilosLostError
+from fedilc.federation.messages import Reply, Request, check_reply, in_order
+from fedilc.federation.optimizer_state import Undo, all_finite, optimizer_tensors, restore_optimizer
+from fedilc.federation.outliers import NormBound, Norms, sentence, suspects
+from fedilc.federation.program import CONTROL, EVALUATE, PENALTY, PENALTY_WEIGHT, STATE_ROUND, Program
+from fedilc.federation.runtime import Facts, Runtime
 from fedilc.federation.schedule import Schedule
-from fedilc.federation.task import Reduction
+from fedilc.federation.silo_weights import SiloWeights
+from fedilc.federation.steps import Step
+from fedilc.optimizers import RateSchedule
 from fedilc.seeds import numpy_generator
 
 Record = dict[str, Any]
 OnDivergence = Literal["stop", "exclude"]
-_NOTHING = torch.empty(0)
+_NORMS, _METRICS = "norms", "metrics"
 
 
 class _LostError(Exception):
@@ -47,6 +40,15 @@ class _LostError(Exception):
 
 
 @dataclass
+class _Outcome:
+    """What a step brought: the aggregate of each group of tensors, and what each silo said beside them."""
+
+    aggregates: dict[str, Aggregate]
+    answers: Facts
+    norms: dict[str, Norms]
+
+
+@dataclass
 class Server:
     """Holds w and the optimiser, and runs rounds over whatever runtime it is given.
 
@@ -54,19 +56,16 @@ class Server:
         model: the model whose trainable parameters are w.
         optimizer: the optimiser over those parameters.
         runtime: puts requests to the silos.
-        silos: who takes part, in the order in which replies are accumulated.
-        inter: how the silos' gradients become one.
-        by_examples: whether a silo counts in a mean as often as it has examples.
+        program: the steps of a round.
+        weights: how much each silo counts in a mean.
         schedule: lambda by round, or None without a penalty.
-        adds_up_in_silo: whether the Fishr product comes inside the gradient.
-        reduction: whether the Fishr loss is the mean over silos or their sum.
+        rate: the learning rate by round, as a factor.
         min_silos: how many silos a round needs at least.
         silos_per_round: how many silos are drawn for each round; None is all.
         seed: of that draw.
-        variance_like: a tensor of the shape and type of C_e; None takes the first reply's.
         test: measures the model on the out-of-distribution test set.
         bound: sets answers aside whose norm is far from usual.
-        max_norm: to which each silo's gradient is clipped; None is not at all.
+        max_norm: to which each silo's update is clipped by the program's aggregators; None is not at all.
         on_divergence: whether a step that leaves weights or optimiser infinite ends the run, or the round is
             asked again without the silos that stand out.
     """
@@ -74,35 +73,71 @@ class Server:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     runtime: Runtime
-    silos: tuple[str, ...]
-    inter: Aggregator
-    by_examples: bool = False
+    program: Program
+    silo_weights: SiloWeights = field(default_factory=SiloWeights)
     schedule: Schedule | None = None
-    adds_up_in_silo: bool = True
-    reduction: Reduction = "mean"
+    rate: RateSchedule = field(default_factory=RateSchedule)
     min_silos: int | None = None
     silos_per_round: int | None = None
     seed: int = 0
-    variance_like: Tensor | None = None
     test: Callable[[], dict[str, float | None]] | None = None
     bound: NormBound = field(default_factory=NormBound)
     max_norm: float | None = None
     on_divergence: OnDivergence = "stop"
     version: int = 0
+    control: dict[str, Tensor] = field(default_factory=dict)
+    state_rounds: dict[str, int] = field(default_factory=dict)
     _parameters: dict[str, nn.Parameter] = field(init=False)
+    _rates: list[float] = field(init=False)
 
     def __post_init__(self) -> None:
         self._parameters = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        self._rates = [group["lr"] for group in self.optimizer.param_groups]
+        if self.program.keeps_state:
+            self.control = {name: torch.zeros_like(tensor) for name, tensor in self.weights.items()}
+
+    @property
+    def silos(self) -> tuple[str, ...]:
+        """Who takes part, in the order in which replies are accumulated."""
+        return self.runtime.silos
 
     @property
     def weights(self) -> dict[str, Tensor]:
         """w by name, without graph; a view of the live parameters."""
         return {name: parameter.detach() for name, parameter in self._parameters.items()}
 
-    def round(self, number: int, evaluate: bool = True) -> Record:
-        """One round: statistics, gradients, step, and evaluation. Returns its record.
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all tensors that the next round depends on, for a checkpoint."""
+        groups = {
+            "weights": self.weights,
+            "optimizer": optimizer_tensors(self.optimizer),
+            CONTROL: self.control,
+        }
+        return {f"{group}.{name}": t for group, named in groups.items() for name, t in named.items()}
 
-        If a silo is lost between the phases, the whole round is asked again without it, because a
+    def facts(self) -> dict[str, Any]:
+        """Return the rest of what the next round depends on, as JSON; empty if that is nothing."""
+        found = {"silo_weights": self.silo_weights.state(), "state_rounds": self.state_rounds}
+        return {key: value for key, value in found.items() if value}
+
+    @torch.no_grad()
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], round_: int) -> None:
+        """Go on after a round, from what `tensors` and `facts` gave then."""
+        for name, parameter in self._parameters.items():
+            parameter.copy_(tensors[f"weights.{name}"])
+        for name, control in self.control.items():
+            control.copy_(tensors[f"{CONTROL}.{name}"])
+        prefix = "optimizer."
+        state = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+        restore_optimizer(self.optimizer, state)
+        self.silo_weights.restore(facts.get("silo_weights", {}))
+        self.state_rounds = dict(facts.get("state_rounds", {}))
+        self.version = round_
+
+    def round(self, number: int, evaluate: bool = True) -> Record:
+        """Run one round: its steps, the server's own step, and evaluation. Returns its record.
+
+        If a silo is lost between the steps, the whole round is asked again without it, because a
         penalty gradient that misses one silo's term would be wrong. So it is if an answer is set aside;
         of silos that were drawn, others are then drawn in place of all, or fewer if there are no others. A
         silo set aside in three rounds is left out for good.
@@ -110,12 +145,12 @@ class Server:
         present, aside = self._drawn(number), dict[str, str]()
         while True:
             try:
-                record = self._step(number, present)
+                record = self._train(number, present)
                 break
             except _LostError as lost:
                 lost.reasons = self.bound.strike(lost.reasons)
                 aside |= lost.reasons
-                if lost.reasons and isinstance(self.runtime, InformedRuntime):
+                if lost.reasons:
                     self.runtime.set_aside(number, lost.reasons)
                 redrawn = lost.reasons and self.silos_per_round is not None
                 present = self._drawn(number, aside) if redrawn else self._without(present, lost, number)
@@ -126,16 +161,15 @@ class Server:
         return record
 
     def _drawn(self, number: int, aside: Mapping[str, str] | None = None) -> tuple[str, ...]:
-        """Who is asked in a round: all that are there, or as many of them as `silos_per_round` says.
+        """Return who is asked in a round: all that are there, or as many as `silos_per_round` says.
 
         Those left out for good and those that the round sets `aside` are not among them.
         """
         without = self.bound.left_out | dict(aside or {})
         least = self.min_silos or (1 if self.silos_per_round else len(self.silos))
-        if self.bound.left_out and isinstance(self.runtime, InformedRuntime):
+        if self.bound.left_out:
             self.runtime.leave_out(self.bound.left_out)
-        there = self.runtime.present() if isinstance(self.runtime, WatchfulRuntime) else self.silos
-        there = tuple(silo for silo in there if silo not in without)
+        there = tuple(silo for silo in self.runtime.present() if silo not in without)
         if without and len(there) < least:
             raise SilosLostError(
                 f"round {number} sets {sentence(without)} aside, and {len(there)} of {len(self.silos)} silos "
@@ -148,87 +182,88 @@ class Server:
         chosen = sorted(random.choice(len(there), self.silos_per_round, replace=False))
         return tuple(there[place] for place in chosen)
 
-    def _step(self, number: int, silos: tuple[str, ...]) -> Record:
-        record: Record = {"round": number}
+    def _train(self, number: int, silos: tuple[str, ...]) -> Record:
+        """Run the steps of a round, each of which is sent what those before it brought, and step."""
         penalty = self.schedule.at(number) if self.schedule else 0.0
+        known: dict[str, Mapping[str, Tensor]] = {CONTROL: self.control}
+        measurements: dict[str, dict[str, float]] = {}
         norms: dict[str, Norms] = {}
-        variance = self._mean_variance(number, silos, norms) if penalty else None
-        request = self._request("gradients", number, silos, variance, penalty)
-        gradients = self.inter.zero(self.weights)
-        products = None
-        if variance is not None and not self.adds_up_in_silo:
-            products = Sum().zero(self.weights)
-        sums = [(self.inter, gradients)] if products is None else [(self.inter, gradients), (Sum(), products)]
-        kinds = list(self._expected(products))
-        answers: Numbers = {}
-        for reply in self._ask(request, self._expected(products)):
-            answers[reply.silo] = reply.numbers | self._add(reply, list(zip(kinds, sums, strict=True)))
-        answers = self._combine(sums, answers, silos)
-        for kind in kinds:
-            norms[kind] = self._bounded(kind, answers)
-        aggregate = self.inter.finalize(gradients)
-        if not self._update(aggregate, products, penalty):
+        answers: Facts = {}
+        for step in self.program.round(penalty):
+            request = self._request(step, number, silos, known, {PENALTY_WEIGHT: penalty})
+            outcome = self._ask(step, request)
+            known |= {name: aggregate.value for name, aggregate in outcome.aggregates.items()}
+            norms |= outcome.norms
+            answers = outcome.answers
+            if self.program.update in outcome.aggregates:
+                measurements = outcome.aggregates[self.program.update].measurements
+        if not self._update(number, known[self.program.update], known.get(PENALTY), penalty):
             raise self._diverged(number, norms)
-        record["train_loss"] = self._mean_loss(answers)
-        if penalty:
-            distance = _mean([numbers["distance"] for numbers in answers.values()])
-            record["penalty"] = distance * (len(silos) if self.reduction == "sum" else 1)
-            record["penalty_weight"] = penalty
+        record = self._record(number, answers, penalty)
         record["norms"] = self.bound.remember(norms)
-        record |= {key: dict(by_name) for key, by_name in aggregate.measurements.items()}
-        record["silos"] = {
-            silo: {"examples": numbers["examples"], "train_loss": numbers["loss"]}
-            for silo, numbers in answers.items()
-        }
+        record |= {key: dict(by_name) for key, by_name in measurements.items()}
+        record["silos"] = self._silo_records(answers, norms[self.program.update])
+        self._learn(number, answers, known)
         return record
 
-    def _mean_loss(self, answers: Numbers) -> float:
-        """The loss that the gradients are of: the mean over silos, or over their examples."""
-        if not self.by_examples:
-            return _mean([numbers["loss"] for numbers in answers.values()])
-        total = sum(_examples(numbers) for numbers in answers.values())
-        return sum(_examples(numbers) * (numbers["loss"] or 0.0) for numbers in answers.values()) / total
+    def _request(
+        self,
+        step: Step,
+        number: int,
+        silos: tuple[str, ...],
+        known: Mapping[str, Mapping[str, Tensor]],
+        numbers: Mapping[str, float],
+    ) -> Request:
+        tensors = {name: known[name] for name in step.sends}
+        sent = {name: numbers[name] for name in step.sent_numbers}
+        return Request(step.name, number, self.version, silos, self.weights, tensors, sent)
 
-    def _mean_variance(self, number: int, silos: tuple[str, ...], norms: dict[str, Norms]) -> Tensor:
-        request = self._request("statistics", number, silos)
-        mean, state = Mean(), None
-        answers: Numbers = {}
-        expected = None if self.variance_like is None else {"variance": {"C": self.variance_like}}
-        if self.variance_like is not None:
-            state = mean.zero({"C": self.variance_like})
-        for reply in self._ask(request, expected):
-            if state is None:
-                state = mean.zero(reply.tensors["variance"])
-            answers[reply.silo] = self._add(reply, [("variance", (mean, state))])
-        assert state is not None
-        norms["variance"] = self._bounded("variance", self._combine([(mean, state)], answers, silos))
-        return mean.finalize(state).value["C"]
+    def _ask(self, step: Step, request: Request) -> _Outcome:
+        """Ask silos for a step, add up their answers, and hold them to the bound on norms."""
+        device = next(iter(self._parameters.values())).device
+        sums: dict[str, tuple[Aggregator, Sums]] = {}
+        for name, answer in step.answers.items():
+            like = (
+                self.weights if answer.like.keys() == self._parameters.keys() else _blank(answer.like, device)
+            )
+            sums[name] = answer.aggregator, answer.aggregator.zero(like)
+        answers: Facts = {}
+        asked = self.runtime.mine(request.silos)
+        for reply in in_order(self._checked(step, request), asked):
+            answers[reply.silo] = {**reply.numbers, _NORMS: self._add(step, reply, sums)}
+        missing = [silo for silo in asked if silo not in answers]
+        if missing:
+            raise _LostError(missing)
+        found = self.runtime.combine(list(sums.values()), answers)
+        answers = {silo: found[silo] for silo in request.silos if silo in found}
+        norms = {name: self._bounded(step, name, answers) for name in step.answers}
+        return _Outcome({name: rule.finalize(state) for name, (rule, state) in sums.items()}, answers, norms)
 
-    def _add(
-        self, reply: Reply, sums: Sequence[tuple[str, tuple[Aggregator, Sums]]]
-    ) -> dict[str, float | None]:
-        """Add an answer to the sums of its kinds, unless it is infinite; returns its norms."""
-        found: dict[str, float | None] = {}
+    def _checked(self, step: Step, request: Request) -> Iterator[Reply]:
+        for reply in self.runtime.ask(request):
+            check_reply(reply, request, step)
+            yield reply
+
+    def _add(self, step: Step, reply: Reply, sums: Mapping[str, tuple[Aggregator, Sums]]) -> dict[str, float]:
+        """Add an answer to the sums of its groups, unless it is infinite; return its norms."""
+        found: dict[str, float] = {}
         source = f"silo {reply.silo!r}"
-        for kind, (aggregator, state) in sums:
-            values = reply.tensors[kind]
-            norm = found[norm_key(kind)] = norm_of(values, kind)
+        for name, (aggregator, state) in sums.items():
+            answer, values = step.answers[name], reply.tensors[name]
+            norm = norm_of(values)
+            found[name] = math.sqrt(norm) if answer.order == 2 else norm
             if norm < math.inf:
-                most = None if kind == "variance" else self.max_norm
-                values = clipped(values, norm, most)
-                if kind == "gradient" and self.by_examples and isinstance(aggregator, Mean):
-                    aggregator.accumulate_weighted(state, values, _examples(reply.numbers), source)
-                else:
-                    aggregator.accumulate(state, values, source)
+                weight = self.silo_weights.of(reply.silo, reply.numbers) if answer.weighted else None
+                aggregator.accumulate(state, values, source, weight)
             elif self.on_divergence == "stop":
-                for name, value in values.items():
-                    require_finite(value, source, name)
+                for key, value in values.items():
+                    require_finite(value, source, key)
         return found
 
-    def _bounded(self, kind: str, answers: Numbers) -> Norms:
-        """Return the norms of a phase's answers; raises if some are to be set aside."""
-        norms = {silo: numbers[norm_key(kind)] or 0.0 for silo, numbers in answers.items()}
-        outliers = self.bound.outliers(kind, norms)
+    def _bounded(self, step: Step, name: str, answers: Facts) -> Norms:
+        """Return the norms of a step's answers; raise if some are to be set aside."""
+        norms = {silo: facts[_NORMS][name] for silo, facts in answers.items()}
+        outliers = self.bound.outliers(name, norms, step.answers[name].cancels)
         if outliers:
             raise _LostError(outliers, outliers)
         return norms
@@ -246,25 +281,24 @@ class Server:
             )
         return DivergedError(f"{what}; no silo stands out: lower the learning rate or the penalty")
 
-    def _combine(
-        self, sums: Sequence[tuple[Aggregator, Sums]], answers: Numbers | None, silos: tuple[str, ...]
-    ) -> Numbers:
-        """With other processes that have silos: their sums added, their numbers collected in order."""
-        if not isinstance(self.runtime, CollectiveRuntime):
-            return answers or {}
-        found = self.runtime.combine(sums, answers)
-        return {silo: found[silo] for silo in silos if silo in found}
-
     @torch.no_grad()
-    def _update(self, aggregate: Aggregate, products: Sums | None, penalty: float) -> bool:
+    def _update(
+        self,
+        number: int,
+        update: Mapping[str, Tensor],
+        penalty_gradient: Mapping[str, Tensor] | None,
+        penalty: float,
+    ) -> bool:
         """Take a step; if weights or optimiser are no longer finite, undo it and return False."""
-        total = dict(aggregate.value)
-        if products is not None:
-            for name, product in Sum().finalize(products).value.items():
+        total = dict(update)
+        if penalty_gradient is not None:
+            for name, product in penalty_gradient.items():
                 total[name] = total[name] + penalty * product
         before = Undo(self.weights, self.optimizer)
         for name, parameter in self._parameters.items():
             parameter.grad = total[name]
+        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * self.rate.factor(number)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         if not all_finite(self.weights, self.optimizer):
@@ -273,53 +307,65 @@ class Server:
         self.version += 1
         return True
 
+    def _record(self, number: int, answers: Facts, penalty: float) -> Record:
+        record: Record = {"round": number, "train_loss": self._mean_loss(answers)}
+        if penalty:
+            distance = _mean([facts["distance"] for facts in answers.values()])
+            sums_up = self.program.task.reduction == "sum"
+            record["penalty"] = distance * (len(answers) if sums_up else 1)
+            record["penalty_weight"] = penalty
+        return record
+
+    def _mean_loss(self, answers: Facts) -> float:
+        """Return the loss that the updates are of: a mean over silos with the weights of their updates."""
+        weights = [self.silo_weights.of(silo, facts) for silo, facts in answers.items()]
+        losses = [facts["loss"] or 0.0 for facts in answers.values()]
+        if None in weights:
+            return _mean(losses)
+        total = sum(weight for weight in weights if weight is not None)
+        return sum((weight or 0) * loss for weight, loss in zip(weights, losses, strict=True)) / total
+
+    def _silo_records(self, answers: Facts, norms: Norms) -> dict[str, dict[str, Any]]:
+        """Return what the record says of each silo, with the norm of an update that was clipped."""
+        found = {
+            silo: {"examples": facts["examples"], "train_loss": facts["loss"]}
+            for silo, facts in answers.items()
+        }
+        if self.max_norm is not None:
+            for silo, norm in norms.items():
+                if norm > self.max_norm:
+                    found[silo]["clipped_from"] = norm
+        return found
+
+    @torch.no_grad()
+    def _learn(self, number: int, answers: Facts, known: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Bring the server's own state up to date after a completed round."""
+        self.silo_weights.learn({silo: facts["loss"] or 0.0 for silo, facts in answers.items()})
+        if not self.control:
+            return
+        share = len(answers) / len(self.silos)
+        for name, control in self.control.items():
+            control += share * known[CONTROL][name]
+        for silo, facts in answers.items():
+            expected = self.state_rounds.get(silo, 0)
+            if facts[STATE_ROUND] != expected:
+                warnings.warn(
+                    _lost_state(silo, int(facts[STATE_ROUND]), expected), FedILCWarning, stacklevel=2
+                )
+            self.state_rounds[silo] = number
+
     def _evaluate(self, number: int, silos: tuple[str, ...]) -> Record:
-        request = self._request("evaluate", number, silos)
-        validation: Numbers = {}
-        for reply in in_order(self._checked(request, {}), self._asked(silos)):
-            if reply.numbers:
-                validation[reply.silo] = reply.numbers
-        record: Record = {"validation": self._combine([], validation, silos)}
+        step = self.program.steps[EVALUATE]
+        request = self._request(step, number, silos, {}, {})
+        measured: Facts = {}
+        for reply in in_order(self._checked(step, request), self.runtime.mine(silos)):
+            if reply.metrics:
+                measured[reply.silo] = {_METRICS: reply.metrics}
+        found = self.runtime.combine([], measured)
+        record: Record = {"validation": {silo: found[silo][_METRICS] for silo in silos if silo in found}}
         if self.test is not None:
             record["test"] = self.test()
         return record
-
-    def _request(
-        self,
-        phase: Phase,
-        number: int,
-        silos: tuple[str, ...],
-        variance: Tensor | None = None,
-        penalty: float | None = None,
-    ) -> Request:
-        lambda_ = penalty if variance is not None else None
-        return Request(phase, number, self.version, silos, self.weights, variance, lambda_)
-
-    def _expected(self, products: Sums | None) -> dict[str, dict[str, Tensor]]:
-        expected = {"gradient": self.weights}
-        return expected if products is None else expected | {"penalty": self.weights}
-
-    def _ask(self, request: Request, expected: dict[str, dict[str, Tensor]] | None) -> Iterator[Reply]:
-        """Checked replies in silo order; raises at the end if someone did not answer."""
-        answered: set[str] = set()
-        asked = self._asked(request.silos)
-        for reply in in_order(self._checked(request, expected), asked):
-            answered.add(reply.silo)
-            yield reply
-        missing = [silo for silo in asked if silo not in answered]
-        if missing:
-            raise _LostError(missing)
-
-    def _asked(self, silos: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of the silos whose replies come to this process."""
-        return self.runtime.mine(silos) if isinstance(self.runtime, CollectiveRuntime) else silos
-
-    def _checked(self, request: Request, expected: dict[str, dict[str, Tensor]] | None) -> Iterator[Reply]:
-        for reply in self.runtime.ask(request):
-            if expected is None:
-                expected = {"variance": {"C": reply.tensors.get("variance", {}).get("C", _NOTHING)}}
-            check_reply(reply, request, expected)
-            yield reply
 
     def _without(self, present: tuple[str, ...], lost: _LostError, number: int) -> tuple[str, ...]:
         left = tuple(silo for silo in present if silo not in lost.silos)
@@ -328,7 +374,7 @@ class Server:
             return left
         few = f"{len(left)} of {len(self.silos)} silos are left, fewer than min_silos={needed}"
         if not lost.reasons:
-            known = self.runtime.reasons(lost.silos) if isinstance(self.runtime, InformedRuntime) else {}
+            known = self.runtime.reasons(lost.silos)
             names = [f"{silo} ({known[silo]})" if silo in known else silo for silo in lost.silos]
             raise SilosLostError(
                 f"round {number} lost {', '.join(names)} and {few}; bring them back or lower min_silos"
@@ -339,9 +385,17 @@ class Server:
         )
 
 
+def _blank(like: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    return {name: torch.empty_like(tensor, device=device) for name, tensor in like.items()}
+
+
 def _mean(numbers: Sequence[float | None]) -> float:
     return sum(number or 0.0 for number in numbers) / len(numbers)
 
 
-def _examples(numbers: Mapping[str, float | None]) -> int:
-    return int(numbers["examples"] or 0)
+def _lost_state(silo: str, used: int, expected: int) -> str:
+    had = f"that of round {used}" if used else "none"
+    return (
+        f"silo {silo!r} was to use its state of round {expected} and used {had}: its control variate "
+        "begins again there, and the mean of all is off by what it forgot until it has caught up"
+    )

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from fedilc.aggregation import Aggregator
+from fedilc.aggregation import Aggregator, Mean
 from fedilc.algorithms import Algorithm
 from fedilc.data import LossName
-from fedilc.gradients import Covariance
+from fedilc.penalties import Penalty
 
 Reduction = Literal["mean", "sum"]
 
 
 @dataclass(frozen=True)
 class Task:
-    """The settings of a silo's computation.
+    """The algorithm's parts, made ready, and the settings of a silo's computation.
 
-    `intra` is the aggregator of environments, None where the silo is one environment. `reduction`
-    says whether the Fishr loss is the mean over silos (the paper) or their sum (the authors' code).
+    `intra` is the aggregator of environments, None if the silo is one environment. `reduction`
+    says whether the penalty is the mean over silos (the paper) or their sum (the authors' code).
     """
 
     algorithm: Algorithm
     loss: LossName
     intra: Aggregator | None = None
+    inter: Aggregator = field(default_factory=Mean)
+    penalty: Penalty | None = None
     environment_size: int | None = None
-    covariance: Covariance = "diagonal"
     reduction: Reduction = "mean"
     classifier: str | None = None
     seed: int = 0

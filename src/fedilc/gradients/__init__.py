@@ -1,15 +1,14 @@
-"""What a silo computes: gradients of environments, and Fishr's variance with its product."""
+"""What a silo computes: gradients of environments, statistics, and local steps."""
 
-from fedilc.gradients.classifier import logits_layer, require_logits, variance_like
+from fedilc.gradients.classifier import logits_layer, require_logits
+from fedilc.gradients.computation import Computed, SiloComputation
 from fedilc.gradients.losses import Loss
 from fedilc.gradients.rules import register_rule
-from fedilc.gradients.silo import Computed, SiloComputation, Workbench
 from fedilc.gradients.validation import model_problems, require_supported
-from fedilc.gradients.variance import Covariance
+from fedilc.gradients.workbench import Workbench
 
 __all__ = [
     "Computed",
-    "Covariance",
     "Loss",
     "SiloComputation",
     "Workbench",
@@ -18,5 +17,4 @@ __all__ = [
     "register_rule",
     "require_logits",
     "require_supported",
-    "variance_like",
 ]

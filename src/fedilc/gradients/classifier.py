@@ -1,4 +1,4 @@
-"""Which linear layer gives the logits: the one whose gradient variance Fishr matches.
+"""Which linear layer gives the logits: the one that penalties on the classifier are about.
 
 Autograd's graph of a forward pass tells, whatever the weights and the examples: between the layer's output
 and the model's there may be changes of shape and nothing else.
@@ -17,7 +17,6 @@ from fedilc.errors import ModelError
 from fedilc.gradients.forward import private_randomness
 from fedilc.gradients.losses import Loss
 from fedilc.gradients.validation import set_training
-from fedilc.gradients.variance import Covariance
 from fedilc.models import find_classifier
 
 _SAME_VALUES = re.compile(
@@ -133,10 +132,3 @@ def _uses(root: Node | None, parameter: Tensor) -> int:
                 seen.add(below)
                 waiting.append(below)
     return uses
-
-
-def variance_like(model: nn.Module, classifier: str, covariance: Covariance) -> Tensor:
-    """A tensor of the shape and type of C_e: a number for each parameter of the classifier, or pair."""
-    _, layer = find_classifier(model, classifier)
-    size = sum(parameter.numel() for parameter in layer.parameters())
-    return layer.weight.new_zeros((size, size) if covariance == "full" else (size,))

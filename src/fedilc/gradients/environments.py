@@ -50,12 +50,27 @@ class Layout:
         return x[self.order[chunk.start : chunk.stop]]
 
 
-def lay_out(
-    examples: int, environment_size: int | None, most: int, seed: int, round_: int, silo: str
-) -> Layout:
-    """Environments of `environment_size`, shuffled anew every round; None is the whole silo.
+def later(step: int) -> tuple[str, ...]:
+    """Return what distinguishes the random choices of a local step from those of the first.
 
-    The last environment is smaller where the size does not divide the examples.
+    >>> later(1), later(2)
+    ((), ('step 2',))
+    """
+    return () if step == 1 else (f"step {step}",)
+
+
+def lay_out(
+    examples: int,
+    environment_size: int | None,
+    most: int,
+    seed: int,
+    round_: int,
+    silo: str,
+    step: int = 1,
+) -> Layout:
+    """Environments of `environment_size`, shuffled anew every round and local step; None is the whole silo.
+
+    The last environment is smaller if the size does not divide the examples.
 
     >>> lay_out(5, 2, most=100, seed=0, round_=1, silo="a").chunks
     [Chunk(start=0, stop=4, size=2, closes=True), Chunk(start=4, stop=5, size=1, closes=True)]
@@ -69,13 +84,19 @@ def lay_out(
         chunks += _cut(border, examples, rest, most)
     order = None
     if environment_size > 1:
-        generator = torch_generator(seed, round_, silo, "environments")
+        generator = torch_generator(seed, round_, silo, "environments", *later(step))
         order = torch.randperm(examples, generator=generator)
     return Layout(order, chunks, full + bool(rest))
 
 
 def lay_out_mean(
-    examples: int, environment_size: int | None, most: int, seed: int, round_: int, silo: str
+    examples: int,
+    environment_size: int | None,
+    most: int,
+    seed: int,
+    round_: int,
+    silo: str,
+    step: int = 1,
 ) -> Layout:
     """The mean over the environments of `lay_out` as one weighted sum over examples, in their own order.
 
@@ -86,8 +107,8 @@ def lay_out_mean(
     >>> lay_out_mean(3, 2, most=100, seed=0, round_=1, silo="a").weights.sort().values
     tensor([0.2500, 0.2500, 0.5000], dtype=torch.float64)
     """
-    votes = lay_out(examples, environment_size, most, seed, round_, silo)
-    whole = lay_out(examples, None, most, seed, round_, silo)
+    votes = lay_out(examples, environment_size, most, seed, round_, silo, step)
+    whole = lay_out(examples, None, most, seed, round_, silo, step)
     last = votes.chunks[-1].size
     if votes.order is None or environment_size is None or last == environment_size:
         return whole

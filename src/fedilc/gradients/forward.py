@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from fedilc.errors import ModelError
+from fedilc.gradients.losses import Loss
 
 CHUNK_BYTES = 64 << 20
 KEPT_BYTES = 640 << 20
@@ -28,13 +29,28 @@ class Tap:
 
 @dataclass
 class Pass:
-    """One chunk's forward: logits and classifier inputs with their graph, and the taps asked for."""
+    """One chunk's forward: logits and classifier inputs with their graph, and the taps asked for.
+
+    With it is what computations on it need: the loss, the trainable parameters, the layer of the logits.
+    """
 
     x: Tensor
     y: Tensor
     logits: Tensor
     features: list[Tensor]
-    taps: list[Tap] = field(default_factory=list)
+    taps: list[Tap]
+    loss: Loss
+    parameters: list[nn.Parameter]
+    classifier: nn.Linear | None = None
+    classifier_name: str | None = None
+
+    def losses(self) -> Tensor:
+        """Return the loss of each example, with its graph."""
+        return self.loss.per_example(self.logits, self.y)
+
+    def only_features(self) -> Tensor:
+        """Return the classifier's input, or raise if a penalty on features does not apply to it."""
+        return only_features(self.features, self.classifier_name)
 
 
 @contextlib.contextmanager
@@ -77,11 +93,11 @@ def classifier_input(classifier: nn.Module | None) -> Iterator[list[Tensor]]:
 
 
 def only_features(seen: list[Tensor], name: str | None) -> Tensor:
-    """The classifier's input, or an error where Fishr's formula does not apply to it."""
+    """Return the classifier's input, or raise if a penalty's formula does not apply to it."""
     if len(seen) != 1 or seen[0].dim() != 2:
         what = f"was called {len(seen)} times" if len(seen) != 1 else "is applied to sequences"
         raise ModelError(
-            f"the classifier {name!r} {what}; Fishr needs a linear layer that is applied once to "
+            f"the classifier {name!r} {what}; the penalty needs a linear layer that is applied once to "
             "one feature vector an example: name it with classifier=..., or pool before it"
         )
     return seen[0]

@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from PIL import Image
 
-from fedilc.algorithms import algorithms
+from fedilc import algorithms
 from fedilc.errors import ConfigError
 from fedilc.federation.tensor_files import write_atomically
 
@@ -33,7 +33,7 @@ def colour_of(algorithm: str) -> str:
     >>> colour_of("fedsgd") == COLOURS[0]
     True
     """
-    return dict(zip(algorithms, COLOURS, strict=False)).get(algorithm, COLOURS[-1])
+    return dict(zip(algorithms.names(), COLOURS, strict=False)).get(algorithm, COLOURS[-1])
 
 
 def line_of(algorithm: str) -> tuple[float, tuple[float, ...] | None]:

@@ -1,6 +1,6 @@
 """Silos on many ranks of `torch.distributed`: each accumulates its own, and sums meet in an all-reduce.
 
-Every rank runs the same server. In each phase it asks its own silos and adds up their answers with the same
+Every rank runs the same server. In each step it asks its own silos and adds up their answers with the same
 aggregator; one all-reduce then gives every rank the sums of all, from which all take the same step. No rank
 sees another's examples, nor the gradient of another rank's silo. Only tensors travel, never objects.
 """
@@ -17,17 +17,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from heapq import heappop, heappush
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
 from fedilc.aggregation import Aggregator, Sums
+from fedilc.data import Federation
+from fedilc.data.shelf import Shelf
 from fedilc.errors import ConfigError, FedILCError
-from fedilc.federation.messages import Numbers, Reply, Request
+from fedilc.federation.messages import Reply, Request
+from fedilc.federation.program import Program
+from fedilc.federation.runtime import Facts
+from fedilc.federation.silo import Metrics
 from fedilc.runtimes.launch import attempt
 from fedilc.runtimes.local import LocalRuntime
 from fedilc.runtimes.meeting import Meeting, RankLostError, meet
@@ -228,47 +234,84 @@ def first_host(nodes: str) -> str:
     return "localhost" if match is None else match[1] + (match[2] or "")
 
 
+def runtime_here(
+    shelf: Shelf, model: nn.Module, program: Program, metrics: Metrics, states: Path | None = None
+) -> LocalRuntime:
+    """Return the runtime for silos that are opened here: in this process, or on all ranks it is one of."""
+    group = Group.current()
+    if group.size == 1:
+        return LocalRuntime(shelf, model, program, metrics, states)
+    return DistributedRuntime(group, shelf, model, program, metrics, states)
+
+
 class DistributedRuntime(LocalRuntime):
     """The silos of this rank; sums and numbers meet those of the other ranks."""
 
-    def __init__(self, group: Group, local: LocalRuntime) -> None:
-        silos = len(local.shelf.sizes)
-        if group.size > silos:
+    def __init__(
+        self,
+        group: Group,
+        shelf: Shelf | Federation,
+        model: nn.Module,
+        program: Program,
+        metrics: Metrics,
+        states: Path | None = None,
+    ) -> None:
+        super().__init__(shelf, model, program, metrics, states)
+        sizes = self.shelf.sizes
+        if group.size > len(sizes):
             raise ConfigError(
-                f"there are {group.size} ranks and {silos} silos; start no more ranks than silos"
+                f"there are {group.size} ranks and {len(sizes)} silos; start no more ranks than silos"
             )
-        own = group.share(local.shelf.sizes)
-        super().__init__(
-            local.shelf,
-            local.bench.model,
-            local.task,
-            local.metrics,
-            local.kept_bytes,
-            local.bench.chunk_bytes,
-        )
+        own = group.share(sizes)
         self.shelf.let_go(own)
         self.group = group
         self.own = frozenset(own)
+        self.leads = group.first
 
     def mine(self, silos: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of the silos that are this rank's."""
+        """Return those of the silos that are this rank's."""
         return tuple(silo for silo in silos if silo in self.own)
 
     def ask(self, request: Request) -> Iterator[Reply]:
         """Answer for this rank's silos; E, and all else, is as in the request to all."""
         return self._answers(self.mine(request.silos), request)
 
-    def combine(self, sums: Sequence[tuple[Aggregator, Sums]], answers: Numbers | None) -> Numbers:
-        """One all-reduce of all sums at once, and the numbers of all silos where there are any."""
-        everyone: Numbers = {}
-        if self.group.size == 1:
-            return answers or everyone
+    def combine(self, sums: Sequence[tuple[Aggregator, Sums]], answers: Facts) -> Facts:
+        """Add all sums in one all-reduce, and gather what all silos said beside them."""
+        everyone: Facts = {}
         self._add_up(sums)
-        if answers is None:
-            return everyone
         for part in self.group.gather(answers):
             everyone |= part
         return everyone
+
+    def follow(
+        self, tensors: Mapping[str, Tensor], facts: dict[str, Any]
+    ) -> tuple[Mapping[str, Tensor], dict[str, Any]]:
+        """Return the first rank's tensors and facts."""
+        layout = {name: [str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in tensors.items()}
+        first = self.group.gather({"layout": layout, "facts": facts})[0]
+        device, found = self.bench.device, dict[str, Tensor]()
+        for name, (dtype, shape) in first["layout"].items():
+            own = tensors.get(name) if self.leads else None
+            blank = torch.zeros(shape, dtype=getattr(torch, dtype), device=device)
+            found[name] = blank if own is None else own
+            self.group.send_from_first(found[name])
+        return found, first["facts"]
+
+    def agree(self, flag: bool) -> bool:
+        """Return the first rank's flag."""
+        told = torch.tensor([flag])
+        self.group.send_from_first(told)
+        return bool(told)
+
+    def part_of(self, rows: int) -> slice:
+        """Return an equal share of the rows, or all of them if there are fewer than ranks."""
+        size, rank = self.group.size, self.group.rank
+        return slice(rows * rank // size, rows * (rank + 1) // size) if size <= rows else slice(0, rows)
+
+    def join_parts(self, values: Tensor) -> None:
+        """Add up the ranks' rows."""
+        self.group.add(values)
 
     def _add_up(self, sums: Sequence[tuple[Aggregator, Sums]]) -> None:
         places: list[Tensor] = []
@@ -283,7 +326,7 @@ class DistributedRuntime(LocalRuntime):
         together = torch.cat([part.detach().double().flatten().to(device) for part in (counts, *places)])
         self.group.add(together)
         for (_, state), count in zip(sums, together[: len(sums)].tolist(), strict=True):
-            state.count = int(count)
+            state.count = int(count) if count == int(count) else count
         start = len(sums)
         for place in places:
             place.copy_(together[start : start + place.numel()].view(place.shape))

@@ -4,47 +4,49 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 
 from torch import nn
 
 from fedilc.data import Federation
 from fedilc.data.shelf import Shelf
 from fedilc.federation.messages import Reply, Request
+from fedilc.federation.program import Program
+from fedilc.federation.runtime import Runtime
 from fedilc.federation.silo import Metrics, SiloWorker
-from fedilc.federation.task import Task
+from fedilc.federation.silo_state import SiloState
 from fedilc.gradients import Loss, Workbench
 from fedilc.gradients.forward import CHUNK_BYTES, KEPT_BYTES
 
 
-class LocalRuntime:
+class LocalRuntime(Runtime):
     """Puts each request to silos, one after another, on one resident model.
 
-    Between the phases of a round it keeps the forward passes of as many silos as fit in
+    Between the steps of a round it keeps the forward passes of as many silos as fit in
     `kept_bytes`; the others compute theirs again, to the same bits. Silos that are not resident are
-    opened for each request and let go: no more than one is in memory.
+    opened for each request and let go: no more than one is in memory. What silos remember from round to
+    round is kept in the folder `states`, if one is given.
     """
 
     def __init__(
         self,
         shelf: Shelf | Federation,
         model: nn.Module,
-        task: Task,
+        program: Program,
         metrics: Metrics,
+        states: Path | None = None,
         kept_bytes: int = KEPT_BYTES,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         self.shelf = Shelf.of(shelf) if isinstance(shelf, Federation) else shelf
+        self.silos = self.shelf.silos
         self.kept_bytes = kept_bytes
-        self.task, self.metrics = task, metrics
-        self.bench = Workbench(
-            copy.deepcopy(model), Loss(task.loss), task.classifier, task.covariance, chunk_bytes
-        )
+        self.program, self.metrics = program, metrics
+        task = program.task
+        self.bench = Workbench(copy.deepcopy(model), Loss(task.loss), task.classifier, chunk_bytes)
         self.workers: dict[str, SiloWorker] = {}
-
-    @property
-    def silos(self) -> tuple[str, ...]:
-        """The names of the silos, in order."""
-        return self.shelf.silos
+        self._folder = states
+        self._states: dict[str, SiloState] = {}
 
     def ask(self, request: Request) -> Iterator[Reply]:
         """Answer for each silo that was asked, in the order asked."""
@@ -61,7 +63,14 @@ class LocalRuntime:
     def _worker(self, name: str) -> SiloWorker:
         worker = self.workers.get(name)
         if worker is None:
-            worker = SiloWorker(self.shelf.open(name), self.bench, self.task, self.metrics)
+            silo = self.shelf.open(name)
+            worker = SiloWorker(silo, self.bench, self.program, self.metrics, self._state(name))
             if self.shelf.resident:
                 self.workers[name] = worker
         return worker
+
+    def _state(self, name: str) -> SiloState | None:
+        """Return what a silo remembers, if the algorithm lets it remember anything."""
+        if self.program.keeps_state and name not in self._states:
+            self._states[name] = SiloState(name, self._folder)
+        return self._states.get(name)

@@ -16,7 +16,7 @@ from nvflare.recipe.poc_env import PocEnv
 from nvflare.recipe.sim_env import SimEnv
 from nvflare.recipe.spec import ExecEnv, Recipe
 
-from fedilc.algorithms import algorithms
+from fedilc.algorithms import PAPER
 from fedilc.config import Experiment, read_experiment
 from fedilc.errors import ConfigError, FedILCWarning
 from fedilc.runtimes.nvflare.controller import FedILCController
@@ -82,7 +82,7 @@ class FedILCRecipe(Recipe):  # type: ignore[misc]  # untyped nvflare: its class 
         self.run_name = default if self.out is None else self.out.as_posix()
         self.controllers = {
             name: FedILCController({}, "", timeout, join_timeout, find_wire(wire))
-            for name in (algorithms if self.every else [label])
+            for name in (PAPER if self.every else [label])
         }
         self._settle(self.run_name, anchored=False)
         self.executor = SiloExecutor()

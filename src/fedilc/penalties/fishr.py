@@ -1,4 +1,4 @@
-"""Fishr's C_e: the variance over a silo's examples of the classifier's per-example gradient.
+"""Fishr (Rame et al. 2022), the paper's penalty: s_e is C_e, the variance of the classifier's gradient.
 
 The classifier's gradient for example i is g_i = delta_i z_i^T (delta: gradient at the logits, in closed
 form; z: features, with a 1 appended for the bias), so both moments of it need a forward pass only:
@@ -20,12 +20,58 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from fedilc.gradients.forward import Pass
+from fedilc.models import find_classifier
 from fedilc.numerics import wide_dtype
+from fedilc.penalties.base import Penalty, Seeds
 
 Covariance = Literal["diagonal", "full"]
 CACHE_BYTES = 1 << 20
+
+
+class Fishr(Penalty):
+    """Match C_e, the biased variance over a silo's examples of the classifier's per-example gradient.
+
+    Args:
+        covariance: "diagonal" (a number per parameter of the classifier) or "full" (per pair of them).
+    """
+
+    statistic = "variance"
+    order = 2
+    needs_classifier = True
+
+    def __init__(self, covariance: Covariance = "diagonal") -> None:
+        self.covariance = covariance
+
+    def like(self, model: nn.Module, classifier: str | None) -> Tensor:
+        """Return a tensor of the shape of C_e: a vector if diagonal, a matrix if full."""
+        layer = find_classifier(model, classifier)[1]
+        size = sum(parameter.numel() for parameter in layer.parameters())
+        return layer.weight.new_zeros((size, size) if self.covariance == "full" else (size,))
+
+    def sums(self, chunk: Pass) -> Moments:
+        """Return the chunk's part of both moments."""
+        return classifier_moments(*_classifier_pass(chunk), self.covariance)
+
+    def value(self, total: Moments) -> Tensor:
+        """Return C_e."""
+        return total.variance().to(total.dtype)
+
+    def carry_back(self, chunk: Pass, total: Moments, vector: Tensor) -> Seeds:
+        """Return the gradients at the features and at the logits' gradient, both of which have a graph."""
+        features, delta, bias = _classifier_pass(chunk)
+        seeds = vector_jacobian_seeds(features, delta, bias, total, vector)
+        pairs = zip((features, delta), seeds, strict=True)
+        return [(place, seed) for place, seed in pairs if place.requires_grad]
+
+
+def _classifier_pass(chunk: Pass) -> tuple[Tensor, Tensor, bool]:
+    """Return z, delta, and whether the classifier has a bias."""
+    features = chunk.only_features()
+    delta = chunk.loss.logit_gradient(chunk.logits, chunk.y)
+    return features, delta, chunk.classifier is not None and chunk.classifier.bias is not None
 
 
 @dataclass(frozen=True)
@@ -35,9 +81,11 @@ class Moments:
     first: Tensor
     second: Tensor
     count: int
+    dtype: torch.dtype
 
     def __add__(self, other: Moments) -> Moments:
-        return Moments(self.first + other.first, self.second + other.second, self.count + other.count)
+        both = self.first + other.first, self.second + other.second
+        return Moments(*both, self.count + other.count, self.dtype)
 
     def mean(self) -> Tensor:
         """m, the mean gradient, (logits, features) with the bias last."""
@@ -72,18 +120,18 @@ def classifier_moments(features: Tensor, delta: Tensor, bias: bool, kind: Covari
 
 
 def _moments(features: Tensor, delta: Tensor, bias: bool, kind: Covariance) -> Moments:
-    wide = wide_dtype(features.device)
+    wide, dtype = wide_dtype(features.device), features.dtype
     features, delta = features.to(wide), delta.to(wide)
     if kind == "full":
         ones = _with_ones(features, bias)
         samples = (delta.unsqueeze(2) * ones.unsqueeze(1)).flatten(1)
-        return Moments(delta.T @ ones, samples.T @ samples, len(features))
+        return Moments(delta.T @ ones, samples.T @ samples, len(features), dtype)
     squares = delta.square()
     first, second = delta.T @ features, squares.T @ features.square()
     if bias:
         first = torch.cat([first, delta.sum(0).unsqueeze(1)], 1)
         second = torch.cat([second, squares.sum(0).unsqueeze(1)], 1)
-    return Moments(first, second.flatten(), len(features))
+    return Moments(first, second.flatten(), len(features), dtype)
 
 
 def _cached_rows(features: Tensor) -> Iterator[slice]:

@@ -1,0 +1,77 @@
+"""A bound on norms around any aggregation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from fedilc.aggregation.base import Aggregate, Aggregator, Sums
+from fedilc.errors import ConfigError
+from fedilc.numerics import wide_dtype
+
+
+def norm_of(tensors: Mapping[str, Tensor]) -> float:
+    """Return the Euclidean norm of named tensors together; infinite if they hold a NaN.
+
+    >>> norm_of({"w": torch.tensor([3.0, 0.0]), "b": torch.tensor([-4.0])})
+    5.0
+    """
+    parts = [
+        float(torch.linalg.vector_norm(tensor.detach().reshape(-1), dtype=wide_dtype(tensor.device)))
+        for tensor in tensors.values()
+    ]
+    norm = math.hypot(*parts)
+    return math.inf if math.isnan(norm) else norm
+
+
+class Clipped(Aggregator):
+    """Scale every value that is longer than `max_norm` down to it before `inner` takes it.
+
+    >>> from fedilc.aggregation import Mean
+    >>> clipped = Clipped(Mean(), 1.0)
+    >>> state = clipped.accumulate(clipped.zero({"w": torch.zeros(2)}), {"w": torch.tensor([3.0, 4.0])})
+    >>> clipped.finalize(state).value["w"]
+    tensor([0.6000, 0.8000])
+    """
+
+    def __init__(self, inner: Aggregator, max_norm: float) -> None:
+        if not max_norm > 0:
+            raise ConfigError(f"max_norm={max_norm} must be greater than 0")
+        self.inner = inner
+        self.max_norm = max_norm
+
+    def terms(self, values: Tensor) -> dict[str, Tensor]:
+        return self.inner.terms(values)
+
+    def finish(self, count: float, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
+        return self.inner.finish(count, sums)
+
+    def zero(self, like: Mapping[str, Tensor]) -> Sums:
+        return self.inner.zero(like)
+
+    def part(self, state: Sums, name: str) -> dict[str, Tensor]:
+        return self.inner.part(state, name)
+
+    def settle(self, state: Sums) -> None:
+        self.inner.settle(state)
+
+    def accumulate(
+        self,
+        state: Sums,
+        values: Mapping[str, Tensor],
+        source: str = "a value",
+        weight: float | None = None,
+    ) -> Sums:
+        norm = norm_of(values)
+        if self.max_norm < norm < math.inf:
+            values = {name: tensor * (self.max_norm / norm) for name, tensor in values.items()}
+        return self.inner.accumulate(state, values, source, weight)
+
+    def merge(self, left: Sums, right: Sums) -> Sums:
+        return self.inner.merge(left, right)
+
+    def finalize(self, state: Sums) -> Aggregate:
+        return self.inner.finalize(state)

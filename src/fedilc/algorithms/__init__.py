@@ -1,0 +1,47 @@
+"""Algorithms by name: `get`, `names`, `register`. This package needs no torch."""
+
+from __future__ import annotations
+
+from fedilc.algorithms.algorithm import WEIGHTS, Algorithm, LocalSteps
+from fedilc.algorithms.catalogue import CATALOGUE, PAPER
+from fedilc.errors import ConfigError, nearest
+
+
+def get(name: str) -> Algorithm:
+    """Return the algorithm of a name; an unknown name suggests the nearest.
+
+    >>> get("fedcurv").penalty
+    'fishr'
+    """
+    if name not in CATALOGUE:
+        raise ConfigError(f"algorithm {name!r} is unknown{nearest(str(name), CATALOGUE)}")
+    return CATALOGUE[name]
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all algorithms, the paper's first."""
+    return tuple(CATALOGUE)
+
+
+def register(name: str, algorithm: Algorithm) -> None:
+    """Add an algorithm under a name of one's own; every silo of a run elsewhere must know it too."""
+    if name in CATALOGUE:
+        raise ConfigError(f"there is an algorithm {name!r} already; choose another name")
+    if not isinstance(algorithm, Algorithm):
+        raise ConfigError(f"register() was given {type(algorithm).__name__} as {name!r}; give an Algorithm")
+    CATALOGUE[name] = algorithm
+
+
+def find_algorithm(choice: str | Algorithm) -> tuple[str, Algorithm]:
+    """Return the name and the entry of an algorithm given as either.
+
+    >>> find_algorithm(get("fedsgd"))[0]
+    'fedsgd'
+    """
+    if isinstance(choice, Algorithm):
+        known = [name for name, entry in CATALOGUE.items() if entry == choice]
+        return (known[0] if known else "custom"), choice
+    return choice, get(choice)
+
+
+__all__ = ["PAPER", "WEIGHTS", "Algorithm", "LocalSteps", "find_algorithm", "get", "names", "register"]

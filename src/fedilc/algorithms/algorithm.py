@@ -1,0 +1,193 @@
+"""What an algorithm is: a choice of parts. This file needs no torch.
+
+Silos count equally, whatever their sizes, as in the paper: a silo of 6 examples moves a mean as far as one
+of 2,000. `weights="examples"` makes a mean across silos one over their examples. The weighted geometric mean
+has no such choice: each silo is one vote for its sign, and one factor of its side's product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from fedilc.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from fedilc.aggregation import Aggregator
+    from fedilc.config import Options
+    from fedilc.penalties import Penalty
+
+
+WEIGHTS = ("equal", "examples", "group-dro", "afl", "q-ffl")
+GRADIENT = "gradient"
+_ALIASES = {None: "whole", "whole silo": "whole", "wgm": "geometric"}
+_MEANS = "fedsgd, fedcurv, fishr-intra-arith, fishr-intra-geo, fedavg"
+
+
+@dataclass(frozen=True)
+class LocalSteps:
+    """What a silo does with the weights it is sent: K steps of its own; w - w_e is its update (design 2d).
+
+    The update is aggregated as a gradient is. One full-batch step of SGD with rate 1 is the gradient.
+
+    Args:
+        steps: how many steps a round has.
+        epochs: how many passes over the silo's examples a round has, in place of `steps`.
+        batch_size: examples per step, drawn anew in every epoch from the run's seed; None is all.
+        optimizer: an optimiser of torch by name ("sgd", "adam", ...); its state begins anew every round.
+        learning_rate: of that optimiser.
+        momentum: of "sgd".
+        proximal: mu of FedProx: mu/2 ||w' - w||^2 is added to the loss.
+        control_variates: whether gradients are corrected as in SCAFFOLD, by state that the silo keeps.
+
+    >>> LocalSteps(epochs=2, batch_size=10).count(examples=25)
+    6
+    """
+
+    steps: int | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    optimizer: str = "sgd"
+    learning_rate: float = 0.1
+    momentum: float = 0.0
+    proximal: float = 0.0
+    control_variates: bool = False
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.epochs is not None:
+            raise ConfigError("local steps are counted by steps or by epochs; give one of the two")
+        if self.steps is None and self.epochs is None:
+            object.__setattr__(self, "steps", 1)
+        for name in ("steps", "epochs", "batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}={value} of local steps must be at least 1")
+        if not self.learning_rate > 0:
+            raise ConfigError(f"local learning_rate={self.learning_rate} must be greater than 0")
+        if self.proximal < 0 or self.momentum < 0:
+            raise ConfigError("proximal and momentum of local steps must be at least 0")
+
+    def count(self, examples: int) -> int:
+        """Return how many steps a silo of this size takes in a round."""
+        if self.epochs is None:
+            return self.steps or 1
+        return self.epochs * -(-examples // min(self.batch_size or examples, examples))
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """How a federation turns gradients into one step.
+
+    Args:
+        update: "gradient", or `LocalSteps(...)`: what a silo answers.
+        intra: how the environments of one silo become its gradient: "whole" or None (the silo is
+            one environment) or an aggregation by name ("mean", "geometric", ...) or object.
+        inter: how the silos' updates become one: an aggregation by name or object.
+        penalty: what silos match, by name ("fishr", "vrex", "coral", "iga", "irm") or object, or None.
+        weights: how much each silo counts in a mean across silos: "equal"; "examples" for n_e/n over the
+            silos that answer; or weights that follow the silos' losses: "group-dro", "afl", "q-ffl". The
+            penalty is a mean over silos in either case.
+        optimizer: what the server does with the result: "adam", "adamw", "sgd" or "yogi".
+        optimizer_options: its options, as in {"momentum": 0.9}.
+        summary: one line for tables.
+        defaults: settings that a comparison gives the algorithm unless the user sets them, such as a
+            learning rate of the server that suits its updates.
+
+    >>> Algorithm(intra="geometric", inter="geometric", penalty="fishr").penalty
+    'fishr'
+    """
+
+    update: str | LocalSteps = GRADIENT
+    intra: str | Aggregator | None = "whole"
+    inter: str | Aggregator = "mean"
+    penalty: str | Penalty | None = None
+    weights: str = "equal"
+    optimizer: str = "adam"
+    optimizer_options: Mapping[str, Any] = field(default_factory=dict)
+    summary: str = ""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.penalty, str):
+            object.__setattr__(self, "penalty", self.penalty.lower())
+        for level in ("intra", "inter"):
+            choice = getattr(self, level)
+            if choice is None or isinstance(choice, str):
+                object.__setattr__(self, level, _ALIASES.get(choice, choice))
+        if self.update != GRADIENT and not isinstance(self.update, LocalSteps):
+            raise ConfigError(f"update={self.update!r} is unknown; give 'gradient' or LocalSteps(...)")
+        if self.weights not in WEIGHTS:
+            raise ConfigError(f"weights={self.weights!r} is unknown{nearest(str(self.weights), WEIGHTS)}")
+        if self.weights != "equal" and self.inter != "mean":
+            inter = self.inter if isinstance(self.inter, str) else type(self.inter).__name__
+            raise ConfigError(
+                f"weights={self.weights!r} weighs a mean across silos, and inter={inter!r} is none: silos "
+                f"count equally in it; leave weights out, or choose an algorithm whose inter is 'mean' ({_MEANS})"
+            )
+
+    @property
+    def local(self) -> LocalSteps | None:
+        """The silo's own steps, or None if it answers its gradient."""
+        return self.update if isinstance(self.update, LocalSteps) else None
+
+    @property
+    def adds_up_in_silo(self) -> bool:
+        """Whether a silo adds the penalty's gradient to its own: if inter is a plain mean, or if it steps.
+
+        In a weighted mean it cannot: that weighs the gradients, and never the penalty's terms.
+        """
+        return self.local is not None or (self.inter == "mean" and self.weights == "equal")
+
+    def describe(self) -> dict[str, Any]:
+        """Return the choices with their settings, as run folders record them."""
+        choices = {key: _facts(getattr(self, key)) for key in ("intra", "inter", "penalty")}
+        for name in ("update", "weights", "optimizer", "optimizer_options"):
+            value, usual = getattr(self, name), _USUAL[name]
+            if value != usual:
+                choices[name] = asdict(value) if isinstance(value, LocalSteps) else value
+        return choices
+
+    def configured(self, options: Options) -> Algorithm:
+        """Return the algorithm with those of its parts that the options of a run replace.
+
+        >>> from fedilc.config import Options
+        >>> Algorithm().configured(Options(rounds=1, learning_rate=0.1, local_steps=5)).local.steps
+        5
+        """
+        changes: dict[str, Any] = {}
+        for name in ("weights", "penalty"):
+            if getattr(options, name) is not None:
+                changes[name] = getattr(options, name)
+        if options.optimizer is not None:
+            changes |= {"optimizer": options.optimizer, "optimizer_options": {}}
+        if options.optimizer_options:
+            changes["optimizer_options"] = options.optimizer_options
+        local = self._local(options)
+        if local is not None:
+            changes["update"] = local
+        return replace(self, **changes)
+
+    def _local(self, options: Options) -> LocalSteps | None:
+        steps, epochs = options.local_steps, options.local_epochs
+        if self.local is None and steps is None and epochs is None:
+            return None
+        given = {
+            "batch_size": options.batch_size,
+            "optimizer": options.local_optimizer,
+            "learning_rate": options.local_learning_rate,
+            "proximal": options.proximal,
+        }
+        changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+        if steps is not None or epochs is not None:
+            changes |= {"steps": steps, "epochs": epochs}
+        return replace(self.local or LocalSteps(), **changes)
+
+
+_USUAL = {entry.name: getattr(Algorithm(), entry.name) for entry in fields(Algorithm)}
+
+
+def _facts(choice: str | Aggregator | Penalty | None) -> Any:
+    if choice is None or isinstance(choice, str):
+        return choice
+    return {"class": type(choice).__name__, **{key: repr(value) for key, value in vars(choice).items()}}

@@ -1,0 +1,103 @@
+"""The catalogue: every algorithm is a few choices. This file needs no torch."""
+
+from __future__ import annotations
+
+from fedilc.algorithms.algorithm import Algorithm, LocalSteps
+
+PAPER = ("fedsgd", "geometric", "fedcurv", "fishr-intra-arith", "fishr-inter-geo", "fishr-intra-geo")
+
+_EPOCH = LocalSteps(epochs=1, batch_size=32)
+_SERVER = {"learning_rate": 1.0, "weight_decay": 0.0}
+
+CATALOGUE: dict[str, Algorithm] = {
+    "fedsgd": Algorithm(
+        summary="arithmetic mean of the silos' gradients; each silo counts equally, whatever its size",
+    ),
+    "geometric": Algorithm(
+        inter="geometric",
+        summary="weighted geometric mean of the silos' gradients",
+    ),
+    "fedcurv": Algorithm(
+        penalty="fishr",
+        summary="arithmetic mean, with the Fishr penalty",
+    ),
+    "fishr-intra-arith": Algorithm(
+        intra="mean",
+        penalty="fishr",
+        summary="mean over environments inside a silo, with Fishr; fedcurv if they are of one size",
+    ),
+    "fishr-inter-geo": Algorithm(
+        inter="geometric",
+        penalty="fishr",
+        summary="weighted geometric mean across silos, with the Fishr penalty",
+    ),
+    "fishr-intra-geo": Algorithm(
+        intra="geometric",
+        penalty="fishr",
+        summary="weighted geometric mean over environments inside a silo, with the Fishr penalty",
+    ),
+    "fedavg": Algorithm(
+        update=_EPOCH,
+        weights="examples",
+        optimizer="sgd",
+        defaults=_SERVER,
+        summary="mean of the silos' updates after an epoch of local steps, weighted by examples",
+    ),
+    "fedprox": Algorithm(
+        update=LocalSteps(epochs=1, batch_size=32, proximal=0.01),
+        weights="examples",
+        optimizer="sgd",
+        defaults=_SERVER,
+        summary="fedavg whose local steps are held near the weights they begin with",
+    ),
+    "scaffold": Algorithm(
+        update=LocalSteps(epochs=1, batch_size=32, control_variates=True),
+        optimizer="sgd",
+        defaults=_SERVER,
+        summary="fedavg whose local steps are corrected by control variates that silos keep",
+    ),
+    "fedadam": Algorithm(
+        update=_EPOCH,
+        weights="examples",
+        optimizer="adam",
+        optimizer_options={"betas": (0.9, 0.99), "eps": 1e-3},
+        defaults={"learning_rate": 0.01, "weight_decay": 0.0},
+        summary="fedavg with Adam on the server",
+    ),
+    "fedyogi": Algorithm(
+        update=_EPOCH,
+        weights="examples",
+        optimizer="yogi",
+        defaults={"learning_rate": 0.01, "weight_decay": 0.0},
+        summary="fedavg with Yogi on the server",
+    ),
+    "fedavg-geo": Algorithm(
+        update=_EPOCH,
+        inter="geometric",
+        optimizer="sgd",
+        defaults=_SERVER,
+        summary="weighted geometric mean of the silos' updates after an epoch of local steps",
+    ),
+    "fishr-inter-geo-local": Algorithm(
+        update=LocalSteps(steps=5),
+        inter="geometric",
+        penalty="fishr",
+        summary="weighted geometric mean of updates after local steps with the Fishr penalty",
+    ),
+    "vrex": Algorithm(penalty="vrex", summary="arithmetic mean; the silos' mean losses are matched (V-REx)"),
+    "coral": Algorithm(
+        penalty="coral", summary="arithmetic mean; mean and covariance of the features are matched (CORAL)"
+    ),
+    "iga": Algorithm(penalty="iga", summary="arithmetic mean; the silos' mean gradients are matched (IGA)"),
+    "irm": Algorithm(
+        penalty="irm", summary="arithmetic mean; one scale of the logits is to be best in every silo (IRM)"
+    ),
+    "and-mask": Algorithm(
+        inter="and-mask", summary="mean of the gradients where all silos agree on the sign, and 0 elsewhere"
+    ),
+    "group-dro": Algorithm(
+        weights="group-dro", summary="mean whose weights grow with the losses of the silos (group DRO)"
+    ),
+    "afl": Algorithm(weights="afl", summary="mean whose weights seek the worst mixture of silos (AFL)"),
+    "q-ffl": Algorithm(weights="q-ffl", summary="mean weighted by powers of the silos' losses (q-FFL)"),
+}

@@ -1,0 +1,114 @@
+"""A round as a program: the steps that an algorithm's parts need, declared once for server and silos.
+
+    statistics         each silo answers s_e, if silos match one; the server needs its mean
+    update             each silo answers its gradient, or w - w_e after local steps
+    matched update     the same with the penalty, given the mean of s_e and lambda
+    evaluate           each silo measures the model on its validation set
+
+A round is `statistics` and `matched update` if there is a penalty with lambda > 0, and `update` if not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from fedilc.aggregation import Mean, Sum
+from fedilc.federation.steps import Answer, Like, Range, Step
+from fedilc.federation.task import Task
+
+STATISTICS, UPDATE, MATCHED, EVALUATE = "statistics", "update", "matched update", "evaluate"
+PENALTY_WEIGHT = "penalty_weight"
+PENALTY, CONTROL, STATE_ROUND = "penalty", "control", "state_round"
+LARGEST = 1e100
+MOST_EXAMPLES = 2**53
+MOST_ROUNDS = 2**31
+_SHARE, _ANY = Range(0, 1), Range(-LARGEST, LARGEST)
+METRICS = {"loss": _ANY, "accuracy": _SHARE, "auroc": _SHARE, "auprc": _SHARE, "examples": _ANY}
+
+
+def without_storage(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors of the same shapes and dtypes that hold no numbers."""
+    return {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors.items()}
+
+
+@dataclass(frozen=True)
+class Program:
+    """The steps of a run.
+
+    Args:
+        task: the algorithm's parts and the settings of silos.
+        weights: w, as tensors without storage.
+        statistic: s_e, as a tensor without storage; None if nothing is matched.
+    """
+
+    task: Task
+    weights: Like
+    statistic: Tensor | None = None
+
+    @classmethod
+    def of(cls, task: Task, model: nn.Module) -> Program:
+        """Return the program for a model."""
+        weights = without_storage({name: p for name, p in model.named_parameters() if p.requires_grad})
+        like = None
+        if task.penalty is not None:
+            like = task.penalty.like(model, task.classifier).to("meta")
+        return cls(task, weights, like)
+
+    @cached_property
+    def steps(self) -> dict[str, Step]:
+        """All steps, by name."""
+        found = [self._update(UPDATE), Step(EVALUATE, metrics=METRICS)]
+        penalty = self.task.penalty
+        if penalty is not None:
+            found.append(self._update(MATCHED))
+        if penalty is not None and penalty.centred:
+            found.append(Step(STATISTICS, answers={penalty.statistic: self._statistics}))
+        return {step.name: step for step in found}
+
+    def round(self, penalty_weight: float) -> tuple[Step, ...]:
+        """Return the steps of a round with this lambda, evaluation apart."""
+        names = (STATISTICS, MATCHED) if penalty_weight else (UPDATE,)
+        return tuple(self.steps[name] for name in names if name in self.steps)
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether silos remember something from round to round."""
+        local = self.task.algorithm.local
+        return local is not None and local.control_variates
+
+    @property
+    def update(self) -> str:
+        """What a silo's update is called in messages and records."""
+        return "gradient" if self.task.algorithm.local is None else "update"
+
+    @property
+    def _statistics(self) -> Answer:
+        assert self.task.penalty is not None
+        assert self.statistic is not None
+        like = {self.task.penalty.statistic: self.statistic}
+        return Answer(like, Mean(), order=self.task.penalty.order, exact=True)
+
+    def _update(self, name: str) -> Step:
+        """Return the step whose answers the server steps with."""
+        algorithm, penalty = self.task.algorithm, self.task.penalty if name == MATCHED else None
+        sends: dict[str, Like] = {}
+        sent_numbers: dict[str, Range] = {}
+        answers = {self.update: Answer(self.weights, self.task.inter, weighted=algorithm.weights != "equal")}
+        numbers = {"loss": _ANY, "examples": Range(1, MOST_EXAMPLES)}
+        if penalty is not None:
+            sent_numbers[PENALTY_WEIGHT] = Range(0, 1e30)
+            numbers["distance"] = Range(0, LARGEST)
+            if penalty.centred:
+                sends[penalty.statistic] = self._statistics.like
+            if not algorithm.adds_up_in_silo:
+                answers[PENALTY] = Answer(self.weights, Sum(), cancels=True)
+        if self.keeps_state:
+            sends[CONTROL] = self.weights
+            answers[CONTROL] = Answer(self.weights, Mean())
+            numbers[STATE_ROUND] = Range(0, MOST_ROUNDS)
+        return Step(name, sends, sent_numbers, answers, numbers, completes=True)

@@ -1,0 +1,134 @@
+"""How much each silo counts in a mean across silos (design 2e). Adaptive weights are state of the server."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+Numbers = Mapping[str, float | None]
+_LARGEST_EXPONENT = 500.0
+_LEAST_SHARE = 1e-3
+_LEAST_LOSS = 1e-10
+
+
+class SiloWeights:
+    """Equal weights, and what other rules override.
+
+    A weight may depend on the silo's own reply and on what was learnt in rounds before, so that a reply is
+    added as it comes; the mean divides by the sum of the weights.
+    """
+
+    def of(self, _silo: str, _numbers: Numbers) -> float | None:
+        """Return the weight of a reply; None is 1, as for all others."""
+        return None
+
+    def learn(self, losses: Mapping[str, float]) -> None:
+        """Take note of the losses of a completed round."""
+
+    def state(self) -> dict[str, float]:
+        """Return what was learnt, for a checkpoint."""
+        return {}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """Go on from a checkpoint."""
+
+
+class Examples(SiloWeights):
+    """n_e: the mean is over the examples of all silos that answer."""
+
+    def of(self, _silo: str, numbers: Numbers) -> float:
+        """Return the number of examples."""
+        return int(numbers["examples"] or 0)
+
+
+class _Learnt(SiloWeights):
+    """Weights q of all silos, which sum to 1 and begin equal."""
+
+    def __init__(self, silos: Sequence[str], step: float) -> None:
+        self.step = step
+        self.q = dict.fromkeys(silos, 1 / len(silos))
+
+    def state(self) -> dict[str, float]:
+        """Return q."""
+        return dict(self.q)
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """Put q back."""
+        self.q.update(state)
+
+
+class GroupDRO(_Learnt):
+    """Group DRO (Sagawa et al. 2020): q_e grows by exp(step * loss_e) before the step that it weighs."""
+
+    def of(self, silo: str, numbers: Numbers) -> float:
+        """Return q_e after this round's loss, before normalisation."""
+        return self.q[silo] * self._growth(numbers["loss"] or 0.0)
+
+    def learn(self, losses: Mapping[str, float]) -> None:
+        """Let the weights of silos that answered grow, and make all sum to 1."""
+        for silo, loss in losses.items():
+            self.q[silo] *= self._growth(loss)
+        total = math.fsum(self.q.values())
+        self.q = {silo: value / total for silo, value in self.q.items()}
+
+    def _growth(self, loss: float) -> float:
+        return math.exp(min(self.step * loss, _LARGEST_EXPONENT))
+
+
+class AFL(_Learnt):
+    """Agnostic federated learning (Mohri et al. 2019): q takes a gradient step of its own after each round.
+
+    q = projection of q + step * losses onto the simplex. No silo falls below a thousandth of an equal share,
+    so that a round in which only such silos answer is still defined.
+    """
+
+    def of(self, silo: str, _numbers: Numbers) -> float:
+        """Return q_e as the rounds before left it."""
+        return self.q[silo]
+
+    def learn(self, losses: Mapping[str, float]) -> None:
+        """Step towards the silos of larger loss."""
+        moved = {silo: q + self.step * losses.get(silo, 0.0) for silo, q in self.q.items()}
+        projected = project_to_simplex(list(moved.values()))
+        least = _LEAST_SHARE / len(moved)
+        raised = [max(value, least) for value in projected]
+        total = math.fsum(raised)
+        self.q = {silo: value / total for silo, value in zip(moved, raised, strict=True)}
+
+
+class QFFL(SiloWeights):
+    """q-FFL (Li et al. 2020): a silo counts as its loss to the power q."""
+
+    def __init__(self, power: float) -> None:
+        self.power = power
+
+    def of(self, _silo: str, numbers: Numbers) -> float:
+        """Return loss_e^q."""
+        return math.pow(max(numbers["loss"] or 0.0, _LEAST_LOSS), self.power)
+
+
+def project_to_simplex(values: Sequence[float]) -> list[float]:
+    """Return the nearest point whose coordinates are not negative and sum to 1.
+
+    >>> project_to_simplex([0.5, 1.5])
+    [0.0, 1.0]
+    """
+    ordered = sorted(values, reverse=True)
+    total, shift = 0.0, 0.0
+    for count, value in enumerate(ordered, 1):
+        total += value
+        if value - (total - 1) / count > 0:
+            shift = (total - 1) / count
+    return [max(value - shift, 0.0) for value in values]
+
+
+def make_weights(name: str, silos: Sequence[str], step: float = 0.01, power: float = 1.0) -> SiloWeights:
+    """Return the rule of a name, as an algorithm's `weights` has it."""
+    rules: dict[str, Callable[[], SiloWeights]] = {
+        "equal": SiloWeights,
+        "examples": Examples,
+        "group-dro": lambda: GroupDRO(silos, step),
+        "afl": lambda: AFL(silos, step),
+        "q-ffl": lambda: QFFL(power),
+    }
+    return rules[name]()

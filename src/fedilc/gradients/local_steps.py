@@ -1,0 +1,86 @@
+"""Local steps: what a silo does with the weights it was sent before it answers w - w_e (design 2d)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedilc.algorithms import LocalSteps
+from fedilc.gradients.computation import SiloComputation
+from fedilc.optimizers import make_optimizer
+from fedilc.seeds import torch_generator
+
+Gradient = Callable[[SiloComputation], tuple[dict[str, Tensor], float]]
+
+
+@dataclass
+class Stepped:
+    """The silo's update w - w_e, the mean of its gradients before any correction, and the mean loss."""
+
+    update: dict[str, Tensor]
+    mean_gradient: dict[str, Tensor]
+    loss: float
+
+
+def batches(examples: int, local: LocalSteps, seed: int, round_: int, silo: str) -> Iterator[Tensor | None]:
+    """Yield the rows of each step: every epoch has all examples in a new order; None is all of them.
+
+    >>> [len(rows) for rows in batches(5, LocalSteps(steps=4, batch_size=2), 0, 1, "a")]
+    [2, 2, 1, 2]
+    """
+    left = local.count(examples)
+    size = min(local.batch_size or examples, examples)
+    if size == examples:
+        yield from [None] * left
+        return
+    generator = torch_generator(seed, round_, silo, "batches")
+    while left:
+        for rows in torch.randperm(examples, generator=generator).split(size)[:left]:
+            yield rows
+            left -= 1
+
+
+def take_steps(
+    whole: SiloComputation,
+    local: LocalSteps,
+    round_: int,
+    gradient: Gradient,
+    correction: Mapping[str, Tensor] | None = None,
+) -> Stepped:
+    """Take the steps of one round, put the weights back, and return what came of them.
+
+    Args:
+        whole: the silo's examples; a first step on all of them uses what was kept of this round.
+        local: how many steps, and of which kind.
+        round_: from which the batches are drawn.
+        gradient: the gradient and the loss of some examples at the weights as they are then.
+        correction: what is added to every gradient (c - c_e of SCAFFOLD).
+    """
+    parameters = whole.bench.parameters
+    start = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+    options = {"momentum": local.momentum} if local.momentum else {}
+    optimizer = make_optimizer(local.optimizer, list(parameters.values()), local.learning_rate, 0.0, options)
+    mean = {name: torch.zeros_like(tensor) for name, tensor in start.items()}
+    losses = count = 0.0
+    steps = local.count(len(whole.x))
+    for number, rows in enumerate(batches(len(whole.x), local, whole.seed, round_, whole.name), 1):
+        part = whole if rows is None and number == 1 else whole.part(rows, number)
+        found, loss = gradient(part)
+        losses, count = losses + loss * len(part.x), count + len(part.x)
+        with torch.no_grad():
+            for name, parameter in parameters.items():
+                mean[name] += found[name] / steps
+                total = found[name] if correction is None else found[name] + correction[name]
+                if local.proximal:
+                    total = total + local.proximal * (parameter - start[name])
+                parameter.grad = total
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        update = {name: start[name] - parameter for name, parameter in parameters.items()}
+        for name, parameter in parameters.items():
+            parameter.copy_(start[name])
+    return Stepped(update, mean, losses / count)

@@ -1,0 +1,118 @@
+"""One resident model that many silos compute with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import convert_conv2d_weight_memory_format
+
+from fedilc.gradients.forward import (
+    CHUNK_BYTES,
+    Pass,
+    bytes_per_example,
+    classifier_input,
+    private_randomness,
+    tapped,
+)
+from fedilc.gradients.linear import FastLinear
+from fedilc.gradients.losses import Loss
+from fedilc.gradients.memory import keep_freed_memory
+from fedilc.gradients.per_example import Plan, plan_layers
+from fedilc.gradients.validation import set_training
+from fedilc.models import find_classifier
+
+
+class Workbench:
+    """One resident model that many silos compute with, its parameters restored in place."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        classifier: str | None = None,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        self.model = set_training(model, True)
+        self.format = torch.preserve_format
+        if any(isinstance(module, nn.Conv2d) for module in model.modules()):
+            self.format = torch.channels_last
+            convert_conv2d_weight_memory_format(self.model, self.format)
+        self.loss = loss
+        self.chunk_bytes = chunk_bytes
+        self.classifier_name, self.classifier = classifier, None
+        if classifier is not None or any(isinstance(module, nn.Linear) for module in model.modules()):
+            self.classifier_name, self.classifier = find_classifier(model, classifier)
+        self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        first = next(iter(self.parameters.values()))
+        self.dtype, self.device = first.dtype, first.device
+        self._version: int | None = None
+        self._example_bytes: int | None = None
+        self._clones = False
+        self._plan: Plan | None = None
+        self._keeps_memory = False
+
+    @torch.no_grad()
+    def load(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Take the server's weights, unless they are already here."""
+        if version != self._version:
+            for name, parameter in self.parameters.items():
+                parameter.copy_(weights[name])
+            self._version = version
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Inputs on the model's device, in its dtype if they are floating-point, laid out to suit it."""
+        layout = self.format if x.dim() == 4 else torch.preserve_format
+        return x.to(self.device, self.dtype if x.is_floating_point() else None, memory_format=layout)
+
+    def labels(self, y: Tensor) -> Tensor:
+        """Labels as the loss needs them."""
+        return self.loss.labels(y, self.dtype).to(self.device)
+
+    def example_bytes(self, x: Tensor) -> int:
+        """About how much memory the forward pass of one example takes, measured once."""
+        if self._example_bytes is None:
+            self._example_bytes = bytes_per_example(self.model, x)
+            self._clones = self._writes_to_inputs(x)
+        return self._example_bytes
+
+    def _writes_to_inputs(self, x: Tensor) -> bool:
+        """Whether the model changes its input, so that it must be given copies."""
+        probe = x[:1].clone()
+        with torch.no_grad(), private_randomness(self.device, 0):
+            self.model(probe)
+        return not torch.equal(probe, x[:1])
+
+    def most_examples(self, x: Tensor) -> int:
+        """How many examples a chunk may hold."""
+        return max(1, self.chunk_bytes // self.example_bytes(x))
+
+    def plan(self, x: Tensor, y: Tensor) -> Plan:
+        """How the gradients of single environments are found, decided once."""
+        if self._plan is None:
+            self._plan = plan_layers(self.model, self.loss, x, y)
+        return self._plan
+
+    def forward(self, x: Tensor, y: Tensor, taps: Mapping[str, nn.Module]) -> Pass:
+        """One chunk's forward with features, and taps on the layers asked for."""
+        if not self._keeps_memory:
+            keep_freed_memory(self)
+            self._keeps_memory = True
+        with classifier_input(self.classifier) as seen, tapped(dict(taps)) as recorded, FastLinear():
+            logits = self.loss.logits(self.model(x.clone() if self._clones else x))
+        parameters = list(self.parameters.values())
+        return Pass(
+            x, y, logits, seen, recorded, self.loss, parameters, self.classifier, self.classifier_name
+        )
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Logits of any number of examples, without graph, in evaluation mode."""
+        rows = 4 * self.most_examples(x)
+        x = x.clone() if self._clones else x
+        set_training(self.model, False)
+        try:
+            with torch.inference_mode(), FastLinear():
+                return torch.cat([self.loss.logits(self.model(part)) for part in x.split(rows)])
+        finally:
+            set_training(self.model, True)

@@ -1,0 +1,122 @@
+"""Optimisers by name, for the server and for local steps, and how the server's rate changes by round."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedilc.errors import ConfigError, nearest
+
+
+class Yogi(torch.optim.Optimizer):
+    """Yogi (Zaheer et al. 2018), as FedYogi has it (Reddi et al. 2021): no bias correction.
+
+    m = b1 m + (1 - b1) g;  v = v - (1 - b2) g^2 sign(v - g^2);  w = w - rate m / (sqrt(v) + eps).
+    v begins as eps^2.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float = 0.01,
+        betas: tuple[float, float] = (0.9, 0.99),
+        eps: float = 1e-3,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, _closure: None = None) -> None:  # type: ignore[override]  # no closure is ever given
+        """Take one step."""
+        for group in self.param_groups:
+            first, second = group["betas"]
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                gradient = parameter.grad
+                if group["weight_decay"]:
+                    gradient = gradient + group["weight_decay"] * parameter
+                state = self.state[parameter]
+                if not state:
+                    state["exp_avg"] = torch.zeros_like(parameter)
+                    state["exp_avg_sq"] = torch.full_like(parameter, group["eps"] ** 2)
+                square = gradient.square()
+                state["exp_avg"].lerp_(gradient, 1 - first)
+                difference = state["exp_avg_sq"] - square
+                state["exp_avg_sq"].sub_((1 - second) * square * difference.sign())
+                parameter.sub_(group["lr"] * state["exp_avg"] / (state["exp_avg_sq"].sqrt() + group["eps"]))
+
+
+OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "yogi": Yogi,
+}
+_OWN = ("params", "lr", "weight_decay")
+
+
+def make_optimizer(
+    name: str,
+    parameters: list[nn.Parameter],
+    learning_rate: float,
+    weight_decay: float = 0.0,
+    options: Mapping[str, Any] | None = None,
+) -> torch.optim.Optimizer:
+    """Return an optimiser by name; refuse options that it does not take.
+
+    >>> make_optimizer("sgd", [nn.Parameter(torch.zeros(1))], 0.1, options={"momentun": 0.9})
+    Traceback (most recent call last):
+    fedilc.errors.ConfigError: optimizer 'sgd' has no option 'momentun'; did you mean 'momentum'?
+    """
+    if name not in OPTIMIZERS:
+        raise ConfigError(f"optimizer {name!r} is unknown{nearest(str(name), OPTIMIZERS)}")
+    kind, given = OPTIMIZERS[name], dict(options or {})
+    known = [key for key in inspect.signature(kind).parameters if key not in _OWN]
+    for key, value in given.items():
+        if key not in known:
+            raise ConfigError(f"optimizer {name!r} has no option {key!r}{nearest(key, known)}")
+        given[key] = tuple(value) if isinstance(value, list) else value
+    try:
+        return kind(parameters, lr=learning_rate, weight_decay=weight_decay, **given)  # type: ignore[call-arg]
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"optimizer {name!r} cannot be used with {given}: {error}") from error
+
+
+@dataclass(frozen=True)
+class RateSchedule:
+    """The server's learning rate by round, as a factor of the rate given.
+
+    Args:
+        kind: "constant"; "step" (times `decay_factor` every `decay_rounds`); "cosine" (to 0 at the end).
+        rounds: of the run.
+        warmup_rounds: over how many first rounds the rate rises from 0 in equal steps.
+        decay_rounds: of "step".
+        decay_factor: of "step".
+
+    >>> RateSchedule("step", 100, decay_rounds=10).factor(21)
+    0.010000000000000002
+    """
+
+    kind: Literal["constant", "step", "cosine"] = "constant"
+    rounds: int = 1
+    warmup_rounds: int = 0
+    decay_rounds: int | None = None
+    decay_factor: float = 0.1
+
+    def factor(self, round_: int) -> float:
+        """Return the factor of a round; rounds count from 1."""
+        if round_ <= self.warmup_rounds:
+            return round_ / self.warmup_rounds
+        done = round_ - 1 - self.warmup_rounds
+        if self.kind == "step":
+            return self.decay_factor ** (done // (self.decay_rounds or max(1, self.rounds // 3)))
+        if self.kind == "cosine":
+            return 0.5 * (1 + math.cos(math.pi * done / max(1, self.rounds - self.warmup_rounds)))
+        return 1.0

@@ -1,0 +1,77 @@
+"""What a penalty is: a statistic of each silo that should be alike in all of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fedilc.gradients.forward import Pass
+
+Seeds = list[tuple[Tensor, Tensor]]
+
+
+class Penalty(ABC):
+    """Match a statistic s_e(w) across silos: L = 1/E sum_e ||s_e - mean s||^2 (design 2b).
+
+    Its gradient is sum_e J_e^T v_e with v_e = 2/E (s_e - mean s) and J_e = ds_e/dw. A penalty says how s_e
+    follows from sums over examples, so that a silo of any size is done in chunks, and how v_e is carried back
+    through it. Everything else (the two phases, lambda, the sum over silos) is the same for all penalties.
+
+    Attributes:
+        statistic: the name of s_e in messages and records.
+        centred: whether s_e is compared with the silos' mean. If not, it is compared with 0, and nothing but
+            the gradient travels.
+        order: how s_e grows with the gradients: 1 as they do, 2 as their square. Bounds on norms need it.
+        needs_graph: whether the sums need the graph of the forward pass.
+        needs_classifier: whether s_e is of the layer that gives the logits.
+    """
+
+    statistic: ClassVar[str]
+    centred: ClassVar[bool] = True
+    order: ClassVar[int] = 1
+    needs_graph: ClassVar[bool] = False
+    needs_classifier: ClassVar[bool] = False
+
+    @abstractmethod
+    def like(self, model: nn.Module, classifier: str | None) -> Tensor:
+        """Return a tensor of the shape and dtype of s_e."""
+
+    @abstractmethod
+    def sums(self, chunk: Pass) -> Any:
+        """Return what the examples of a chunk add to s_e, as an object that can be added to another."""
+
+    @abstractmethod
+    def value(self, total: Any) -> Tensor:
+        """Return s_e from the sums over all examples of the silo."""
+
+    @abstractmethod
+    def carry_back(self, chunk: Pass, total: Any, vector: Tensor) -> Seeds:
+        """Return where a backward pass begins, and with what, to give a chunk's part of J_e^T v_e.
+
+        The pairs are places in the chunk's graph and new tensors of their shape.
+        """
+
+
+@dataclass(frozen=True)
+class Total:
+    """A sum over examples in float64, how many they are, and the dtype of what was added."""
+
+    sum: Tensor
+    count: int
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, values: Tensor) -> Total:
+        """Return the total of numbers, one per example."""
+        return cls(values.detach().double().sum().reshape(1), len(values), values.dtype)
+
+    def __add__(self, other: Total) -> Total:
+        return Total(self.sum + other.sum, self.count + other.count, self.dtype)
+
+    def mean(self) -> Tensor:
+        """Return the mean over the examples, in their dtype."""
+        return (self.sum / self.count).to(self.dtype)
