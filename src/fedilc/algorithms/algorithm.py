@@ -123,7 +123,8 @@ class Algorithm:
             inter = self.inter if isinstance(self.inter, str) else type(self.inter).__name__
             raise ConfigError(
                 f"weights={self.weights!r} weighs a mean across silos, and inter={inter!r} is none: silos "
-                f"count equally in it; leave weights out, or choose an algorithm whose inter is 'mean' ({_MEANS})"
+                "count equally in it; leave weights out, or choose an algorithm whose inter is 'mean' "
+                f"({_MEANS})"
             )
 
     @property

@@ -177,12 +177,12 @@ class _Serving:
         from fedilc.report.progress import ProgressBar
         from fedilc.runtimes.remote.job import Job
         from fedilc.runtimes.remote.setting_up import plan_of
-        from fedilc.runtimes.rest.coordinator import coordinate
+        from fedilc.runtimes.rest.coordinator import serve
 
         bar = ProgressBar(self.console, self.settings.algorithm)
         try:
             plan = plan_of(self.settings, self.folder, self.model)
-            coordinate(
+            serve(
                 Job(self.settings.name, self.settings.algorithm, self.settings, plan, self.wire),
                 self.target,
                 self.address,

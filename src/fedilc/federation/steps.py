@@ -78,10 +78,12 @@ class Step:
     metrics: Mapping[str, Range] = field(default_factory=dict)
     completes: bool = False
 
-    def describe(self) -> dict[str, Any]:
-        """Return names and shapes, as a manifest shows them."""
+    def describe(self, weights: Like) -> dict[str, Any]:
+        """Return names and shapes, as a manifest shows them; tensors like w are said to be so."""
 
-        def shapes(like: Like) -> dict[str, list[int]]:
+        def shapes(like: Like) -> str | dict[str, list[int]]:
+            if like is weights:
+                return "parameters"
             return {name: list(tensor.shape) for name, tensor in like.items()}
 
         return {

@@ -21,6 +21,7 @@ from fedilc.federation.silo import SiloWorker
 from fedilc.gradients.forward import KEPT_BYTES
 from fedilc.runtimes.flower.engine import require_flower
 from fedilc.runtimes.flower.exchange import make_content, read_about, read_body
+from fedilc.runtimes.flower.runtime import STEP
 from fedilc.runtimes.remote.manifest import Manifest, read_manifest
 from fedilc.runtimes.remote.own_code import call_own, find_function
 from fedilc.runtimes.remote.wire import pack_reply, unpack_request
@@ -52,9 +53,7 @@ def make_client_app(
     answering = Answering(make_silo, make_model, device)
     app = ClientApp()
     app.query("silo")(answering.describe)
-    for phase in ("statistics", "gradients"):
-        app.train(phase)(answering.answer)
-    app.evaluate()(answering.answer)
+    app.train(STEP)(answering.answer)
     return app
 
 
@@ -100,7 +99,7 @@ class Answering:
         worker = self._worker(manifest, name, context.node_config)
         kept = sum(worker.computation.kept_bytes for worker in _workers.values())
         reply = worker.answer(asked.request, KEPT_BYTES - kept)
-        return make_content({}, pack_reply(reply, manifest.wire))
+        return make_content({}, pack_reply(reply, manifest))
 
     def _worker(self, manifest: Manifest, name: str, node: Mapping[str, Any]) -> SiloWorker:
         """What computes for the silo in this run, made at the first message that this process sees."""

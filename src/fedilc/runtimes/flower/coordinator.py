@@ -12,7 +12,7 @@ from fedilc.federation import Record
 from fedilc.result import Result
 from fedilc.runtimes.flower.engine import logger
 from fedilc.runtimes.flower.runtime import FlowerRuntime
-from fedilc.runtimes.remote.job import Job
+from fedilc.runtimes.remote.job import Job, coordinate
 
 if TYPE_CHECKING:
     from fedilc.runtimes.flower.roll import Roll
@@ -41,7 +41,7 @@ class Say(Callback):
         self._since = now
 
 
-def coordinate(roll: Roll, job: Job, out: Path | None, callbacks: Sequence[Callback] = ()) -> Result:
+def run_job(roll: Roll, job: Job, out: Path | None, callbacks: Sequence[Callback] = ()) -> Result:
     """Train over the nodes of a roll; continues the run that `out` holds, if it is this one."""
-    training = job.training(lambda manifest: FlowerRuntime(roll, manifest, job.needed))
-    return job.run(training, "flower", out, [Say(), *callbacks])
+    runtime = FlowerRuntime(roll, job.manifest, job.needed)
+    return coordinate(job, runtime, "flower", out, [Say(), *callbacks])

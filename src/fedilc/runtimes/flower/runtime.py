@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fedilc.errors import ProtocolError, SilosLostError
-from fedilc.federation import Reply, Request
+from fedilc.federation import Reply, Request, Runtime
 from fedilc.runtimes.flower.engine import logger
 from fedilc.runtimes.flower.exchange import Answer, exchange, make_content, read_body
 from fedilc.runtimes.remote.manifest import Manifest
@@ -15,11 +15,11 @@ from fedilc.runtimes.remote.posted import Posted, Posting
 if TYPE_CHECKING:
     from fedilc.runtimes.flower.roll import Roll
 
-KINDS = {"statistics": "train.statistics", "gradients": "train.gradients", "evaluate": "evaluate"}
+STEP = "step"
 _TIMES_FAILED = 3
 
 
-class FlowerRuntime:
+class FlowerRuntime(Runtime):
     """Asks silos by Flower messages, and waits for each answer at most `timeout` seconds.
 
     The silo of partition k is the k-th of the manifest. A node that fails three times is set aside until it
@@ -29,15 +29,11 @@ class FlowerRuntime:
     def __init__(self, roll: Roll, manifest: Manifest, min_silos: int) -> None:
         self.roll = roll
         self.manifest = manifest
+        self.silos = tuple(manifest.silos)
         self.min_silos = min_silos
         self._text = manifest.model_dump_json()
         self._began = False
         self._posting = Posting(manifest)
-
-    @property
-    def silos(self) -> tuple[str, ...]:
-        """The names of all silos, in order."""
-        return tuple(self.manifest.silos)
 
     def present(self) -> tuple[str, ...]:
         """The silos to ask in the next round: at first all are waited for, later those that are needed."""
@@ -86,7 +82,7 @@ class FlowerRuntime:
         contents = {
             node: make_content({"manifest": self._text, "silo": silo}, body) for node, silo in asked.items()
         }
-        kind, group = KINDS[request.phase], str(request.round)
+        kind, group = f"train.{STEP}", str(request.round)
         for answer in exchange(self.roll.grid, kind, contents, self.roll.timeout, group):
             reply = self._reply(posted, asked[answer.node], answer)
             if reply is not None:
@@ -98,7 +94,7 @@ class FlowerRuntime:
         if answer.content is not None:
             try:
                 reply = posted.read(read_body(answer.content, posted.most_bytes), silo)
-                if reply.phase == "gradients":
+                if posted.step.completes:
                     self.roll.failures.pop(answer.node, None)
                 return reply
             except ProtocolError as error:
@@ -106,7 +102,7 @@ class FlowerRuntime:
         failures = self.roll.failures.get(answer.node, 0) + 1
         self.roll.failures[answer.node] = failures
         request = posted.request
-        logger.warning("silo %r is lost to round %d (%s): %s", silo, request.round, request.phase, problem)
+        logger.warning("silo %r is lost to round %d (%s): %s", silo, request.round, request.step, problem)
         if not self.roll.replace(self.silos.index(silo)) and failures == _TIMES_FAILED:
             logger.warning("silo %r failed %d times and is set aside", silo, _TIMES_FAILED)
         return None

@@ -13,7 +13,7 @@ from fedilc.config import read_experiment
 from fedilc.errors import ConfigError, FedILCError
 from fedilc.federation import RunFolder
 from fedilc.result import Result
-from fedilc.runtimes.flower.coordinator import coordinate
+from fedilc.runtimes.flower.coordinator import run_job
 from fedilc.runtimes.flower.engine import logger, require_flower
 from fedilc.runtimes.flower.roll import Roll
 from fedilc.runtimes.remote.job import Job
@@ -75,7 +75,7 @@ def run_experiment(
     )
     plan = plan_of(settings, own_folder if folder is None else Path(folder))
     job = Job(settings.name, settings.algorithm, settings, plan, wire)
-    result = coordinate(Roll(grid, settings.seed, timeout), job, out)
+    result = run_job(Roll(grid, settings.seed, timeout), job, out)
     done = len(RunFolder(out).history())
     logger.info("fedilc: %s after round %d; run folder %s", result.stopped or "complete", done, out)
     return result

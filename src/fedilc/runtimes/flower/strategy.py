@@ -20,7 +20,7 @@ from fedilc.data import LossName
 from fedilc.errors import ConfigError, SilosLostError
 from fedilc.federation import Record
 from fedilc.result import Result
-from fedilc.runtimes.flower.coordinator import coordinate
+from fedilc.runtimes.flower.coordinator import run_job
 from fedilc.runtimes.flower.engine import require_flower
 from fedilc.runtimes.flower.roll import Described, Roll
 from fedilc.runtimes.flower.server import timeout_of
@@ -140,7 +140,7 @@ class FedILC:
         spec = ModelSpec(name=None, inputs=inputs, outputs=1)
         job = Job(name, self.algorithm, options, Plan(outline, spec, model))
         watch = _Evaluation(evaluate_fn, model)
-        found = coordinate(roll, job, Path(out) if out is not None else None, [watch])
+        found = run_job(roll, job, Path(out) if out is not None else None, [watch])
         return Trained(**vars(found), evaluate_metrics_serverapp=watch.found)
 
     def _initial(self, arrays: ArrayRecord | None) -> nn.Module:

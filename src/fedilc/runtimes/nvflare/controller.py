@@ -19,7 +19,7 @@ from nvflare.apis.signal import Signal
 from nvflare.private.fed.simulator.simulator_const import SimulatorConstants
 
 from fedilc.errors import CheckpointError, FedILCError
-from fedilc.runtimes.nvflare.coordination import Place, coordinate, copy_results
+from fedilc.runtimes.nvflare.coordination import Place, copy_results, run_job
 from fedilc.runtimes.nvflare.local_config import ServerConfig, read_config
 from fedilc.runtimes.nvflare.member import JOIN
 from fedilc.runtimes.nvflare.runtime import NVFlareRuntime
@@ -103,9 +103,7 @@ class FedILCController(Controller):  # type: ignore[misc]  # untyped nvflare: it
         engine = fl_ctx.get_engine()
         sites = [client.name for client in engine.get_clients()]
         try:
-            coordinate(
-                self.experiment, place, config.model, sites, carry, tell, wire=self.wire, joined=joined
-            )
+            run_job(self.experiment, place, config.model, sites, carry, tell, wire=self.wire, joined=joined)
         except CheckpointError:
             raise
         except BaseException:

@@ -15,8 +15,8 @@ from fedilc.federation import Record
 from fedilc.result import Result
 from fedilc.runtimes.nvflare.local_config import ServerConfig
 from fedilc.runtimes.nvflare.runtime import Carry, NVFlareRuntime
-from fedilc.runtimes.remote.job import Job
-from fedilc.runtimes.remote.manifest import Manifest, Wire
+from fedilc.runtimes.remote.job import Job, coordinate
+from fedilc.runtimes.remote.manifest import Wire
 from fedilc.runtimes.remote.setting_up import plan_of
 
 
@@ -62,7 +62,7 @@ class _Tell(Callback):
         self.tell(f"round {record['round']} of {run.rounds}: train loss {record['train_loss']:.6g}")
 
 
-def coordinate(
+def run_job(
     values: Mapping[str, Any],
     place: Place,
     builder: str | None,
@@ -78,13 +78,10 @@ def coordinate(
     plan = plan_of(settings, place.local, builder)
     job = Job(settings.name, settings.algorithm, settings, plan, wire)
 
-    def reach(manifest: Manifest) -> NVFlareRuntime:
-        runtime = NVFlareRuntime(manifest, sites, job.needed, carry, tell)
-        if joined is not None:
-            joined(runtime)
-        return runtime
-
-    return job.run(job.training(reach), "nvflare", place.run, [_Tell(tell)])
+    runtime = NVFlareRuntime(job.manifest, sites, job.needed, carry, tell)
+    if joined is not None:
+        joined(runtime)
+    return coordinate(job, runtime, "nvflare", place.run, [_Tell(tell)])
 
 
 def copy_results(run: Path, job: Path) -> None:

@@ -16,7 +16,8 @@ from fedilc.runtimes.remote.wire import pack_reply, unpack_request
 from fedilc.runtimes.remote.worker import make_worker
 
 JOIN = "join"
-TASKS = (JOIN, "statistics", "gradients", "evaluate")
+STEP = "step"
+TASKS = (JOIN, STEP)
 
 
 class Member:
@@ -32,7 +33,7 @@ class Member:
 
     def answer(self, task: str, body: bytes) -> bytes:
         """What this site says to a task."""
-        return self._join(body) if task == JOIN else self._work(task, body)
+        return self._join(body) if task == JOIN else self._work(body)
 
     def _join(self, body: bytes) -> bytes:
         try:
@@ -48,16 +49,16 @@ class Member:
         self._tell(f"silo {self.silo!r} joins {manifest.run}, {manifest.algorithm}, {manifest.rounds} rounds")
         return json.dumps({"silo": self.silo, "manifest": manifest.hash}).encode()
 
-    def _work(self, task: str, body: bytes) -> bytes:
+    def _work(self, body: bytes) -> bytes:
         if self._joined is None:
-            raise ProtocolError(f"the server sends the task {task!r} before it has told what the run is")
+            raise ProtocolError("the server sends a task before it has told what the run is")
         manifest, worker = self._joined
         mine: dict[str, Tensor] = {name: p.detach() for name, p in worker.bench.parameters.items()}
         asked = unpack_request(body, manifest, self._have, mine)
-        if asked.run != manifest.hash or asked.request.phase != task:
-            raise ProtocolError("the server sends a task of another run or phase than it says")
+        if asked.run != manifest.hash:
+            raise ProtocolError("the server sends a task of another run than it says")
         if self.silo not in asked.request.silos:
             raise ProtocolError(f"the server sends silo {self.silo!r} a task of others")
         reply = worker.answer(asked.request)
         self._have = asked.weights
-        return pack_reply(reply, manifest.wire)
+        return pack_reply(reply, manifest)

@@ -6,15 +6,15 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from fedilc.errors import ConfigError, ProtocolError, SilosLostError
-from fedilc.federation import Reply, Request
-from fedilc.runtimes.nvflare.member import JOIN
+from fedilc.federation import Reply, Request, Runtime
+from fedilc.runtimes.nvflare.member import JOIN, STEP
 from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.remote.posted import Posted, Posting
 
 Carry = Callable[[str, bytes, list[str]], Iterator[tuple[str, bytes | None]]]
 
 
-class NVFlareRuntime:
+class NVFlareRuntime(Runtime):
     """Asks the silos of a job's sites.
 
     A site that is silent until the task's timeout is lost to the round and to those after it, until it asks
@@ -37,6 +37,7 @@ class NVFlareRuntime:
         tell: Callable[[str], None],
     ) -> None:
         self.manifest = manifest
+        self.silos = tuple(manifest.silos)
         self.sites = tuple(sites)
         self.needed = needed
         self.carry = carry
@@ -46,11 +47,6 @@ class NVFlareRuntime:
         self._refused: set[str] = set()
         self._have: dict[str, str] = {}
         self._posting = Posting(manifest)
-
-    @property
-    def silos(self) -> tuple[str, ...]:
-        """The names of all silos, in order."""
-        return tuple(self.manifest.silos)
 
     def present(self) -> tuple[str, ...]:
         """The silos to ask in the next round; the first time, sites say which they are."""
@@ -83,7 +79,7 @@ class NVFlareRuntime:
         body = posted.body(posted.weights if all_have else "") or b""
         posted.close()
         silent = set(request.silos)
-        for site, answer in self.carry(request.phase, body, list(silo_at)):
+        for site, answer in self.carry(STEP, body, list(silo_at)):
             silo = silo_at[site]
             silent.discard(silo)
             reply = self._read(posted, silo, answer)
@@ -93,7 +89,7 @@ class NVFlareRuntime:
         for silo in sorted(silent):
             self._silent.add(silo)
             self._have.pop(silo, None)
-            self.tell(f"silo {silo!r} is left out: no {request.phase} of round {request.round} came from it")
+            self.tell(f"silo {silo!r} is left out: no {request.step} of round {request.round} came from it")
 
     def _read(self, posted: Posted, silo: str, answer: bytes | None) -> Reply | None:
         try:

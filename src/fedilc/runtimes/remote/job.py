@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-
-from torch import nn
 
 from fedilc.callbacks import Callback
 from fedilc.config import Options
-from fedilc.federation import RunFolder, Runtime, Task
+from fedilc.federation import RunFolder, Runtime
 from fedilc.result import Result
 from fedilc.runtimes.remote.manifest import Manifest, Wire, make_manifest
 from fedilc.runtimes.remote.setting_up import Plan
+from fedilc.specification import Specification
 from fedilc.training import Training
 
 
@@ -33,24 +33,22 @@ class Job:
         options = self.options
         return options.min_silos or options.silos_per_round or len(self.plan.outline.silos)
 
-    def training(self, reach: Callable[[Manifest], Runtime]) -> Training:
-        """The run, over the runtime that `reach` makes once the manifest is known."""
-        plan = self.plan
+    @cached_property
+    def specification(self) -> Specification:
+        """The run without its runtime."""
+        return Specification.of(self.plan.outline, self.plan.model, self.algorithm, self.options)
 
-        def connect(task: Task, model: nn.Module, outputs: int) -> Runtime:
-            spec = plan.spec.model_copy(update={"outputs": outputs})
-            silos = plan.outline.silos
-            manifest = make_manifest(
-                self.name, self.algorithm, task, self.options, silos, model, spec, self.wire, plan.columns
-            )
-            return reach(manifest)
+    @cached_property
+    def manifest(self) -> Manifest:
+        """What silos are told of the run."""
+        network = self.plan.spec.model_copy(update={"outputs": self.specification.outputs})
+        return make_manifest(self.name, self.specification, network, self.wire, self.plan.columns)
 
-        return Training(plan.outline, plan.model, self.algorithm, self.options, connect)
 
-    def run(
-        self, training: Training, runtime: str, out: Path | None, callbacks: Sequence[Callback] = ()
-    ) -> Result:
-        """Train; continues the run that `out` holds, if it is this one."""
-        facts = {"experiment": self.name, "wire": self.wire, "runtime": runtime}
-        resume = out is not None and RunFolder(out).settings_file.exists()
-        return training.run(list(callbacks), out, resume, facts)
+def coordinate(
+    job: Job, runtime: Runtime, name: str, out: Path | None, callbacks: Sequence[Callback] = ()
+) -> Result:
+    """Train over a runtime that reaches silos elsewhere; go on with the run in `out`, if it is this one."""
+    facts = {"experiment": job.name, "wire": job.wire, "runtime": name}
+    resume = out is not None and RunFolder(out).settings_file.exists()
+    return Training(job.specification, runtime).run(list(callbacks), out, resume, facts)

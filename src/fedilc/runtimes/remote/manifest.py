@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -18,17 +19,18 @@ import torch
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 from torch import Tensor, nn
 
-from fedilc.algorithms import Algorithm
+from fedilc.algorithms import Algorithm, LocalSteps
+from fedilc.algorithms.algorithm import GRADIENT
 from fedilc.assembly import make_task, weights_digest
 from fedilc.config import Options
 from fedilc.errors import ConfigError, ModelError, ProtocolError
-from fedilc.federation import Task
-from fedilc.gradients import variance_like
+from fedilc.federation import Program
 from fedilc.models import build_model
 from fedilc.packing import raw_bytes
 from fedilc.sections import Section, validated
+from fedilc.specification import Specification
 
-PROTOCOL = 2
+PROTOCOL = 3
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 MOST_NUMBERS = 2**31
 
@@ -89,13 +91,27 @@ class ParameterSpec(Section):
     dtype: Literal["float32", "float64"]
 
 
+class LocalChoices(Section):
+    """A silo's own steps; see `fedilc.LocalSteps`."""
+
+    steps: PositiveInt | None
+    epochs: PositiveInt | None
+    batch_size: PositiveInt | None
+    optimizer: Name
+    learning_rate: float
+    momentum: float
+    proximal: float
+    control_variates: bool
+
+
 class Choices(Section):
     """The algorithm's choices, by name."""
 
-    intra: str
-    inter: str
-    penalty: Literal["fishr"] | None
-    weights: Literal["equal", "examples"] = "equal"
+    intra: Name
+    inter: Name
+    penalty: Name | None
+    weights: Name = "equal"
+    local: LocalChoices | None = None
 
 
 class Manifest(Section):
@@ -118,7 +134,8 @@ class Manifest(Section):
     model: ModelSpec
     columns: list[str] | None = Field(None, description="the inputs' columns in the silos' tables, in order")
     parameters: dict[Name, ParameterSpec] = Field(min_length=1, max_length=10_000)
-    variance: list[Width] | None = Field(None, description="the shape of C_e, where there is a penalty")
+    statistic: list[Width] | None = Field(None, description="the shape of s_e, if silos match something")
+    steps: dict[Name, Any] = Field(description="what each step of a round sends and asks for, to be read")
     weights: str = Field(description="fingerprint of the initial weights")
     fixed: str = Field(description="fingerprint of what is not trained: buffers and frozen parameters")
     wire: Wire = "exact"
@@ -131,8 +148,8 @@ class Manifest(Section):
 
     @property
     def numbers(self) -> int:
-        """Return how many numbers the parameters and C_e hold together."""
-        shapes = [*(spec.shape for spec in self.parameters.values()), self.variance or [0]]
+        """Return how many numbers the parameters and s_e hold together."""
+        shapes = [*(spec.shape for spec in self.parameters.values()), self.statistic or [0]]
         return sum(math.prod(shape) for shape in shapes)
 
     def require_at_most(self, most: int) -> None:
@@ -159,20 +176,27 @@ class Manifest(Section):
         }
 
     @cached_property
-    def variance_like(self) -> Tensor:
-        """A tensor without storage like C_e, whose type is that of the first parameter."""
-        return torch.empty(self.variance or [0], dtype=next(iter(self.like.values())).dtype, device="meta")
-
-    @cached_property
-    def parts(self) -> Algorithm:
-        """The algorithm's choices."""
-        return Algorithm(**self.choices.model_dump())
-
-    def task(self) -> Task:
-        """The settings of a silo's computation, each choice looked up by name."""
-        shared = Options.model_fields.keys() & Manifest.model_fields.keys() - {"weights"}
+    def program(self) -> Program:
+        """The steps of a round, each of the algorithm's choices looked up by name in this installation."""
+        choices = self.choices.model_dump()
+        local = choices.pop("local")
+        algorithm = Algorithm(update=GRADIENT if local is None else LocalSteps(**local), **choices)
+        shared = Options.model_fields.keys() & Manifest.model_fields.keys() - {"weights", "penalty"}
         options = validated(Options, {key: getattr(self, key) for key in shared} | {"learning_rate": 1.0})
-        return make_task(self.parts, self.loss, options)
+        task = make_task(algorithm, self.loss, options)
+        statistic = None
+        if task.penalty is not None:
+            dtype = next(iter(self.like.values())).dtype
+            statistic = torch.empty(self.statistic or [0], dtype=dtype, device="meta")
+        return Program(task, self.like, statistic)
+
+    def require_same_steps(self) -> None:
+        """Raise if the coordinator's steps are not those that its choices mean here."""
+        if describe_steps(self.program) != self.steps:
+            raise ProtocolError(
+                "the coordinator's steps are not those of this installation; install the same version of "
+                "fedilc, and of your own code, on both sides"
+            )
 
     def require_fits(self, model: nn.Module) -> None:
         """Raise where a silo's own network has other parameters than the run's."""
@@ -194,23 +218,26 @@ class Manifest(Section):
             )
 
 
+def describe_steps(program: Program) -> dict[str, Any]:
+    """Return what each step sends and asks for, but for the parameters, which a manifest lists once."""
+    return {name: step.describe(program.weights) for name, step in sorted(program.steps.items())}
+
+
 def make_manifest(
     run: str,
-    name: str,
-    task: Task,
-    options: Options,
-    silos: tuple[str, ...],
-    model: nn.Module,
-    spec: ModelSpec,
+    spec: Specification,
+    network: ModelSpec,
     wire: Wire = "exact",
     columns: list[str] | None = None,
 ) -> Manifest:
-    """The manifest of a run that is about to begin."""
-    choices = task.algorithm.intra or "whole", task.algorithm.inter
+    """Return the manifest of a run that is about to begin."""
+    program, model = spec.program, spec.model
+    task, algorithm, options = program.task, program.task.algorithm, spec.options
+    choices = algorithm.intra or "whole", algorithm.inter, algorithm.penalty or ""
     if not all(isinstance(choice, str) for choice in choices):
         raise ConfigError(
-            f"algorithm {name!r} aggregates with an object of one's own, which cannot travel; register it "
-            "under a name in every silo's installation"
+            f"algorithm {spec.name!r} has an object of one's own among its parts, which cannot travel; "
+            "register it under a name in every silo's installation"
         )
     parameters = {
         key: {"shape": list(p.shape), "dtype": str(p.dtype).removeprefix("torch.")}
@@ -218,27 +245,26 @@ def make_manifest(
         if p.requires_grad
     }
     own = {key: value for key, value in options.model_dump().items() if key in Manifest.model_fields}
-    variance = None
-    if task.algorithm.two_phase and task.classifier is not None:
-        variance = list(variance_like(model, task.classifier, task.covariance).shape)
     return validated(
         Manifest,
         own
         | {
             "run": run,
-            "algorithm": name,
+            "algorithm": spec.name,
             "choices": {
                 "intra": choices[0],
                 "inter": choices[1],
-                "penalty": task.algorithm.penalty,
-                "weights": task.algorithm.weights,
+                "penalty": algorithm.penalty,
+                "weights": algorithm.weights,
+                "local": None if algorithm.local is None else asdict(algorithm.local),
             },
             "loss": task.loss,
             "classifier": task.classifier,
-            "silos": list(silos),
-            "model": spec,
+            "silos": list(spec.outline.silos),
+            "model": network,
             "parameters": parameters,
-            "variance": variance,
+            "statistic": None if program.statistic is None else list(program.statistic.shape),
+            "steps": describe_steps(program),
             "weights": weights_digest(model),
             "fixed": _fixed_digest(model),
             "wire": wire,

@@ -9,7 +9,7 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedilc.errors import ProtocolError
 from fedilc.federation import Reply, Request
-from fedilc.federation.messages import Phase
+from fedilc.federation.steps import Range, Step, check_numbers
 from fedilc.numerics import is_finite
 from fedilc.packing import WORDS, packed, packed_with_digest, require_digest
 from fedilc.runtimes.remote.manifest import Manifest, Wire, tensors_digest
@@ -32,7 +32,7 @@ HEADER_BYTES = 1 << 20
 _ENTRY_BYTES = 200
 _LARGEST_HALF = 2.0**15
 _LARGEST_SCALE = 1e300
-_LARGE = ("weights/", "gradient/", "penalty/")
+WEIGHTS = "weights"
 
 Name = Annotated[str, Field(max_length=64)]
 
@@ -41,21 +41,41 @@ class DamagedError(ProtocolError):
     """A message is not the one that was sent; to ask for it again may help."""
 
 
+@dataclass(frozen=True)
+class Form:
+    """What a tensor of a message must be like, and whether it travels as float16."""
+
+    like: Tensor
+    halved: bool = False
+
+
+def forms(groups: Mapping[str, Mapping[str, Tensor]], halved: Callable[[str], bool]) -> dict[str, Form]:
+    """Return the forms of groups of tensors, by the names that they have in a message."""
+    return {
+        f"{group}/{name}": Form(like, halved(group))
+        for group, named in groups.items()
+        for name, like in named.items()
+    }
+
+
 def pack(
-    tensors: Mapping[str, Tensor], about: Mapping[str, Any], wire: Wire = "exact", digest: bool = False
+    groups: Mapping[str, Mapping[str, Tensor]],
+    about: Mapping[str, Any],
+    halved: Callable[[str], bool] = lambda _: False,
+    digest: bool = False,
 ) -> bytes:
-    """Tensors and a JSON object; on a float16 wire whatever is large is scaled to fit that type.
+    """Return groups of tensors and a JSON object as bytes; groups that are `halved` are scaled to float16.
 
-    Statistics are a few hundred numbers, and differences of them count: they travel as they are.
-
-    >>> body = pack({"w": torch.tensor([1.0, -2.0])}, {"round": 3})
-    >>> found, about = unpack(body, {"w": torch.empty(2, device="meta")})
-    >>> found["w"].tolist(), about["round"]
+    >>> body = pack({"gradient": {"w": torch.tensor([1.0, -2.0])}}, {"round": 3})
+    >>> found, about = unpack(body, {"gradient/w": Form(torch.empty(2, device="meta"))})
+    >>> found["gradient"]["w"].tolist(), about["round"]
     ([1.0, -2.0], 3)
     """
-    sent, scales = dict(tensors), {}
-    for name, tensor in tensors.items():
-        if _halved(name, wire):
+    tensors = forms(groups, halved)
+    sent, scales = {name: form.like for name, form in tensors.items()}, {}
+    for name, form in tensors.items():
+        tensor = form.like
+        if form.halved:
             plain = tensor.detach().cpu()
             largest = float(plain.abs().max()) if plain.numel() else 0.0
             scales[name] = largest / _LARGEST_HALF if largest and math.isfinite(largest) else 1.0
@@ -64,16 +84,15 @@ def pack(
     return packed_with_digest(sent, words) if digest else packed(sent, words)
 
 
-def unpack(
-    body: bytes, expected: Mapping[str, Tensor], wire: Wire = "exact"
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `pack` was given, if it is finite tensors like those `expected` and nothing else."""
+def unpack(body: bytes, expected: Mapping[str, Form]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    """Return what `pack` was given, if it is finite tensors like those `expected` and nothing else."""
     entries, about = read_header(body, header_room(expected))
     for name in entries:
         if name not in expected:
             raise ProtocolError(f"it holds the tensor {_short(name)}, which was not asked for")
-    for name, like in expected.items():
-        word = "F16" if _halved(name, wire) else WORDS[like.dtype]
+    for name, form in expected.items():
+        like = form.like
+        word = "F16" if form.halved else WORDS[like.dtype]
         if name not in entries:
             raise ProtocolError(f"it lacks the tensor {name!r}")
         entry = entries[name] if isinstance(entries[name], dict) else {}
@@ -83,10 +102,11 @@ def unpack(
                 f"{word!r} of shape {list(like.shape)} was expected"
             )
     try:
-        found = load(body)
-        return {
-            name: _checked(name, found[name], like, about, wire) for name, like in expected.items()
-        }, about
+        found, groups = load(body), dict[str, dict[str, Tensor]]()
+        for name, form in expected.items():
+            group, _, rest = name.partition("/")
+            groups.setdefault(group, {})[rest] = _checked(name, found[name], form, about)
+        return groups, about
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, AssertionError) as error:
         raise ProtocolError(f"the tensors cannot be read: {_short(error)}") from error
 
@@ -106,7 +126,7 @@ def read_header(body: bytes, most: int) -> tuple[dict[str, Any], dict[str, Any]]
         raise ProtocolError(f"the body is not a message of this protocol: {_short(error)}") from error
 
 
-def header_room(expected: Mapping[str, Tensor]) -> int:
+def header_room(expected: Iterable[str]) -> int:
     """How large a header may be that describes these tensors."""
     return HEADER_BYTES + sum(6 * len(name) + _ENTRY_BYTES for name in expected)
 
@@ -125,15 +145,12 @@ def is_whole(digest: str, told: str | None) -> bool:
     return told is None or not told.startswith("sha-256=") or told == digest
 
 
-def _halved(name: str, wire: Wire) -> bool:
-    return wire == "float16" and name.startswith(_LARGE)
-
-
-def _checked(name: str, tensor: Tensor, like: Tensor, about: Mapping[str, Any], wire: Wire) -> Tensor:
-    """The tensor in its own type again, finite and of the right shape."""
-    if _halved(name, wire):
+def _checked(name: str, tensor: Tensor, form: Form, about: Mapping[str, Any]) -> Tensor:
+    """Return the tensor in its own type again, finite and of the right shape."""
+    like = form.like
+    if form.halved:
         scale = about["scales"].get(name)
-        if not is_number(scale, 0.0, _LARGEST_SCALE) or tensor.dtype != torch.float16:
+        if not Range(0.0, _LARGEST_SCALE).holds(scale) or tensor.dtype != torch.float16:
             raise ProtocolError(f"the tensor {name!r} has the scale {_short(scale)}, which is not one")
         tensor = (tensor.double() * scale).to(like.dtype)
     if tensor.shape != like.shape or tensor.dtype != like.dtype:
@@ -143,26 +160,17 @@ def _checked(name: str, tensor: Tensor, like: Tensor, about: Mapping[str, Any], 
     return tensor
 
 
-def is_number(value: object, least: float, most: float) -> bool:
-    """Whether this is a number, no NaN, in a range; integers of any size are compared exactly.
-
-    >>> is_number(0.5, 0, 1), is_number(True, 0, 1), is_number(10**400, 0, 1), is_number(float("nan"), 0, 1)
-    (True, False, False, False)
-    """
-    return isinstance(value, float | int) and not isinstance(value, bool) and least <= value <= most
-
-
 def _short(value: object) -> str:
     text = str(value) if isinstance(value, Exception) else repr(value)
     return text if len(text) <= 120 else text[:117] + "..."
 
 
 def task_name(request: Request, run: str, weights: str) -> str:
-    """What identifies a task: all that its answer depends on. A restarted coordinator asks for the same."""
-    facts = [run, request.phase, request.round, weights, list(request.silos), request.penalty]
+    """Return what identifies a task: all that its answer depends on, also after a restart."""
+    facts = [run, request.step, request.round, weights, list(request.silos), sorted(request.numbers.items())]
     digest = hashlib.sha256(json.dumps(facts).encode())
-    if request.variance is not None:
-        digest.update(tensors_digest({"variance": request.variance}).encode())
+    for group, tensors in sorted(request.tensors.items()):
+        digest.update(f"{group} {tensors_digest(tensors)}".encode())
     return digest.hexdigest()[:32]
 
 
@@ -172,10 +180,10 @@ class _Task(Section):
     run: Name
     task: Name
     weights: Name
-    phase: Phase
+    step: Name
     round: Annotated[int, Field(ge=1)]
     silos: list[str]
-    penalty: Annotated[float, Field(ge=0, le=1e30)] | None
+    numbers: dict[Name, float]
     scales: dict[str, float]
 
 
@@ -189,52 +197,68 @@ class Asked:
     weights: str
 
 
-def pack_request(request: Request, run: str, weights: str, with_weights: bool, wire: Wire) -> bytes:
-    """A task for a silo, with the weights if it does not have those of that name yet."""
+def pack_request(request: Request, manifest: Manifest, weights: str, with_weights: bool) -> bytes:
+    """Return a task for a silo, with the weights if it does not have those of that name yet."""
     about = {
-        "run": run,
-        "task": task_name(request, run, weights),
+        "run": manifest.hash,
+        "task": task_name(request, manifest.hash, weights),
         "weights": weights,
-        "phase": request.phase,
+        "step": request.step,
         "round": request.round,
         "silos": list(request.silos),
-        "penalty": request.penalty,
+        "numbers": dict(request.numbers),
     }
-    tensors = {f"weights/{name}": t for name, t in request.weights.items()} if with_weights else {}
-    if request.variance is not None:
-        tensors["variance"] = request.variance
-    return pack(tensors, about, wire, digest=True)
+    groups = dict(request.tensors) | ({WEIGHTS: request.weights} if with_weights else {})
+    return pack(groups, about, lambda group: group == WEIGHTS and manifest.wire == "float16", digest=True)
 
 
 def unpack_request(body: bytes, manifest: Manifest, have: str, weights: Mapping[str, Tensor]) -> Asked:
-    """A task as it came, if it is as it was sent; `weights` are those the silo has, under the name `have`."""
+    """Return a task as it came, if it is as it was sent; `weights` are the silo's, under the name `have`."""
     try:
         require_digest(body)
     except ValueError as error:
         raise DamagedError(f"a task was damaged on its way: {_short(error)}") from error
-    like = {f"weights/{name}": tensor for name, tensor in manifest.like.items()}
-    entries, found = read_header(body, header_room(like))
+    halves = manifest.wire == "float16"
+    own = forms({WEIGHTS: manifest.like}, lambda _: halves)
+    entries, found = read_header(body, header_room(own) + HEADER_BYTES)
     try:
         about = _Task.model_validate(found)
     except ValidationError as error:
         raise ProtocolError(f"the coordinator's task cannot be read: {error.errors()[0]['msg']}") from error
-    expected = {} if about.weights == have and not any(name in like for name in entries) else dict(like)
-    if about.penalty is not None and manifest.variance is not None:
-        expected["variance"] = manifest.variance_like
-    tensors, _ = unpack(body, expected, manifest.wire)
+    step = manifest.program.steps.get(about.step)
+    if step is None:
+        raise ProtocolError(f"the coordinator asks for {about.step!r}, which is no step of this run")
+    check_numbers(about.numbers, step.sent_numbers)
+    expected = {} if about.weights == have and not any(name in own for name in entries) else own
+    groups, _ = unpack(body, expected | forms(step.sends, lambda _: False))
     if not 1 <= about.round <= manifest.rounds or not set(about.silos) <= set(manifest.silos):
         raise ProtocolError("the coordinator asks for a round or for silos that the run does not have")
-    variance = tensors.pop("variance", None)
-    sent = {name.removeprefix("weights/"): tensor for name, tensor in tensors.items()}
+    sent = groups.pop(WEIGHTS, None) or weights
     version = int(hashlib.sha256(about.weights.encode()).hexdigest()[:15], 16)
     silos = tuple(about.silos)
-    request = Request(about.phase, about.round, version, silos, sent or weights, variance, about.penalty)
+    request = Request(about.step, about.round, version, silos, sent, groups, about.numbers)
     return Asked(request, about.task, about.run, about.weights)
 
 
-def pack_reply(reply: Reply, wire: Wire) -> bytes:
-    """A silo's answer; what is not a finite number is sent as none."""
-    tensors = {f"{kind}/{name}": t for kind, named in reply.tensors.items() for name, t in named.items()}
+def answer_forms(step: Step, wire: Wire) -> dict[str, Form]:
+    """Return what the tensors of an answer must be like."""
+    groups = {name: answer.like for name, answer in step.answers.items()}
+    return forms(groups, lambda name: wire == "float16" and not step.answers[name].exact)
+
+
+def pack_reply(reply: Reply, manifest: Manifest) -> bytes:
+    """Return a silo's answer as bytes; what is not a finite number is sent as none."""
+    answers = manifest.program.steps[reply.step].answers
+    about = {"numbers": _finite(reply.numbers), "metrics": _finite(reply.metrics)}
+    return pack(reply.tensors, about, lambda name: manifest.wire == "float16" and not answers[name].exact)
+
+
+def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return numbers, nested or not, with none in place of what is no finite number."""
     most = torch.finfo(torch.float64).max
-    numbers = {key: value if is_number(value, -most, most) else None for key, value in reply.numbers.items()}
-    return pack(tensors, {"numbers": numbers}, wire)
+    return {
+        key: _finite(value)
+        if isinstance(value, Mapping)
+        else (value if Range(-most, most).holds(value) else None)
+        for key, value in values.items()
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from torch import nn
 
@@ -12,6 +13,7 @@ from fedilc.data import Federation, Silo
 from fedilc.errors import ConfigError
 from fedilc.evaluation import measure
 from fedilc.federation.silo import SiloWorker
+from fedilc.federation.silo_state import SiloState
 from fedilc.gradients import Loss, Workbench, require_supported
 from fedilc.runtimes.remote.manifest import Manifest
 
@@ -22,8 +24,13 @@ def make_worker(
     make_silo: Callable[[Manifest], Silo],
     build: Callable[[Manifest], nn.Module] | None = None,
     device: str = "auto",
+    states: Path | None = None,
 ) -> SiloWorker:
-    """What answers for the silo `name`; its network is the manifest's, or that which `build` makes here."""
+    """Return what answers for the silo `name`; its network is the manifest's, or what `build` makes here.
+
+    What the silo remembers from round to round is kept in the folder `states`, if one is given.
+    """
+    manifest.require_same_steps()
     model = build(manifest) if build is not None else manifest.model.build()
     manifest.require_fits(model)
     require_supported(model)
@@ -35,6 +42,7 @@ def make_worker(
             f"{manifest.model.inputs}; give it the columns that the run was agreed on"
         )
     Federation(manifest.run, [silo], loss=manifest.loss).check_classes(manifest.model.outputs)
-    task, loss = manifest.task(), Loss(manifest.loss)
-    bench = Workbench(model.to(find_device(device)), loss, task.classifier, task.covariance)
-    return SiloWorker(silo, bench, task, partial(measure, loss))
+    loss, program = Loss(manifest.loss), manifest.program
+    bench = Workbench(model.to(find_device(device)), loss, program.task.classifier)
+    state = SiloState(name, states, manifest.hash) if program.keeps_state else None
+    return SiloWorker(silo, bench, program, partial(measure, loss), state)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import Depends, FastAPI, Header, HTTPException, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from fedilc import __version__
-from fedilc.runtimes.remote.posted import MOST_EXAMPLES
+from fedilc.federation.program import MOST_EXAMPLES
 from fedilc.runtimes.remote.wire import MEDIA_TYPE
 from fedilc.runtimes.rest.audit import Audit, AuditedRefusals
 from fedilc.runtimes.rest.board import Board
@@ -43,7 +43,7 @@ _REFUSALS = refusals(401, 403, 404, 408, 409, 410, 413, 415, 429)
 _BYTES = {"schema": {"type": "string", "format": "binary"}}
 _TENSORS = {MEDIA_TYPE: _BYTES, "application/octet-stream": _BYTES}
 
-PhaseName = Annotated[Literal["statistics", "gradients", "evaluate"], Path()]
+StepName = Annotated[str, Path(max_length=64, description="the step of the round")]
 Have = Annotated[str, Query(max_length=64, description="the name of the weights it has")]
 Wait = Annotated[float, Query(ge=0, le=LONGEST_POLL, description="seconds to wait for the next task")]
 
@@ -165,7 +165,7 @@ def _add_silos(app: FastAPI, board: Board, doors: Doors) -> None:
             return Response(status_code=204) if body is None else Response(body, media_type=MEDIA_TYPE)
 
     @app.put(
-        "/v1/silos/{silo}/rounds/{number}/{phase}",
+        "/v1/silos/{silo}/rounds/{number}/{step}",
         dependencies=speaks,
         responses=_REFUSALS | {200: {"model": Taken, "content": {MEDIA_TYPE: _BYTES}}},
         response_model=None,
@@ -175,7 +175,7 @@ def _add_silos(app: FastAPI, board: Board, doors: Doors) -> None:
         request: Request,
         silo: SiloName,
         number: Annotated[int, Path(ge=1, le=2**31, description="the round")],
-        phase: PhaseName,
+        step: StepName,
         task: Annotated[str, Query(max_length=64, description="the task's name")],
         content_digest: Annotated[str | None, Header(description="sha-256, as RFC 9530 has it")] = None,
         have: Have = "",
@@ -186,13 +186,13 @@ def _add_silos(app: FastAPI, board: Board, doors: Doors) -> None:
         To bring the same twice changes nothing.
         """
         with desk.serving(silo):
-            most = board.most_bytes(silo, number, phase, task)
+            most = board.most_bytes(silo, number, step, task)
             if isinstance(most, Refusal):
                 raise HTTPException(most.status, most.reason)
             async with desk.turns.one() if most > _SMALL_BYTES else nullcontext():
                 body = await _read(request, most, board.spool, silo)
             board.seen(silo, received=body.size)
-            accept = partial(board.accept, silo, number, phase, task, body, content_digest)
+            accept = partial(board.accept, silo, number, step, task, body, content_digest)
             if body.size < _SMALL_BYTES:
                 _raise(accept())
             else:

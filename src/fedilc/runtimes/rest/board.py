@@ -72,7 +72,7 @@ class Board:
         with self._changed:
             self._posted, self._answered = posted, {}
             self._replies.clear()
-            self.progress.round, self.progress.phase = posted.request.round, posted.request.phase
+            self.progress.round, self.progress.phase = posted.request.round, posted.request.step
             for name in posted.request.silos:
                 if self.silos[name].state in ("answered", "working"):
                     self.silos[name].state = "waiting"
@@ -251,17 +251,17 @@ class Board:
                 self._tell()
             return posted
 
-    def most_bytes(self, name: str, round_: int, phase: str, task: str) -> int | Refusal:
+    def most_bytes(self, name: str, round_: int, step: str, task: str) -> int | Refusal:
         """How large an answer may be, unless it is refused before it is read."""
         with self._changed:
             posted = self._posted
-            refusal = self._misplaced(name, round_, phase, task)
+            refusal = self._misplaced(name, round_, step, task)
             if refusal is not None or posted is None:
                 return refusal or Refusal(409, "no task is up")
             return posted.most_bytes
 
     def accept(
-        self, name: str, round_: int, phase: str, task: str, body: bytes | Body, told: str | None = None
+        self, name: str, round_: int, step: str, task: str, body: bytes | Body, told: str | None = None
     ) -> Refusal | None:
         """Take a silo's answer to the task that is up; None if taken, now or before.
 
@@ -273,7 +273,7 @@ class Board:
             return Refusal(400, "the body is not the one that its Content-Digest tells of")
         with self._changed:
             posted, known = self._posted, self._answered.get(name)
-            refusal = self._misplaced(name, round_, phase, task)
+            refusal = self._misplaced(name, round_, step, task)
         if refusal is not None or posted is None:
             return refusal
         if known is not None:
@@ -293,25 +293,26 @@ class Board:
             silo = self.silos[name]
             silo.reason = None if silo.state == "lost" else silo.reason
             silo.state = "answered"
-            silo.loss = reply.numbers["loss"] if reply.phase == "gradients" else silo.loss
+            silo.loss = reply.numbers.get("loss", silo.loss)
             self._tell()
             return None
 
-    def _misplaced(self, name: str, round_: int, phase: str, task: str) -> Refusal | None:
+    def _misplaced(self, name: str, round_: int, step: str, task: str) -> Refusal | None:
         posted, silo = self._posted, self.silos[name]
         if silo.state == "set aside":
             return Refusal(403, f"silo {name!r} was set aside: {silo.reason}")
         if posted is None or name not in posted.request.silos or task != posted.name:
             return Refusal(409, "no such task is up for this silo; ask for the next")
-        if (round_, phase) != (posted.request.round, posted.request.phase):
-            up = f"{posted.request.phase!r} of round {posted.request.round}"
-            return Refusal(409, f"the task that is up is {up}, not {phase!r} of round {round_}")
+        if (round_, step) != (posted.request.round, posted.request.step):
+            up = f"{posted.request.step!r} of round {posted.request.round}"
+            return Refusal(409, f"the task that is up is {up}, not {step!r} of round {round_}")
         return None
 
     def _require_same_count(self, reply: Reply) -> None:
         """Raise if a silo now counts other examples than it joined with: they may be its weight."""
-        joined, told = self.silos[reply.silo].examples, reply.numbers.get("examples")
-        if reply.phase == "gradients" and told != joined:
+        joined = self.silos[reply.silo].examples
+        told = reply.numbers.get("examples", joined)
+        if told != joined:
             raise ProtocolError(f"it tells of {told} examples, and joined with {joined}")
 
     def _strike(self, name: str, reason: str) -> Refusal:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 from urllib.parse import quote
@@ -59,7 +59,7 @@ class Participant:
         if self.name not in manifest.silos:
             names = ", ".join(manifest.silos)
             raise CoordinatorError(f"the run {manifest.run!r} has no silo {self.name!r}, only {names}")
-        worker = make_worker(manifest, self.name, self.make_silo, self.build, self.device)
+        worker = make_worker(manifest, self.name, self.make_silo, self.build, self.device, self.limits.state)
         self.limits.require_examples(len(worker.silo), self.name)
         self.limits.remember(manifest, self.line.url, self.name)
         have, along, retries = "", None, None
@@ -120,11 +120,11 @@ class Participant:
         """Bring what was asked for; returns what came along, if anything: the next task, the run's end, or a
         refusal after which the task is asked for again."""
         request = asked.request
-        self.tell(f"round {request.round} of {manifest.rounds}: {request.phase}")
-        body = pack_reply(worker.answer(request), manifest.wire)
+        self.tell(f"round {request.round} of {manifest.rounds}: {request.step}")
+        body = pack_reply(worker.answer(request), manifest)
         answer = self.line.call(
             "PUT",
-            self._path(f"rounds/{request.round}/{request.phase}"),
+            self._path(f"rounds/{request.round}/{quote(request.step, safe='')}"),
             _most_bytes(manifest),
             params={"task": asked.task, "have": asked.weights, "wait": POLL_SECONDS},
             content=body,
@@ -186,8 +186,13 @@ class Participant:
 
 
 def _most_bytes(manifest: Manifest) -> int:
-    """How large a task may be: the weights, mean C, and a header."""
-    tensors = [*manifest.like.values(), manifest.variance_like]
-    return (
-        sum(like.numel() * like.element_size() for like in tensors) + header_room(manifest.like) + (1 << 16)
+    """Return how large a task may be: the weights, what the largest step sends beside them, and a header."""
+    own = _bytes(manifest.like)
+    beside = max(
+        sum(_bytes(like) for like in step.sends.values()) for step in manifest.program.steps.values()
     )
+    return own + beside + 2 * header_room(manifest.like) + (1 << 16)
+
+
+def _bytes(like: Mapping[str, Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in like.values())

@@ -12,7 +12,7 @@ from fedilc.errors import ConfigError
 from fedilc.federation import Record
 from fedilc.gradients.memory import return_freed_memory
 from fedilc.result import Result
-from fedilc.runtimes.remote.job import Job
+from fedilc.runtimes.remote.job import Job, coordinate
 from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.rest.address import Address, listening
 from fedilc.runtimes.rest.app import make_app
@@ -52,7 +52,7 @@ class Watch(Callback):
         self._since = now
 
 
-def coordinate(
+def serve(
     job: Job,
     out: Path,
     address: Address,
@@ -70,14 +70,8 @@ def coordinate(
     """
     address.require_safe(tokens)
     _require_tokens(job.plan.outline.silos, tokens, address)
-    boards: list[Board] = []
-
-    def reach(manifest: Manifest) -> RestRuntime:
-        boards.append(Board(manifest, audit=Audit(out / AUDIT_FILE), spool=Spool(out)))
-        return RestRuntime(boards[0], job.needed, round_timeout)
-
-    training = job.training(reach)
-    board = boards[0]
+    board = Board(job.manifest, audit=Audit(out / AUDIT_FILE), spool=Spool(out))
+    runtime = RestRuntime(board, job.needed, round_timeout)
     if len(board.silos) * 4 * board.manifest.numbers > 4 * MEMORY_BYTES:
         return_freed_memory(LARGE_BLOCK_BYTES)  # it costs time, and few small answers need it not
     try:
@@ -94,7 +88,7 @@ def coordinate(
             watch = Watch(board, open_doors)
             if not out.exists():
                 out.mkdir(mode=0o700, parents=True)
-            result = job.run(training, "rest", out, [watch, *callbacks])
+            result = coordinate(job, runtime, "rest", out, [watch, *callbacks])
             here = _here(board)
             board.finish(result.stopped or "complete")
             if afterwards is not None:

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
-from fedilc.federation import Reply, Request
+from fedilc.federation import Reply, Request, Runtime
 from fedilc.runtimes.remote.posted import Posting
 from fedilc.runtimes.rest.board import Board
 from fedilc.runtimes.rest.bodies import HeldReply
@@ -14,7 +14,7 @@ from fedilc.runtimes.rest.bodies import HeldReply
 _TICK_SECONDS = 0.5
 
 
-class RestRuntime:
+class RestRuntime(Runtime):
     """Asks silos over HTTP, and waits for them.
 
     A silo that has not answered after `round_timeout` seconds is lost to the round, if `min_silos`
@@ -25,13 +25,9 @@ class RestRuntime:
         self.board = board
         self.min_silos = min_silos
         self.round_timeout = round_timeout
+        self.silos = tuple(board.silos)
         self._posting = Posting(board.manifest)
         self._left_out: set[str] = set()
-
-    @property
-    def silos(self) -> tuple[str, ...]:
-        """The names of all silos, in order."""
-        return tuple(self.board.silos)
 
     def present(self) -> tuple[str, ...]:
         """The silos to ask in the next round; waits for those that are needed."""
