@@ -3,8 +3,8 @@
     python -m benchmarks.digests [ALGORITHM ...]
 
 trains `color-digits` for ten rounds with one thread per process, in one process, on two ranks and over HTTP,
-and prints one line per algorithm and runtime. Bits differ between processors, so that the lines of two commits
-are compared on one machine and kept nowhere. It uses the command alone, so that it runs on any commit
+and prints one line per algorithm and runtime. Bits differ between processors, so that the lines of two
+commits are compared on one machine and kept nowhere. It uses the command alone, so that it runs on any commit
 (`PYTHONPATH` names the sources to use).
 """
 

@@ -52,7 +52,7 @@ def rotated_cifar10_cnn() -> nn.Module:
 
 def local_server(federation: Federation, model: nn.Module, name: str, environment_size: int = 32) -> Server:
     """A server over the local runtime, ready for rounds without evaluation."""
-    options = Options(rounds=1, learning_rate=3e-4, penalty=15.0, environment_size=environment_size)
+    options = Options(rounds=1, learning_rate=3e-4, penalty_weight=15.0, environment_size=environment_size)
     algorithm = find_algorithm(name)[1]
     loss = Loss(federation.loss)
     task = make_task(algorithm, federation.loss, options)

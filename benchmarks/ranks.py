@@ -112,13 +112,13 @@ def _measure(job: dict[str, Any], folder: Path) -> None:
     with joined_group() as group:
         if job["job"] == "color":
             data: Any = color_mnist_sized(job["silos"])
-            model, options = color_mnist_mlp(), {"learning_rate": 3e-4, "penalty": 15.0}
+            model, options = color_mnist_mlp(), {"learning_rate": 3e-4, "penalty_weight": 15.0}
         else:
             changes = [f"data.silos={job['silos']}", "silos_per_round=none"]
             settings, home = read_experiment("many-silos", changes)
             data = settings.data.shelf(0, home)
             model = settings.model.of_shape(data.inputs, data.outputs, 0)
-            options = {"learning_rate": settings.learning_rate, "penalty": settings.penalty}
+            options = {"learning_rate": settings.learning_rate, "penalty_weight": settings.penalty_weight}
         train(
             data,
             model,

@@ -28,7 +28,7 @@ from fedilc.algorithms import find_algorithm
 SILOS = 5
 ALGORITHMS = ("fedsgd", "fedcurv", "fishr-inter-geo")
 OVERHEAD_SECONDS = 0.1
-SETTINGS = {"learning_rate": 3e-4, "weight_decay": 0.01, "penalty": 15.0}
+SETTINGS = {"learning_rate": 3e-4, "weight_decay": 0.01, "penalty_weight": 15.0}
 
 
 @dataclass(frozen=True)

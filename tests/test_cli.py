@@ -194,7 +194,7 @@ def names(rows: Rows) -> list[str]:
 def test_all_compares_every_algorithm_in_one_table_under_every_criterion(compared: tuple[Path, str]) -> None:
     out, printed = compared
     found = table(printed)
-    assert list(found) == [(criterion, name) for criterion in CRITERIA for name in algorithms]
+    assert list(found) == [(criterion, name) for criterion in CRITERIA for name in algorithms.PAPER]
     for (criterion, name), cells in found.items():
         record = select(records(out / name), criterion)
         numbers = [record[key] for key in ("test_loss", "test_accuracy", "test_auroc")]
@@ -218,8 +218,8 @@ def test_all_can_be_resumed_where_some_algorithms_have_not_begun(
     out = Path(shutil.copytree(compared[0], tmp_path / "all"))
     shutil.rmtree(out / "geometric")
     printed = fedilc("run", "--algorithm", "all", "--rounds", 2, "--out", out, "--resume", *SMALL)
-    assert names(table(printed)) == list(algorithms)
-    for name in algorithms:
+    assert names(table(printed)) == list(algorithms.PAPER)
+    for name in algorithms.PAPER:
         history = (out / name / "history.jsonl").read_bytes()
         assert history == (compared[0] / name / "history.jsonl").read_bytes()
 
@@ -297,7 +297,7 @@ def test_report_compares_the_run_folders_it_finds(
     finished: tuple[Path, str], compared: tuple[Path, str], tmp_path: Path
 ) -> None:
     printed = fedilc("report", finished[0], compared[0], "--out", tmp_path / "report.png")
-    assert names(table(printed)) == ["run", *sorted(algorithms)]
+    assert names(table(printed)) == ["run", *sorted(algorithms.PAPER)]
     assert "different numbers of rounds" in " ".join(printed.split())
     assert (tmp_path / "report.png").read_bytes().startswith(PNG)
     assert f"picture: {tmp_path / 'report.png'}" in printed

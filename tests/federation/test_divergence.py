@@ -70,7 +70,13 @@ class Liar:
 
 
 def run(federation: Federation, runtime: object, algorithm: str = "fedsgd", **options: object):
-    settings = {"rounds": ROUNDS, "learning_rate": 0.05, "penalty": 2.0, "environment_size": 4, **options}
+    settings = {
+        "rounds": ROUNDS,
+        "learning_rate": 0.05,
+        "penalty_weight": 2.0,
+        "environment_size": 4,
+        **options,
+    }
     return train(federation, mlp(), algorithm, runtime=runtime, **settings)
 
 
@@ -94,7 +100,7 @@ class Losing(Liar):
 
 
 CASES = [
-    *((name, "gradient") for name in algorithms),
+    *((name, "gradient") for name in algorithms.PAPER),
     ("fishr-inter-geo", "penalty"),
     ("fishr-inter-geo", "variance"),
     ("fedcurv", "variance"),

@@ -70,7 +70,7 @@ def fishr_gradient(model: nn.Module, federation: Federation) -> list[Tensor]:
 
 def derived(name: str, model: nn.Module, federation: Federation, size: int) -> list[Tensor]:
     """What the paper says the server steps with."""
-    entry = algorithms[name]
+    entry = algorithms.get(name)
     rows = []
     for silo in federation.silos:
         groups = [torch.arange(len(silo))]
@@ -131,7 +131,9 @@ def test_training_leaves_the_model_passed_in_untouched_and_lowers_the_loss(
 ) -> None:
     federation, model = federation_of(generator), mlp()
     before = [parameter.clone() for parameter in model.parameters()]
-    result = train(federation, model, name, rounds=40, learning_rate=0.02, penalty=0.1, environment_size=4)
+    result = train(
+        federation, model, name, rounds=40, learning_rate=0.02, penalty_weight=0.1, environment_size=4
+    )
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     assert len(result.history) == 40
     assert result.history[-1]["train_loss"] < result.history[0]["train_loss"]
@@ -173,7 +175,7 @@ def test_penalty_annealing_changes_lambda_after_the_given_rounds(generator: torc
         "fedcurv",
         rounds=4,
         learning_rate=0.01,
-        penalty=7.0,
+        penalty_weight=7.0,
         penalty_anneal_rounds=2,
         penalty_start=0.5,
     )
@@ -187,7 +189,7 @@ def test_a_start_of_zero_skips_the_statistics_until_the_penalty_begins(generator
         "fedcurv",
         rounds=2,
         learning_rate=0.01,
-        penalty=7.0,
+        penalty_weight=7.0,
         penalty_anneal_rounds=1,
         penalty_start=0.0,
     )

@@ -55,7 +55,7 @@ def test_a_resumed_run_draws_what_the_whole_run_draws(tmp_path: Path) -> None:
 
 def test_a_round_of_drawn_silos_is_a_round_of_a_federation_of_those_alone() -> None:
     federation = rank_worker.federation()
-    settings = {"rounds": 1, "learning_rate": 0.1, "penalty": 3.0}
+    settings = {"rounds": 1, "learning_rate": 0.1, "penalty_weight": 3.0}
     result = train(federation, rank_worker.network(), "fedcurv", silos_per_round=3, **settings)
     chosen = [silo for silo in federation.silos if silo.name in result.history[0]["silos"]]
     alone = Federation("chosen", chosen, federation.x_test, federation.y_test)

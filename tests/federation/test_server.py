@@ -79,7 +79,7 @@ def run(federation: Federation, runtime: object, algorithm: str = "fishr-inter-g
         algorithm,
         rounds=3,
         learning_rate=0.05,
-        penalty=2.0,
+        penalty_weight=2.0,
         runtime=runtime,
         environment_size=4,
         **options,
@@ -211,7 +211,7 @@ def test_statistics_of_another_shape_are_refused(generator: torch.Generator) -> 
 
 def test_what_travels_is_what_the_algorithm_needs(generator: torch.Generator) -> None:
     federation = federation_of(generator)
-    for name, entry in algorithms.items():
+    for name, entry in zip(algorithms.PAPER, map(algorithms.get, algorithms.PAPER), strict=True):
         runtime = Wrapped(federation, name)
         seen: dict[str, set[str]] = {}
 

@@ -28,7 +28,11 @@ from fedilc.runtimes.local import LocalRuntime
 
 SIZES = (11, 4, 14)
 LAMBDA = 3.0
-MEANS = [name for name, entry in algorithms.items() if entry.inter == "mean"]
+MEANS = [
+    name
+    for name, entry in zip(algorithms.PAPER, map(algorithms.get, algorithms.PAPER), strict=True)
+    if entry.inter == "mean"
+]
 
 
 def federation_of(generator: torch.Generator, sizes: tuple[int, ...] = SIZES) -> Federation:
@@ -79,15 +83,15 @@ def derived(name: str, model: nn.Module, federation: Federation, size: int, redu
     examples = sum(len(silo) for silo in federation.silos)
     for silo in federation.silos:
         groups = [torch.arange(len(silo))]
-        if algorithms[name].intra != "whole":
+        if algorithms.get(name).intra != "whole":
             order = lay_out(len(silo), size, 10**6, 0, 1, silo.name).order
             groups = list((torch.arange(len(silo)) if order is None else order).split(size))
         votes = [gradients(model, losses(model, silo.x[g], silo.y[g]).mean()) for g in groups]
         for place, column in enumerate(zip(*votes, strict=True)):
             stack = torch.stack(column)
-            own = geometric(stack) if algorithms[name].intra == "geometric" else stack.mean(0)
+            own = geometric(stack) if algorithms.get(name).intra == "geometric" else stack.mean(0)
             total[place] += len(silo) / examples * own
-    if algorithms[name].penalty:
+    if algorithms.get(name).penalty:
         fishr = gradients(model, penalty_of(model, federation, reduction))
         total = [g + LAMBDA * p for g, p in zip(total, fishr, strict=True)]
     return total
@@ -100,7 +104,7 @@ def test_weights_by_examples_weigh_the_gradients_and_not_the_penalty(
 ) -> None:
     federation, model = federation_of(generator), mlp().double()
     expected = derived(name, model, federation, 4, reduction)
-    settings = {"penalty": LAMBDA, "environment_size": 4, "fishr_reduction": reduction}
+    settings = {"penalty_weight": LAMBDA, "environment_size": 4, "fishr_reduction": reduction}
     found, result = stepped_gradient(
         federation, model, name, tmp_path / "run", weights="examples", **settings
     )
@@ -108,7 +112,7 @@ def test_weights_by_examples_weigh_the_gradients_and_not_the_penalty(
         torch.testing.assert_close(value, right, rtol=1e-9, atol=1e-12)
     together = torch.cat([losses(model, silo.x, silo.y) for silo in federation.silos])
     assert result.history[0]["train_loss"] == pytest.approx(together.mean().item(), rel=1e-9)
-    if algorithms[name].penalty:
+    if algorithms.get(name).penalty:
         right = penalty_of(model, federation, reduction).item()
         assert result.history[0]["penalty"] == pytest.approx(right, rel=1e-9)
     assert RunFolder(tmp_path / "run").settings()["weights"] == "examples"

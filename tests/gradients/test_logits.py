@@ -200,7 +200,7 @@ def test_frozen_batch_normalisation_is_a_fixed_affine_map_for_every_algorithm(
             for layer in (model[0], model[3]):
                 redraw(layer)
         out = tmp_path_factory.mktemp("run") / "run"
-        found, _ = stepped_gradient(federation, model, name, out, environment_size=size, penalty=3.0)
+        found, _ = stepped_gradient(federation, model, name, out, environment_size=size, penalty_weight=3.0)
         steps.append(found)
         assert all(torch.equal(before[key], value) for key, value in norm.state_dict().items())
     for key, value in steps[0].items():

@@ -84,7 +84,11 @@ def test_the_product_equals_autograd_in_chunks_or_whole(
         torch.testing.assert_close(value, right, rtol=1e-9, atol=1e-12)
 
 
-PENALTY = [name for name, entry in algorithms.items() if entry.penalty]
+PENALTY = [
+    name
+    for name, entry in zip(algorithms.PAPER, map(algorithms.get, algorithms.PAPER), strict=True)
+    if entry.penalty
+]
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -109,7 +113,7 @@ def test_the_federated_penalty_gradient_equals_centralised_autograd(
             model,
             algorithm,
             tmp_path / str(penalty),
-            penalty=penalty,
+            penalty_weight=penalty,
             environment_size=1,
             covariance=kind,
             fishr_reduction=reduction,

@@ -21,7 +21,7 @@ from fedilc.data.shelf import Shelf
 from fedilc.runtimes.distributed import Group, joined_group
 
 SIZES = (5, 9, 2, 7, 3, 4)
-SETTINGS = {"learning_rate": 0.05, "penalty": 2.0, "environment_size": 2, "seed": 3, "device": "cpu"}
+SETTINGS = {"learning_rate": 0.05, "penalty_weight": 2.0, "environment_size": 2, "seed": 3, "device": "cpu"}
 RESUMED = "fishr-inter-geo"
 WEIGHTED = {"algorithm": "fishr-intra-geo", "weights": "examples", "silos_per_round": 3}
 IMAGES = "images"
@@ -102,7 +102,7 @@ def work(rank: int, size: int, port: int, out: Path) -> None:
     torch.set_num_threads(1)
     found: dict[str, Tensor] = {}
     with joined_group() as group:
-        for algorithm in algorithms:
+        for algorithm in algorithms.PAPER:
             weights, _ = weights_of(algorithm)
             found |= {f"{algorithm}/{name}": tensor for name, tensor in weights.items()}
         weights_of(RESUMED, 5, out=out / "half")

@@ -22,7 +22,7 @@ EXPERIMENT = """
 algorithm = "fishr-inter-geo"
 rounds = 2
 learning_rate = 1e-2
-penalty = 5.0
+penalty_weight = 5.0
 
 [data]
 source = "remote"

@@ -20,7 +20,7 @@ from fedilc.runtimes.flower.client import _workers
 
 near = pytest.importorskip("near", reason="Flower is not installed: pip install 'fedilc[flower]'")
 
-SETTINGS: dict[str, Any] = {"learning_rate": 0.05, "penalty": 3.0, "environment_size": 4}
+SETTINGS: dict[str, Any] = {"learning_rate": 0.05, "penalty_weight": 3.0, "environment_size": 4}
 
 
 def make_silo(partition_id: int) -> Silo:

@@ -28,7 +28,7 @@ EXPERIMENT = """
 name = "tried"
 rounds = 5
 learning_rate = 0.01
-penalty = 5.0
+penalty_weight = 5.0
 environment_size = 32
 device = "cpu"
 [data]

@@ -44,5 +44,5 @@ def test_all_six_algorithms_give_the_weights_of_local(
         start_new_session=True,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    for name in algorithms:
+    for name in algorithms.PAPER:
         same_weights(tmp_path / "out" / name, locally(name), 5)

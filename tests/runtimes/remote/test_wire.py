@@ -276,7 +276,7 @@ class TestTheSiloReads:
             {"silos": ["a", "stranger"]},
             {"silos": "a"},
             {"penalty": -1.0},
-            {"penalty": 1e300},
+            {"penalty_weight": 1e300},
             {"penalty": None},
             {"task": "x" * 65},
             {"weights": 7},

@@ -17,7 +17,7 @@ from rest import LightSilo, good_body, head_of_put, put, raw_line, remote, train
 
 KILLS = 30
 ROUNDS = 40
-SMALL = ["model.hidden=[8]", "learning_rate=0.01", "penalty=5"]
+SMALL = ["model.hidden=[8]", "learning_rate=0.01", "penalty_weight=5"]
 
 
 def history(folder: Path) -> list[str]:

@@ -11,11 +11,11 @@ from fleets import as_options, assert_same_run, fleet, outcome_of, run_locally
 
 from fedilc import algorithms
 
-CHANGES = ["rounds=10", "model.hidden=[16]", "environment_size=32", "penalty=5", "learning_rate=0.01"]
+CHANGES = ["rounds=10", "model.hidden=[16]", "environment_size=32", "penalty_weight=5", "learning_rate=0.01"]
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "weights"), [*((n, "equal") for n in algorithms), ("fedcurv", "examples")]
+    ("algorithm", "weights"), [*((n, "equal") for n in algorithms.PAPER), ("fedcurv", "examples")]
 )
 def test_rest_gives_the_bits_of_local(algorithm: str, weights: str, tmp_path: Path) -> None:
     changes = [*CHANGES, f"algorithm={algorithm}", f"weights={weights}"]

@@ -19,7 +19,7 @@ from fedilc.runtimes.rest.line import CoordinatorError, Line
 from fedilc.runtimes.rest.tokens import Tokens, add_token
 from rest import board_of
 
-CHANGES = ["rounds=10", "model.hidden=[16]", "penalty=5", "learning_rate=0.01"]
+CHANGES = ["rounds=10", "model.hidden=[16]", "penalty_weight=5", "learning_rate=0.01"]
 
 
 @pytest.fixture(scope="module")

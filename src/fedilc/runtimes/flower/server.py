@@ -40,7 +40,7 @@ def make_server_app(
 
     The run's configuration (`--run-config`) may have `algorithm`, `rounds`, `seed` and `min-silos`, which
     win over the experiment where they are neither empty nor 0; `set` with further changes, as in
-    "penalty=5 model.hidden=[16]"; `timeout`, seconds an exchange may take; `wire`, exact or float16; and
+    "penalty_weight=5 model.hidden=[16]"; `timeout`, seconds an exchange may take; `wire`, exact or float16; and
     `out`, the run folder, in which a run that was cut off goes on.
     """
     require_flower()
@@ -84,8 +84,8 @@ def run_experiment(
 def changes_of(config: Mapping[str, Any]) -> list[str]:
     """What the run's configuration changes in the experiment, as `key=value`.
 
-    >>> changes_of({"algorithm": "fedsgd", "rounds": 0, "set": "penalty=5 model.hidden=[16]"})
-    ['penalty=5', 'model.hidden=[16]', 'algorithm=fedsgd']
+    >>> changes_of({"algorithm": "fedsgd", "rounds": 0, "set": "penalty_weight=5 model.hidden=[16]"})
+    ['penalty_weight=5', 'model.hidden=[16]', 'algorithm=fedsgd']
     """
     for key in config:
         if key not in _SHORT and key not in _OTHERS:

@@ -74,8 +74,8 @@ class FedILC:
         settings: the further settings of `fedilc.train`: `penalty`, `environment_size`, `weight_decay`,
             `min_silos`, `seed`, `zeros`, `covariance`, ...
 
-    >>> FedILC(algorithm="fishr-inter-geo", model=nn.Linear(4, 1), penalty=15.0)
-    FedILC(algorithm='fishr-inter-geo', learning_rate=0.001, penalty=15.0)
+    >>> FedILC(algorithm="fishr-inter-geo", model=nn.Linear(4, 1), penalty_weight=15.0)
+    FedILC(algorithm='fishr-inter-geo', learning_rate=0.001, penalty_weight=15.0)
     """
 
     def __init__(

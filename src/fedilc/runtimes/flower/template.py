@@ -40,7 +40,7 @@ algorithm = ""
 rounds = 0
 seed = 0
 min-silos = 0
-set = ""            # further settings: "penalty=5 model.hidden=[16]"
+set = ""            # further settings: "penalty_weight=5 model.hidden=[16]"
 timeout = 600.0     # seconds that an exchange with the nodes may take
 wire = "exact"      # or float16, for half the bytes
 out = $out          # the run folder, where the ServerApp runs; a run that was cut off goes on there
