@@ -94,7 +94,7 @@ class Options(Section):
                 FedILCWarning,
                 stacklevel=2,
             )
-            values.setdefault("penalty_weight", values.pop("penalty"))
+            values["penalty_weight"] = values.pop("penalty")
         return values
 
 

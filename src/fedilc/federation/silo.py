@@ -68,7 +68,9 @@ class SiloWorker:
         if request.step == STATISTICS:
             assert self.task.penalty is not None
             name = self.task.penalty.statistic
-            reply.tensors[name] = {name: self.computation.statistics(request.round, keep_bytes)}
+            # Local steps change the weights that the graph of another silo's kept pass refers to.
+            kept = keep_bytes if self.task.algorithm.local is None else 0
+            reply.tensors[name] = {name: self.computation.statistics(request.round, kept)}
         elif request.step in (UPDATE, MATCHED):
             self._update(request, reply)
         elif request.step == EVALUATE:

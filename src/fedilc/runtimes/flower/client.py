@@ -11,8 +11,10 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pooch
 from torch import nn
 
 from fedilc.data import Silo
@@ -117,7 +119,7 @@ class Answering:
                 return silo
 
             build = self._model if self.make_model is not None else None
-            _workers[key] = make_worker(manifest, name, make, build, self.device)
+            _workers[key] = make_worker(manifest, name, make, build, self.device, _states(node))
         _workers.move_to_end(key)
         while len(_workers) > MOST_WORKERS:
             _workers.popitem(last=False)
@@ -158,6 +160,12 @@ def _partition(node: Mapping[str, Any]) -> int:
     if "partition-id" not in node:
         raise ConfigError("this node has no partition-id; start it with --node-config 'partition-id=0'")
     return _whole(node, "partition-id")
+
+
+def _states(node: Mapping[str, Any]) -> Path:
+    """Return where the node keeps what its silo remembers: its `state-folder`, or the user's cache."""
+    given = node.get("state-folder")
+    return Path(pooch.os_cache("fedilc")) / "state" if given is None else Path(str(given))
 
 
 def _whole(values: Mapping[str, Any], key: str) -> int:

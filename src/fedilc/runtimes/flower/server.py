@@ -40,8 +40,8 @@ def make_server_app(
 
     The run's configuration (`--run-config`) may have `algorithm`, `rounds`, `seed` and `min-silos`, which
     win over the experiment where they are neither empty nor 0; `set` with further changes, as in
-    "penalty_weight=5 model.hidden=[16]"; `timeout`, seconds an exchange may take; `wire`, exact or float16; and
-    `out`, the run folder, in which a run that was cut off goes on.
+    "penalty_weight=5 model.hidden=[16]"; `timeout`, seconds an exchange may take; `wire`, exact or float16;
+    and `out`, the run folder, in which a run that was cut off goes on.
     """
     require_flower()
     from flwr.serverapp import ServerApp

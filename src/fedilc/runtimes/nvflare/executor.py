@@ -16,6 +16,8 @@ from fedilc.runtimes.nvflare.controller import BODY
 from fedilc.runtimes.nvflare.local_config import SiteConfig, read_config
 from fedilc.runtimes.nvflare.member import Member
 
+STATES = "fedilc-state"
+
 
 class SiloExecutor(Executor):  # type: ignore[misc]  # untyped nvflare: its class is Any
     """Answers for the silo that the site's own `local/fedilc.json` names.
@@ -47,7 +49,8 @@ class SiloExecutor(Executor):  # type: ignore[misc]  # untyped nvflare: its clas
 
     def _make_member(self, fl_ctx: FLContext) -> Member:
         site = fl_ctx.get_identity_name()
-        local = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir())
+        workspace = fl_ctx.get_engine().get_workspace()
+        local = Path(workspace.get_site_config_dir())
         otherwise = None
         if is_simulated(fl_ctx):
             otherwise = (self.simulated or {}).get(site)
@@ -55,7 +58,8 @@ class SiloExecutor(Executor):  # type: ignore[misc]  # untyped nvflare: its clas
         def tell(sentence: str) -> None:
             self.log_info(fl_ctx, sentence)
 
-        return Member(site, read_config(SiteConfig, local, otherwise), local, tell)
+        states = Path(workspace.get_root_dir()) / STATES
+        return Member(site, read_config(SiteConfig, local, otherwise), local, tell, states)
 
 
 def is_simulated(fl_ctx: FLContext) -> bool:

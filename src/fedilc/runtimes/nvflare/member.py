@@ -21,13 +21,24 @@ TASKS = (JOIN, STEP)
 
 
 class Member:
-    """One site in one job; it stays in one process, and keeps its silo and the last weights there."""
+    """One site in one job; it stays in one process, and keeps its silo and the last weights there.
 
-    def __init__(self, site: str, config: SiteConfig, home: Path, tell: Callable[[str], None]) -> None:
+    What the silo remembers from round to round is in the folder `states`, which outlives the job.
+    """
+
+    def __init__(
+        self,
+        site: str,
+        config: SiteConfig,
+        home: Path,
+        tell: Callable[[str], None],
+        states: Path | None = None,
+    ) -> None:
         self.silo = config.silo or site
         self._config = config
         self._make_silo = config.make_silo(self.silo, home, tell)
         self._tell = tell
+        self._states = states
         self._joined: tuple[Manifest, SiloWorker] | None = None
         self._have = ""
 
@@ -44,7 +55,8 @@ class Member:
         if self.silo not in manifest.silos:
             names = ", ".join(manifest.silos)
             raise ProtocolError(f"the run {manifest.run!r} has no silo {self.silo!r}, only {names}")
-        worker = make_worker(manifest, self.silo, self._make_silo, self._config.build(), self._config.device)
+        build, device = self._config.build(), self._config.device
+        worker = make_worker(manifest, self.silo, self._make_silo, build, device, self._states)
         self._joined, self._have = (manifest, worker), ""
         self._tell(f"silo {self.silo!r} joins {manifest.run}, {manifest.algorithm}, {manifest.rounds} rounds")
         return json.dumps({"silo": self.silo, "manifest": manifest.hash}).encode()

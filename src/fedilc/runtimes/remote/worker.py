@@ -44,5 +44,8 @@ def make_worker(
     Federation(manifest.run, [silo], loss=manifest.loss).check_classes(manifest.model.outputs)
     loss, program = Loss(manifest.loss), manifest.program
     bench = Workbench(model.to(find_device(device)), loss, program.task.classifier)
-    state = SiloState(name, states, manifest.hash) if program.keeps_state else None
+    state = None
+    if program.keeps_state:
+        folder = None if states is None else states / manifest.hash[:16]
+        state = SiloState(name, folder, manifest.hash)
     return SiloWorker(silo, bench, program, partial(measure, loss), state)

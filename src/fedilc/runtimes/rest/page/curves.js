@@ -24,7 +24,7 @@ const PLANS = {
     format: share,
   },
   penalty: {
-    title: "Fishr penalty",
+    title: "Penalty",
     series: [{ key: "penalty", kind: "train", name: "penalty" }],
     text: number,
   },

@@ -10,7 +10,7 @@ const COLUMNS = [
   ["test_loss", "OOD loss", number],
   ["validation_accuracy", "Validation accuracy", percent],
   ["test_accuracy", "OOD accuracy", percent],
-  ["penalty", "Fishr penalty", number],
+  ["penalty", "Penalty", number],
 ];
 
 function row(name, cells) {
