@@ -13,24 +13,25 @@ import torch
 from benchmarks.federations import color_mnist_mlp
 from benchmarks.timing import Row, at_most, peak_memory
 from fedilc.algorithms import find_algorithm
-from fedilc.assembly import make_server
+from fedilc.assembly import make_server, make_task
 from fedilc.config import Options
-from fedilc.federation import Reply, Request
+from fedilc.federation import Program, Reply, Request, Runtime
 
 FEW, MANY = 5, 5000
 
 
-class Echo:
+class Echo(Runtime):
     """Silos that answer at once with fresh vectors, so that only the server's work is measured."""
 
-    def __init__(self) -> None:
+    def __init__(self, silos: tuple[str, ...]) -> None:
+        self.silos = silos
         self.random = torch.Generator().manual_seed(0)
 
     def ask(self, request: Request) -> Iterator[Reply]:
         """One reply a silo, none of them kept."""
         for silo in request.silos:
             gradient = {n: torch.randn(w.shape, generator=self.random) for n, w in request.weights.items()}
-            reply = Reply(silo, request.phase, request.round, {"gradient": gradient})
+            reply = Reply(silo, request.step, request.round, {"gradient": gradient})
             reply.numbers = {"loss": 0.0, "examples": 1}
             yield reply
 
@@ -56,8 +57,9 @@ def _run(silos: int) -> dict[str, float]:
 
 def _measure(silos: int) -> None:
     names = tuple(f"silo-{number}" for number in range(silos))
-    options = Options(rounds=1, learning_rate=1e-3)
-    server = make_server(color_mnist_mlp(), Echo(), names, find_algorithm("geometric")[1], options)
+    options, model = Options(rounds=1, learning_rate=1e-3), color_mnist_mlp()
+    program = Program.of(make_task(find_algorithm("geometric")[1], "binary", options), model)
+    server = make_server(model, Echo(names), program, options)
     repeats = 1 if silos > FEW else 20
     server.round(1, evaluate=False)
     started = time.perf_counter()

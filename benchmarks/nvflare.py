@@ -2,7 +2,7 @@
 
 A real server and three real sites, provisioned with certificates of their own, each with its processes on
 loopback and one thread, on the Color-MNIST network with so few examples that a round is mostly travel. Both
-sides have the round as `fedilc` counts it: phases, step, and evaluation in every silo. Overhead is the
+sides have the round as `fedilc` counts it: all steps, and evaluation in every silo. Overhead is the
 deployed round minus the local one, where the silos compute one after another.
 """
 

@@ -20,7 +20,9 @@ from fedilc.models import build_model
 
 def voter(model: nn.Module, loss: LossName, silo: Silo) -> SiloComputation:
     """A silo in which every example is an environment."""
-    return SiloComputation(Workbench(model, Loss(loss)), silo, 1, streams=True, seed=0)
+    bench = Workbench(model, Loss(loss))
+    x, y = bench.inputs(silo.x), bench.labels(silo.y)
+    return SiloComputation(bench, silo.name, x, y, 1, streams=True, seed=0)
 
 
 def vote(computation: SiloComputation) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 A real coordinator and five real silos, each a process of `fedilc` on loopback with one thread, on the
 Color-MNIST network with so few examples that a round is mostly travel. Both sides have the round as `fedilc`
-counts it: phases, step, and evaluation in every silo. Overhead is the REST round minus the local one, where
+counts it: all steps, and evaluation in every silo. Overhead is the REST round minus the local one, where
 the silos compute one after another.
 """
 
@@ -76,8 +76,8 @@ def _needed(name: str, rounds: int) -> Travelled:
     """w down once a step and once before the first, mean C down; C_e, gradient and product up."""
     algorithm = find_algorithm(name)[1]
     parameters = [p.numel() for p in color_mnist_mlp().parameters()]
-    weights, variance = 4 * sum(parameters), 4 * sum(parameters[-2:]) if algorithm.two_phase else 0
-    vectors = 2 if algorithm.two_phase and not algorithm.adds_up_in_silo else 1
+    weights, variance = 4 * sum(parameters), 4 * sum(parameters[-2:]) if algorithm.penalty is not None else 0
+    vectors = 2 if algorithm.penalty is not None and not algorithm.adds_up_in_silo else 1
     return Travelled(
         SILOS * (variance + vectors * weights), SILOS * (weights * (rounds + 1) / rounds + variance)
     )

@@ -191,7 +191,7 @@ def staged(silos: list[dict[str, Any]], records: list[dict[str, Any]], **status:
         "completed": done,
         "round": done,
     }
-    usual |= {"phase": "gradients", "started": 1.0, "seconds_a_round": None, "outcome": None}
+    usual |= {"phase": "update", "started": 1.0, "seconds_a_round": None, "outcome": None}
     return Staged(usual | {"seconds_left": None, "silos": silos} | status, records)
 
 

@@ -7,10 +7,11 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import torch
@@ -18,10 +19,12 @@ from fleets import PATIENCE
 from torch import Tensor
 
 from fedilc.config import Experiment, parse_experiment
-from fedilc.federation import Reply, Request, Runtime, Task
+from fedilc.federation import Reply, Request, Runtime
+from fedilc.federation.program import MATCHED, PENALTY_WEIGHT, UPDATE
 from fedilc.result import Result
-from fedilc.runtimes.remote.manifest import Manifest, Wire, make_manifest
-from fedilc.runtimes.remote.posted import Posted, expected_tensors
+from fedilc.runtimes.remote.job import Job
+from fedilc.runtimes.remote.manifest import Manifest, Wire
+from fedilc.runtimes.remote.posted import Posted
 from fedilc.runtimes.remote.setting_up import plan_of
 from fedilc.runtimes.remote.wire import pack_reply, unpack_request
 from fedilc.runtimes.rest.address import Address, listening
@@ -44,22 +47,16 @@ def training_of(
     settings: Experiment, wire: Wire = "exact", connect: Callable[[Board], Runtime] | None = None
 ) -> tuple[Training, Board]:
     """A run put together as a coordinator does, and its board, which nobody serves yet."""
-    plan = plan_of(settings, Path())
-    boards: list[Board] = []
-
-    def make(task: Task, model: torch.nn.Module, _outputs: int) -> Runtime:
-        names = plan.outline.silos
-        manifest = make_manifest(
-            settings.name, settings.algorithm, task, settings, names, model, plan.spec, wire, plan.columns
-        )
-        boards.append(Board(manifest))
-        return connect(boards[0]) if connect is not None else _Nobody()
-
-    training = Training(plan.outline, plan.model, settings.algorithm, settings, make)
-    return training, boards[0]
+    job = Job(settings.name, settings.algorithm, settings, plan_of(settings, Path()), wire)
+    board = Board(job.manifest)
+    runtime = connect(board) if connect is not None else _Nobody(board.silos)
+    return Training(job.specification, runtime), board
 
 
-class _Nobody:
+class _Nobody(Runtime):
+    def __init__(self, silos: Iterable[str]) -> None:
+        self.silos = tuple(silos)
+
     def ask(self, request: Request) -> Iterator[Reply]:
         return iter(())
 
@@ -72,20 +69,27 @@ def board_of(settings: Experiment | None = None, wire: Wire = "exact") -> Board:
     return board
 
 
-def request_for(board: Board, phase: str = "gradients", round_: int = 1, fill: float = 0.5) -> Request:
-    """A request to all silos, of a two-phase round where the algorithm has a penalty."""
+def update_of(manifest: Manifest) -> str:
+    """The step that brings gradients, with the penalty where the algorithm has one."""
+    return MATCHED if MATCHED in manifest.program.steps else UPDATE
+
+
+def request_for(board: Board, step: str | None = None, round_: int = 1, fill: float = 0.5) -> Request:
+    """A request to all silos; unless a step is named, for gradients and what the algorithm has beside."""
     manifest = board.manifest
     weights = {name: torch.full(like.shape, fill, dtype=like.dtype) for name, like in manifest.like.items()}
-    variance, penalty = None, None
-    if phase == "gradients" and manifest.variance is not None:
-        variance, penalty = torch.ones(manifest.variance, dtype=manifest.variance_like.dtype), 1.0
-    silos = tuple(manifest.silos)
-    return Request(phase, round_, round_ - 1, silos, weights, variance, penalty)
+    asked = manifest.program.steps[step or update_of(manifest)]
+    tensors = {
+        group: {name: torch.ones(one.shape, dtype=one.dtype) for name, one in like.items()}
+        for group, like in asked.sends.items()
+    }
+    numbers = {PENALTY_WEIGHT: 1.0} if PENALTY_WEIGHT in asked.sent_numbers else {}
+    return Request(asked.name, round_, round_ - 1, tuple(manifest.silos), weights, tensors, numbers)
 
 
-def post(board: Board, phase: str = "gradients", round_: int = 1) -> Posted:
+def post(board: Board, step: str | None = None, round_: int = 1) -> Posted:
     """Put a task up."""
-    posted = Posted(request_for(board, phase, round_), board.manifest)
+    posted = Posted(request_for(board, step, round_), board.manifest)
     board.post(posted)
     return posted
 
@@ -94,22 +98,23 @@ def good_reply(request: Request, manifest: Manifest, silo: str) -> Reply:
     """An answer with the right names and shapes, at next to no cost."""
     seed = sum(map(ord, silo)) + 1000 * request.round
     generator = torch.Generator().manual_seed(seed)
-    reply = Reply(silo, request.phase, request.round)
-    for name, like in expected_tensors(request, manifest).items():
-        kind, _, rest = name.partition("/")
-        values = torch.randn(like.shape, generator=generator, dtype=like.dtype)
-        reply.tensors.setdefault(kind, {})[rest] = values.abs() if kind == "variance" else values
-    if request.phase == "gradients":
-        reply.numbers = {"loss": 0.5, "examples": 10}
-        reply.numbers |= {"distance": 0.25} if request.variance is not None else {}
-    if request.phase == "evaluate":
-        reply.numbers = {"loss": 0.5, "accuracy": 0.75, "auroc": None, "auprc": None, "examples": 5}
+    step = manifest.program.steps[request.step]
+    reply = Reply(silo, request.step, request.round)
+    for group, answer in step.answers.items():
+        reply.tensors[group] = {}
+        for name, like in answer.like.items():
+            values = torch.randn(like.shape, generator=generator, dtype=like.dtype)
+            reply.tensors[group][name] = values.abs() if group == "variance" else values
+    usual = {"loss": 0.5, "examples": 10, "distance": 0.25}
+    reply.numbers = {name: usual[name] for name in step.numbers}
+    if step.metrics:
+        reply.metrics = {"loss": 0.5, "accuracy": 0.75, "auroc": None, "auprc": None, "examples": 5}
     return reply
 
 
 def good_body(posted: Posted, silo: str) -> bytes:
     """The same as bytes."""
-    return pack_reply(good_reply(posted.request, posted.manifest, silo), posted.manifest.wire)
+    return pack_reply(good_reply(posted.request, posted.manifest, silo), posted.manifest)
 
 
 @contextlib.contextmanager
@@ -124,7 +129,7 @@ def served(board: Board, tokens: Tokens | None = None) -> Iterator[httpx.Client]
 
 def _answer_path(posted: Posted, silo: str) -> str:
     request = posted.request
-    return f"/v1/silos/{silo}/rounds/{request.round}/{request.phase}?task={posted.name}"
+    return f"/v1/silos/{silo}/rounds/{request.round}/{quote(request.step)}?task={posted.name}"
 
 
 def put(client: httpx.Client, posted: Posted, silo: str, body: Any, **more: Any) -> httpx.Response:

@@ -28,8 +28,10 @@ from torch import Tensor
 from fedilc import algorithms
 from fedilc.assembly import make_task
 from fedilc.config import Options
+from fedilc.data.shelf import Shelf
 from fedilc.errors import ConfigError, DataError, FedILCWarning
 from fedilc.evaluation import measure
+from fedilc.federation import Program
 from fedilc.gradients import Loss
 from fedilc.runtimes.distributed import (
     DistributedRuntime,
@@ -39,7 +41,6 @@ from fedilc.runtimes.distributed import (
     joined_group,
     started_as_group,
 )
-from fedilc.runtimes.local import LocalRuntime
 
 PATIENCE = 240
 CLEAN = {
@@ -113,7 +114,7 @@ def weights_in(folder: Path, rank: int, title: str) -> dict[str, Tensor]:
     return {key.removeprefix(f"{title}/"): t for key, t in found.items() if key.startswith(f"{title}/")}
 
 
-@pytest.mark.parametrize("algorithm", algorithms)
+@pytest.mark.parametrize("algorithm", algorithms.PAPER)
 def test_every_rank_has_the_weights_of_the_local_runtime_and_one_rank_its_bits(
     ranks: tuple[int, Path], alone: dict[str, Mapping[str, Tensor]], algorithm: str
 ) -> None:
@@ -188,23 +189,21 @@ def test_the_test_set_measured_in_parts_is_that_of_the_local_runtime(ranks: tupl
         assert found == pytest.approx({key: record[key] for key in found}, rel=1e-6)
 
 
-def local_runtime() -> LocalRuntime:
-    options = Options(rounds=1, learning_rate=0.1)
-    task = make_task(algorithms.get("fedsgd"), "binary", options)
-    return LocalRuntime(
-        rank_worker.federation(), rank_worker.network(), task, partial(measure, Loss("binary"))
-    )
+def runtime_of(group: Group, shelf: Shelf) -> DistributedRuntime:
+    task = make_task(algorithms.get("fedsgd"), "binary", Options(rounds=1, learning_rate=0.1))
+    model = rank_worker.network()
+    return DistributedRuntime(group, shelf, model, Program.of(task, model), partial(measure, Loss("binary")))
 
 
 def test_a_rank_lets_go_of_the_silos_of_the_others() -> None:
-    local = local_runtime()
-    runtime = DistributedRuntime(Group(1, 2), local)
-    own = Group(1, 2).share(dict(zip(local.silos, rank_worker.SIZES, strict=True)))
-    assert 0 < len(own) < len(local.silos)
-    assert runtime.silos == local.silos
-    for shelf in (runtime.shelf, local.shelf):
-        assert shelf.held is not None
-        assert set(shelf.held) == set(own)
+    shelf = Shelf.of(rank_worker.federation())
+    runtime = runtime_of(Group(1, 2), shelf)
+    own = Group(1, 2).share(dict(zip(shelf.silos, rank_worker.SIZES, strict=True)))
+    assert 0 < len(own) < len(shelf.silos)
+    assert runtime.silos == shelf.silos
+    for one in (runtime.shelf, shelf):
+        assert one.held is not None
+        assert set(one.held) == set(own)
     with pytest.raises(DataError, match=r"is not held here; another rank"):
         runtime.shelf.open(next(name for name in runtime.silos if name not in own))
 
@@ -212,7 +211,7 @@ def test_a_rank_lets_go_of_the_silos_of_the_others() -> None:
 @pytest.mark.parametrize("rank", [0, 6])
 def test_more_ranks_than_silos_are_refused_by_every_rank(rank: int) -> None:
     with pytest.raises(ConfigError, match=r"^there are 7 ranks and 6 silos; start no more ranks than silos$"):
-        DistributedRuntime(Group(rank, 7), local_runtime())
+        runtime_of(Group(rank, 7), Shelf.of(rank_worker.federation()))
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=40), st.integers(1, 8))

@@ -15,8 +15,22 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedilc.federation.program import MATCHED, UPDATE
+from fedilc.runtimes.flower.exchange import read_body
+from fedilc.runtimes.flower.runtime import STEP
+from fedilc.runtimes.remote.wire import read_header
+
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 7, 1, 1
 SUPERLINK, UNAVAILABLE = 1, 5
+
+
+def asked_for(message: Message) -> str:
+    """The step that a message asks for, or its type if it asks for none."""
+    kind = message.metadata.message_type
+    if kind != f"train.{STEP}":
+        return kind
+    body = read_body(message.content)
+    return read_header(body, len(body))[1]["step"]
 
 
 class NearGrid(Grid):
@@ -53,7 +67,7 @@ class NearGrid(Grid):
             name = str(uuid4())
             message.metadata.__dict__["_message_id"] = name
             node = message.metadata.dst_node_id
-            self.sent.append((node, message.metadata.message_type))
+            self.sent.append((node, asked_for(message)))
             taken.append(name)
             reply = self._answered(node, message)
             if reply is not None:
@@ -66,7 +80,7 @@ class NearGrid(Grid):
         if node in self.gone:
             return self._unavailable(message)
         context = Context(7, node, dict(self.configs[node]), RecordDict(), {})
-        if self.raising.get(node, 0) and message.metadata.message_type == "train.gradients":
+        if self.raising.get(node, 0) and asked_for(message) in (UPDATE, MATCHED):
             self.raising[node] -= 1
             return Message(Error(2, "RuntimeError: out of memory"), reply_to=message)
         return self.app(message, context)

@@ -11,12 +11,11 @@ import pytest
 
 from fedilc.config import read_experiment
 from fedilc.errors import ConfigError, DataError
-from fedilc.federation import Runtime, Task
 from fedilc.runtimes.nvflare.local_config import ServerConfig, SiteConfig, read_config
 from fedilc.runtimes.nvflare.member import JOIN, Member
-from fedilc.runtimes.remote.manifest import Manifest, make_manifest
+from fedilc.runtimes.remote.job import Job
+from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.remote.setting_up import plan_of
-from fedilc.training import Training
 
 
 def written(folder: Path, values: object) -> Path:
@@ -74,18 +73,7 @@ def manifest_of(tmp_path: Path, columns: list[str]) -> Manifest:
         f"inputs = [{len(columns)}]\ncolumns = {json.dumps(columns)}\n[model]\nhidden = [4]\n"
     )
     settings, folder = read_experiment(str(tmp_path / "hospitals.toml"))
-    plan = plan_of(settings, folder)
-    made: list[Manifest] = []
-
-    def connect(task: Task, model: Any, _outputs: int) -> Runtime:
-        names = plan.outline.silos
-        made.append(
-            make_manifest("h", "fedsgd", task, settings, names, model, plan.spec, "exact", plan.columns)
-        )
-        return None
-
-    Training(plan.outline, plan.model, "fedsgd", settings, connect)
-    return made[0]
+    return Job("h", "fedsgd", settings, plan_of(settings, folder)).manifest
 
 
 def test_a_site_brings_its_table_with_the_columns_in_the_order_of_the_run(tmp_path: Path) -> None:

@@ -15,10 +15,11 @@ from fedilc import algorithms
 from fedilc.config import read_experiment
 from fedilc.errors import CheckpointError, ConfigError, SilosLostError
 from fedilc.federation import RunFolder
-from fedilc.runtimes.nvflare.coordination import Place, coordinate, copy_results
+from fedilc.runtimes.nvflare.coordination import Place, copy_results, run_job
 from fedilc.runtimes.nvflare.local_config import ServerConfig, SiteConfig
-from fedilc.runtimes.nvflare.member import JOIN, Member
+from fedilc.runtimes.nvflare.member import JOIN, STEP, Member
 from fedilc.runtimes.nvflare.runtime import NVFlareRuntime
+from fedilc.runtimes.remote.wire import read_header
 
 SITES = ("site-1", "site-2", "site-3")
 SILOS = ("flip-0.20", "flip-0.50", "flip-0.80")
@@ -39,9 +40,10 @@ class Sites:
         }
 
     def carry(self, task: str, body: bytes, sites: list[str]) -> Iterator[Answer]:
-        self.sent.append((task, len(body)))
+        step = read_header(body, len(body))[1]["step"] if task == STEP else task
+        self.sent.append((step, len(body)))
         for site in reversed(sites):
-            answer = self.meddle(site, task, self.members[site].answer(task, body))
+            answer = self.meddle(site, step, self.members[site].answer(task, body))
             if answer is not TimeoutError:
                 yield site, answer
 
@@ -53,10 +55,10 @@ class Sites:
 
         values = settings.model_dump(mode="json")
         place = Place(run.parent, run)
-        coordinate(values, place, None, SITES, self.carry, self.said.append, joined=joined)
+        run_job(values, place, None, SITES, self.carry, self.said.append, joined=joined)
 
 
-@pytest.mark.parametrize("algorithm", algorithms)
+@pytest.mark.parametrize("algorithm", algorithms.PAPER)
 def test_every_algorithm_gives_the_weights_of_local(
     algorithm: str,
     experiment: Path,
@@ -75,18 +77,18 @@ def test_weights_travel_once_for_each_step(experiment: Path, tmp_path: Path) -> 
     model = settings.model.build(settings.data.shelf(0, folder), 0)
     weights = sum(4 * parameter.numel() for parameter in model.parameters())
     with_weights = [task for task, size in sites.sent if task != JOIN and size > weights]
-    assert [task for task, _ in sites.sent] == [JOIN, *2 * ["statistics", "gradients", "evaluate"]]
+    assert [task for task, _ in sites.sent] == [JOIN, *2 * ["statistics", "matched update", "evaluate"]]
     assert with_weights == ["statistics", "evaluate", "evaluate"]
 
 
-def test_a_silo_lost_between_the_phases_is_left_out_of_both(experiment: Path, tmp_path: Path) -> None:
+def test_a_silo_lost_between_the_steps_is_left_out_of_both(experiment: Path, tmp_path: Path) -> None:
     sites = Sites(experiment)
     sites.meddle = lambda site, task, answer: (
-        TimeoutError if (site, task) == ("site-2", "gradients") else answer
+        TimeoutError if (site, task) == ("site-2", "matched update") else answer
     )
     sites.train(experiment, tmp_path / "run", "algorithm=fishr-inter-geo", "min_silos=2", "rounds=2")
     first = [task for task, _ in sites.sent][:6]
-    assert first == [JOIN, "statistics", "gradients", "statistics", "gradients", "evaluate"]
+    assert first == [JOIN, "statistics", "matched update", "statistics", "matched update", "evaluate"]
     for record in RunFolder(tmp_path / "run").history():
         assert set(record["silos"]) == {"flip-0.20", "flip-0.80"}
 
@@ -98,7 +100,7 @@ def test_a_silent_silo_that_asks_for_work_again_is_in_the_next_round(
     late: list[str] = []
 
     def meddle(site: str, task: str, answer: bytes) -> Any:
-        if task == "gradients" and site == "site-3" and not late:
+        if task == "matched update" and site == "site-3" and not late:
             late.append(site)
             return TimeoutError
         if task == "evaluate" and late:
@@ -125,7 +127,7 @@ def test_without_enough_silos_the_run_ends_with_a_sentence_and_goes_on_later(
 
     def meddle(site: str, task: str, good: bytes) -> Any:
         seen.append(task)
-        return answer if site == "site-1" and seen.count("gradients") > 6 else good
+        return answer if site == "site-1" and seen.count("matched update") > 6 else good
 
     sites.meddle = meddle
     with pytest.raises(SilosLostError, match=r"flip-0\.20.* of 3 silos are left, fewer than min_silos=3"):
@@ -169,11 +171,11 @@ def test_a_silo_whose_answer_was_refused_does_not_come_back(experiment: Path, tm
     def meddle(site: str, task: str, answer: bytes) -> Any:
         if sites.runtime is not None:
             sites.runtime.returned(site)
-        return b"nonsense" if (site, task) == ("site-3", "gradients") else answer
+        return b"nonsense" if (site, task) == ("site-3", "update") else answer
 
     sites.meddle = meddle
     sites.train(experiment, tmp_path / "run", "algorithm=fedsgd", "min_silos=2", "rounds=3")
-    assert [task for task, _ in sites.sent].count("gradients") == 4
+    assert [task for task, _ in sites.sent].count("update") == 4
     for record in RunFolder(tmp_path / "run").history():
         assert set(record["silos"]) == {"flip-0.20", "flip-0.50"}
 

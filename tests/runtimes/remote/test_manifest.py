@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from fedilc.errors import ConfigError, ModelError, ProtocolError
+from fedilc.penalties import Fishr
 from fedilc.runtimes.remote.manifest import read_manifest
 from rest import board_of, remote
 
@@ -58,8 +59,10 @@ def test_it_holds_every_setting_that_a_silo_computes_with() -> None:
     settings = remote(
         algorithm="fishr-intra-geo", environment_size=4, zeros="strict", covariance="full", seed=9
     )
-    task = board_of(settings).manifest.task()
-    assert (task.environment_size, task.covariance, task.seed) == (4, "full", 9)
+    task = board_of(settings).manifest.program.task
+    assert (task.environment_size, task.seed) == (4, 9)
+    assert isinstance(task.penalty, Fishr)
+    assert task.penalty.covariance == "full"
     assert task.intra is not None
     assert task.intra.zeros == "strict"
 
@@ -78,7 +81,7 @@ def test_it_holds_every_setting_that_a_silo_computes_with() -> None:
         {"parameters__w": {"shape": [-1], "dtype": "float32"}},
         {"parameters__w": {"shape": [1] * 9, "dtype": "float32"}},
         {"parameters__w": {"shape": [1], "dtype": "object"}},
-        {"variance": [2**20, 2**20]},
+        {"statistic": [2**20, 2**20]},
         {"model__inputs": [2**40]},
         {"model__inputs": [0]},
         {"model__outputs": 2**40},
@@ -130,7 +133,7 @@ def test_a_network_is_looked_up_and_nothing_is_imported_for_it(name: str) -> Non
 def test_an_aggregation_is_looked_up_and_nothing_is_imported_for_it() -> None:
     manifest = read_manifest(values(choices__intra="os:system"))
     with pytest.raises(ConfigError, match="unknown"):
-        manifest.task()
+        manifest.program  # noqa: B018  # it is looked up when it is asked for
 
 
 def network(width: int = 4, **changes: nn.Module) -> nn.Module:

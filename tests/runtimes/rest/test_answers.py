@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,24 +12,27 @@ import torch
 
 from fedilc.federation import Reply
 from fedilc.runtimes.remote.posted import Posted
-from fedilc.runtimes.remote.wire import pack_reply
+from fedilc.runtimes.remote.wire import pack
 from rest import board_of, detail, good_body, good_reply, post, put, remote, served
 
 
 def changed(posted: Posted, **numbers: Any) -> bytes:
-    """A good answer with other numbers; those that are ... are left out."""
+    """A good answer with other numbers, or metrics in evaluation; those that are ... are left out."""
     reply = good_reply(posted.request, posted.manifest, "a")
-    reply.numbers |= numbers
-    reply.numbers = {key: value for key, value in reply.numbers.items() if value is not ...}
+    told = reply.metrics if posted.step.metrics else reply.numbers
+    told |= numbers
+    for key in [key for key, value in told.items() if value is ...]:
+        del told[key]
     return as_told(reply)
 
 
 def as_told(reply: Reply) -> bytes:
     """Packed as it is, with numbers that an honest silo would not send."""
-    honest = pack_reply(Reply(reply.silo, reply.phase, reply.round, reply.tensors), "exact")
+    honest = pack(reply.tensors, {})
     size = int.from_bytes(honest[:8], "little")
     header = json.loads(honest[8 : 8 + size])
-    header["__metadata__"]["fedilc"] = json.dumps({"numbers": reply.numbers, "scales": {}})
+    told = {"numbers": reply.numbers, "metrics": reply.metrics, "scales": {}}
+    header["__metadata__"]["fedilc"] = json.dumps(told)
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text + honest[8 + size :]
@@ -65,36 +69,40 @@ def test_tensors_that_were_not_asked_for_are_refused_with_a_reason_and_a_strike(
         assert put(client, posted, "a", good_body(posted, "a")).status_code == 200
 
 
+DOMAIN = {"loss": None, "accuracy": 0.5, "auroc": None, "auprc": None, "examples": 3}
 NUMBERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "no loss": ("gradients", {"loss": ...}),
-    "no examples": ("gradients", {"examples": ...}),
-    "no distance": ("gradients", {"distance": ...}),
-    "a loss of none": ("gradients", {"loss": None}),
-    "a loss of text": ("gradients", {"loss": "0.5"}),
-    "a loss that is too large to add": ("gradients", {"loss": 1e308}),
-    "a loss that is NaN": ("gradients", {"loss": float("nan")}),
-    "no examples at all": ("gradients", {"examples": 0}),
-    "an integer of 400 digits": ("gradients", {"examples": 10**400}),
-    "a truth": ("gradients", {"examples": True}),
-    "a negative distance": ("gradients", {"distance": -1.0}),
-    "a number besides": ("gradients", {"secret": 1.0}),
+    "no loss": ("matched update", {"loss": ...}),
+    "no examples": ("matched update", {"examples": ...}),
+    "no distance": ("matched update", {"distance": ...}),
+    "a loss of none": ("matched update", {"loss": None}),
+    "a loss of text": ("matched update", {"loss": "0.5"}),
+    "a loss that is too large to add": ("matched update", {"loss": 1e308}),
+    "a loss that is NaN": ("matched update", {"loss": float("nan")}),
+    "no examples at all": ("matched update", {"examples": 0}),
+    "an integer of 400 digits": ("matched update", {"examples": 10**400}),
+    "a truth": ("matched update", {"examples": True}),
+    "a negative distance": ("matched update", {"distance": -1.0}),
+    "a number besides": ("matched update", {"secret": 1.0}),
     "numbers in statistics": ("statistics", {"loss": 1.0}),
     "no accuracy": ("evaluate", {"accuracy": ...}),
     "no auroc": ("evaluate", {"auroc": ...}),
     "an accuracy of 2": ("evaluate", {"accuracy": 2.0}),
     "an accuracy of 1e300": ("evaluate", {"accuracy": 1e300}),
     "a metric of its own": ("evaluate", {"beauty": 1.0}),
-    "a sub-domain with a name of a page": ("evaluate", {"accuracy of " + "x" * 5000: 1.0}),
-    "thousands of sub-domains": ("evaluate", {f"loss of {i}": 1.0 for i in range(6000)}),
+    "a sub-domain with a name of a page": ("evaluate", {"domains": {"x" * 5000: DOMAIN}}),
+    "thousands of sub-domains": ("evaluate", {"domains": {str(i): DOMAIN for i in range(1001)}}),
+    "a metric of its own of a sub-domain": ("evaluate", {"domains": {"x": DOMAIN | {"beauty": 1.0}}}),
+    "an accuracy of 2 of a sub-domain": ("evaluate", {"domains": {"x": DOMAIN | {"accuracy": 2.0}}}),
+    "sub-domains that are none": ("evaluate", {"domains": [DOMAIN]}),
 }
 
 
 @pytest.mark.parametrize("what", NUMBERS)
 def test_numbers_that_would_stop_the_run_are_refused(what: str) -> None:
-    phase, numbers = NUMBERS[what]
+    step, numbers = NUMBERS[what]
     board = board_of()
     with served(board) as client:
-        posted = post(board, phase)
+        posted = post(board, step)
         response = put(client, posted, "a", changed(posted, **numbers))
         assert response.status_code == 422
         assert len(detail(response)) < 400
@@ -105,9 +113,7 @@ def test_metrics_by_sub_domain_and_undefined_ones_are_taken() -> None:
     board = board_of()
     with served(board) as client:
         posted = post(board, "evaluate")
-        body = changed(
-            posted, loss=None, **{"accuracy of -40°": 0.5, "loss of -40°": None, "examples of -40°": 3}
-        )
+        body = changed(posted, loss=None, domains={"-40°": DOMAIN})
         assert put(client, posted, "a", body).status_code == 200
 
 
@@ -116,6 +122,15 @@ def test_a_silo_without_a_validation_set_measures_nothing() -> None:
     with served(board) as client:
         posted = post(board, "evaluate")
         assert put(client, posted, "a", as_told(Reply("a", "evaluate", 1))).status_code == 200
+
+
+def test_a_silo_that_was_not_asked_to_measures_nothing_either() -> None:
+    board = board_of()
+    with served(board) as client:
+        posted = post(board)
+        reply = good_reply(posted.request, posted.manifest, "a")
+        reply.metrics = DOMAIN
+        assert put(client, posted, "a", as_told(reply)).status_code == 422
 
 
 def test_after_three_strikes_a_silo_is_set_aside_and_told_so_everywhere() -> None:
@@ -157,16 +172,16 @@ def test_two_different_answers_at_the_same_time_are_one_answer_and_conflicts() -
         assert sorted(found) == [200] + [409] * 5
 
 
-def test_an_answer_out_of_phase_or_round_or_to_no_task_is_a_conflict_without_a_strike() -> None:
+def test_an_answer_out_of_step_or_round_or_to_no_task_is_a_conflict_without_a_strike() -> None:
     board = board_of()
     with served(board) as client:
-        early = post(board, "gradients")
+        early = post(board, "matched update")
         body = good_body(early, "a")
         board.close(())
         assert put(client, early, "a", body).status_code == 409
         now = post(board, "statistics")
         assert put(client, early, "a", body).status_code == 409
-        for path in ("rounds/2/statistics", "rounds/1/gradients", "rounds/1/evaluate"):
+        for path in ("rounds/2/statistics", "rounds/1/matched update", "rounds/1/evaluate"):
             response = client.put(f"/v1/silos/a/{path}", params={"task": now.name}, content=body)
             assert response.status_code == 409
         wrong_task = client.put("/v1/silos/a/rounds/1/statistics", params={"task": "x"}, content=body)
@@ -177,9 +192,7 @@ def test_an_answer_out_of_phase_or_round_or_to_no_task_is_a_conflict_without_a_s
 def test_a_task_is_for_those_who_were_asked() -> None:
     board = board_of(remote(["a", "b", "c"]))
     request = post(board).request
-    some = Posted(
-        type(request)("gradients", 1, 0, ("a", "b"), request.weights, request.variance, 1.0), board.manifest
-    )
+    some = Posted(replace(request, silos=("a", "b")), board.manifest)
     board.post(some)
     with served(board) as client:
         assert client.get("/v1/silos/c/task").status_code == 204

@@ -83,7 +83,7 @@ def test_early_answers_wait_on_the_disk_and_come_in_order_with_the_same_bits(
             expected = good_reply(request, board.manifest, reply.silo)
             for kind, tensors in expected.tensors.items():
                 assert all(torch.equal(tensor, reply.tensors[kind][name]) for name, tensor in tensors.items())
-            found[reply.silo] = Reply(reply.silo, reply.phase, reply.round)
+            found[reply.silo] = Reply(reply.silo, reply.step, reply.round)
 
     names = SILOS if order == "last first" else (*SILOS[1:], SILOS[0])
     with served(board) as client, in_background(collect) as collecting:

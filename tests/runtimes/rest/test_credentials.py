@@ -269,7 +269,7 @@ def test_a_run_folder_of_a_coordinator_is_its_owners_alone(
     def stop(*_: object) -> None:
         raise InterruptedError
 
-    monkeypatch.setattr(Job, "run", stop)
+    monkeypatch.setattr(coordinator, "coordinate", stop)
     with pytest.raises(InterruptedError):
-        coordinator.coordinate(job, tmp_path / "run", Address(port=0, insecure=True), None)
+        coordinator.serve(job, tmp_path / "run", Address(port=0, insecure=True), None)
     assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700

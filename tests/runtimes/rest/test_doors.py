@@ -94,7 +94,7 @@ def test_an_answer_reaches_its_own_silo_only(guarded: Guarded) -> None:
     assert stolen.status_code == 401
     assert guarded.board.silos["a"].state == "waiting"
     assert put(guarded.client, posted, "a", body, headers=bearer(guarded.tokens["a"])).status_code == 200
-    read = guarded.client.get("/v1/silos/a/rounds/1/gradients", headers=bearer(guarded.tokens["a"]))
+    read = guarded.client.get("/v1/silos/a/rounds/1/update", headers=bearer(guarded.tokens["a"]))
     assert read.status_code == 405
 
 
@@ -127,7 +127,7 @@ def test_a_wrong_token_does_not_make_the_coordinator_read_the_body(guarded: Guar
             yield b"x" * (1 << 20)
 
     response = guarded.client.put(
-        "/v1/silos/a/rounds/1/gradients", params={"task": "t"}, content=endless(), headers=bearer("x")
+        "/v1/silos/a/rounds/1/update", params={"task": "t"}, content=endless(), headers=bearer("x")
     )
     assert response.status_code == 401
 

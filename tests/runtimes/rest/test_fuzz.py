@@ -32,7 +32,7 @@ def call(app: FastAPI, posted: Posted, body: bytes, digest: str | None) -> Any:
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
         "method": "PUT",
-        "path": f"/v1/silos/a/rounds/{request.round}/{request.phase}",
+        "path": f"/v1/silos/a/rounds/{request.round}/{request.step}",
         "raw_path": b"",
         "root_path": "",
         "scheme": "http",
@@ -129,6 +129,7 @@ def lies(dice: random.Random) -> dict[str, Callable[[Header, bytes], bytes]]:
         ),
         "no numbers": about(lambda inner: inner.update({"numbers": dice.choice([None, 3, [], "x"])})),
         "more numbers": about(lambda inner: inner["numbers"].update({f"n{dice.random()}": 1.0})),
+        "metrics": about(lambda inner: inner.update({"metrics": dice.choice([None, 3, [], {"loss": 0.5}])})),
         "poison": poisoned,
         "metadata": lambda header, data: joined(
             header | {"__metadata__": {"fedilc": dice.choice(texts)}}, data
@@ -142,13 +143,13 @@ def lies(dice: random.Random) -> dict[str, Callable[[Header, bytes], bytes]]:
     }
 
 
-@pytest.mark.parametrize("phase", ["statistics", "gradients"])
+@pytest.mark.parametrize("step", ["statistics", "matched update"])
 def test_damaged_and_lying_answers_are_4xx_and_the_run_is_unharmed(
-    phase: str, monkeypatch: pytest.MonkeyPatch
+    step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(board_module, "STRIKES", 10**9)
     board = board_of()
-    posted = post(board, phase)
+    posted = post(board, step)
     app, good = make_app(board, None), good_body(posted, "a")
     digest, dice, seen = content_digest(good), random.Random(20221), Counter[str]()
     kinds = lies(dice)

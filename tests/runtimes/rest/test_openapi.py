@@ -80,9 +80,9 @@ def test_the_document_names_every_resource_and_its_refusals() -> None:
         "/v1/events",
         "/v1/silos/{silo}/join",
         "/v1/silos/{silo}/task",
-        "/v1/silos/{silo}/rounds/{number}/{phase}",
+        "/v1/silos/{silo}/rounds/{number}/{step}",
     }
-    answer = paths["/v1/silos/{silo}/rounds/{number}/{phase}"]["put"]
+    answer = paths["/v1/silos/{silo}/rounds/{number}/{step}"]["put"]
     assert {"200", "401", "403", "404", "409", "413", "422", "429"} <= set(answer["responses"])
     json.dumps(paths)
 

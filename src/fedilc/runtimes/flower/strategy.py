@@ -71,8 +71,8 @@ class FedILC:
         loss: "binary" (one logit) or "multiclass".
         learning_rate: of `torch.optim.Adam`, on the server.
         num_silos: how many nodes take part; None is what the nodes' num-partitions says.
-        settings: the further settings of `fedilc.train`: `penalty`, `environment_size`, `weight_decay`,
-            `min_silos`, `seed`, `zeros`, `covariance`, ...
+        settings: the further settings of `fedilc.train`: `penalty_weight`, `environment_size`,
+            `weight_decay`, `min_silos`, `seed`, `zeros`, `covariance`, ...
 
     >>> FedILC(algorithm="fishr-inter-geo", model=nn.Linear(4, 1), penalty_weight=15.0)
     FedILC(algorithm='fishr-inter-geo', learning_rate=0.001, penalty_weight=15.0)
