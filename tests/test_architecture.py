@@ -12,7 +12,7 @@ import pytest
 
 import fedilc
 
-ROOMS = ("data", "gradients", "aggregation", "federation", "evaluation", "report")
+ROOMS = ("data", "gradients", "penalties", "aggregation", "federation", "evaluation", "report")
 ROOT = Path(fedilc.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 FORBIDDEN = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
@@ -105,7 +105,13 @@ def test_nor_does_it_reach_one_through_modules_that_are_in_no_room(name: str) ->
     assert not wrong
 
 
-@pytest.mark.parametrize("module", ["fedilc.seeds", "fedilc.errors", "fedilc.algorithms", "fedilc.config"])
+COMMON = [
+    *("fedilc.seeds", "fedilc.errors", "fedilc.config"),
+    *(module for module in MODULES if f"{module}.".startswith("fedilc.algorithms.")),
+]
+
+
+@pytest.mark.parametrize("module", COMMON)
 def test_what_every_room_may_use_loads_neither_torch_nor_a_room(module: str) -> None:
     top = [node for node in tree(MODULES[module]).body if not is_type_checking(node)]
     names = {alias.name for node in top if isinstance(node, ast.Import) for alias in node.names}

@@ -15,7 +15,7 @@ from fedilc.config import Options
 from fedilc.data.color import color_digits
 from fedilc.errors import FedILCError, NonFiniteError, ProtocolError, SilosLostError
 from fedilc.evaluation import measure
-from fedilc.federation import Reply, Request
+from fedilc.federation import Program, Reply, Request, Runtime
 from fedilc.federation.messages import in_order
 from fedilc.gradients import Loss
 from fedilc.runtimes.local import LocalRuntime
@@ -29,14 +29,15 @@ def federation_of(generator: torch.Generator, names: str = "abcde") -> Federatio
     return Federation("f", silos)
 
 
-class Wrapped:
+class Wrapped(Runtime):
     """A local runtime whose replies pass through `change`; it has nothing but `ask`."""
 
     def __init__(self, federation: Federation, algorithm: str = "fishr-inter-geo", **limits: int) -> None:
         options = Options(rounds=3, learning_rate=0.05, environment_size=4)
         task = make_task(find_algorithm(algorithm)[1], federation.loss, options)
         loss = Loss(federation.loss)
-        self.inner = LocalRuntime(federation, mlp(), task, lambda a, b: measure(loss, a, b), **limits)
+        program = Program.of(task, mlp())
+        self.inner = LocalRuntime(federation, mlp(), program, lambda a, b: measure(loss, a, b), **limits)
         self.requests: list[Request] = []
 
     def ask(self, request: Request) -> Iterator[Reply]:
@@ -60,19 +61,21 @@ class Duplicating(Wrapped):
 
 
 class Losing(Wrapped):
-    """Loses one silo in one phase of the second round."""
+    """Loses one silo in one step of the second round."""
 
-    phase = "gradients"
+    step = "matched update"
     lost = ("b",)
 
     def change(self, request: Request, replies: Iterator[Reply]) -> Iterator[Reply]:
         for reply in replies:
-            gone = request.round == 2 and request.phase == self.phase and reply.silo in self.lost
+            gone = request.round == 2 and request.step == self.step and reply.silo in self.lost
             if not gone:
                 yield reply
 
 
-def run(federation: Federation, runtime: object, algorithm: str = "fishr-inter-geo", **options: object):
+def run(
+    federation: Federation, runtime: Runtime | None, algorithm: str = "fishr-inter-geo", **options: object
+):
     return train(
         federation,
         mlp(),
@@ -97,8 +100,8 @@ def test_order_and_duplicates_do_not_change_a_bit(kind: type[Wrapped], generator
     )
 
 
-@pytest.mark.parametrize("algorithm", algorithms)
-def test_replies_that_are_not_kept_between_phases_give_the_same_bits(
+@pytest.mark.parametrize("algorithm", algorithms.PAPER)
+def test_replies_that_are_not_kept_between_steps_give_the_same_bits(
     algorithm: str, generator: torch.Generator
 ) -> None:
     federation = federation_of(generator)
@@ -107,23 +110,23 @@ def test_replies_that_are_not_kept_between_phases_give_the_same_bits(
     assert first.history == second.history
 
 
-@pytest.mark.parametrize("phase", ["statistics", "gradients"])
-def test_a_silo_lost_in_a_round_is_left_out_of_both_phases_and_comes_back(
-    phase: str, generator: torch.Generator
+@pytest.mark.parametrize("step", ["statistics", "matched update"])
+def test_a_silo_lost_in_a_round_is_left_out_of_both_steps_and_comes_back(
+    step: str, generator: torch.Generator
 ) -> None:
     federation = federation_of(generator)
     losing = Losing(federation)
-    losing.phase = phase
+    losing.step = step
     result = run(federation, losing, min_silos=3)
     assert [sorted(record["silos"]) for record in result.history] == [
         list("abcde"),
         list("acde"),
         list("abcde"),
     ]
-    asked = [(r.phase, "".join(r.silos)) for r in losing.requests if r.round == 2]
-    assert asked[-3:] == [("statistics", "acde"), ("gradients", "acde"), ("evaluate", "acde")]
-    final = [r for r in losing.requests if r.round == 2 and r.phase == "gradients"][-1]
-    assert final.variance is not None
+    asked = [(r.step, "".join(r.silos)) for r in losing.requests if r.round == 2]
+    assert asked[-3:] == [("statistics", "acde"), ("matched update", "acde"), ("evaluate", "acde")]
+    final = [r for r in losing.requests if r.round == 2 and r.step == "matched update"][-1]
+    assert set(final.tensors) == {"variance"}
 
 
 def test_a_round_without_one_silo_equals_a_federation_without_it(generator: torch.Generator) -> None:
@@ -151,7 +154,7 @@ def damaged(kind: str) -> type[Wrapped]:
     class Damaged(Wrapped):
         def change(self, request: Request, replies: Iterator[Reply]) -> Iterator[Reply]:
             for reply in replies:
-                if reply.silo == "c" and request.phase == "gradients":
+                if reply.silo == "c" and request.step == "matched update":
                     gradient = reply.tensors["gradient"]
                     if kind == "name":
                         gradient["other"] = gradient.pop("1.weight")
@@ -159,8 +162,8 @@ def damaged(kind: str) -> type[Wrapped]:
                         gradient["1.weight"] = gradient["1.weight"][:1]
                     elif kind == "dtype":
                         gradient["1.weight"] = gradient["1.weight"].double()
-                    elif kind == "phase":
-                        reply.phase = "statistics"
+                    elif kind == "step":
+                        reply.step = "statistics"
                     elif kind == "round":
                         reply.round = 99
                     elif kind == "stranger":
@@ -180,11 +183,11 @@ def damaged(kind: str) -> type[Wrapped]:
         ("name", ProtocolError, "silo 'c' sent gradient tensors"),
         ("shape", ProtocolError, r"silo 'c' sent gradient '1.weight' as torch.float32 of shape \(1, 6\)"),
         ("dtype", ProtocolError, "torch.float64"),
-        ("phase", ProtocolError, "answered phase 'statistics'"),
+        ("step", ProtocolError, "answered step 'statistics'"),
         ("round", ProtocolError, "round 99"),
         ("stranger", ProtocolError, "'zoe' answered without being asked"),
         ("nan", NonFiniteError, "silo 'c' sent a NaN or infinite value for '1.weight'"),
-        ("penalty", ProtocolError, "silo 'c' sent kinds of tensors"),
+        ("penalty", ProtocolError, r"silo 'c' sent tensors \['gradient'\]; expected"),
     ],
 )
 def test_a_damaged_reply_is_refused_and_the_silo_named(
@@ -201,29 +204,31 @@ def test_statistics_of_another_shape_are_refused(generator: torch.Generator) -> 
     class Odd(Wrapped):
         def change(self, request: Request, replies: Iterator[Reply]) -> Iterator[Reply]:
             for reply in replies:
-                if request.phase == "statistics" and reply.silo == "d":
-                    reply.tensors["variance"] = {"C": torch.zeros(2)}
+                if request.step == "statistics" and reply.silo == "d":
+                    reply.tensors["variance"] = {"variance": torch.zeros(2)}
                 yield reply
 
-    with pytest.raises(ProtocolError, match="silo 'd' sent variance 'C'"):
+    with pytest.raises(ProtocolError, match="silo 'd' sent variance 'variance' as"):
         run(federation, Odd(federation))
 
 
 def test_what_travels_is_what_the_algorithm_needs(generator: torch.Generator) -> None:
     federation = federation_of(generator)
-    for name, entry in zip(algorithms.PAPER, map(algorithms.get, algorithms.PAPER), strict=True):
+    for name in algorithms.PAPER:
+        entry = algorithms.get(name)
         runtime = Wrapped(federation, name)
         seen: dict[str, set[str]] = {}
 
         def note(request: Request, replies: Iterator[Reply], seen: dict = seen) -> Iterator[Reply]:
             for reply in replies:
-                seen.setdefault(request.phase, set()).update(reply.tensors)
+                seen.setdefault(request.step, set()).update(reply.tensors)
                 yield reply
 
         runtime.change = note
         run(federation, runtime, name)
         apart = entry.penalty and entry.inter == "geometric"
-        assert seen["gradients"] == ({"gradient", "penalty"} if apart else {"gradient"})
+        update = "matched update" if entry.penalty else "update"
+        assert seen[update] == ({"gradient", "penalty"} if apart else {"gradient"})
         assert ("statistics" in seen) == bool(entry.penalty)
 
 

@@ -21,18 +21,14 @@ from fedilc.assembly import make_server, make_task
 from fedilc.config import Options
 from fedilc.errors import ConfigError, FedILCWarning
 from fedilc.evaluation import measure
-from fedilc.federation import Reply, Request, RunFolder
+from fedilc.federation import Program, Reply, Request, RunFolder
 from fedilc.gradients import Loss
 from fedilc.gradients.environments import lay_out
 from fedilc.runtimes.local import LocalRuntime
 
 SIZES = (11, 4, 14)
 LAMBDA = 3.0
-MEANS = [
-    name
-    for name, entry in zip(algorithms.PAPER, map(algorithms.get, algorithms.PAPER), strict=True)
-    if entry.inter == "mean"
-]
+MEANS = [name for name in algorithms.PAPER if algorithms.get(name).inter == "mean"]
 
 
 def federation_of(generator: torch.Generator, sizes: tuple[int, ...] = SIZES) -> Federation:
@@ -146,20 +142,19 @@ class Flaky(LocalRuntime):
 
     def ask(self, request: Request) -> Iterator[Reply]:
         for reply in super().ask(request):
-            if request.phase != "gradients" or reply.silo != "s2":
+            if request.step != "matched update" or reply.silo != "s2":
                 yield reply
 
 
 def test_weights_are_over_the_silos_that_answer(generator: torch.Generator) -> None:
     federation, model = federation_of(generator), mlp().double()
-    options = Options(rounds=1, learning_rate=0.01, penalty=LAMBDA, min_silos=2, classifier="5")
+    options = Options(rounds=1, learning_rate=0.01, penalty_weight=LAMBDA, min_silos=2, classifier="5")
     algorithm = Algorithm(penalty="fishr", weights="examples")
-    task = make_task(algorithm, "binary", options)
+    program = Program.of(make_task(algorithm, "binary", options), model)
     steps = []
-    for runtime, silos in ((Flaky, ("s0", "s1", "s2")), (LocalRuntime, ("s0", "s1"))):
-        trained = mlp().double()
-        metrics = partial(measure, Loss("binary"))
-        server = make_server(trained, runtime(federation, model, task, metrics), silos, algorithm, options)
+    for runtime, silos in ((Flaky, federation.silos), (LocalRuntime, federation.silos[:2])):
+        asked = runtime(Federation("f", silos), model, program, partial(measure, Loss("binary")))
+        server = make_server(mlp().double(), asked, program, options)
         server.round(1, evaluate=False)
         steps.append(server.weights)
     for name, value in steps[0].items():
@@ -171,9 +166,9 @@ def test_a_mean_with_weights_is_the_mean_of_repeated_values(generator: torch.Gen
     mean = Mean()
     weighted, repeated = mean.zero(values[0]), mean.zero(values[0])
     for value, weight in zip(values, (3, 1, 2), strict=True):
-        mean.accumulate_weighted(weighted, value, weight)
+        mean.accumulate(weighted, value, "a", weight)
         for _ in range(weight):
-            mean.accumulate(repeated, value)
+            mean.accumulate(repeated, value, "a")
     torch.testing.assert_close(mean.finalize(weighted).value, mean.finalize(repeated).value)
 
 

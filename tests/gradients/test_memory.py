@@ -9,10 +9,12 @@ import sys
 
 import pytest
 import torch
+from computations import computation_of
 
 from fedilc import Silo
 from fedilc.gradients import Loss, SiloComputation, Workbench
 from fedilc.models import build_model
+from fedilc.penalties import Fishr
 
 needs_glibc = pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc", reason="only glibc can be told to keep memory"
@@ -44,7 +46,7 @@ def computation(images: int, chunk_bytes: int) -> SiloComputation:
     bench = Workbench(
         build_model("cnn", (3, 16, 16), 10, seed=0), Loss("multiclass"), chunk_bytes=chunk_bytes
     )
-    return SiloComputation(bench, silo, None, streams=False, seed=0)
+    return computation_of(bench, silo, statistic=Fishr())
 
 
 @needs_glibc
@@ -66,7 +68,7 @@ def test_memory_goes_back_to_the_system_with_its_last_user() -> None:
 
 
 @pytest.mark.parametrize("keep_bytes", [0, 40 << 20, 1 << 30])
-def test_what_is_kept_between_the_phases_changes_no_bit(keep_bytes: int) -> None:
+def test_what_is_kept_between_the_steps_changes_no_bit(keep_bytes: int) -> None:
     reference, work = computation(120, 8 << 20), computation(120, 8 << 20)
     vector = torch.full_like(reference.statistics(1, 0), 0.01)
     assert torch.equal(work.statistics(1, keep_bytes), reference.statistics(1, 0))

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from computations import computation_of
 from networks import redraw
 from torch import Tensor, nn
 from torch.nn import functional
@@ -13,7 +14,7 @@ from torch.nn import functional
 from fedilc import Federation, Silo, train
 from fedilc.aggregation import Accumulation, WeightedGeometricMean
 from fedilc.errors import ConfigError, ModelError
-from fedilc.gradients import Loss, SiloComputation, Workbench
+from fedilc.gradients import Loss, Workbench
 
 
 class PositionTable(nn.Module):
@@ -122,7 +123,7 @@ def stream(model: nn.Module, data: Silo) -> dict[str, Tensor]:
     bench = Workbench(model, Loss("binary"))
     aggregator = WeightedGeometricMean()
     sink = Accumulation(aggregator, aggregator.zero(bench.parameters), "silo 's'")
-    SiloComputation(bench, data, 1, streams=True, seed=0).gradients(1, None, None, sink)
+    computation_of(bench, data, 1, streams=True).gradients(1, None, None, sink)
     return aggregator.finalize(sink.state).value
 
 

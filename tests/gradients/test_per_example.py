@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from computations import computation_of
 from networks import Awkward, Convolutions, TransformerBlock, mlp, paper_cnn, redraw
 from torch import Tensor, nn
 from torch.nn import functional
@@ -70,10 +71,10 @@ def oracle(model: nn.Module, silo: Silo, loss: str, groups: list[Tensor]) -> dic
 
 
 def stream(
-    model: nn.Module, silo: Silo, loss: str, size: int, chunk_bytes: int = 1 << 28, seed: int = 0
+    model: nn.Module, silo: Silo, loss: str, size: int, chunk_bytes: int = 1 << 28
 ) -> tuple[dict[str, Tensor], SiloComputation, float]:
     bench = Workbench(model, Loss(loss), chunk_bytes=chunk_bytes)
-    computation = SiloComputation(bench, silo, size, streams=True, seed=seed)
+    computation = computation_of(bench, silo, size, streams=True)
     aggregator = WeightedGeometricMean()
     sink = Accumulation(aggregator, aggregator.zero(bench.parameters), "silo 's'")
     computed = computation.gradients(1, None, None, sink)
@@ -165,7 +166,7 @@ def test_other_aggregations_of_single_examples_work_too(generator: torch.Generat
     bench = Workbench(model, Loss(loss))
     for name in ("mean", "and-mask", "absolute-geometric"):
         aggregator = build_aggregator(name)
-        computation = SiloComputation(bench, silo, 1, streams=True, seed=0)
+        computation = computation_of(bench, silo, 1, streams=True)
         sink = Accumulation(aggregator, aggregator.zero(bench.parameters), "silo 's'")
         computation.gradients(1, None, None, sink)
         found = aggregator.finalize(sink.state).value

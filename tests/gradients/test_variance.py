@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from computations import computation_of
 from networks import mlp, redraw
 from steps import stepped_gradient
 from torch import Tensor, nn
@@ -13,7 +14,8 @@ from torch.nn import functional
 
 from fedilc import Algorithm, Federation, Silo, algorithms, train
 from fedilc.errors import ModelError
-from fedilc.gradients import Loss, SiloComputation, Workbench, logits_layer
+from fedilc.gradients import Loss, Workbench, logits_layer
+from fedilc.penalties import Fishr
 
 KINDS = ("diagonal", "full")
 LOSSES = {"binary": 1, "multiclass": 10}
@@ -57,8 +59,8 @@ def test_the_variance_equals_per_example_gradients(
     if not bias:
         model[-1] = redraw(nn.Linear(8, LOSSES[loss], bias=False)).double()
     silo = silo_of(loss, 15, generator)
-    bench = Workbench(model, Loss(loss), covariance=kind)
-    found = SiloComputation(bench, silo, None, False, 0).statistics(1, keep_bytes=0)
+    bench = Workbench(model, Loss(loss))
+    found = computation_of(bench, silo, statistic=Fishr(kind)).statistics(1, keep_bytes=0)
     torch.testing.assert_close(found, central_variance(model, silo, loss, kind), rtol=1e-10, atol=1e-14)
 
 
@@ -75,8 +77,8 @@ def test_the_product_equals_autograd_in_chunks_or_whole(
     vector = torch.randn(variance.shape, generator=generator, dtype=torch.float64)
     vector = vector + vector.T if kind == "full" else vector
     expected = torch.autograd.grad((variance * vector).sum(), list(model.parameters()))
-    bench = Workbench(model, Loss(loss), covariance=kind, chunk_bytes=chunk_bytes)
-    computation = SiloComputation(bench, silo, None, False, 0)
+    bench = Workbench(model, Loss(loss), chunk_bytes=chunk_bytes)
+    computation = computation_of(bench, silo, statistic=Fishr(kind))
     computation.statistics(1, keep)
     found = computation.gradients(1, vector, None, None).penalty
     assert found is not None
@@ -84,11 +86,7 @@ def test_the_product_equals_autograd_in_chunks_or_whole(
         torch.testing.assert_close(value, right, rtol=1e-9, atol=1e-12)
 
 
-PENALTY = [
-    name
-    for name, entry in zip(algorithms.PAPER, map(algorithms.get, algorithms.PAPER), strict=True)
-    if entry.penalty
-]
+PENALTY = [name for name in algorithms.PAPER if algorithms.get(name).penalty]
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -203,9 +201,8 @@ def test_the_variance_is_right_where_gradients_hardly_vary() -> None:
     x = 100 + 0.1 * torch.randn(500, 6, generator=generator)
     silo = Silo("s", x, torch.ones(500))
     model = redraw(nn.Linear(6, 1), scale=1e-4)
-    found = SiloComputation(Workbench(model, Loss("binary")), silo, None, False, 0).statistics(
-        1, keep_bytes=0
-    )
+    bench = Workbench(model, Loss("binary"))
+    found = computation_of(bench, silo, statistic=Fishr()).statistics(1, keep_bytes=0)
     wide = Silo("s", x.double(), torch.ones(500))
     expected = central_variance(model.double(), wide, "binary", "diagonal")
     torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-12)
@@ -218,14 +215,14 @@ def test_rows_taken_in_blocks_give_the_same_variance_and_product(
     silo = silo_of("multiclass", 23, generator)
 
     def computed() -> list[Tensor]:
-        bench = Workbench(mlp(10).double(), Loss("multiclass"), covariance=kind)
-        computation = SiloComputation(bench, silo, None, False, seed=0)
+        bench = Workbench(mlp(10).double(), Loss("multiclass"))
+        computation = computation_of(bench, silo, statistic=Fishr(kind))
         variance = computation.statistics(1, keep_bytes=1 << 30)
         found = computation.gradients(1, variance - 0.5, None, None)
         assert found.penalty is not None
         return [variance, *found.penalty.values()]
 
     whole = computed()
-    monkeypatch.setattr("fedilc.gradients.variance.CACHE_BYTES", 8 * 8 * 5)
+    monkeypatch.setattr("fedilc.penalties.fishr.CACHE_BYTES", 8 * 8 * 5)
     for ours, theirs in zip(computed(), whole, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)

@@ -17,6 +17,6 @@ def stepped_gradient(
 ) -> tuple[dict[str, Tensor], Result]:
     """grad of the first round: Adam's first moment is (1 - beta_1) times it."""
     result = train(federation, model, algorithm, rounds=1, learning_rate=1e-3, out=out, **options)
-    moments = RunFolder(out).load().optimizer
+    moments = RunFolder(out).load().tensors
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    return {name: moments[f"{i}.exp_avg"] / (1 - BETA_1) for i, name in enumerate(names)}, result
+    return {name: moments[f"optimizer.{i}.exp_avg"] / (1 - BETA_1) for i, name in enumerate(names)}, result
