@@ -50,7 +50,7 @@ def training_of(
     job = Job(settings.name, settings.algorithm, settings, plan_of(settings, Path()), wire)
     board = Board(job.manifest)
     runtime = connect(board) if connect is not None else _Nobody(board.silos)
-    return Training(job.specification, runtime), board
+    return job.training(runtime), board
 
 
 class _Nobody(Runtime):

@@ -44,4 +44,4 @@ class Say(Callback):
 def run_job(roll: Roll, job: Job, out: Path | None, callbacks: Sequence[Callback] = ()) -> Result:
     """Train over the nodes of a roll; continues the run that `out` holds, if it is this one."""
     runtime = FlowerRuntime(roll, job.manifest, job.needed)
-    return coordinate(job, runtime, "flower", out, [Say(), *callbacks])
+    return coordinate(job, job.training(runtime), "flower", out, [Say(), *callbacks])

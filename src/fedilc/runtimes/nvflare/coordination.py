@@ -81,7 +81,7 @@ def run_job(
     runtime = NVFlareRuntime(job.manifest, sites, job.needed, carry, tell)
     if joined is not None:
         joined(runtime)
-    return coordinate(job, runtime, "nvflare", place.run, [_Tell(tell)])
+    return coordinate(job, job.training(runtime), "nvflare", place.run, [_Tell(tell)])
 
 
 def copy_results(run: Path, job: Path) -> None:

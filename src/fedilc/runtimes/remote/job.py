@@ -44,11 +44,15 @@ class Job:
         network = self.plan.spec.model_copy(update={"outputs": self.specification.outputs})
         return make_manifest(self.name, self.specification, network, self.wire, self.plan.columns)
 
+    def training(self, runtime: Runtime) -> Training:
+        """Return the run over a runtime; raise if it cannot work."""
+        return Training(self.specification, runtime)
+
 
 def coordinate(
-    job: Job, runtime: Runtime, name: str, out: Path | None, callbacks: Sequence[Callback] = ()
+    job: Job, training: Training, name: str, out: Path | None, callbacks: Sequence[Callback] = ()
 ) -> Result:
-    """Train over a runtime that reaches silos elsewhere; go on with the run in `out`, if it is this one."""
+    """Train over the runtime called `name`; go on with the run in `out`, if it is this one."""
     facts = {"experiment": job.name, "wire": job.wire, "runtime": name}
     resume = out is not None and RunFolder(out).settings_file.exists()
-    return Training(job.specification, runtime).run(list(callbacks), out, resume, facts)
+    return training.run(list(callbacks), out, resume, facts)

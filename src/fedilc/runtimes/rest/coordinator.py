@@ -71,7 +71,7 @@ def serve(
     address.require_safe(tokens)
     _require_tokens(job.plan.outline.silos, tokens, address)
     board = Board(job.manifest, audit=Audit(out / AUDIT_FILE), spool=Spool(out))
-    runtime = RestRuntime(board, job.needed, round_timeout)
+    training = job.training(RestRuntime(board, job.needed, round_timeout))
     if len(board.silos) * 4 * board.manifest.numbers > 4 * MEMORY_BYTES:
         return_freed_memory(LARGE_BLOCK_BYTES)  # it costs time, and few small answers need it not
     try:
@@ -88,7 +88,7 @@ def serve(
             watch = Watch(board, open_doors)
             if not out.exists():
                 out.mkdir(mode=0o700, parents=True)
-            result = coordinate(job, runtime, "rest", out, [watch, *callbacks])
+            result = coordinate(job, training, "rest", out, [watch, *callbacks])
             here = _here(board)
             board.finish(result.stopped or "complete")
             if afterwards is not None:
