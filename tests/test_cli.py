@@ -208,7 +208,7 @@ def test_all_leaves_one_picture_and_a_run_folder_for_each_algorithm(compared: tu
     out, _ = compared
     assert [path.relative_to(out) for path in out.rglob("*.png")] == [Path("loss.png")]
     assert {path.name: len(records(path)) for path in out.iterdir() if path.is_dir()} == dict.fromkeys(
-        algorithms, 2
+        algorithms.PAPER, 2
     )
 
 
@@ -364,7 +364,7 @@ def test_report_refuses_where_no_run_has_completed_a_round(copy: Path, refusal: 
 def test_list_names_every_algorithm_experiment_and_model_with_its_summary() -> None:
     lines = [line.split(maxsplit=1) for line in fedilc("list").splitlines()]
     described = {line[0] for line in lines if len(line) == 2}
-    assert described == {*algorithms, *shipped_experiments(), *MODELS}
+    assert described == {*algorithms.names(), *shipped_experiments(), *MODELS}
 
 
 def test_version_is_the_packages_version() -> None:

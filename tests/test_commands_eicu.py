@@ -118,7 +118,12 @@ def test_an_experiment_without_its_data_says_how_to_get_it(tmp_path: Path, refus
 @pytest.mark.parametrize("name", ["eicu", "eicu-demo", "eicu-synthetic"])
 def test_an_experiment_has_the_papers_settings(name: str) -> None:
     settings, _ = read_experiment(name)
-    chosen = (settings.learning_rate, settings.weight_decay, settings.penalty, settings.environment_size)
+    chosen = (
+        settings.learning_rate,
+        settings.weight_decay,
+        settings.penalty_weight,
+        settings.environment_size,
+    )
     assert chosen == (2e-4, 0.001, 0.1, 64)
     assert settings.model.name == "eicu-mlp"
     assert ("synthetic" in name) == ("SYNTHETIC" in settings.summary)

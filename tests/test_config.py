@@ -14,7 +14,8 @@ from torch import nn
 from fedilc import Algorithm, Federation, algorithms, train
 from fedilc.algorithms import find_algorithm
 from fedilc.config import Options, parse_experiment, read_experiment, shipped_experiments, validated
-from fedilc.errors import ConfigError
+from fedilc.data.color import color_digits
+from fedilc.errors import ConfigError, FedILCWarning
 
 TOML = """
 rounds = 4
@@ -64,7 +65,8 @@ def test_an_experiment_takes_its_name_from_its_file_unless_it_has_one(tmp_path: 
 def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
     settings = experiment(tmp_path)
     assert (settings.rounds, settings.learning_rate) == (4, 0.1)
-    assert (settings.algorithm, settings.penalty, settings.seed) == ("fishr-inter-geo", 1.0, 0)
+    assert (settings.algorithm, settings.seed) == ("fishr-inter-geo", 0)
+    assert (settings.penalty, settings.penalty_weight) == (None, 1.0)
     assert settings.data.flips == [0.15, 0.30, 0.45, 0.60, 0.75]
     assert settings.model.name == "mlp"
 
@@ -116,7 +118,7 @@ def test_a_string_that_holds_an_equals_sign_stays_whole(tmp_path: Path) -> None:
         ("rounds=1.5", "rounds=1.5 is not valid: "),
         ("learning_rate=0", "learning_rate=0 is not valid: .* greater than 0"),
         ("learning_rate=nan", "learning_rate=nan is not valid: .* finite"),
-        ("penalty=-1", "penalty=-1 is not valid"),
+        ("penalty_weight=-1", "penalty_weight=-1 is not valid"),
         ("agreement=2", "agreement=2 is not valid"),
         ("seed=-1", "seed=-1 is not valid"),
         ("zeros=ignored", "zeros='ignored' is not valid: .*'ignore', 'strict' or 'authors'"),
@@ -149,7 +151,8 @@ def test_a_change_that_makes_no_sense_is_one_sentence_that_names_it(
         ("rounds = 1\n[data]\nsource = 'color-digits'", "the key 'learning_rate' is missing; add it"),
         ("[data]\nsource = 'files'", "the key 'data.silos' is missing; add it"),
         (TOML + "silos = 'x.csv'", "the key 'data.silos' is unknown"),
-        (TOML + "[optimizer]\nname = 'adam'", "the key 'optimizer' is unknown"),
+        (TOML + "[optimiser]\nname = 'adam'", "the key 'optimiser' is unknown; did you mean 'optimizer'"),
+        (TOML + "[optimizer]\nname = 'adam'", "optimizer=.* is not valid: .* string"),
     ],
 )
 def test_a_file_that_makes_no_sense_is_one_sentence_that_names_it(
@@ -243,10 +246,7 @@ def test_settings_cannot_be_changed_behind_the_runs_back() -> None:
 
 
 def test_the_catalogue_holds_the_papers_six_algorithms_as_three_choices() -> None:
-    assert {
-        name: tuple(entry.describe().values())
-        for name, entry in zip(algorithms.PAPER, map(algorithms.get, algorithms.PAPER), strict=True)
-    } == {
+    assert {name: tuple(algorithms.get(name).describe().values()) for name in algorithms.PAPER} == {
         "fedsgd": ("whole", "mean", None),
         "geometric": ("whole", "geometric", None),
         "fedcurv": ("whole", "mean", "fishr"),
@@ -263,5 +263,19 @@ def test_an_algorithm_of_ones_own_is_called_custom() -> None:
 
 
 def test_a_penalty_that_is_unknown_is_refused() -> None:
-    with pytest.raises(ConfigError, match="penalty='fisher' is unknown; choose 'fishr' or None"):
-        Algorithm(penalty="fisher")
+    federation, said = color_digits(0), "penalty='fisher' is unknown; did you mean 'fishr'"
+    with pytest.raises(ConfigError, match=said):
+        train(federation, nn.Linear(1, 1), Algorithm(penalty="fisher"), rounds=1, learning_rate=0.1)
+    with pytest.raises(ConfigError, match=said):
+        train(federation, nn.Linear(1, 1), penalty="fisher", rounds=1, learning_rate=0.1)
+
+
+def test_a_number_as_penalty_is_still_its_weight_with_a_note(tmp_path: Path) -> None:
+    note = "penalty as a number is now called penalty_weight"
+    with pytest.warns(FedILCWarning, match=note):
+        settings = experiment(tmp_path, "penalty_weight = 7.0\n" + TOML, "penalty=5")
+    assert (settings.penalty_weight, settings.penalty) == (5.0, None)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(128, 1))
+    with pytest.warns(FedILCWarning, match=note):
+        result = train(color_digits(0), model, "fedcurv", rounds=1, learning_rate=0.1, penalty=5.0)
+    assert result.history[0]["penalty_weight"] == 5.0

@@ -12,6 +12,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from fedilc.assembly import make_task
 from fedilc.cli import app
 from fedilc.config import Options, read_experiment
 from fedilc.evaluation import measure
-from fedilc.federation import Request
+from fedilc.federation import Program, Request
 from fedilc.gradients import Loss
 from fedilc.models import build_model
 from fedilc.runtimes.local import LocalRuntime
@@ -208,10 +209,10 @@ def test_the_gradient_of_a_silo_with_one_patient_is_that_patient() -> None:
     silo = Silo("north", patient, torch.ones(1))
     task = make_task(find_algorithm("fedsgd")[1], "binary", Options(rounds=1, learning_rate=0.1))
     model = build_model("mlp", (6,), 1, seed=0, hidden=[32, 32])
-    loss = Loss("binary")
-    runtime = LocalRuntime(Federation("one", [silo]), model, task, lambda logits, y: measure(loss, logits, y))
+    program, metrics = Program.of(task, model), partial(measure, Loss("binary"))
+    runtime = LocalRuntime(Federation("one", [silo]), model, program, metrics)
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    (reply,) = runtime.ask(Request("gradients", 1, 0, ("north",), weights))
+    (reply,) = runtime.ask(Request("update", 1, 0, ("north",), weights))
     rows, biases = reply.tensors["gradient"]["1.weight"], reply.tensors["gradient"]["1.bias"]
     unit = int(biases.abs().argmax())
     torch.testing.assert_close(rows[unit] / biases[unit], patient[0], rtol=1e-4, atol=1e-5)

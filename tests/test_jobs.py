@@ -95,7 +95,7 @@ def test_data_that_change_while_a_campaign_runs_are_noticed_before_its_table(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedilc.jobs._start", _in_this_process)
-    jobs = [Job.of(str(own), [f"penalty={value}"], tmp_path / f"{value}") for value in (1, 2)]
+    jobs = [Job.of(str(own), [f"penalty_weight={value}"], tmp_path / f"{value}") for value in (1, 2)]
 
     def change(work: Work) -> None:
         if work.done():
@@ -122,7 +122,7 @@ def test_the_data_of_a_seed_are_built_once_and_beyond_the_first_only_if_a_run_ha
         Files, "shelf", lambda self, seed, folder: built.append(seed) or shelf(self, seed, folder)
     )
     jobs = [
-        Job.of(str(own), [f"penalty={value}", f"seed={seed}"], tmp_path / f"{value}-{seed}")
+        Job.of(str(own), [f"penalty_weight={value}", f"seed={seed}"], tmp_path / f"{value}-{seed}")
         for value in (1, 2)
         for seed in (0, 1)
     ]

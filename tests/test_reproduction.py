@@ -33,20 +33,20 @@ def test_a_benchmark_has_every_algorithm_over_five_seeds_with_the_sum_of_fishr(b
         (seed, name) for seed in range(5) for name in algorithms.PAPER
     ]
     assert {job.settings.fishr_reduction for job in jobs} == {"sum"}
-    assert len({job.folder for job in jobs}) == 5 * len(algorithms)
+    assert len({job.folder for job in jobs}) == 5 * len(algorithms.PAPER)
     assert plan.out == Path("results") / benchmark_
     assert plan.note == f"5 seeds, {jobs[0].settings.rounds} rounds"
 
 
 def test_the_papers_settings_are_those_of_the_design() -> None:
     settings = Plan.of("color-mnist", ["fedsgd"], 5, [], None).job("fedsgd", 0).settings
-    assert (settings.learning_rate, settings.weight_decay, settings.penalty) == (3e-4, 0.01, 15.0)
+    assert (settings.learning_rate, settings.weight_decay, settings.penalty_weight) == (3e-4, 0.01, 15.0)
     assert (settings.rounds, settings.environment_size) == (301, 32)
     settings = Plan.of("rotated-cifar10", ["fedsgd"], 5, [], None).job("fedsgd", 0).settings
-    assert (settings.learning_rate, settings.weight_decay, settings.penalty) == (1e-4, 0.001, 1.0)
+    assert (settings.learning_rate, settings.weight_decay, settings.penalty_weight) == (1e-4, 0.001, 1.0)
     assert (settings.rounds, settings.environment_size) == (301, 64)
     settings = Plan.of("eicu", ["fedsgd"], 5, [], None).job("fedsgd", 0).settings
-    assert (settings.learning_rate, settings.weight_decay, settings.penalty) == (2e-4, 0.001, 0.1)
+    assert (settings.learning_rate, settings.weight_decay, settings.penalty_weight) == (2e-4, 0.001, 0.1)
     assert settings.environment_size == 64
 
 

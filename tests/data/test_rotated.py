@@ -277,7 +277,7 @@ def test_the_shipped_experiment_has_the_papers_settings() -> None:
     assert experiment.data == RotatedCifar10()
     assert experiment.data.angles == [list(angles) for angles in ANGLES]
     assert experiment.model.name == "cnn"
-    chosen = (experiment.learning_rate, experiment.weight_decay, experiment.penalty)
+    chosen = (experiment.learning_rate, experiment.weight_decay, experiment.penalty_weight)
     assert (*chosen, experiment.rounds, experiment.environment_size) == (1e-4, 0.001, 1.0, 301, 64)
 
 

@@ -156,7 +156,7 @@ def test_the_same_call_twice_gives_the_same_bits_and_another_seed_others(
         assert not torch.equal(weights[0], weights[2])
 
 
-def test_dropout_is_random_but_private_and_the_same_in_both_phases(generator: torch.Generator) -> None:
+def test_dropout_is_random_but_private_and_the_same_in_both_steps(generator: torch.Generator) -> None:
     federation = federation_of(generator)
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 1))
     state = torch.random.get_rng_state()
