@@ -140,7 +140,7 @@ def test_training_leaves_the_model_passed_in_untouched_and_lowers_the_loss(
     assert next(result.model.parameters()).dtype == torch.float32
 
 
-@pytest.mark.parametrize("name", algorithms.PAPER)
+@pytest.mark.parametrize("name", algorithms.names())
 def test_the_same_call_twice_gives_the_same_bits_and_another_seed_others(
     name: str, generator: torch.Generator
 ) -> None:

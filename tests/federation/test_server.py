@@ -100,7 +100,7 @@ def test_order_and_duplicates_do_not_change_a_bit(kind: type[Wrapped], generator
     )
 
 
-@pytest.mark.parametrize("algorithm", algorithms.PAPER)
+@pytest.mark.parametrize("algorithm", algorithms.names())
 def test_replies_that_are_not_kept_between_steps_give_the_same_bits(
     algorithm: str, generator: torch.Generator
 ) -> None:

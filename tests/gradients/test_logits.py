@@ -156,7 +156,7 @@ def test_a_model_that_ends_in_probabilities_is_refused(
         train(federation_of(generator, classes), model, "fedsgd", rounds=1, learning_rate=0.1)
 
 
-@pytest.mark.parametrize("name", algorithms.PAPER)
+@pytest.mark.parametrize("name", algorithms.names())
 def test_every_algorithm_refuses_probabilities(name: str, generator: torch.Generator) -> None:
     model = nn.Sequential(nn.Linear(6, 1), nn.Sigmoid()).double()
     with pytest.raises(ModelError, match="ends in a sigmoid"):
