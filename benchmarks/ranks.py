@@ -91,9 +91,9 @@ def _torchrun(job: dict[str, Any]) -> Measured:
 
 def color_mnist_sized(silos: int) -> Federation:
     """Random silos with validation, and a test set, of Color-MNIST's sizes."""
-    made = color_mnist_like(silos, TRAIN + VALIDATION).silos
+    *made, apart = color_mnist_like(silos + 1, TRAIN + VALIDATION).silos
     members = [Silo(s.name, s.x[:TRAIN], s.y[:TRAIN], s.x[TRAIN:], s.y[TRAIN:]) for s in made]
-    return Federation("color-mnist-sized", members, made[0].x[:TEST].clone(), made[0].y[:TEST].clone())
+    return Federation("color-mnist-sized", members, apart.x[:TEST], apart.y[:TEST])
 
 
 def _measure(job: dict[str, Any], folder: Path) -> None:
