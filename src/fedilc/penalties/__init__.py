@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from fedilc.errors import ConfigError, nearest
-from fedilc.penalties.base import Penalty
+from fedilc.penalties.base import Penalty, Total
 from fedilc.penalties.coral import Coral
 from fedilc.penalties.fishr import Fishr
 from fedilc.penalties.iga import IGA
@@ -36,4 +36,4 @@ def build_penalty(choice: str | Penalty, **options: Any) -> Penalty:
     return PENALTIES[choice](**{key: value for key, value in options.items() if key in known})
 
 
-__all__ = ["IGA", "IRM", "PENALTIES", "Coral", "Fishr", "Penalty", "VREx", "build_penalty"]
+__all__ = ["IGA", "IRM", "PENALTIES", "Coral", "Fishr", "Penalty", "Total", "VREx", "build_penalty"]
