@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedilc.algorithms import find_algorithm
+from fedilc.config import read_experiment
 from fedilc.errors import ConfigError
 from fedilc.jobs import Job
 from fedilc.reproduction import SYNTHETIC
@@ -41,8 +42,9 @@ class Sweep:
         out: Path | None,
     ) -> Sweep:
         """A sweep whose algorithm has a penalty to weigh."""
-        name, found = find_algorithm(algorithm)
-        if found.penalty is None:
+        name = find_algorithm(algorithm)[0]
+        settings, _ = read_experiment(experiment, [f"algorithm={name}", *changes])
+        if settings.parts().penalty is None:
             raise ConfigError(f"{name} has no penalty, so lambda changes nothing; choose one with a penalty")
         folder = out or Path("results") / f"{Path(experiment).stem}-lambda"
         return cls(experiment, name, tuple(values), seeds, tuple(changes), folder)

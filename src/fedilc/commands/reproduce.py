@@ -154,7 +154,7 @@ def lambda_(
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Train with several weights of the Fishr penalty, and choose one by the silos' validation loss.
+    """Train with several weights of the penalty, and choose one by the silos' validation loss.
 
     The test site's loss is shown beside it, also at the oracle's round: the round of lowest test loss, which
     nobody can know in practice.

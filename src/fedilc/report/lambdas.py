@@ -66,7 +66,7 @@ def lambda_table(source: str, title: str, found: Swept, *, note: str) -> TableDa
     return TableData(
         name="lambda",
         source=source,
-        title=f"Fishr penalty weight lambda · {title}",
+        title=f"penalty weight lambda · {title}",
         columns=tuple(columns),
         rows=tuple(zip(*cells, strict=True)),
         notes=(note, *how, *oracle),
@@ -149,7 +149,7 @@ def _panel(
     if zero and len(lambdas) > 1:
         axes.axvline((everywhere[0] + everywhere[1]) / 2, color="grey", linestyle=":", linewidth=1)
     axes.set_xticks(everywhere, [f"{one:g}" for one in lambdas], rotation=45 if len(lambdas) > 9 else 0)
-    axes.set(xlabel="lambda, the weight of the Fishr penalty (log scale)", ylabel="cross-entropy")
+    axes.set(xlabel="lambda, the weight of the penalty (log scale)", ylabel="cross-entropy")
 
 
 def _legend(figure: Figure) -> None:
