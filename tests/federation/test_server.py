@@ -63,7 +63,7 @@ class Duplicating(Wrapped):
 class Losing(Wrapped):
     """Loses one silo in one step of the second round."""
 
-    step = "matched update"
+    step = "matched-update"
     lost = ("b",)
 
     def change(self, request: Request, replies: Iterator[Reply]) -> Iterator[Reply]:
@@ -110,7 +110,7 @@ def test_replies_that_are_not_kept_between_steps_give_the_same_bits(
     assert first.history == second.history
 
 
-@pytest.mark.parametrize("step", ["statistics", "matched update"])
+@pytest.mark.parametrize("step", ["statistics", "matched-update"])
 def test_a_silo_lost_in_a_round_is_left_out_of_both_steps_and_comes_back(
     step: str, generator: torch.Generator
 ) -> None:
@@ -124,8 +124,8 @@ def test_a_silo_lost_in_a_round_is_left_out_of_both_steps_and_comes_back(
         list("abcde"),
     ]
     asked = [(r.step, "".join(r.silos)) for r in losing.requests if r.round == 2]
-    assert asked[-3:] == [("statistics", "acde"), ("matched update", "acde"), ("evaluate", "acde")]
-    final = [r for r in losing.requests if r.round == 2 and r.step == "matched update"][-1]
+    assert asked[-3:] == [("statistics", "acde"), ("matched-update", "acde"), ("evaluate", "acde")]
+    final = [r for r in losing.requests if r.round == 2 and r.step == "matched-update"][-1]
     assert set(final.tensors) == {"variance"}
 
 
@@ -154,7 +154,7 @@ def damaged(kind: str) -> type[Wrapped]:
     class Damaged(Wrapped):
         def change(self, request: Request, replies: Iterator[Reply]) -> Iterator[Reply]:
             for reply in replies:
-                if reply.silo == "c" and request.step == "matched update":
+                if reply.silo == "c" and request.step == "matched-update":
                     gradient = reply.tensors["gradient"]
                     if kind == "name":
                         gradient["other"] = gradient.pop("1.weight")
@@ -227,7 +227,7 @@ def test_what_travels_is_what_the_algorithm_needs(generator: torch.Generator) ->
         runtime.change = note
         run(federation, runtime, name)
         apart = entry.penalty and entry.inter == "geometric"
-        update = "matched update" if entry.penalty else "update"
+        update = "matched-update" if entry.penalty else "update"
         assert seen[update] == ({"gradient", "penalty"} if apart else {"gradient"})
         assert ("statistics" in seen) == bool(entry.penalty)
 

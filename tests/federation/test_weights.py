@@ -142,7 +142,7 @@ class Flaky(LocalRuntime):
 
     def ask(self, request: Request) -> Iterator[Reply]:
         for reply in super().ask(request):
-            if request.step != "matched update" or reply.silo != "s2":
+            if request.step != "matched-update" or reply.silo != "s2":
                 yield reply
 
 

@@ -57,7 +57,7 @@ def light_silo(url: str, name: str) -> None:
             asked = unpack_request(body, manifest, have, weights)
             have, weights = asked.weights, dict(asked.request.weights)
             posted, request = Posted(asked.request, manifest, have), asked.request
-            path = f"/v1/silos/{name}/rounds/{request.round}/{request.phase}?task={posted.name}"
+            path = f"/v1/silos/{name}/rounds/{request.round}/{request.step}?task={posted.name}"
             status, body = call("PUT", f"{path}&have={have}&wait=30", good_body(posted, name))
             assert status in (200, 409, 410)
             along = status == 410 or (status == 200 and not body.startswith(b"{"))

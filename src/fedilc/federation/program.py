@@ -2,10 +2,10 @@
 
     statistics         each silo answers s_e, if silos match one; the server needs its mean
     update             each silo answers its gradient, or w - w_e after local steps
-    matched update     the same with the penalty, given the mean of s_e and lambda
+    matched-update     the same with the penalty, given the mean of s_e and lambda
     evaluate           each silo measures the model on its validation set
 
-A round is `statistics` and `matched update` if there is a penalty with lambda > 0, and `update` if not.
+A round is `statistics` and `matched-update` if there is a penalty with lambda > 0, and `update` if not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedilc.aggregation import Mean, Sum
 from fedilc.federation.steps import Answer, Like, Range, Step
 from fedilc.federation.task import Task
 
-STATISTICS, UPDATE, MATCHED, EVALUATE = "statistics", "update", "matched update", "evaluate"
+STATISTICS, UPDATE, MATCHED, EVALUATE = "statistics", "update", "matched-update", "evaluate"
 PENALTY_WEIGHT = "penalty_weight"
 PENALTY, CONTROL, STATE_ROUND = "penalty", "control", "state_round"
 LARGEST = 1e100
@@ -74,6 +74,13 @@ class Program:
         """Return the steps of a round with this lambda, evaluation apart."""
         names = (STATISTICS, MATCHED) if penalty_weight else (UPDATE,)
         return tuple(self.steps[name] for name in names if name in self.steps)
+
+    @property
+    def answer_bytes(self) -> int:
+        """How many bytes the tensors of the largest answer take."""
+        likes = [[answer.like for answer in step.answers.values()] for step in self.steps.values()]
+        sizes = [[t.numel() * t.element_size() for like in group for t in like.values()] for group in likes]
+        return max(sum(size) for size in sizes)
 
     @property
     def keeps_state(self) -> bool:

@@ -284,7 +284,7 @@ def test_a_silo_that_fails_three_times_is_set_aside(caplog: pytest.LogCaptureFix
     strategy = FedILC(algorithm, model=make_model(), min_silos=2, evaluate_every=9, **SETTINGS)
     with caplog.at_level(logging.WARNING, "flwr"):
         strategy.start(grid, num_rounds=6, timeout=10)
-    step = "update" if algorithm == "fedsgd" else "matched update"
+    step = "update" if algorithm == "fedsgd" else "matched-update"
     assert grid.sent.count((101, step)) == 3
     assert "RuntimeError: out of memory" in caplog.text
     assert "silo 'clinic-1' failed 3 times and is set aside" in caplog.text

@@ -77,18 +77,18 @@ def test_weights_travel_once_for_each_step(experiment: Path, tmp_path: Path) -> 
     model = settings.model.build(settings.data.shelf(0, folder), 0)
     weights = sum(4 * parameter.numel() for parameter in model.parameters())
     with_weights = [task for task, size in sites.sent if task != JOIN and size > weights]
-    assert [task for task, _ in sites.sent] == [JOIN, *2 * ["statistics", "matched update", "evaluate"]]
+    assert [task for task, _ in sites.sent] == [JOIN, *2 * ["statistics", "matched-update", "evaluate"]]
     assert with_weights == ["statistics", "evaluate", "evaluate"]
 
 
 def test_a_silo_lost_between_the_steps_is_left_out_of_both(experiment: Path, tmp_path: Path) -> None:
     sites = Sites(experiment)
     sites.meddle = lambda site, task, answer: (
-        TimeoutError if (site, task) == ("site-2", "matched update") else answer
+        TimeoutError if (site, task) == ("site-2", "matched-update") else answer
     )
     sites.train(experiment, tmp_path / "run", "algorithm=fishr-inter-geo", "min_silos=2", "rounds=2")
     first = [task for task, _ in sites.sent][:6]
-    assert first == [JOIN, "statistics", "matched update", "statistics", "matched update", "evaluate"]
+    assert first == [JOIN, "statistics", "matched-update", "statistics", "matched-update", "evaluate"]
     for record in RunFolder(tmp_path / "run").history():
         assert set(record["silos"]) == {"flip-0.20", "flip-0.80"}
 
@@ -100,7 +100,7 @@ def test_a_silent_silo_that_asks_for_work_again_is_in_the_next_round(
     late: list[str] = []
 
     def meddle(site: str, task: str, answer: bytes) -> Any:
-        if task == "matched update" and site == "site-3" and not late:
+        if task == "matched-update" and site == "site-3" and not late:
             late.append(site)
             return TimeoutError
         if task == "evaluate" and late:
@@ -127,7 +127,7 @@ def test_without_enough_silos_the_run_ends_with_a_sentence_and_goes_on_later(
 
     def meddle(site: str, task: str, good: bytes) -> Any:
         seen.append(task)
-        return answer if site == "site-1" and seen.count("matched update") > 6 else good
+        return answer if site == "site-1" and seen.count("matched-update") > 6 else good
 
     sites.meddle = meddle
     with pytest.raises(SilosLostError, match=r"flip-0\.20.* of 3 silos are left, fewer than min_silos=3"):

@@ -233,7 +233,7 @@ def test_a_digest_tells_a_whole_body_from_a_damaged_one(body: bytes, place: int)
 def test_a_task_is_named_by_all_that_its_answer_depends_on() -> None:
     board = board_of()
     names = set()
-    for step in ("statistics", "matched update", "evaluate"):
+    for step in ("statistics", "matched-update", "evaluate"):
         for round_ in (1, 2):
             for fill in (0.5, 0.25):
                 request = request_for(board, step, round_, fill)
@@ -266,7 +266,7 @@ class TestTheSiloReads:
         weights = tensors_digest(request.weights)
         body = pack_request(request, board.manifest, weights, True)
         asked = unpack_request(body, board.manifest, "", {})
-        assert (asked.request.step, asked.request.round) == ("matched update", 1)
+        assert (asked.request.step, asked.request.round) == ("matched-update", 1)
         assert asked.request.silos == ("a", "b")
         assert tensors_digest(asked.request.weights) == asked.weights == weights
         assert asked.request.numbers == {"penalty_weight": 1.0}

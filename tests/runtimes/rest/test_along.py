@@ -38,7 +38,7 @@ def test_the_next_task_comes_along_with_weights_only_where_the_silo_lacks_them()
             assert eventually(lambda: board.silos["a"].state == "answered")
             assert not waiting.done()
             board.close(())
-            second = post(board, "matched update")
+            second = post(board, "matched-update")
             response = waiting.result(30)
             assert response.headers["content-type"] == MEDIA_TYPE
             assert response.content == second.body(second.weights if has_them else "")
@@ -91,7 +91,7 @@ def test_a_line_cut_while_the_silo_waits_loses_neither_its_answer_nor_the_next_t
         assert board.take(1) is not None
         assert board.take(0.1) is None
         board.close(())
-        second = post(board, "matched update")
+        second = post(board, "matched-update")
         assert put(client, first, "a", body).status_code == 409
         assert client.get("/v1/silos/a/task").content == second.body("")
 

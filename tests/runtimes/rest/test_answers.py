@@ -71,18 +71,18 @@ def test_tensors_that_were_not_asked_for_are_refused_with_a_reason_and_a_strike(
 
 DOMAIN = {"loss": None, "accuracy": 0.5, "auroc": None, "auprc": None, "examples": 3}
 NUMBERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "no loss": ("matched update", {"loss": ...}),
-    "no examples": ("matched update", {"examples": ...}),
-    "no distance": ("matched update", {"distance": ...}),
-    "a loss of none": ("matched update", {"loss": None}),
-    "a loss of text": ("matched update", {"loss": "0.5"}),
-    "a loss that is too large to add": ("matched update", {"loss": 1e308}),
-    "a loss that is NaN": ("matched update", {"loss": float("nan")}),
-    "no examples at all": ("matched update", {"examples": 0}),
-    "an integer of 400 digits": ("matched update", {"examples": 10**400}),
-    "a truth": ("matched update", {"examples": True}),
-    "a negative distance": ("matched update", {"distance": -1.0}),
-    "a number besides": ("matched update", {"secret": 1.0}),
+    "no loss": ("matched-update", {"loss": ...}),
+    "no examples": ("matched-update", {"examples": ...}),
+    "no distance": ("matched-update", {"distance": ...}),
+    "a loss of none": ("matched-update", {"loss": None}),
+    "a loss of text": ("matched-update", {"loss": "0.5"}),
+    "a loss that is too large to add": ("matched-update", {"loss": 1e308}),
+    "a loss that is NaN": ("matched-update", {"loss": float("nan")}),
+    "no examples at all": ("matched-update", {"examples": 0}),
+    "an integer of 400 digits": ("matched-update", {"examples": 10**400}),
+    "a truth": ("matched-update", {"examples": True}),
+    "a negative distance": ("matched-update", {"distance": -1.0}),
+    "a number besides": ("matched-update", {"secret": 1.0}),
     "numbers in statistics": ("statistics", {"loss": 1.0}),
     "no accuracy": ("evaluate", {"accuracy": ...}),
     "no auroc": ("evaluate", {"auroc": ...}),
@@ -175,13 +175,13 @@ def test_two_different_answers_at_the_same_time_are_one_answer_and_conflicts() -
 def test_an_answer_out_of_step_or_round_or_to_no_task_is_a_conflict_without_a_strike() -> None:
     board = board_of()
     with served(board) as client:
-        early = post(board, "matched update")
+        early = post(board, "matched-update")
         body = good_body(early, "a")
         board.close(())
         assert put(client, early, "a", body).status_code == 409
         now = post(board, "statistics")
         assert put(client, early, "a", body).status_code == 409
-        for path in ("rounds/2/statistics", "rounds/1/matched update", "rounds/1/evaluate"):
+        for path in ("rounds/2/statistics", "rounds/1/matched-update", "rounds/1/evaluate"):
             response = client.put(f"/v1/silos/a/{path}", params={"task": now.name}, content=body)
             assert response.status_code == 409
         wrong_task = client.put("/v1/silos/a/rounds/1/statistics", params={"task": "x"}, content=body)

@@ -149,7 +149,7 @@ def test_a_silo_that_was_set_aside_is_told_so_and_ends(refusal: Refusal, coordin
     url, board = coordinator
     posted = post(board)
     for _ in range(STRIKES):
-        board.accept("a", 1, "matched update", posted.name, b"nonsense")
+        board.accept("a", 1, "matched-update", posted.name, b"nonsense")
     joining = ["--silo", "a", "--token-file", "a.token", "--data", "good.csv", "--label", "died"]
     assert "set aside" in refusal("join", url, *joining)
 

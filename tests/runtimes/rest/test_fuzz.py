@@ -143,7 +143,7 @@ def lies(dice: random.Random) -> dict[str, Callable[[Header, bytes], bytes]]:
     }
 
 
-@pytest.mark.parametrize("step", ["statistics", "matched update"])
+@pytest.mark.parametrize("step", ["statistics", "matched-update"])
 def test_damaged_and_lying_answers_are_4xx_and_the_run_is_unharmed(
     step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,7 +44,7 @@ def test_a_body_that_grows_beyond_any_answer_is_413_and_its_line_is_cut() -> Non
 def test_the_size_of_an_answer_is_that_of_its_step() -> None:
     board = board_of(remote(hidden=[300], inputs=300))
     small = post(board, "statistics").most_bytes
-    large = post(board, "matched update").most_bytes
+    large = post(board, "matched-update").most_bytes
     parameters = sum(like.numel() for like in board.manifest.like.values())
     assert large - small > 2 * 4 * parameters - 4000
 

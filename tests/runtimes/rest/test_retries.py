@@ -175,7 +175,7 @@ def test_a_page_in_place_of_the_manifest_is_no_reason_to_leave(undisturbed: list
 
 
 @pytest.mark.parametrize("wire", ["exact", "float16"])
-@pytest.mark.parametrize("step", ["statistics", "matched update"])
+@pytest.mark.parametrize("step", ["statistics", "matched-update"])
 def test_every_flipped_bit_of_a_task_is_found(wire: str, step: str) -> None:
     board = board_of(remote(hidden=[2], inputs=2), wire)
     posted = Posted(request_for(board, step), board.manifest)

@@ -73,7 +73,7 @@ def test_a_lost_silo_is_not_asked_until_it_asks_again() -> None:
 def set_aside(board: Board, name: str) -> None:
     posted = post(board)
     for _ in range(3):
-        board.accept(name, 1, "matched update", posted.name, b"nonsense")
+        board.accept(name, 1, "matched-update", posted.name, b"nonsense")
     board.close(())
 
 
@@ -164,13 +164,13 @@ def test_a_round_that_too_few_answer_says_that_it_waits_for_silos_until_they_are
     )
     asks.start()
     answer(board, "a", request)
-    assert phase_of(board) == "matched update"
+    assert phase_of(board) == "matched-update"
     assert eventually(lambda: phase_of(board) == "waiting for silos")
     assert board.silos["b"].state == "lost"
     assert board.snapshot()["seconds_left"] is None
     board.arrived("b")
     assert board.task_for("b") is not None
-    assert phase_of(board) == "matched update"
+    assert phase_of(board) == "matched-update"
     answer(board, "b", request)
     asks.join()
     assert sorted(found) == ["a", "b"]
@@ -187,7 +187,7 @@ def test_a_run_says_that_it_waits_for_silos_when_too_few_are_there_for_the_next_
     board.arrived("b")
     asks.join()
     post(board)
-    assert phase_of(board) == "matched update"
+    assert phase_of(board) == "matched-update"
 
 
 def test_a_silo_set_aside_in_the_middle_of_a_round_does_not_hold_it_up() -> None:
@@ -200,7 +200,7 @@ def test_a_silo_set_aside_in_the_middle_of_a_round_does_not_hold_it_up() -> None
             time.sleep(0.01)
         posted = Posted(request, board.manifest)
         for _ in range(3):
-            board.accept("b", 1, "matched update", posted.name, b"nonsense")
+            board.accept("b", 1, "matched-update", posted.name, b"nonsense")
 
     timers = [later(0.05, answer, board, name, request) for name in "ac"] + [later(0.1, misbehave)]
     assert sorted(reply.silo for reply in replies) == ["a", "c"]
@@ -247,7 +247,7 @@ def test_who_has_the_weights_does_not_get_them_again() -> None:
 def test_weights_of_one_version_are_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
     board = board_of()
     runtime = RestRuntime(board, 2, 1)
-    statistics, gradients = request_for(board, "statistics"), request_for(board, "matched update")
+    statistics, gradients = request_for(board, "statistics"), request_for(board, "matched-update")
     first, second = runtime._posting.post(statistics), runtime._posting.post(gradients)
     assert first.weights == second.weights
     other = request_for(board, "statistics", round_=2, fill=0.1)
@@ -289,6 +289,6 @@ def test_a_silos_loss_is_seen_as_soon_as_its_gradient_has_come() -> None:
     board.join("a", 10)
     posted = post(board)
     assert board.silos["a"].loss is None
-    assert board.accept("a", 1, "matched update", posted.name, good_body(posted, "a")) is None
+    assert board.accept("a", 1, "matched-update", posted.name, good_body(posted, "a")) is None
     reply = posted.read(good_body(posted, "a"), "a")
     assert board.silos["a"].loss == reply.numbers["loss"]

@@ -108,8 +108,7 @@ class Desk:
 
     def __init__(self, board: Board) -> None:
         self.board = board
-        vectors = 1 if board.manifest.parts.adds_up_in_silo else 2
-        at_once = DECODED_BYTES // (4 * vectors * board.manifest.numbers)
+        at_once = DECODED_BYTES // max(1, board.manifest.program.answer_bytes)
         self.decoding = asyncio.Semaphore(min(_THREADS, max(2, at_once)))
         self.turns = Turns()
         self._busy: Counter[str] = Counter()

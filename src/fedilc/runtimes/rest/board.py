@@ -189,6 +189,10 @@ class Board:
             self.history.append(record)
             states = [name for name, silo in self.silos.items() if silo.state == "answered"]
             answered = list(record.get("silos", {})) or states
+            for name, entry in record.get("silos", {}).items():
+                if "clipped_from" in entry:
+                    norm = entry["clipped_from"]
+                    self.silos[name].reason = f"clipped from norm {norm:.3g} in round {record['round']}"
             self.audit.event("round", round=record["round"], seconds=round(seconds, 3), answered=answered)
             before = self.progress.seconds_a_round
             self.progress.seconds_a_round = seconds if before is None else 0.8 * before + 0.2 * seconds
