@@ -24,6 +24,7 @@ from typing import Any
 
 import httpx
 import torch
+import worked_examples
 from ports import free_port
 from torch import Tensor
 
@@ -38,6 +39,7 @@ from fedilc.config import read_experiment
 from fedilc.federation.tensor_files import read_tensors
 
 PATIENCE = 120.0
+KNOWN = worked_examples.OTHERS
 _WARM = "FEDILC_TESTS_FORK_HERE"
 
 

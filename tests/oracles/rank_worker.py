@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from worked_examples import OTHERS
 
 from fedilc import Federation, Silo, algorithms, train
 from fedilc.data.shelf import Shelf
@@ -25,6 +26,7 @@ SETTINGS = {"learning_rate": 0.05, "penalty_weight": 2.0, "environment_size": 2,
 RESUMED = "fishr-inter-geo"
 WEIGHTED = {"algorithm": "fishr-intra-geo", "weights": "examples", "silos_per_round": 3}
 IMAGES = "images"
+NAMES = (*algorithms.PAPER, *OTHERS)
 OUTLYING = {"algorithm": "fishr-inter-geo", "rounds": 4, "kind": "outlying", "min_silos": 5}
 
 
@@ -102,7 +104,7 @@ def work(rank: int, size: int, port: int, out: Path) -> None:
     torch.set_num_threads(1)
     found: dict[str, Tensor] = {}
     with joined_group() as group:
-        for algorithm in algorithms.PAPER:
+        for algorithm in NAMES:
             weights, _ = weights_of(algorithm)
             found |= {f"{algorithm}/{name}": tensor for name, tensor in weights.items()}
         weights_of(RESUMED, 5, out=out / "half")

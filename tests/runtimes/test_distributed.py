@@ -92,7 +92,7 @@ def assert_close(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) ->
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Mapping[str, Tensor]]:
     """The weights of the local runtime after ten rounds, by algorithm."""
-    return {name: rank_worker.weights_of(name)[0] for name in algorithms.PAPER}
+    return {name: rank_worker.weights_of(name)[0] for name in rank_worker.NAMES}
 
 
 @pytest.fixture(scope="module", params=[1, 2, 4], ids=["one rank", "two ranks", "four ranks"])
@@ -114,7 +114,7 @@ def weights_in(folder: Path, rank: int, title: str) -> dict[str, Tensor]:
     return {key.removeprefix(f"{title}/"): t for key, t in found.items() if key.startswith(f"{title}/")}
 
 
-@pytest.mark.parametrize("algorithm", algorithms.PAPER)
+@pytest.mark.parametrize("algorithm", rank_worker.NAMES)
 def test_every_rank_has_the_weights_of_the_local_runtime_and_one_rank_its_bits(
     ranks: tuple[int, Path], alone: dict[str, Mapping[str, Tensor]], algorithm: str
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from worked_examples import OTHERS
 
 from fedilc import Federation, Silo, algorithms, train
 from fedilc.errors import CheckpointError, ConfigError, FedILCWarning, SilosLostError
@@ -53,7 +54,7 @@ def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
     return found.keys() == expected.keys() and all(torch.equal(found[key], expected[key]) for key in found)
 
 
-@pytest.mark.parametrize("algorithm", algorithms.PAPER)
+@pytest.mark.parametrize("algorithm", [*algorithms.PAPER, *OTHERS])
 def test_the_strategy_trains_what_local_does_to_the_bit(algorithm: str) -> None:
     strategy = FedILC(algorithm=algorithm, model=make_model(), **SETTINGS)
     result = strategy.start(grid_of(3), num_rounds=5, timeout=10)

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from worked_examples import OTHERS
 
 from fedilc import algorithms
 from fedilc.config import read_experiment
 from fedilc.errors import CheckpointError, ConfigError, SilosLostError
 from fedilc.federation import RunFolder
-from fedilc.runtimes.nvflare.coordination import Place, copy_results, run_job
+from fedilc.runtimes.nvflare.coordination import Place, copy_results, job_of, run_job
 from fedilc.runtimes.nvflare.local_config import ServerConfig, SiteConfig
 from fedilc.runtimes.nvflare.member import JOIN, STEP, Member
 from fedilc.runtimes.nvflare.runtime import NVFlareRuntime
@@ -50,15 +51,13 @@ class Sites:
     def train(self, experiment: Path, run: Path, *changes: str) -> None:
         settings, _ = read_experiment(str(experiment), changes)
 
-        def joined(runtime: NVFlareRuntime) -> None:
-            self.runtime = runtime
-
-        values = settings.model_dump(mode="json")
         place = Place(run.parent, run)
-        run_job(values, place, None, SITES, self.carry, self.said.append, joined=joined)
+        job = job_of(settings.model_dump(mode="json"), place, None)
+        self.runtime = NVFlareRuntime(job.manifest, SITES, job.needed, self.carry, self.said.append)
+        run_job(job, self.runtime, place, self.said.append)
 
 
-@pytest.mark.parametrize("algorithm", algorithms.PAPER)
+@pytest.mark.parametrize("algorithm", [*algorithms.PAPER, *OTHERS])
 def test_every_algorithm_gives_the_weights_of_local(
     algorithm: str,
     experiment: Path,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from fleets import as_options, assert_same_run, fleet, outcome_of, run_locally
+from worked_examples import OWN_ALGORITHM, OWN_PENALTY
 
 from fedilc import algorithms
 
@@ -21,6 +22,16 @@ def test_rest_gives_the_bits_of_local(algorithm: str, weights: str, tmp_path: Pa
     changes = [*CHANGES, f"algorithm={algorithm}", f"weights={weights}"]
     silos = run_locally(changes, tmp_path / "local")
     assert len(silos) == 5
+    run_over_http(silos, changes, tmp_path)
+    assert_same_run(tmp_path / "local", tmp_path / "rest")
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "group-dro", OWN_ALGORITHM, OWN_PENALTY])
+def test_so_it_does_with_local_steps_silo_state_adaptive_weights_and_parts_of_ones_own(
+    algorithm: str, tmp_path: Path
+) -> None:
+    changes = ["rounds=4", "model.hidden=[8]", "penalty_weight=0.1", f"algorithm={algorithm}"]
+    silos = run_locally(changes, tmp_path / "local")
     run_over_http(silos, changes, tmp_path)
     assert_same_run(tmp_path / "local", tmp_path / "rest")
 

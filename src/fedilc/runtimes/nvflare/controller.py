@@ -19,7 +19,7 @@ from nvflare.apis.signal import Signal
 from nvflare.private.fed.simulator.simulator_const import SimulatorConstants
 
 from fedilc.errors import CheckpointError, FedILCError
-from fedilc.runtimes.nvflare.coordination import Place, copy_results, run_job
+from fedilc.runtimes.nvflare.coordination import Place, copy_results, job_of, run_job
 from fedilc.runtimes.nvflare.local_config import ServerConfig, read_config
 from fedilc.runtimes.nvflare.member import JOIN
 from fedilc.runtimes.nvflare.runtime import NVFlareRuntime
@@ -94,16 +94,15 @@ class FedILCController(Controller):  # type: ignore[misc]  # untyped nvflare: it
         def carry(task: str, body: bytes, sites: list[str]) -> Iterator[tuple[str, bytes | None]]:
             return self._carry(task, body, sites, abort_signal, fl_ctx)
 
-        def joined(runtime: NVFlareRuntime) -> None:
-            self._runtime = runtime
-
         def tell(sentence: str) -> None:
             self.log_info(fl_ctx, sentence)
 
         engine = fl_ctx.get_engine()
         sites = [client.name for client in engine.get_clients()]
+        job = job_of(self.experiment, place, config.model, self.wire)
+        self._runtime = NVFlareRuntime(job.manifest, sites, job.needed, carry, tell)
         try:
-            run_job(self.experiment, place, config.model, sites, carry, tell, wire=self.wire, joined=joined)
+            run_job(job, self._runtime, place, tell)
         except CheckpointError:
             raise
         except BaseException:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,7 +14,7 @@ from fedilc.errors import ConfigError
 from fedilc.federation import Record
 from fedilc.result import Result
 from fedilc.runtimes.nvflare.local_config import ServerConfig
-from fedilc.runtimes.nvflare.runtime import Carry, NVFlareRuntime
+from fedilc.runtimes.nvflare.runtime import NVFlareRuntime
 from fedilc.runtimes.remote.job import Job, coordinate
 from fedilc.runtimes.remote.manifest import Wire
 from fedilc.runtimes.remote.setting_up import plan_of
@@ -62,25 +62,15 @@ class _Tell(Callback):
         self.tell(f"round {record['round']} of {run.rounds}: train loss {record['train_loss']:.6g}")
 
 
-def run_job(
-    values: Mapping[str, Any],
-    place: Place,
-    builder: str | None,
-    sites: Sequence[str],
-    carry: Carry,
-    tell: Callable[[str], None],
-    *,
-    wire: Wire = "exact",
-    joined: Callable[[NVFlareRuntime], None] | None = None,
-) -> Result:
-    """Train over a job's sites; continues the run that the folder holds, if it is this one."""
+def job_of(values: Mapping[str, Any], place: Place, builder: str | None, wire: Wire = "exact") -> Job:
+    """Return what is to be trained, from an experiment's settings as plain values."""
     settings = parse_experiment(values)
     plan = plan_of(settings, place.local, builder)
-    job = Job(settings.name, settings.algorithm, settings, plan, wire)
+    return Job(settings.name, settings.algorithm, settings, plan, wire)
 
-    runtime = NVFlareRuntime(job.manifest, sites, job.needed, carry, tell)
-    if joined is not None:
-        joined(runtime)
+
+def run_job(job: Job, runtime: NVFlareRuntime, place: Place, tell: Callable[[str], None]) -> Result:
+    """Train over a job's sites; continue the run that the folder holds, if it is this one."""
     return coordinate(job, job.training(runtime), "nvflare", place.run, [_Tell(tell)])
 
 
