@@ -6,29 +6,13 @@ A vector (a, A) on (m, S) gives every example's z the gradient a/n + (A + A^T)(z
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
 from fedilc.errors import DataError
 from fedilc.gradients.forward import Pass
 from fedilc.models import find_classifier
-from fedilc.penalties.base import Penalty, Seeds
-
-
-@dataclass(frozen=True)
-class _Moments:
-    """Sums of z and of z z^T in float64, how many they are, and the dtype they came in."""
-
-    first: Tensor
-    second: Tensor
-    count: int
-    dtype: torch.dtype
-
-    def __add__(self, other: _Moments) -> _Moments:
-        total = self.first + other.first, self.second + other.second
-        return _Moments(*total, self.count + other.count, self.dtype)
+from fedilc.penalties.base import Penalty, Seeds, Total
 
 
 class Coral(Penalty):
@@ -43,29 +27,31 @@ class Coral(Penalty):
         return weight.new_zeros(weight.shape[1] * (1 + weight.shape[1]))
 
     @torch.no_grad()
-    def sums(self, chunk: Pass) -> _Moments:
-        """Return the chunk's sums of z and z z^T."""
+    def sums(self, chunk: Pass) -> Total:
+        """Return the chunk's sums of z and z z^T, as one vector."""
         z = chunk.only_features()
         wide = z.double()
-        return _Moments(wide.sum(0), wide.T @ wide, len(z), z.dtype)
+        return Total(torch.cat([wide.sum(0), (wide.T @ wide).flatten()]), len(z), z.dtype)
 
-    def value(self, total: _Moments) -> Tensor:
+    def value(self, total: Total) -> Tensor:
         """Return (m, S) as one vector."""
         if total.count < 2:
-            raise DataError(
-                "a silo with one example has no covariance of features; give it more, or leave it"
-            )
-        mean = total.first / total.count
-        covariance = (total.second - total.count * torch.outer(mean, mean)) / (total.count - 1)
+            raise DataError("a silo with one example has no covariance of features; leave it out")
+        mean, second = _split(total.sum / total.count)
+        covariance = (second - torch.outer(mean, mean)) * (total.count / (total.count - 1))
         return torch.cat([mean, covariance.flatten()]).to(total.dtype)
 
     @torch.no_grad()
-    def carry_back(self, chunk: Pass, total: _Moments, vector: Tensor) -> Seeds:
+    def carry_back(self, chunk: Pass, total: Total, vector: Tensor) -> Seeds:
         """Return the gradient at every example's features."""
         z = chunk.only_features()
-        width = z.shape[1]
-        first, second = vector.to(z).split([width, width * width])
-        matrix = second.view(width, width)
-        mean = (total.first / total.count).to(z)
+        first, matrix = _split(vector.to(z))
+        mean = _split(total.sum / total.count)[0].to(z)
         seed = (z - mean) @ (matrix + matrix.T) / (total.count - 1) + first / total.count
         return [(z, seed)] if z.requires_grad else []
+
+
+def _split(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a vector of w + w^2 numbers as a vector and a matrix."""
+    width = int((values.numel() + 0.25) ** 0.5)
+    return values[:width], values[width:].view(width, width)

@@ -1,0 +1,144 @@
+"""Rounds and megabytes that local steps save on Color-MNIST: `fishr-inter-geo` with K = 1, 5, 20 steps.
+
+    python -m benchmarks.local_steps OUT [--subset 0.25]
+
+trains `fishr-inter-geo` for 100 rounds, one seed, and then the same method with K local steps until it
+reaches the same out-of-distribution loss. It prints a Markdown table and draws OUT/local-steps.png; runs
+stay in OUT and are gone on with. Needs MNIST in the folder that FEDILC_DATA names.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+from fedilc import Algorithm, LocalSteps, train
+from fedilc.algorithms import find_algorithm
+from fedilc.assembly import Outline
+from fedilc.callbacks import Callback, Run
+from fedilc.config import Experiment, Options, read_experiment
+from fedilc.data.shelf import Shelf
+from fedilc.federation import Program, Record, RunFolder
+from fedilc.report.style import COLOURS
+from fedilc.specification import Specification
+
+BASE, ROUNDS = "fishr-inter-geo", 100
+STEPS = {1: 300, 5: 120, 20: 60}
+RATES = {1: 3e-4, 5: 3e-4, 20: 3e-4}
+
+
+class StopAt(Callback):
+    """Stop once the out-of-distribution loss is as low as a target."""
+
+    def __init__(self, target: float) -> None:
+        self.target = target
+
+    def on_round(self, run: Run, record: Record) -> None:
+        if record["test_loss"] <= self.target:
+            run.stop(f"the loss reached {self.target:.4f}")
+
+
+@dataclass
+class Line:
+    """One run: its losses by round, and what a round carries."""
+
+    label: str
+    losses: list[float]
+    megabytes: float
+    target: float
+
+    def rounds(self) -> int | None:
+        """Return the first round at the target, or None."""
+        return next((n for n, loss in enumerate(self.losses, 1) if loss <= self.target), None)
+
+
+def local_algorithm(steps: int) -> Algorithm:
+    """Return the paper's method with local steps of Adam, whose updates the server takes as they are."""
+    update = LocalSteps(steps=steps, optimizer="adam", learning_rate=RATES[steps])
+    return Algorithm(update=update, inter="geometric", penalty="fishr", optimizer="sgd")
+
+
+def megabytes(program: Program, silos: int) -> float:
+    """Return what a round carries: w and what steps send, down; what silos answer, up."""
+
+    def size(like: Any) -> int:
+        return sum(tensor.numel() * tensor.element_size() for tensor in like.values())
+
+    total = size(program.weights)
+    for step in program.round(1.0):
+        total += sum(size(like) for like in step.sends.values())
+        total += sum(size(answer.like) for answer in step.answers.values())
+    return silos * total / 1e6
+
+
+def run(
+    settings: Experiment, shelf: Shelf, algorithm: Algorithm, out: Path, **more: Any
+) -> tuple[list[float], float]:
+    """Train or go on; return the losses at the test site, and the megabytes of a round."""
+    options = settings.options() | more.pop("options")
+    model = settings.model.build(shelf, settings.seed)
+    resume = RunFolder(out).settings_file.exists()
+    result = train(shelf, model, algorithm, out=out, resume=resume, **options, **more)
+    spec = Specification.of(Outline.of(shelf), model, algorithm, Options(**options))
+    return [record["test_loss"] for record in result.history], megabytes(spec.program, len(shelf.silos))
+
+
+def main() -> None:
+    """Train, print the table, draw the picture."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.local_steps", description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--subset", type=float, default=1.0, help="the part of the images to use")
+    arguments = parser.parse_args()
+    settings, home = read_experiment("color-mnist", [f"data.subset={arguments.subset}"])
+    shelf = settings.data.shelf(settings.seed, home)
+    entry = find_algorithm(BASE)[1]
+    losses, size = run(settings, shelf, entry, arguments.out / BASE, options={"rounds": ROUNDS})
+    target = min(losses)
+    lines = [Line(f"{BASE}, no local steps", losses, size, target)]
+    for steps, rounds in STEPS.items():
+        own = {"rounds": rounds, "learning_rate": 1.0, "weight_decay": 0.0}
+        found = run(
+            settings,
+            shelf,
+            local_algorithm(steps),
+            arguments.out / f"steps-{steps}",
+            options=own,
+            callbacks=[StopAt(target)],
+        )
+        lines.append(Line(f"K = {steps}", *found, target))
+    print(table(lines))
+    draw(lines, arguments.out / "local-steps.png")
+
+
+def table(lines: list[Line]) -> str:
+    """Return rounds and megabytes to the target as Markdown."""
+    rows = ["| | rounds to the loss | MB per round | MB in all | lowest loss |", "|---|---:|---:|---:|---:|"]
+    for line in lines:
+        rounds = line.rounds()
+        reached = f"{rounds}" if rounds else f"not in {len(line.losses)}"
+        total = f"{rounds * line.megabytes:,.0f}" if rounds else "-"
+        rows.append(f"| {line.label} | {reached} | {line.megabytes:.1f} | {total} | {min(line.losses):.4f} |")
+    return "\n".join(rows)
+
+
+def draw(lines: list[Line], path: Path) -> None:
+    """Draw the loss at the test site by round and by megabytes."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), sharey=True, layout="constrained")
+    for line, colour in zip(lines, COLOURS, strict=False):
+        rounds = range(1, len(line.losses) + 1)
+        left.plot(rounds, line.losses, label=line.label, color=colour)
+        right.plot([number * line.megabytes for number in rounds], line.losses, color=colour)
+    for axes, name in ((left, "round"), (right, "megabytes sent")):
+        axes.axhline(lines[0].target, color="0.5", linewidth=0.8, linestyle="--")
+        axes.set(xlabel=name, xscale="log")
+    left.set(ylabel="loss at the test site")
+    left.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+if __name__ == "__main__":
+    main()
