@@ -144,5 +144,6 @@ def test_how_many_answers_are_decoded_at_once_depends_on_how_large_they_are(
     algorithm: str, vectors: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     board = board_of(remote(algorithm=algorithm))
-    monkeypatch.setattr(app_module, "DECODED_BYTES", 20 * 4 * board.manifest.numbers)
+    parameters = sum(like.numel() for like in board.manifest.like.values())
+    monkeypatch.setattr(app_module, "DECODED_BYTES", 20 * 4 * parameters)
     assert Desk(board).decoding._value == 20 // vectors
