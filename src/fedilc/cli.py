@@ -32,6 +32,7 @@ from fedilc.commands.report import report
 from fedilc.commands.reproduce import reproduce, sweep_app
 from fedilc.commands.serve import serve, token
 from fedilc.errors import ConfigError, FedILCError, FedILCWarning, StoppedError, printable
+from fedilc.lazy import quick_imports
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -148,10 +149,11 @@ def run(
     data_dir: DataDir = None,
 ) -> None:
     """Train, and end with a table and a picture."""
-    from fedilc.config import read_experiment
-    from fedilc.federation import RunFolder
-    from fedilc.runtimes.distributed import joined_group
-    from fedilc.runtimes.launch import mark, unmark
+    with quick_imports():
+        from fedilc.config import read_experiment
+        from fedilc.federation import RunFolder
+        from fedilc.runtimes.distributed import joined_group
+        from fedilc.runtimes.launch import mark, unmark
 
     if data_dir is not None:
         use_data_folder(data_dir)
@@ -273,8 +275,9 @@ def _help_to_train(settings: Experiment, folder: Path, own: str | None) -> None:
 
 
 def _show(console: Console, title: str, histories: dict[str, list[Record]], target: Path) -> None:
-    from fedilc.report.plots import comparison_picture, loss_picture
-    from fedilc.report.tables import comparison_table, run_table
+    with quick_imports():
+        from fedilc.report.plots import comparison_picture, loss_picture
+        from fedilc.report.tables import comparison_table, run_table
 
     picture = target / "loss.png"
     if len(histories) == 1:
@@ -293,13 +296,12 @@ def list_() -> None:
     from rich.table import Table
 
     from fedilc import algorithms
-    from fedilc.config import read_experiment, shipped_experiments
-    from fedilc.models import MODELS
+    from fedilc.config import NETWORKS, read_experiment, shipped_experiments
 
     groups = {
         "algorithms": {name: algorithms.get(name).summary for name in algorithms.names()},
         "experiments": {name: read_experiment(name)[0].summary for name in shipped_experiments()},
-        "models": {name: entry.summary for name, entry in MODELS.items()},
+        "models": NETWORKS,
     }
     console = make_console()
     for title, lines in groups.items():

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
 
 _ALGORITHM = "fishr-inter-geo"
+NETWORKS = {
+    "mlp": "392-390-390-1 for Color-MNIST; set hidden = [..] for other widths",
+    "cnn": "three 3x3 convolutions with GroupNorm for Rotated-CIFAR10",
+    "eicu-mlp": "1024-1024-512-1 for eICU; set hidden = [..] for other widths",
+}
 
 
 class Options(Section):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -27,3 +29,19 @@ def lazily(
         return getattr(import_module(homes[name]), name)
 
     return load
+
+
+@contextmanager
+def quick_imports() -> Iterator[None]:
+    """Import modules without garbage collection, which takes a quarter of the time and finds nothing.
+
+    What was loaded is left out of later collections too.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if enabled:
+            gc.enable()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -14,14 +13,6 @@ from torch import Tensor, nn
 
 from fedilc.errors import ConfigError, ModelError, nearest
 from fedilc.seeds import torch_generator
-
-
-@dataclass(frozen=True)
-class ModelEntry:
-    """A built-in network: what makes it, and the line that describes it."""
-
-    build: Callable[..., nn.Module]
-    summary: str
 
 
 def mlp(
@@ -82,11 +73,7 @@ def cnn(inputs: Sequence[int], outputs: int, generator: torch.Generator) -> nn.M
     return _initialise(network, generator, _uniform_fan_in)
 
 
-MODELS: dict[str, ModelEntry] = {
-    "mlp": ModelEntry(mlp, "392-390-390-1 for Color-MNIST; set hidden = [..] for other widths"),
-    "cnn": ModelEntry(cnn, "three 3x3 convolutions with GroupNorm for Rotated-CIFAR10"),
-    "eicu-mlp": ModelEntry(eicu_mlp, "1024-1024-512-1 for eICU; set hidden = [..] for other widths"),
-}
+MODELS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "cnn": cnn, "eicu-mlp": eicu_mlp}
 
 
 def build_model(name: str, inputs: Sequence[int], outputs: int, seed: int, **sizes: Any) -> nn.Module:
@@ -99,11 +86,11 @@ def build_model(name: str, inputs: Sequence[int], outputs: int, seed: int, **siz
     if name not in MODELS:
         raise ConfigError(f"model {name!r} is unknown{nearest(name, MODELS)}")
     for key in sizes:
-        if key not in inspect.signature(MODELS[name].build).parameters:
+        if key not in inspect.signature(MODELS[name]).parameters:
             raise ConfigError(f"model {name!r} has no setting {key!r}; leave it out (--set model.{key}=none)")
     generator = torch_generator(seed, "model")
     try:
-        return MODELS[name].build(inputs, outputs, generator, **sizes)
+        return MODELS[name](inputs, outputs, generator, **sizes)
     except (TypeError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(
@@ -150,8 +137,10 @@ def find_classifier(model: nn.Module, name: str | None = None) -> tuple[str, nn.
 def _initialise(
     network: nn.Module, generator: torch.Generator, draw: Callable[[nn.Module, torch.Generator], None]
 ) -> nn.Module:
-    network = network.to_empty(device="cpu")
     for module in network.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            # What `Module.to_empty` does, which loads SymPy.
+            setattr(module, name, nn.Parameter(torch.empty(parameter.shape)))
         if isinstance(module, nn.GroupNorm):
             module.reset_parameters()
         elif isinstance(module, nn.Linear | nn.Conv2d):

@@ -14,6 +14,22 @@ from torch import Tensor, nn
 from fedilc.errors import ConfigError, nearest
 
 
+def _without_compiler(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
+    """Return a kind of optimiser whose methods do not load torch's compiler, which takes seconds.
+
+    torch decorates these methods for use under `torch.compile`; below the decorators they are the same code.
+    """
+    step = inspect.unwrap(kind.step)
+
+    def plain_step(self: torch.optim.Optimizer, closure: None = None) -> Any:
+        with torch.set_grad_enabled(self.defaults.get("differentiable", False)):
+            return step(self, closure)
+
+    decorated = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
+    methods = {name: inspect.unwrap(getattr(kind, name)) for name in decorated}
+    return type(kind.__name__, (kind,), {**methods, "step": plain_step})
+
+
 class Yogi(torch.optim.Optimizer):
     """Yogi (Zaheer et al. 2018), as FedYogi has it (Reddi et al. 2021): no bias correction.
 
@@ -54,10 +70,10 @@ class Yogi(torch.optim.Optimizer):
 
 
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
-    "sgd": torch.optim.SGD,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "yogi": Yogi,
+    "sgd": _without_compiler(torch.optim.SGD),
+    "adam": _without_compiler(torch.optim.Adam),
+    "adamw": _without_compiler(torch.optim.AdamW),
+    "yogi": _without_compiler(Yogi),
 }
 _OWN = ("params", "lr", "weight_decay")
 

@@ -42,7 +42,7 @@ class ColorDigits(Source):
     test_label_flip: float = 0.15
 
     def build(self, seed: int, _folder: Path) -> Federation:
-        """The federation, from the data that scikit-learn carries."""
+        """Return the federation, from the digits that the package carries."""
         from fedilc.data.color import color_digits
 
         return color_digits(seed, self.flips, self.test_flip, self.test_label_flip)

@@ -11,7 +11,8 @@ import torch
 from needs import needs_proc
 
 from fedilc.data import Silo
-from fedilc.data.many import TEST, _digits, many_silos
+from fedilc.data.digits import read_digits
+from fedilc.data.many import TEST, many_silos
 from fedilc.errors import ConfigError
 from fedilc.sections import validated
 from fedilc.sources import ManySilos
@@ -63,7 +64,7 @@ def test_no_image_of_the_test_set_is_in_a_silo() -> None:
     def images(x: torch.Tensor) -> set[bytes]:
         return {image.amax(0).numpy().tobytes() for image in x}
 
-    pixels, _ = _digits()
+    pixels, _ = read_digits()
     twice = images(torch.from_numpy(pixels[:TEST]).unsqueeze(1)) & images(
         torch.from_numpy(pixels[TEST:]).unsqueeze(1)
     )

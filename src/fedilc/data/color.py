@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedilc.data.digits import read_digits
 from fedilc.data.silo import Federation, Silo
 from fedilc.errors import ConfigError, DataError
 from fedilc.seeds import numpy_generator
@@ -42,17 +43,14 @@ def color_digits(
     test_flip: float = 0.90,
     test_label_flip: float = 0.15,
 ) -> Federation:
-    """scikit-learn's bundled handwritten digits, coloured as Color-MNIST is; needs no download.
+    """Return small handwritten digits, coloured as Color-MNIST is; needs no download.
 
     1,797 images of 8 by 8 pixels are shuffled by `seed`: 1,000 train and 397 validate, dealt in
     turn to the silos, and 400 are the out-of-distribution test.
     """
-    from sklearn.datasets import load_digits
-
-    bundle = load_digits()
-    order = numpy_generator(seed, "color-digits", "shuffle").permutation(len(bundle.target))
-    images = (bundle.images[order] / 16).astype(np.float32)
-    digits = bundle.target[order].astype(np.int64)
+    images, digits = read_digits()
+    order = numpy_generator(seed, "color-digits", "shuffle").permutation(len(digits))
+    images, digits = images[order], digits[order]
     parts = [(images[part], digits[part]) for part in (slice(1000), slice(1000, 1397), slice(1397, None))]
     return _federation("color-digits", seed, parts, flips, test_flip, test_label_flip)
 

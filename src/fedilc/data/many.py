@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
-
-import numpy as np
-from numpy.typing import NDArray
-
 from fedilc.data.color import colour
+from fedilc.data.digits import read_digits
 from fedilc.data.shelf import Shelf
 from fedilc.data.silo import Silo
 from fedilc.seeds import numpy_generator
 
 TEST = 400
-
-
-@cache
-def _digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """scikit-learn's handwritten digits, in one order for all seeds."""
-    from sklearn.datasets import load_digits
-
-    bundle = load_digits()
-    order = numpy_generator(0, "many-silos", "order").permutation(len(bundle.target))
-    return (bundle.images[order] / 16).astype(np.float32), bundle.target[order].astype(np.int64)
 
 
 def many_silos(seed: int, silos: int = 10_000, examples: int = 20, validation: int = 5) -> Shelf:
@@ -32,7 +18,9 @@ def many_silos(seed: int, silos: int = 10_000, examples: int = 20, validation: i
     the other 400 digits, with a flip of 0.9, are the out-of-distribution test. Nothing is kept: a silo is
     made of its name and the seed whenever it is opened.
     """
-    images, digits = _digits()
+    images, digits = read_digits()
+    order = numpy_generator(0, "many-silos", "order").permutation(len(digits))
+    images, digits = images[order], digits[order]
     width = len(str(silos - 1))
     names = [f"silo-{number:0{width}d}" for number in range(silos)]
 

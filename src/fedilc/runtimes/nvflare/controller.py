@@ -21,11 +21,10 @@ from nvflare.private.fed.simulator.simulator_const import SimulatorConstants
 from fedilc.errors import CheckpointError, FedILCError
 from fedilc.runtimes.nvflare.coordination import Place, copy_results, job_of, run_job
 from fedilc.runtimes.nvflare.local_config import ServerConfig, read_config
-from fedilc.runtimes.nvflare.member import JOIN
+from fedilc.runtimes.nvflare.member import BODY, JOIN
 from fedilc.runtimes.nvflare.runtime import NVFlareRuntime
 from fedilc.runtimes.remote.manifest import Wire
 
-BODY = "fedilc"
 RESULTS = "fedilc"
 _TICK_SECONDS = 0.2
 _GRACE_SECONDS = 2.0

@@ -12,9 +12,8 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from fedilc.errors import FedILCError
-from fedilc.runtimes.nvflare.controller import BODY
 from fedilc.runtimes.nvflare.local_config import SiteConfig, read_config
-from fedilc.runtimes.nvflare.member import Member
+from fedilc.runtimes.nvflare.member import BODY, Member
 
 STATES = "fedilc-state"
 

@@ -15,6 +15,7 @@ from fedilc.runtimes.remote.manifest import Manifest, read_manifest
 from fedilc.runtimes.remote.wire import pack_reply, unpack_request
 from fedilc.runtimes.remote.worker import make_worker
 
+BODY = "fedilc"
 JOIN = "join"
 STEP = "step"
 TASKS = (JOIN, STEP)
