@@ -15,6 +15,7 @@ from fedilc.commands.data import use_data_folder
 from fedilc.commands.logs import LogFormat, log_to_stderr
 from fedilc.commands.options import DataDir
 from fedilc.errors import ConfigError, StoppedError, printable
+from fedilc.lazy import quick_imports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,11 +74,12 @@ def join(
     log_format: LogFormat = None,
 ) -> None:
     """Take part in a run as one silo; its examples stay here."""
-    from fedilc.runtimes.remote.setting_up import network_from
-    from fedilc.runtimes.rest.client import Participant
-    from fedilc.runtimes.rest.limits import Limits
-    from fedilc.runtimes.rest.line import Line
-    from fedilc.runtimes.rest.private_files import warn_if_public
+    with quick_imports():
+        from fedilc.runtimes.remote.setting_up import network_from
+        from fedilc.runtimes.rest.client import Participant
+        from fedilc.runtimes.rest.limits import Limits
+        from fedilc.runtimes.rest.line import Line
+        from fedilc.runtimes.rest.private_files import warn_if_public
 
     log_to_stderr(log_format)
     if data_dir is not None:

@@ -27,6 +27,7 @@ from fedilc.commands.options import (
     only_one,
 )
 from fedilc.errors import ConfigError, StoppedError
+from fedilc.lazy import quick_imports
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -115,9 +116,13 @@ def serve(
 
     With --model, each silo brings the same network, by the same option of `join`.
     """
-    from fedilc.config import read_experiment
-    from fedilc.runtimes.remote.manifest import find_wire
-    from fedilc.runtimes.rest.address import Address
+    from fedilc.runtimes.rest import require_server
+
+    require_server()
+    with quick_imports():
+        from fedilc.config import read_experiment
+        from fedilc.runtimes.remote.manifest import find_wire
+        from fedilc.runtimes.rest.address import Address
 
     log_to_stderr(log_format)
     signal.signal(signal.SIGTERM, signal.default_int_handler)

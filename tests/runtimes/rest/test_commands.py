@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 from command import Refusal
 
+from fedilc.runtimes import rest as rest_runtime
 from fedilc.runtimes.rest.board import STRIKES, Board
 from fedilc.runtimes.rest.tokens import Tokens, add_token
 from rest import board_of, post, remote, served
@@ -38,6 +39,15 @@ def _empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The command runs in an empty folder; a command that imports from it gives the path back."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+def test_serve_without_the_packages_of_a_server_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, refusal: Refusal
+) -> None:
+    monkeypatch.setattr(rest_runtime, "find_spec", lambda name: None if name == "fastapi" else name)
+    sentence = refusal("serve", "color-digits", "--insecure")
+    assert sentence.startswith("a coordinator needs fastapi,")
+    assert sentence.endswith("pip install 'fedilc[serve]'")
 
 
 SERVING = {
