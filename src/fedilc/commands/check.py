@@ -10,6 +10,7 @@ import typer
 from fedilc.commands import make_console
 from fedilc.commands.data import use_data_folder
 from fedilc.commands.options import Changes, DataDir, ModelFunction
+from fedilc.lazy import quick_imports
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,8 +38,9 @@ def check(
 
 
 def _check_experiment(console: Console, target: str, changes: list[str], own: str | None) -> None:
-    from fedilc.checking import check_experiment
-    from fedilc.config import read_experiment
+    with quick_imports():
+        from fedilc.checking import check_experiment
+        from fedilc.config import read_experiment
 
     settings, folder = read_experiment(target, changes)
     found = check_experiment(settings, folder, own)

@@ -10,6 +10,7 @@ import typer
 
 from fedilc.commands import make_console
 from fedilc.errors import ConfigError
+from fedilc.lazy import quick_imports
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,8 +28,9 @@ def report(
 
     For the folder of a campaign whose runs are gone: make its tables and pictures again from its numbers.
     """
-    from fedilc.report.plots import comparison_picture
-    from fedilc.report.tables import comparison_table
+    with quick_imports():
+        from fedilc.report.plots import comparison_picture
+        from fedilc.report.tables import comparison_table
 
     console = make_console()
     places = [file.parent for path in runs for file in sorted(path.rglob("run.json"))]

@@ -14,8 +14,6 @@ from fedilc.assembly import Outline
 from fedilc.config import Experiment, read_experiment
 from fedilc.data import Federation, Silo
 from fedilc.data.checks import Report, silo_notes
-from fedilc.data.files import silo_of
-from fedilc.data.tables import read_table, same_columns
 from fedilc.errors import ConfigError, DataError
 from fedilc.runtimes.remote.manifest import Manifest, ModelSpec
 from fedilc.runtimes.remote.own_code import call_own, find_function
@@ -75,6 +73,8 @@ def _remote_outline(name: str, data: Remote, folder: Path) -> Outline:
     sample = torch.zeros(2, *data.inputs)
     test: tuple[Tensor, Tensor] | tuple[None, None] = (None, None)
     if data.test is not None:
+        from fedilc.data.tables import read_table, same_columns
+
         table = read_table(folder / data.test, data.label)
         if data.columns is not None and table.columns:
             table = same_columns("the test set", table, "data.columns", data.columns)
@@ -108,7 +108,9 @@ def network_from(builder: str) -> Callable[[Manifest], nn.Module]:
 def silo_from_file(
     name: str, path: Path, label: str, validation_share: float, tell: Callable[[str], None]
 ) -> Callable[[Manifest], Silo]:
-    """A silo of one's own table, its columns put into the order of the manifest."""
+    """Return what makes a silo of one's own table, its columns put into the order of the manifest."""
+    from fedilc.data.files import silo_of
+    from fedilc.data.tables import read_table, same_columns
 
     def make(manifest: Manifest) -> Silo:
         table = read_table(path, label)
