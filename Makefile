@@ -47,7 +47,7 @@ bench: .venv/installed
 .venv/installed: .venv/made pyproject.toml constraints.txt
 	@echo "installing fedilc into .venv (torch is large: the first time takes a minute or more)"
 	$(BIN)/python $(INSTALL) -c constraints.txt -e '.[serve]'
-	$(BIN)/python -c 'import fedilc.aggregation.kernels'
+	$(BIN)/python -c 'import fedilc.aggregation._kernels.compiled'
 	touch $@
 
 .venv/installed-dev: .venv/installed

@@ -7,11 +7,12 @@ from torch import Tensor
 
 from benchmarks.timing import Row, at_least, at_most, medians
 from fedilc import weighted_geometric_mean
-from fedilc.aggregation import WeightedGeometricMean
+from fedilc.aggregation import Aggregator, Mean, WeightedGeometricMean
 
 SIZES = {5: 3_000_000, 50: 3_000_000, 500: 1_000_000}
 STACKED = {5: 5.0, 50: 2.5, 500: 2.5}
 STREAMED = {5: 6.0, 50: 4.0}
+EXACT = {5: 6.0, 50: 4.0}
 
 
 def formula(stack: Tensor) -> Tensor:
@@ -32,9 +33,16 @@ def stream_mean(stack: Tensor) -> Tensor:
     return total.div_(len(stack))
 
 
-def stream_wgm(stack: Tensor) -> Tensor:
-    """The weighted geometric mean of replies that come one after another."""
-    aggregator = WeightedGeometricMean()
+def stream_wide_mean(stack: Tensor) -> Tensor:
+    """The arithmetic mean of replies that come one after another, added up in float64."""
+    total = torch.zeros(stack.shape[1], dtype=torch.float64)
+    for reply in stack:
+        total.add_(reply)
+    return total.div_(len(stack)).float()
+
+
+def stream(stack: Tensor, aggregator: Aggregator) -> Tensor:
+    """An aggregate of replies that come one after another."""
     state = aggregator.zero({"w": stack[0]})
     for reply in stack:
         aggregator.accumulate(state, {"w": reply})
@@ -52,7 +60,9 @@ def rows(quick: bool) -> list[Row]:
                 "mean": lambda stack=stack: stack.mean(0),
                 "wgm": lambda stack=stack: weighted_geometric_mean(stack),
                 "stream mean": lambda stack=stack: stream_mean(stack),
-                "stream wgm": lambda stack=stack: stream_wgm(stack),
+                "stream wgm": lambda stack=stack: stream(stack, WeightedGeometricMean()),
+                "wide mean": lambda stack=stack: stream_wide_mean(stack),
+                "exact mean": lambda stack=stack: stream(stack, Mean()),
             },
             repeats=9,
         )
@@ -61,12 +71,14 @@ def rows(quick: bool) -> list[Row]:
         pairs = [
             ("mean of the same", "wgm", "mean", STACKED),
             ("mean, streamed", "stream wgm", "stream mean", STREAMED),
+            ("mean in float64, streamed", "exact mean", "wide mean", EXACT),
         ]
         for against, ours, theirs, goals in pairs:
             if environments in goals:
                 ratio = seconds[ours] / seconds[theirs]
                 detail = shape.format(1e3 * seconds[ours], 1e3 * seconds[theirs])
                 name = f"{what}, streamed" if "stream" in ours else what
+                name = name.replace("wgm", "exact mean") if ours == "exact mean" else name
                 found.append(at_most("aggregation", name, against, ratio, goals[environments], detail))
         ratio = seconds["formula"] / seconds["wgm"]
         detail = shape.format(1e3 * seconds["formula"], 1e3 * seconds["wgm"])

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedilc.aggregation import fast
+from fedilc.aggregation import _kernels
 
 
 @pytest.fixture(params=["kernels", "torch"], autouse=True, scope="module")
 def _way(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "torch":
-            patch.setattr(fast, "suits", lambda _: False)
+            patch.setattr(_kernels, "usable", lambda _: False)
         yield

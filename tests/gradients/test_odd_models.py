@@ -114,8 +114,8 @@ def oracle(model: nn.Module, data: Silo) -> dict[str, Tensor]:
     aggregator = WeightedGeometricMean()
     state = aggregator.zero(dict(model.named_parameters()))
     for name, values in rows.items():
-        aggregator.add_stack(state, name, torch.stack(values).detach())
-    state.count = len(data)
+        Accumulation(aggregator, state, "silo 's'").stack(name, torch.stack(values).detach())
+    state.counted(len(data))
     return aggregator.finalize(state).value
 
 

@@ -28,7 +28,7 @@ import worked_examples
 from ports import free_port
 from torch import Tensor
 
-import fedilc.aggregation.kernels
+import fedilc.aggregation._kernels.compiled
 import fedilc.cli
 import fedilc.report.plots
 import fedilc.report.tables

@@ -6,11 +6,12 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from fedilc.aggregation.base import Accumulation, Aggregate, Aggregator, Sums
+from fedilc.aggregation.base import Accumulation, Aggregate, Aggregator
 from fedilc.aggregation.clipping import Clipped, norm_of
 from fedilc.aggregation.geometric import WeightedGeometricMean, weighted_geometric_mean
 from fedilc.aggregation.masks import AbsoluteGeometricMean, AndMask
 from fedilc.aggregation.mean import Mean, Sum
+from fedilc.aggregation.sums import Sums, add_up
 from fedilc.errors import ConfigError, nearest
 
 AGGREGATORS: dict[str, Callable[..., Aggregator]] = {
@@ -26,7 +27,7 @@ def aggregator_options(choice: str | Aggregator) -> tuple[str, ...]:
     """Return the names of the options that an aggregation takes; an object has taken its own already.
 
     >>> aggregator_options("geometric"), aggregator_options("mean")
-    (('zeros', 'agreement'), ())
+    (('zeros', 'agreement', 'min_side'), ())
     """
     if isinstance(choice, Aggregator):
         return ()
@@ -65,6 +66,7 @@ __all__ = [
     "Sum",
     "Sums",
     "WeightedGeometricMean",
+    "add_up",
     "aggregator_options",
     "build_aggregator",
     "norm_of",

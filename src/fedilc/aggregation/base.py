@@ -1,10 +1,9 @@
-"""What every aggregation is: sums that start at zero, accumulate, merge, and are finalized.
+"""What every aggregation is: exact sums that start at zero, accumulate, merge, and are finalized.
 
 An aggregator is two small functions of its own: `terms`, what one value adds to each sum, and
-`finish`, what the sums become. Everything else follows from addition: memory is O(parameters)
-whatever the number of values, any split and order merges to the same result, and the sums can
-travel through an all-reduce or a secure sum. A value of zero adds nothing to any sum; an
-aggregator that needs the number of zeros derives it from the count.
+`finish`, what the sums become. Sums are integers (`exact_sum.py`, `signed_logs.py`): memory is O(parameters)
+whatever the number of values, any order, split and nesting of merges gives the same bits, and the
+sums can travel through an all-reduce or a secure sum.
 """
 
 from __future__ import annotations
@@ -16,25 +15,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fedilc.aggregation.exact_sum import ExactSum
+from fedilc.aggregation.signed_logs import SignedLogs
+from fedilc.aggregation.sums import Sums
 from fedilc.errors import ConfigError, NonFiniteError
 from fedilc.numerics import is_finite
 
 _STACK_BUDGET = 1 << 22
-
-
-@dataclass
-class Sums:
-    """The state of an aggregation: how many values came, and named sums for each parameter.
-
-    `like` has an empty tensor of each parameter's shape on no device. A part is made when it is first
-    needed; an aggregator may hold a few replies back to add them all at once.
-    """
-
-    count: float
-    like: dict[str, Tensor]
-    devices: dict[str, torch.device]
-    parts: dict[str, dict[str, Tensor]] = field(default_factory=dict)
-    held: list[tuple[str, dict[str, Tensor]]] = field(default_factory=list)
+_CPU = torch.device("cpu")
+_SIGNS = "signs"
 
 
 @dataclass(frozen=True)
@@ -46,7 +35,7 @@ class Aggregate:
 
 
 def require_finite(values: Tensor, source: str, parameter: str) -> None:
-    """Raise an error naming silo and parameter where `values` holds a NaN or an infinity."""
+    """Raise an error naming silo and parameter if `values` holds a NaN or an infinity."""
     if not is_finite(values):
         raise NonFiniteError(
             f"{source} sent a NaN or infinite value for {parameter!r}; check its data for extreme "
@@ -55,49 +44,42 @@ def require_finite(values: Tensor, source: str, parameter: str) -> None:
 
 
 def require_share(agreement: float) -> None:
-    """Raise where an agreement threshold is not a share."""
+    """Raise if an agreement threshold is not a share."""
     if not 0.0 <= agreement <= 1.0:
         raise ConfigError(f"agreement={agreement} is not a share between 0 and 1")
 
 
 def measured_signs(result: Tensor, agreement: float) -> dict[str, float]:
-    """How far signs agree, and the share of coordinates that became 0."""
+    """Return how far signs agree, and the share of coordinates that became 0."""
     zeros = result.numel() - int(torch.count_nonzero(result))
     return {"sign_agreement": agreement, "zero_share": zeros / max(1, result.numel())}
 
 
 class Aggregator(ABC):
-    """How many values of one coordinate become one."""
+    """How many values of one coordinate become one.
+
+    `takes_weights` says whether a reply may have a weight. `by_sign` asks for four sums beside those of the
+    terms: "positives" and "negatives", how many values there are, and "log_positive" and "log_negative", the
+    sums of log2|g| over them.
+    """
+
+    takes_weights = False
+    by_sign = False
 
     @abstractmethod
     def terms(self, values: Tensor) -> dict[str, Tensor]:
-        """What each element of `values` adds to each sum, elementwise, in the sums' dtype."""
+        """Return what each element of `values` adds to each sum, elementwise; sums are exact."""
 
     @abstractmethod
     def finish(self, count: float, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
-        """Turn the sums of one parameter into its aggregate and the measurements of it."""
+        """Turn the sums of one parameter, in float64, into its aggregate and the measurements of it."""
 
     def zero(self, like: Mapping[str, Tensor]) -> Sums:
-        """The empty state for parameters of these names, shapes, dtypes and devices."""
+        """Return the empty state for parameters of these names, shapes, dtypes and devices."""
         shapes = {name: torch.empty_like(tensor, device="meta") for name, tensor in like.items()}
-        return Sums(0, shapes, {name: tensor.device for name, tensor in like.items()})
-
-    def part(self, state: Sums, name: str) -> dict[str, Tensor]:
-        """The sums of one parameter; zeros where nothing was added yet."""
-        if name not in state.parts:
-            like, device = state.like[name], state.devices[name]
-            terms = self.terms(torch.empty(0, dtype=like.dtype, device=device))
-            state.parts[name] = {
-                key: torch.zeros(like.shape, dtype=term.dtype, device=device) for key, term in terms.items()
-            }
-        return state.parts[name]
-
-    def settle(self, state: Sums) -> None:
-        """Bring replies that are held back into the sums."""
-        held, state.held = state.held, []
-        for source, values in held:
-            for name, value in values.items():
-                self.add_checked(state, name, value.unsqueeze(0), source)
+        devices = {name: tensor.device for name, tensor in like.items()}
+        parts = {name: self._parts(shapes[name], _summing(device)) for name, device in devices.items()}
+        return Sums(shapes, devices, parts, ExactSum(torch.Size(), _CPU))
 
     def accumulate(
         self,
@@ -108,69 +90,76 @@ class Aggregator(ABC):
     ) -> Sums:
         """Add one reply, in place; `source` is named if it holds a NaN or an infinity.
 
-        Only a mean can give it a `weight`.
+        With `weight` a reply counts that often in a mean: the product with it is rounded once to float64.
+        After an error the state is of no use any more.
         """
-        if weight is not None:
+        if weight is not None and not self.takes_weights:
             raise ConfigError(f"{type(self).__name__} counts every value once, and takes no weights")
         for name, value in values.items():
-            require_finite(value, source, name)
-        for name, value in values.items():
-            self.add_stack(state, name, value.unsqueeze(0))
-        state.count += 1
+            self._add(state, name, value.unsqueeze(0) if weight is None else _weighted(value, weight), source)
+        state.counted(1, weight)
         return state
 
     def merge(self, left: Sums, right: Sums) -> Sums:
-        """The state of both sides' values, in a new object."""
-        self.settle(left)
-        self.settle(right)
-        parts = {
-            name: {key: tensor + self.part(right, name)[key] for key, tensor in self.part(left, name).items()}
-            for name in left.like
-        }
-        return Sums(left.count + right.count, left.like, left.devices, parts)
+        """Return the state of both sides' values, in a new object."""
+        return left.merged(right)
 
     def finalize(self, state: Sums) -> Aggregate:
-        """The aggregate in the dtype the values came in, with its measurements."""
+        """Return the aggregate in the dtype the values came in, with its measurements."""
         if state.count == 0:
             raise ValueError("nothing was accumulated: there is no aggregate of zero values")
         value: dict[str, Tensor] = {}
         measurements: dict[str, dict[str, float]] = {}
         for name, like in state.like.items():
-            result, measured = self.finalize_one(state, name)
-            value[name] = result.to(like.dtype)
+            result, measured = self._finalize_one(state, name)
+            value[name] = result.to(like.dtype).to(state.devices[name])
             for key, number in measured.items():
                 measurements.setdefault(key, {})[name] = number
         return Aggregate(value, measurements)
 
-    def finalize_one(self, state: Sums, name: str) -> tuple[Tensor, dict[str, float]]:
-        """The aggregate of one parameter, and the measurements of it."""
-        self.settle(state)
-        return self.finish(state.count, self.part(state, name))
+    def _parts(self, like: Tensor, device: torch.device) -> dict[str, ExactSum | SignedLogs]:
+        """Return the empty sums of one parameter."""
+        parts: dict[str, ExactSum | SignedLogs] = {}
+        for key in self.terms(torch.empty(0, dtype=like.dtype)):
+            parts[key] = ExactSum(like.shape, device)
+        return parts | ({_SIGNS: SignedLogs(like.shape, like.dtype, device)} if self.by_sign else {})
 
-    def add_stack(self, state: Sums, name: str, stack: Tensor) -> None:
-        """Add values stacked along the first axis to one parameter; the caller counts them."""
-        sums = self.part(state, name)
-        rows = max(1, _STACK_BUDGET // max(1, stack[0].numel())) if len(stack) else 1
-        for chunk in stack.split(rows):
-            for key, term in self.terms(chunk).items():
-                sums[key] += term.sum(0) if len(term) > 1 else term[0]
+    def _add(self, state: Sums, name: str, stack: Tensor, source: str, index: Tensor | None = None) -> None:
+        """Add values stacked along the first axis to one parameter; the caller counts them.
 
-    def add_checked(self, state: Sums, name: str, stack: Tensor, source: str) -> None:
-        """`add_stack`, with an error that names source and parameter where a value is not finite."""
-        require_finite(stack, source, name)
-        self.add_stack(state, name, stack)
+        With `index` value i is zero but for its row index[i], which is stack[i].
+        """
+        terms = self.terms(stack) | ({_SIGNS: stack} if self.by_sign else {})
+        for key, term in terms.items():
+            if not state.parts[name][key].add(term, index):
+                require_finite(stack, source, name)
+                raise NonFiniteError(f"the term {key!r} of {name!r} is not finite; see {type(self).__name__}")
 
-    def add_outer(self, state: Sums, name: str, left: Tensor, right: Tensor) -> None:
+    def _add_outer(self, state: Sums, name: str, left: Tensor, right: Tensor) -> None:
         """Add the outer products left_i right_i^T, one for each row; the caller counts them."""
         rows = max(1, _STACK_BUDGET // (left.shape[1] * right.shape[1]))
         for d, a in zip(left.split(rows), right.split(rows), strict=True):
-            self.add_stack(state, name, d.unsqueeze(2) * a.unsqueeze(1))
+            self._add(state, name, d.unsqueeze(2) * a.unsqueeze(1), "an environment")
 
-    def add_rows(self, state: Sums, name: str, index: Tensor, rows: Tensor) -> None:
-        """Add values that are zero but for one row each, rows[i] at index[i]."""
-        sums = self.part(state, name)
-        for key, term in self.terms(rows).items():
-            sums[key].index_add_(0, index, term)
+    def _finalize_one(self, state: Sums, name: str) -> tuple[Tensor, dict[str, float]]:
+        """Return the aggregate of one parameter, and the measurements of it."""
+        sums: dict[str, Tensor] = {}
+        for key, part in state.parts[name].items():
+            if isinstance(part, ExactSum):
+                sums[key] = part.total()
+            else:
+                (sums["positives"], sums["negatives"]), logs = part.counts_and_logs()
+                sums["log_positive"], sums["log_negative"] = logs
+        return self.finish(state.total_weight(), sums)
+
+
+def _summing(device: torch.device) -> torch.device:
+    """Return where sums for a device are kept: there, or on the CPU if it has no float64."""
+    return _CPU if device.type == "mps" else device
+
+
+def _weighted(value: Tensor, weight: float) -> Tensor:
+    return (value.detach().to(_summing(value.device)).double() * weight).unsqueeze(0)
 
 
 @dataclass
@@ -182,20 +171,19 @@ class Accumulation:
     source: str
 
     def stack(self, name: str, values: Tensor) -> None:
-        """One value a row."""
-        self.aggregator.add_checked(self.state, name, values, self.source)
+        """Add one value per row."""
+        self.aggregator._add(self.state, name, values, self.source)
 
     def outer(self, name: str, left: Tensor, right: Tensor) -> None:
-        """One outer product a row."""
+        """Add one outer product per row."""
         require_finite(left, self.source, name)
         require_finite(right, self.source, name)
-        self.aggregator.add_outer(self.state, name, left, right)
+        self.aggregator._add_outer(self.state, name, left, right)
 
     def rows(self, name: str, index: Tensor, rows: Tensor) -> None:
-        """Values with a single non-zero row."""
-        require_finite(rows, self.source, name)
-        self.aggregator.add_rows(self.state, name, index, rows)
+        """Add values with a single non-zero row each."""
+        self.aggregator._add(self.state, name, rows, self.source, index)
 
     def counted(self, values: int) -> None:
         """Say that this many values have been added to every parameter."""
-        self.state.count += values
+        self.state.counted(values)

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedilc.aggregation.base import Aggregate, Aggregator, Sums
+from fedilc.aggregation.base import Aggregate, Aggregator
+from fedilc.aggregation.sums import Sums
 from fedilc.errors import ConfigError
 from fedilc.numerics import wide_dtype
 
@@ -51,12 +52,6 @@ class Clipped(Aggregator):
 
     def zero(self, like: Mapping[str, Tensor]) -> Sums:
         return self.inner.zero(like)
-
-    def part(self, state: Sums, name: str) -> dict[str, Tensor]:
-        return self.inner.part(state, name)
-
-    def settle(self, state: Sums) -> None:
-        self.inner.settle(state)
 
     def accumulate(
         self,

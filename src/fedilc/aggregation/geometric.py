@@ -4,7 +4,8 @@ For values g_1..g_E of one coordinate, with P = {e: g_e > 0} and N = {e: g_e < 0
 
     wgm(g) = |P|/E (prod_P |g_e|)^(1/|P|)  -  |N|/E (prod_N |g_e|)^(1/|N|)
 
-is a function of E, |P|, |N|, sum_P log|g| and sum_N log|g|. An empty side contributes 0.
+is a function of E, |P|, |N|, sum_P log|g| and sum_N log|g|, all kept as whole numbers: the order of the
+values does not matter, and negated values give the negated mean, to the bit. An empty side contributes 0.
 """
 
 from __future__ import annotations
@@ -16,16 +17,15 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from fedilc.aggregation import fast
-from fedilc.aggregation.base import Aggregator, Sums, measured_signs, require_finite, require_share
+from fedilc.aggregation import _kernels
+from fedilc.aggregation.base import Aggregator, measured_signs, require_finite, require_share
+from fedilc.aggregation.fixed_point import LOG2_AUTHORS_ZERO, NARROW, ROOM, exp2
 from fedilc.aggregation.outer import outer_sums
-from fedilc.errors import ConfigError, nearest
-from fedilc.numerics import is_finite, wide_dtype
+from fedilc.aggregation.signed_logs import SignedLogs
+from fedilc.aggregation.sums import Sums
+from fedilc.errors import ConfigError, NonFiniteError, nearest
 
 Zeros = Literal["ignore", "strict", "authors"]
-AUTHORS_ZERO = 1e-10
-LEAST_HELD, MOST_HELD = 5, 25
-HELD_BYTES = 256 << 20
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _DTYPES = (*_FLOATS, *_WHOLE)
@@ -36,117 +36,76 @@ class WeightedGeometricMean(Aggregator):
 
     `zeros` says what a zero is: "ignore", counted in E and in neither product; "strict", a factor
     of both products, so that the coordinate is 0; "authors", a negative value of size 1e-10.
-    `agreement` zeroes a coordinate where |mean(sign g)| is below it.
+    `agreement` zeroes a coordinate where |mean(sign g)| is below it. `min_side` drops a side that has fewer
+    members.
 
     Every value is one vote, whatever it stands for: "weighted" refers to the shares of the two signs,
     not to the number of examples behind a value.
     """
 
-    def __init__(self, zeros: Zeros = "ignore", agreement: float = 0.0) -> None:
+    by_sign = True
+
+    def __init__(self, zeros: Zeros = "ignore", agreement: float = 0.0, min_side: int = 1) -> None:
         if zeros not in get_args(Zeros):
             raise ConfigError(f"zeros={zeros!r} is unknown{nearest(str(zeros), get_args(Zeros))}")
         require_share(agreement)
+        if not (isinstance(min_side, int) and min_side >= 1):
+            raise ConfigError(f"min_side={min_side} is not a whole number from 1 on")
         self.zeros = zeros
         self.agreement = agreement
-        fast.prepare()
+        self.min_side = min_side
 
-    def terms(self, values: Tensor) -> dict[str, Tensor]:
-        wide = values.to(wide_dtype(values.device))
-        positive, negative = values > 0, values < 0
-        logs = wide.abs().log()
-        return {
-            "positives": positive.to(torch.int32),
-            "negatives": negative.to(torch.int32),
-            "log_positive": logs.where(positive, 0.0),
-            "log_negative": logs.where(negative, 0.0),
-        }
+    def terms(self, _values: Tensor) -> dict[str, Tensor]:
+        return {}
 
     def finish(self, count: float, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
-        log_positive, log_negative = sums["log_positive"], sums["log_negative"]
-        positives = sums["positives"].to(log_positive.dtype)
-        negatives = sums["negatives"].to(log_positive.dtype)
-        agreement = (positives - negatives).abs() / count
-        zeros = count - positives - negatives
-        if self.zeros == "authors":
-            log_negative = log_negative + zeros * math.log(AUTHORS_ZERO)
-            negatives = negatives + zeros
-        result = _side(positives, log_positive, count) - _side(negatives, log_negative, count)
+        """Do as the compiled `_means`, operation by operation."""
+        up, down = sums["positives"], sums["negatives"]
+        log_up, log_down = sums["log_positive"], sums["log_negative"]
+        margin, missing = (up - down).abs(), count - (up + down)
+        hidden = margin < self._least(count)
         if self.zeros == "strict":
-            result = result.where(zeros == 0, 0.0)
-        if self.agreement > 0:
-            result = result.where(agreement >= self.agreement, 0.0)
-        return result, measured_signs(result, float(agreement.mean()))
+            hidden |= missing > 0
+        if self.zeros == "authors":
+            down, log_down = down + missing, log_down + missing * LOG2_AUTHORS_ZERO
+        up_members, down_members = up.clamp(min=1.0), down.clamp(min=1.0)
+        inverse = 1.0 / (up_members * down_members)
+        up_share = (up * (1.0 / count)).where(up >= self.min_side, 0.0)
+        down_share = (down * (1.0 / count)).where(down >= self.min_side, 0.0)
+        up_mean, down_mean = exp2(log_up * (down_members * inverse)), exp2(log_down * (up_members * inverse))
+        result = (up_share * up_mean - down_share * down_mean).masked_fill(hidden, 0.0)
+        return result, measured_signs(result, float(margin.sum()) / (count * max(1, result.numel())))
 
-    def add_outer(self, state: Sums, name: str, left: Tensor, right: Tensor) -> None:
+    def _finalize_one(self, state: Sums, name: str) -> tuple[Tensor, dict[str, float]]:
+        (part,) = state.parts[name].values()
+        assert isinstance(part, SignedLogs)
+        if part.kind != NARROW or not _kernels.usable(part.packed):
+            return super()._finalize_one(state, name)
+        out = torch.empty(part.shape)
+        packed = part.packed.numel() and not part.wide.numel()
+        kernel, words = ("finish", part.packed) if packed else ("finish_wide", part.words())
+        options = self._options(state.count)
+        agreed = sum(_kernels.run(kernel, out.numel(), 8, words.numpy(), *options, out.view(-1).numpy()))
+        return out, measured_signs(out, agreed / (state.count * max(1, out.numel())))
+
+    def _add_outer(self, state: Sums, name: str, left: Tensor, right: Tensor) -> None:
         """Add outer products by matrix products alone: log|d a| = log|d| + log|a|."""
-        for key, term in outer_sums(left, right).items():
-            self.part(state, name)[key] += term
+        (part,) = state.parts[name].values()
+        assert isinstance(part, SignedLogs)
+        part.add_sums(*outer_sums(left, right))
 
-    def add_stack(self, state: Sums, name: str, stack: Tensor) -> None:
-        if fast.suits(stack) and len(stack):
-            fast.add_rows(stack, self.part(state, name))
-        else:
-            super().add_stack(state, name, stack)
+    def _options(self, count: int) -> tuple[float, int, float, float]:
+        """Return what the compiled loops need to know."""
+        return float(count), get_args(Zeros).index(self.zeros), self._least(count), float(self.min_side)
 
-    def add_checked(self, state: Sums, name: str, stack: Tensor, source: str) -> None:
-        if not fast.suits(stack) or not len(stack):
-            super().add_checked(state, name, stack, source)
-        elif not fast.add_rows(stack, self.part(state, name)):
-            require_finite(stack, source, name)
-
-    def accumulate(
-        self,
-        state: Sums,
-        values: Mapping[str, Tensor],
-        source: str = "a value",
-        weight: float | None = None,
-    ) -> Sums:
-        """Add one reply, which is held as it is and must not be changed until a group is added at once.
-
-        A NaN or an infinity is found by the kernel when its group is added, at the latest by `finalize`.
-        """
-        if weight is not None or not all(fast.suits(value) for value in values.values()):
-            self.settle(state)
-            return super().accumulate(state, values, source, weight)
-        size = sum(4 * value.numel() for value in values.values())
-        groups = HELD_BYTES // max(1, LEAST_HELD * size)
-        if len(state.held) >= min(MOST_HELD, LEAST_HELD * max(1, groups)):
-            self.settle(state)
-        state.held.append((source, dict(values)))
-        state.count += 1
-        return state
-
-    def settle(self, state: Sums) -> None:
-        held, state.held = state.held, []
-        for name in state.like if held else ():
-            if not fast.add_rows([values[name] for _, values in held], self.part(state, name)):
-                _name_culprit(held, name)
-
-    def finalize_one(self, state: Sums, name: str) -> tuple[Tensor, dict[str, float]]:
-        """All at once from the replies that are held, if these are all; otherwise from the five sums."""
-        if len(state.held) == state.count:
-            rows = [values[name] for _, values in state.held]
-            result, agreement, finite = fast.stacked(rows, self.zeros, self.agreement)
-            if not finite:
-                _name_culprit(state.held, name)
-            return result.view(state.like[name].shape), measured_signs(result, agreement)
-        if not fast.suits(torch.empty(0, dtype=state.like[name].dtype, device=state.devices[name])):
-            return super().finalize_one(state, name)
-        rows = [values[name] for _, values in state.held]
-        sums = self.part(state, name)
-        result, agreement, finite = fast.finish(int(state.count), sums, rows, self.zeros, self.agreement)
-        if not finite:
-            _name_culprit(state.held, name)
-        return result, measured_signs(result, agreement)
-
-
-def _name_culprit(held: list[tuple[str, dict[str, Tensor]]], name: str) -> None:
-    for source, values in held:
-        require_finite(values[name], source, name)
-
-
-def _side(members: Tensor, logs: Tensor, count: float) -> Tensor:
-    return members / count * torch.exp(logs / members.clamp(min=1))
+    def _least(self, count: float) -> float:
+        """Return the least |P - N| for which |P - N| / count >= agreement."""
+        least = math.floor(self.agreement * count)
+        while least / count < self.agreement:
+            least += 1
+        while least > 0 and (least - 1) / count >= self.agreement:
+            least -= 1
+        return float(least)
 
 
 @torch.no_grad()
@@ -156,12 +115,13 @@ def weighted_geometric_mean(
     *,
     zeros: Zeros = "ignore",
     agreement: float = 0.0,
+    min_side: int = 1,
 ) -> Tensor:
     """Return the weighted geometric mean of `values` along `dim`, in their dtype and on their device.
 
-    float32 and narrower dtypes are computed in float64 and rounded once. float64 goes through logarithms of
-    its own width, so the result is right to 1e-12 of the larger side, not to the last bit: equal values come
-    back to 1e-15 near 1 and to some 1e-13 near 1e-308 and 1e308, and of 2 and -8 it is -2.999999999999999.
+    To the bit, the order of the values does not matter, and negated values give the negated result (unless
+    zeros="authors"). Logarithms are rounded to 2^-36, so that the result is right to 1e-11 of the larger side
+    before it is rounded to float32 or a narrower dtype; those of float64 are rounded to 2^-46, for 1e-12.
 
     Args:
         values: a dense tensor of float16, bfloat16, float32, float64, whole numbers or bools (the last two
@@ -170,23 +130,28 @@ def weighted_geometric_mean(
         dim: the axis that holds the E values.
         zeros: "ignore", "strict" or "authors"; see `WeightedGeometricMean`.
         agreement: zero a coordinate where |mean(sign g)| is below this share (0 is off).
+        min_side: drop a side with fewer members (1 is off).
 
     >>> import torch
     >>> weighted_geometric_mean(torch.tensor([[1.0, 2.0], [4.0, -8.0]]))
     tensor([ 2., -3.])
     """
     stack = _as_stack(values, dim)
-    aggregator = WeightedGeometricMean(zeros, agreement)
-    if fast.suits(stack):
-        result, _, finite = fast.stacked(stack, zeros, agreement)
-        if finite:
-            return result.view(stack.shape[1:])
-    if not is_finite(stack):
+    aggregator = WeightedGeometricMean(zeros, agreement, min_side)
+    if stack.dtype == torch.float32 and _kernels.usable(stack) and len(stack) <= ROOM:
+        out = torch.empty(stack.shape[1:])
+        rows = stack.detach().reshape(len(stack), out.numel()).contiguous().numpy()
+        options = aggregator._options(len(stack))
+        done = _kernels.run("stacked", out.numel(), 4 + len(stack), rows, *options, out.view(-1).numpy())
+        if all(finite for finite, _ in done):
+            return out
+    state = aggregator.zero({"values": stack[0]})
+    try:
+        aggregator._add(state, "values", stack, "a value")
+    except NonFiniteError:
         for number, value in enumerate(stack):
             require_finite(value, f"value {number} along dim {dim}", "values")
-    state = aggregator.zero({"values": stack[0]})
-    aggregator.add_stack(state, "values", stack)
-    state.count = len(stack)
+    state.counted(len(stack))
     result = aggregator.finalize(state).value["values"]
     if stack.dtype == torch.float64 and zeros != "authors":
         limit = stack.abs().amax(0)

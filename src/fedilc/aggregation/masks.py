@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from fedilc.aggregation.base import Aggregator, measured_signs, require_share
-from fedilc.aggregation.geometric import AUTHORS_ZERO
-from fedilc.numerics import wide_dtype
+from fedilc.aggregation.fixed_point import AUTHORS_ZERO, LOG2_AUTHORS_ZERO, exp2
 
 
 class AndMask(Aggregator):
@@ -26,33 +23,27 @@ class AndMask(Aggregator):
         self.rescale = rescale
 
     def terms(self, values: Tensor) -> dict[str, Tensor]:
-        wide = values.to(wide_dtype(values.device))
-        return {"total": wide, "signs": values.sign().to(torch.int32)}
+        return {"total": values, "signs": values.sign()}
 
     def finish(self, count: float, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
         total = sums["total"]
-        agreement = sums["signs"].to(total.dtype).abs() / count
-        kept = (agreement >= self.agreement).to(total.dtype)
-        result = total / count * kept
+        agreement = sums["signs"].abs() / count
+        kept = agreement >= self.agreement
+        result = (total / count).where(kept, 0.0)
         if self.rescale:
-            result = result / kept.mean().clamp(min=AUTHORS_ZERO)
+            result = result / kept.to(total.dtype).mean().clamp(min=AUTHORS_ZERO)
         return result, measured_signs(result, float(agreement.mean()))
 
 
 class AbsoluteGeometricMean(Aggregator):
     """sign(mean g) (prod |g_e|)^(1/E): signs that disagree are overlooked; a zero counts as 1e-10."""
 
+    by_sign = True
+
     def terms(self, values: Tensor) -> dict[str, Tensor]:
-        wide = values.to(wide_dtype(values.device))
-        present = values != 0
-        return {
-            "total": wide,
-            "present": present.to(torch.int32),
-            "log": wide.abs().log().where(present, 0.0),
-        }
+        return {"total": values}
 
     def finish(self, count: float, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
-        absent = count - sums["present"].to(sums["log"].dtype)
-        logs = sums["log"] + absent * math.log(AUTHORS_ZERO)
-        result = sums["total"].sign() * torch.exp(logs / count)
-        return result, {}
+        absent = count - (sums["positives"] + sums["negatives"])
+        logs = (sums["log_positive"] + sums["log_negative"]) + absent * LOG2_AUTHORS_ZERO
+        return sums["total"].sign() * exp2(logs / count), {}

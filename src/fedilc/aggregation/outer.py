@@ -15,64 +15,68 @@ there is one, the sums over both signs and their difference, T and Q below, need
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
-
-from fedilc.numerics import wide_dtype
 
 ROWS = 4095
 
 
-def outer_sums(left: Tensor, right: Tensor) -> dict[str, Tensor]:
-    """|P|, |N| and the sums of logarithms over rows i of left_i right_i^T, coordinate by coordinate."""
+def outer_sums(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Return |P| and |N|, and the sums of log2 over P and N, of left_i right_i^T over rows i.
+
+    Exchanging the signs of `left` exchanges P and N to the bit: both sides go through the same products.
+    """
     if left.dtype.itemsize < 4:
         left, right = left.float(), right.float()
-    total: dict[str, Tensor] = {}
-    signed = bool((right < 0).any())
+    add = _signed if bool((right < 0).any()) else _positive
+    shape = (2, left.shape[1], right.shape[1])
+    counts = torch.zeros(shape, dtype=torch.int64, device=left.device)
+    logs = torch.zeros(shape, dtype=torch.float64, device=left.device)
     for d, a in zip(left.split(ROWS), right.split(ROWS), strict=True):
-        for key, term in (_signed(d, a) if signed else _positive(d, a)).items():
-            total[key] = total[key] + term if key in total else term
-    return total
+        add(d, a, counts, logs)
+    return counts, logs / math.log(2.0)
 
 
-def _positive(d: Tensor, a: Tensor) -> dict[str, Tensor]:
-    """The sums where no input is negative."""
-    rows, width = d.shape
-    members, present = d.new_empty(2 * rows, 2 * width), a.new_empty(2 * rows, a.shape[1])
-    up, down = members[rows:, :width], members[rows:, width:]
-    torch.gt(d, 0, out=up)
-    torch.lt(d, 0, out=down)
+def _positive(d: Tensor, a: Tensor, counts: Tensor, logs: Tensor) -> None:
+    """Add the sums if no input is negative."""
+    rows = len(d)
+    members, present = d.new_empty(2 * rows, d.shape[1]), a.new_empty(2 * rows, a.shape[1])
     log_d = _masked_log(d)
-    torch.mul(up, log_d, out=members[:rows, :width])
-    torch.mul(down, log_d, out=members[:rows, width:])
     torch.gt(a, 0, out=present[:rows])
     present[rows:] = _masked_log(a)
-    packed = torch.add(up, down, alpha=ROWS + 1).T @ present[:rows]
-    logs = (members.T @ present).to(wide_dtype(d.device))
-    return _unpacked(packed) | {"log_positive": logs[:width], "log_negative": logs[width:]}
+    signs = torch.add((d > 0).to(d.dtype), (d < 0).to(d.dtype), alpha=ROWS + 1)
+    _add_counts(signs.T @ present[:rows], counts)
+    for side, compare in enumerate((torch.gt, torch.lt)):
+        compare(d, 0, out=members[rows:])
+        torch.mul(members[rows:], log_d, out=members[:rows])
+        logs[side] += members.T @ present
 
 
-def _signed(d: Tensor, a: Tensor) -> dict[str, Tensor]:
-    """The sums in general: T over all non-zero products, Q with their signs; P is half of T + Q."""
+def _signed(d: Tensor, a: Tensor, counts: Tensor, logs: Tensor) -> None:
+    """Add the sums in general: T over all non-zero products, Q with their signs; P is half of T + Q."""
     up, down = (d > 0).to(d.dtype), (d < 0).to(d.dtype)
     above, below = (a > 0).to(a.dtype), (a < 0).to(a.dtype)
     log_d, log_a = _masked_log(d), _masked_log(a)
     joined = torch.cat([torch.add(up, down, alpha=ROWS + 1), torch.add(down, up, alpha=ROWS + 1)])
-    packed = joined.T @ torch.cat([above, below])
+    _add_counts(joined.T @ torch.cat([above, below]), counts)
     present, sign_d, sign_a = up + down, up - down, above - below
     both = torch.cat([log_d, present]).T @ torch.cat([above + below, log_a])
     difference = torch.cat([sign_d * log_d, sign_d]).T @ torch.cat([sign_a, sign_a * log_a])
-    t, q = both.to(wide_dtype(d.device)), difference.to(wide_dtype(d.device))
-    return _unpacked(packed) | {"log_positive": (t + q) / 2, "log_negative": (t - q) / 2}
+    t, q = both.double(), difference.double()
+    logs[0] += (t + q) / 2
+    logs[1] += (t - q) / 2
 
 
 def _masked_log(values: Tensor) -> Tensor:
-    """log|v|, and 0 where v is 0; a logarithm of zero itself would take the processor's slow path."""
+    """Return log|v|, and 0 if v is 0; a logarithm of zero itself would take the processor's slow path."""
     size = values.abs()
     return size.add_(size == 0).log_()
 
 
-def _unpacked(packed: Tensor) -> dict[str, Tensor]:
-    whole = packed.round().to(torch.int32)
+def _add_counts(packed: Tensor, counts: Tensor) -> None:
+    whole = packed.round().to(torch.int64)
     negatives = whole // (ROWS + 1)
-    return {"positives": whole - negatives * (ROWS + 1), "negatives": negatives}
+    counts[0] += whole - negatives * (ROWS + 1)
+    counts[1] += negatives

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
-from fedilc.aggregation import Aggregator, Sums
+from fedilc.aggregation import Aggregator, Sums, add_up
 from fedilc.data import Federation
 from fedilc.data.shelf import Shelf
 from fedilc.errors import ConfigError, FedILCError
@@ -84,6 +84,12 @@ class Group:
         if self.size > 1:
             with _named_loss():
                 dist.all_reduce(tensor)
+
+    def take_largest(self, tensor: Tensor) -> None:
+        """The largest of each number over ranks, in place."""
+        if self.size > 1:
+            with _named_loss():
+                dist.all_reduce(tensor, dist.ReduceOp.MAX)
 
     def send_from_first(self, tensor: Tensor) -> None:
         """Give every rank the first one's tensor, in place, whatever the layouts in memory."""
@@ -314,20 +320,5 @@ class DistributedRuntime(LocalRuntime):
         self.group.add(values)
 
     def _add_up(self, sums: Sequence[tuple[Aggregator, Sums]]) -> None:
-        places: list[Tensor] = []
-        for aggregator, state in sums:
-            aggregator.settle(state)
-            for name in state.like:
-                places += aggregator.part(state, name).values()
-        if not places:
-            return
-        counts = torch.tensor([float(state.count) for _, state in sums], dtype=torch.float64)
-        device = places[0].device
-        together = torch.cat([part.detach().double().flatten().to(device) for part in (counts, *places)])
-        self.group.add(together)
-        for (_, state), count in zip(sums, together[: len(sums)].tolist(), strict=True):
-            state.count = int(count) if count == int(count) else count
-        start = len(sums)
-        for place in places:
-            place.copy_(together[start : start + place.numel()].view(place.shape))
-            start += place.numel()
+        if sums:
+            add_up([state for _, state in sums], self.group.take_largest, self.group.add)

@@ -1,0 +1,332 @@
+"""The loops that numba compiles: they add values and logarithms to integers, and turn sums into results.
+
+Each loop runs over a tile of 1024 coordinates that stays in the processor's nearest cache, and is written
+so that the compiler can do eight coordinates at once: no branches, bits instead of library functions. No
+`fastmath`: a fused multiplication and addition would give other bits than torch.
+
+The functions have no type annotations: numba infers their types. It keeps compiled code until this file
+changes: after a change in `fixed_point.py`, touch it.
+"""
+
+# mypy: disable-error-code="attr-defined, call-arg, no-untyped-def, no-untyped-call"
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from fedilc.aggregation.fixed_point import (
+    BIAS,
+    EXP2,
+    FIELD,
+    LOG2_AUTHORS_ZERO,
+    LOG2_NARROW,
+    MANTISSA,
+    NARROW,
+    ONE_BITS,
+    ROUNDER,
+    ROUNDER_BITS,
+    SQRT2,
+)
+
+TILE = 1024
+IGNORE, STRICT, AUTHORS = 0, 1, 2
+OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
+
+_FRACTION = NARROW.fraction
+_UNIT, _PER_UNIT = 2.0**_FRACTION, 2.0**-_FRACTION
+_LOG2 = tuple(c * _UNIT for c in LOG2_NARROW)
+_ROUNDER_AND_HALF = ROUNDER + 0.5 * _UNIT
+_LOG2_ZERO = LOG2_AUTHORS_ZERO * _UNIT
+_UNSIGNED, _UNSIGNED32 = (1 << 63) - 1, np.int32((1 << 31) - 1)
+_NOTHING = np.int64(_UNSIGNED)
+_INFINITE32 = np.int32(255 << 23)
+_EXPONENT = ((1 << 11) - 1) << _FRACTION
+_IN_FIELD = (1 << FIELD) - 1
+# What turns the biased exponent and the bits of the rounded fraction into a term, in one addition.
+_TO_TERM = (1 << FIELD) + BIAS - (1023 << _FRACTION) - ROUNDER_BITS
+_DIGIT = (1 << 32) - 1
+_LOW = (1 << 29) - 1
+
+
+@njit(inline="always", **OPTIONS)
+def _bits(value):
+    return np.float64(value).view(np.int64)
+
+
+@njit(inline="always", **OPTIONS)
+def _double(bits):
+    return np.int64(bits).view(np.float64)
+
+
+@njit(inline="always", **OPTIONS)
+def _polynomial(coefficients, x):
+    total = coefficients[-1]
+    for k in range(len(coefficients) - 2, -1, -1):
+        total = total * x + coefficients[k]
+    return total
+
+
+@njit(
+    ["UniTuple(int64, 2)(int64, int64, float32[::1])", "UniTuple(int64, 2)(int64, int64, float64[::1])"],
+    **OPTIONS,
+)
+def extent(start, stop, values):
+    """The least and the greatest magnitude that is not 0, as bits of float64; NaN counts as the greatest."""
+    least, most = _NOTHING, np.int64(0)
+    part = values[start:stop]
+    for j in range(len(part)):
+        size = _bits(part[j]) & _UNSIGNED
+        most = max(most, size)
+        least = min(least, size if size > 0 else _NOTHING)
+    return least, most
+
+
+@njit(**OPTIONS)
+def _add_to_word(row, word, place, halves):
+    """Add what belongs into the word of this place: bits of weight 2^(32 place - 1074) and up."""
+    for j in range(len(row)):
+        bits = _bits(row[j])
+        exponent = (bits >> 52) & 2047
+        whole = (bits & MANTISSA) | (np.int64(exponent > 0) << 52)
+        start = max(exponent, 1) - 1
+        upper = start + 29
+        term = ((whole >> 29) << (upper & 31)) if upper >> 5 == place else 0
+        if halves:
+            term += ((whole & _LOW) << (start & 31)) if start >> 5 == place else 0
+        word[j] += -term if bits < 0 else term
+
+
+@njit(
+    [
+        "void(int64, int64, float32[:, ::1], int64[::1], int64[:, ::1], int64)",
+        "void(int64, int64, float64[:, ::1], int64[::1], int64[:, ::1], int64)",
+    ],
+    **OPTIONS,
+)
+def add_values(start, stop, stack, offsets, words, lowest):
+    """Add rows at columns start..stop to the words; row r begins at coordinate offsets[r]."""
+    halves = stack.itemsize == 8
+    for first in range(start, stop, TILE):
+        last = min(first + TILE, stop)
+        for r in range(len(stack)):
+            for k in range(len(words)):
+                word = words[k, offsets[r] + first : offsets[r] + last]
+                _add_to_word(stack[r, first:last], word, lowest + k, halves)
+
+
+@njit(**OPTIONS)
+def _carry(word, digits, carry):
+    for j in range(len(word)):
+        total = word[j] + carry[j]
+        digits[j] = total & _DIGIT
+        carry[j] = total >> 32
+
+
+@njit(**OPTIONS)
+def _take(digits, place, head, tail, places):
+    """Go on with the digits of a place, from the highest down: see `round_totals`."""
+    for j in range(len(digits)):
+        more = abs(head[j]) < 1 << 29
+        follows = places[j] == place + 1
+        behind = digits[j] << 1 if follows else tail[j] | np.int64(digits[j] != 0)
+        tail[j] = 0 if more else behind
+        places[j] = place if more else places[j]
+        head[j] = (head[j] << 32) + digits[j] if more else head[j]
+
+
+@njit(**OPTIONS)
+def _join(head, tail, places, lowest, out):
+    for j in range(len(out)):
+        lower = ((head[j] & 0xFFFF) << 32) | (tail[j] >> 1) | (tail[j] & 1)
+        value = np.float64(head[j] >> 16) * 2.0**48 + np.float64(lower)
+        exponent = 32 * (places[j] - 1 + lowest) - 1074
+        half = exponent >> 1
+        out[j] = value * _double((half + 1023) << 52) * _double((exponent - half + 1023) << 52)
+
+
+@njit("void(int64, int64, int64[:, ::1], int64, float64[::1])", **OPTIONS)
+def round_totals(start, stop, words, lowest, out):
+    """The totals of columns start..stop, each rounded once to float64 (to nearest, ties to even).
+
+    After carrying, a total is digits in base 2^32, the highest with a sign. `head` takes digits from the
+    highest on until it has 30 to 62 bits; `tail` is the digit that follows and, in its last bit, whether
+    anything else does. Both together are two float64 without error, whose sum is rounded once.
+    """
+    count = len(words)
+    digits = np.zeros((count + 1, TILE), np.int64)
+    head, tail, places = np.zeros(TILE, np.int64), np.zeros(TILE, np.int64), np.zeros(TILE, np.int64)
+    for first in range(start, stop, TILE):
+        last = min(first + TILE, stop)
+        digits[count] = 0
+        for k in range(count):
+            _carry(words[k, first:last], digits[k], digits[count])
+        head[:], places[:] = 0, count + 1
+        for k in range(count, -1, -1):
+            _take(digits[k], k, head, tail, places)
+        _join(head, tail, places, lowest, out[first:last])
+
+
+@njit(inline="always", **OPTIONS)
+def _term(value):
+    """What a value adds to the packed word of its sign: see `fixed_point.py`."""
+    bits = _bits(value)
+    mantissa = _double((bits & MANTISSA) | ONE_BITS)
+    s = (mantissa - SQRT2) / (mantissa + SQRT2)
+    fraction = _polynomial(_LOG2, s * s) * s + _ROUNDER_AND_HALF
+    return ((bits >> (52 - _FRACTION)) & _EXPONENT) + _TO_TERM + _bits(fraction)
+
+
+@njit(**OPTIONS)
+def _add_one(row, ups, downs):
+    """Add a row to the packed words of the positive and of the negative values.
+
+    Returns the bits of the largest magnitude, which tell NaN and infinity.
+    """
+    words = row.view(np.int32)
+    largest = np.int32(0)
+    for j in range(len(row)):
+        largest = max(largest, words[j] & _UNSIGNED32)
+        term = _term(row[j])
+        ups[j] += term if row[j] > 0 else 0
+        downs[j] += term if row[j] < 0 else 0
+    return largest
+
+
+@njit(**OPTIONS)
+def _add_two(row, other, ups, downs):
+    """Add two rows at once, which takes a fifth less: packed words are read and written half as often."""
+    words, others = row.view(np.int32), other.view(np.int32)
+    largest = np.int32(0)
+    for j in range(len(row)):
+        largest = max(largest, max(words[j] & _UNSIGNED32, others[j] & _UNSIGNED32))
+        one, two = _term(row[j]), _term(other[j])
+        ups[j] += (one if row[j] > 0 else 0) + (two if other[j] > 0 else 0)
+        downs[j] += (one if row[j] < 0 else 0) + (two if other[j] < 0 else 0)
+    return largest
+
+
+@njit(**OPTIONS)
+def _add_all(stack, first, last, ups, downs):
+    """Add all rows at columns first..last to one tile of packed words; returns as `_add_one`."""
+    largest = np.int32(0)
+    for r in range(0, len(stack) - 1, 2):
+        largest = max(largest, _add_two(stack[r, first:last], stack[r + 1, first:last], ups, downs))
+    if len(stack) % 2:
+        largest = max(largest, _add_one(stack[len(stack) - 1, first:last], ups, downs))
+    return largest
+
+
+@njit("boolean(int64, int64, float32[:, ::1], int64[::1], int64[:, ::1])", **OPTIONS)
+def add_logs(start, stop, stack, offsets, packed):
+    """Add rows at columns start..stop to packed words; says whether all was finite.
+
+    If there are offsets, row r begins at coordinate offsets[r]; otherwise all do at the first.
+    """
+    largest = np.int32(0)
+    for r in range(len(offsets)):
+        a, b = offsets[r] + start, offsets[r] + stop
+        largest = max(largest, _add_one(stack[r, start:stop], packed[0, a:b], packed[1, a:b]))
+    for first in range(start, stop if len(offsets) == 0 else start, TILE):
+        last = min(first + TILE, stop)
+        largest = max(largest, _add_all(stack, first, last, packed[0, first:last], packed[1, first:last]))
+    return largest < _INFINITE32
+
+
+@njit(**OPTIONS)
+def _spill(packed, counts, lows, highs):
+    for j in range(len(packed)):
+        members = packed[j] >> FIELD
+        low = lows[j] + (packed[j] & _IN_FIELD) - members * BIAS
+        counts[j] += members
+        lows[j] = low & _DIGIT
+        highs[j] += low >> 32
+        packed[j] = 0
+
+
+@njit("void(int64, int64, int64[:, ::1], int64[:, :, ::1])", **OPTIONS)
+def spill(start, stop, packed, wide):
+    """Move packed words at columns start..stop into wide ones."""
+    for side in range(2):
+        counts, lows, highs = wide[0, side, start:stop], wide[1, side, start:stop], wide[2, side, start:stop]
+        _spill(packed[side, start:stop], counts, lows, highs)
+
+
+@njit(inline="always", **OPTIONS)
+def _exp2(x):
+    shifted = x + ROUNDER
+    part = x - (shifted - ROUNDER)
+    return (_polynomial(EXP2, part) * part + 1.0) * _double((_bits(shifted) + 1023) << 52)
+
+
+@njit(inline="always", **OPTIONS)
+def _mean(up, down, log_up, log_down, count, zeros, least, min_side):
+    """wgm of one coordinate from its sums, operation by operation as `WeightedGeometricMean.finish`."""
+    missing = count - (up + down)
+    hidden = (abs(up - down) < least) | ((zeros == STRICT) & (missing > 0.0))
+    if zeros == AUTHORS:
+        down += missing
+        log_down += missing * _LOG2_ZERO
+    up_members, down_members = max(up, 1.0), max(down, 1.0)
+    inverse = _PER_UNIT / (up_members * down_members)
+    up_mean = _exp2(log_up * (down_members * inverse))
+    down_mean = _exp2(log_down * (up_members * inverse))
+    share = 1.0 / count
+    up_share = up * share if up >= min_side else 0.0
+    down_share = down * share if down >= min_side else 0.0
+    return 0.0 if hidden else up_share * up_mean - down_share * down_mean
+
+
+@njit(**OPTIONS)
+def _means(ups, downs, count, zeros, least, min_side, out):
+    """wgm from a tile of packed words, whose sums float64 holds exactly; returns the sum of |up - down|."""
+    agreed = np.int64(0)
+    for j in range(len(out)):
+        up, down = np.float64(ups[j] >> FIELD), np.float64(downs[j] >> FIELD)
+        log_up = np.float64(ups[j] & _IN_FIELD) - up * BIAS
+        log_down = np.float64(downs[j] & _IN_FIELD) - down * BIAS
+        agreed += abs((ups[j] >> FIELD) - (downs[j] >> FIELD))
+        out[j] = _mean(up, down, log_up, log_down, count, zeros, least, min_side)
+    return agreed
+
+
+@njit("int64(int64, int64, int64[:, ::1], float64, int64, float64, float64, float32[::1])", **OPTIONS)
+def finish(start, stop, packed, count, zeros, least, min_side, out):
+    """wgm at columns start..stop from packed words; returns the sum of |up - down|."""
+    ups, downs = packed[0, start:stop], packed[1, start:stop]
+    return _means(ups, downs, count, zeros, least, min_side, out[start:stop])
+
+
+@njit("int64(int64, int64, int64[:, :, ::1], float64, int64, float64, float64, float32[::1])", **OPTIONS)
+def finish_wide(start, stop, wide, count, zeros, least, min_side, out):
+    """wgm at columns start..stop from wide words; returns the sum of |up - down|."""
+    agreed = np.int64(0)
+    ups, downs, part = wide[0, 0, start:stop], wide[0, 1, start:stop], out[start:stop]
+    low_ups, low_downs = wide[1, 0, start:stop], wide[1, 1, start:stop]
+    high_ups, high_downs = wide[2, 0, start:stop], wide[2, 1, start:stop]
+    for j in range(len(part)):
+        up, down = np.float64(ups[j]), np.float64(downs[j])
+        log_up = np.float64(high_ups[j]) * 2.0**32 + np.float64(low_ups[j])
+        log_down = np.float64(high_downs[j]) * 2.0**32 + np.float64(low_downs[j])
+        agreed += abs(ups[j] - downs[j])
+        part[j] = _mean(up, down, log_up, log_down, count, zeros, least, min_side)
+    return agreed
+
+
+@njit(
+    "Tuple((boolean, int64))(int64, int64, float32[:, ::1], float64, int64, float64, float64, float32[::1])",
+    **OPTIONS,
+)
+def stacked(start, stop, stack, count, zeros, least, min_side, out):
+    """wgm of up to 255 rows at columns start..stop: whether all was finite, and the sum of |up - down|."""
+    packed = np.empty((2, TILE), np.int64)
+    largest, agreed = np.int32(0), np.int64(0)
+    for first in range(start, stop, TILE):
+        last = min(first + TILE, stop)
+        packed[:] = 0
+        ups, downs = packed[0, : last - first], packed[1, : last - first]
+        largest = max(largest, _add_all(stack, first, last, ups, downs))
+        agreed += _means(ups, downs, count, zeros, least, min_side, out[first:last])
+    return largest < _INFINITE32, agreed

@@ -1,0 +1,175 @@
+"""Sums of floating-point numbers without rounding, so that their order does not matter.
+
+A float64 is m 2^(p - 1074) with a whole number m < 2^53 and 0 <= p < 2046; float32 and narrower ones are such
+numbers whose lowest 29 bits are zero. A sum is kept in int64 words: word k counts units of
+2^(32 k - 1074). A number is added to the word in which its lowest bit lies, shifted left by less than
+32 bits (a float64 in two parts, of 24 and 29 bits). What exceeds 32 bits is carried into the next word before
+a word can overflow. Only words that a tensor needs are there: two or three for most gradients.
+
+The total is rounded once, to the nearest float64, ties to even.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedilc.aggregation import _kernels
+
+DIGIT = (1 << 32) - 1
+_MOST = (1 << 63) - (1 << 33)
+_MANTISSA = (1 << 52) - 1
+_INFINITE = 2047 << 52
+_NO_WORD = 1 << 20
+
+
+class ExactSum:
+    """The sum of tensors of one shape: words `lowest`, `lowest` + 1, ..., one row each, on one device."""
+
+    def __init__(self, shape: torch.Size, device: torch.device) -> None:
+        self.shape, self.device = shape, device
+        self.lowest = 0
+        self.words = torch.zeros(0, shape.numel(), dtype=torch.int64, device=device)
+        self._bound = 0
+
+    def add(self, stack: Tensor, index: Tensor | None = None) -> bool:
+        """Add every row of `stack`, or return False if one is NaN or infinite.
+
+        With `index` row i is zero but for its part index[i] along the first axis of the sum.
+        """
+        halves = stack.dtype == torch.float64 or not stack.is_floating_point()
+        stack = stack.detach().to(self.device, torch.float64 if halves else torch.float32)
+        rows = stack.reshape(stack.shape[0], stack.shape[1:].numel()).contiguous()
+        least, most = _extent(rows)
+        if most >= _INFINITE:
+            return False
+        if most == 0:
+            return True
+        self.widen(_place(least) + (0 if halves else 29) >> 5, (_place(most) + 29 >> 5) + 1)
+        growth = (1 << 60) + (1 << 55) if halves else 1 << 55
+        group = (_MOST - (1 << 32)) // growth
+        for start in range(0, rows.shape[0], group):
+            part = rows[start : start + group]
+            grown = part.shape[0] * growth
+            if self._bound + grown > _MOST:
+                self.carry()
+            self._bound += grown
+            self._add(part, None if index is None else index[start : start + group], halves)
+        return True
+
+    def _add(self, rows: Tensor, index: Tensor | None, halves: bool) -> None:
+        width = rows.shape[1]
+        if _kernels.usable(rows):
+            offsets = torch.zeros(len(rows), dtype=torch.int64) if index is None else index * width
+            arguments = (rows.numpy(), offsets.numpy(), self.words.numpy(), self.lowest)
+            _kernels.run("add_values", width, len(rows) * len(self.words), *arguments)
+            return
+        bits = rows.double().view(torch.int64)
+        exponent = (bits >> 52) & 2047
+        whole = (bits & _MANTISSA) | ((exponent > 0).to(torch.int64) << 52)
+        start = exponent.clamp(min=1) - 1
+        parts = [(whole >> 29, start + 29)] + ([(whole & ((1 << 29) - 1), start)] if halves else [])
+        for k, word in enumerate(self.words, self.lowest):
+            for digits, place in parts:
+                term = (digits << (place & 31)).where(place >> 5 == k, 0)
+                term = torch.where(bits < 0, -term, term)
+                if index is None:
+                    word += term.sum(0)
+                else:
+                    word.view(-1, width).index_add_(0, index, term)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Return -lowest and the number above the highest word; the larger of two such pairs spans both."""
+        return (-self.lowest, self.lowest + len(self.words)) if len(self.words) else (-_NO_WORD, -_NO_WORD)
+
+    def widen(self, lowest: int, stop: int) -> None:
+        """Make sure that there are words `lowest` to `stop` - 1."""
+        if stop <= lowest:
+            return
+        count = self.words.shape[0]
+        if count == 0:
+            self.lowest = lowest
+        below = max(0, self.lowest - lowest)
+        above = max(0, stop - self.lowest - count)
+        if below or above:
+            grown = self.words.new_zeros(below + count + above, self.words.shape[1])
+            grown[below : below + count] = self.words
+            self.words, self.lowest = grown, self.lowest - below
+
+    def carry(self) -> None:
+        """Leave at most 32 bits in every word, so that many may be added again."""
+        if self._bound <= 1 << 32 or not len(self.words):
+            return
+        if bool((self.words[-1].abs() >= 1 << 31).any()):
+            self.widen(self.lowest, self.lowest + len(self.words) + 1)
+        for word, above in zip(self.words[:-1], self.words[1:], strict=True):
+            above += word >> 32
+            word &= DIGIT
+        self._bound = 1 << 32
+
+    def load(self, lowest: int, words: Tensor) -> None:
+        """Take over words, none of which exceeds 2^62."""
+        self.lowest, self.words, self._bound = lowest, words, 1 << 62
+
+    def merged(self, other: ExactSum) -> ExactSum:
+        """Return the sum of both, in a new object."""
+        both = ExactSum(self.shape, self.device)
+        for one in (self, other):
+            one.carry()
+            if len(one.words):
+                both.widen(one.lowest, one.lowest + len(one.words))
+                start = one.lowest - both.lowest
+                both.words[start : start + len(one.words)] += one.words.to(self.device)
+        both._bound = 1 << 33
+        return both
+
+    def total(self) -> Tensor:
+        """Return the sum, rounded once to float64."""
+        if _kernels.usable(self.words):
+            size, count = self.shape.numel(), self.words.shape[0]
+            out = torch.empty(self.shape, dtype=torch.float64)
+            arguments = (self.words.numpy(), self.lowest, out.view(-1).numpy())
+            _kernels.run("round_totals", size, 4 + 4 * count, *arguments)
+            return out
+        return _rounded(self.words, self.lowest).view(self.shape)
+
+
+def _extent(rows: Tensor) -> tuple[int, int]:
+    """Return the least and the greatest magnitude that is not 0, as bits of float64."""
+    if _kernels.usable(rows):
+        found = _kernels.run("extent", rows.numel(), 1, rows.view(-1).numpy())
+        return min(least for least, _ in found), max(most for _, most in found)
+    size = rows.double().abs().view(torch.int64)
+    if size.numel() == 0:
+        return 0, 0
+    return int(size.where(size > 0, _INFINITE).min()), int(size.max())
+
+
+def _place(bits: int) -> int:
+    """Return p of a magnitude m 2^(p - 1074)."""
+    return max(bits >> 52, 1) - 1
+
+
+def _rounded(words: Tensor, lowest: int) -> Tensor:
+    """Do as the compiled `round_totals`, which explains it."""
+    digits = []
+    carry = words.new_zeros(words.shape[1])
+    for word in words:
+        total = word + carry
+        digits.append(total & DIGIT)
+        carry = total >> 32
+    head, tail = torch.zeros_like(carry), torch.zeros_like(carry)
+    places = torch.full_like(carry, len(words) + 1)
+    for place, digit in zip(range(len(words), -1, -1), [carry, *reversed(digits)], strict=True):
+        more = head.abs() < 1 << 29
+        behind = torch.where(places == place + 1, digit << 1, tail | (digit != 0))
+        tail = behind.where(~more, 0)
+        places = torch.where(more, place, places)
+        head = torch.where(more, (head << 32) + digit, head)
+    lower = ((head & 0xFFFF) << 32) | (tail >> 1) | (tail & 1)
+    value = (head >> 16).double() * 2.0**48 + lower.double()
+    exponent = 32 * (places - 1 + lowest) - 1074
+    for power in (exponent >> 1, exponent - (exponent >> 1)):
+        value = value * ((power + 1023) << 52).view(torch.float64)
+    return value

@@ -1,0 +1,119 @@
+"""The state of an aggregation: integers, whose sum is the same bits in any order and grouping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedilc.aggregation.exact_sum import ExactSum
+from fedilc.aggregation.signed_logs import SignedLogs
+from fedilc.errors import ConfigError
+
+MOST_VALUES = (1 << 31) - 1
+
+
+@dataclass
+class Sums:
+    """How many values came, and named exact sums for each parameter; for a mean, the sum of weights.
+
+    `weights` is that of the `weighted` values that came with a weight; each of the others counts 1. `like`
+    has an empty tensor of each parameter's shape and dtype on no device; aggregates go to `devices`.
+    """
+
+    like: dict[str, Tensor]
+    devices: dict[str, torch.device]
+    parts: dict[str, dict[str, ExactSum | SignedLogs]]
+    weights: ExactSum
+    weighted: int = 0
+    count: int = 0
+
+    def counted(self, values: int, weight: float | None = None) -> None:
+        """Count values, and their weight (each 1 if none is given)."""
+        if self.count + values > MOST_VALUES:
+            raise ConfigError(
+                f"an aggregate takes at most {MOST_VALUES:,} values; split them over fewer silos"
+            )
+        self.count += values
+        if weight is not None:
+            self.weighted += values
+            self.weights.add(torch.tensor([weight], dtype=torch.float64))
+
+    def total_weight(self) -> float:
+        """Return the sum of all weights, rounded once."""
+        rest = ExactSum(torch.Size(), self.weights.device)
+        rest.add(torch.tensor([float(self.count - self.weighted)], dtype=torch.float64))
+        return float(rest.merged(self.weights).total())
+
+    def merged(self, other: Sums) -> Sums:
+        """Return the state of both sides' values, in a new object."""
+        parts = {
+            name: {key: _merged(part, other.parts[name][key]) for key, part in by_key.items()}
+            for name, by_key in self.parts.items()
+        }
+        weights, weighted = self.weights.merged(other.weights), self.weighted + other.weighted
+        both = Sums(self.like, self.devices, parts, weights, weighted, self.count)
+        both.counted(other.count)
+        return both
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the state as int64 tensors: what `load` takes, in another process too."""
+        found = {"count": torch.tensor([self.count, self.weighted])}
+        for name, part in self._named():
+            if isinstance(part, ExactSum):
+                part.carry()
+                found[f"{name}/lowest"], found[f"{name}/words"] = torch.tensor(part.lowest), part.words
+            else:
+                found[f"{name}/logs"] = part.words()
+        return found
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over the state of `tensors`."""
+        self.count, self.weighted = tensors["count"].tolist()
+        for name, part in self._named():
+            if isinstance(part, ExactSum):
+                part.load(int(tensors[f"{name}/lowest"]), tensors[f"{name}/words"].to(part.device))
+            else:
+                part.load(tensors[f"{name}/logs"].to(part.device))
+
+    def _named(self) -> Iterator[tuple[str, ExactSum | SignedLogs]]:
+        yield "weights", self.weights
+        for name, by_key in self.parts.items():
+            for key, part in by_key.items():
+                yield f"{name}/{key}", part
+
+
+def _merged(left: ExactSum | SignedLogs, right: ExactSum | SignedLogs) -> ExactSum | SignedLogs:
+    if isinstance(left, ExactSum):
+        assert isinstance(right, ExactSum)
+        return left.merged(right)
+    assert isinstance(right, SignedLogs)
+    return left.merged(right)
+
+
+def add_up(
+    states: Sequence[Sums], largest: Callable[[Tensor], None], total: Callable[[Tensor], None]
+) -> None:
+    """Give each of these states the sums of the same states in all processes, in place.
+
+    `largest` and `total` are all-reduces of an int64 tensor, in place. The first agrees on which words each
+    sum has. No word exceeds 2^32, so that 2^30 processes can be added up.
+    """
+    exact = [part for state in states for _, part in state._named() if isinstance(part, ExactSum)]
+    for part in exact:
+        part.carry()
+    spans = torch.tensor([part.span for part in exact], dtype=torch.int64)
+    largest(spans)
+    for part, (lowest, stop) in zip(exact, spans.tolist(), strict=True):
+        part.widen(-lowest, stop)
+    found = [state.tensors() for state in states]
+    places = [t for tensors in found for key, t in tensors.items() if not key.endswith("/lowest")]
+    device = max((place.device for place in places), key=lambda device: device.type != "cpu")
+    together = torch.cat([place.flatten().to(device) for place in places])
+    total(together)
+    for place, values in zip(places, together.split([place.numel() for place in places]), strict=True):
+        place.copy_(values.view(place.shape))
+    for state, tensors in zip(states, found, strict=True):
+        state.load(tensors)
