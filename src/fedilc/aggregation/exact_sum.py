@@ -11,6 +11,7 @@ The total is rounded once, to the nearest float64, ties to even.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,13 +24,20 @@ _INFINITE = 2047 << 52
 _NO_WORD = 1 << 20
 
 
+def whole_zeros(shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return int64 zeros, on the CPU from numpy: torch would clear large blocks a second time."""
+    if device.type == "cpu":
+        return torch.from_numpy(np.zeros(shape, np.int64))
+    return torch.zeros(shape, dtype=torch.int64, device=device)
+
+
 class ExactSum:
     """The sum of tensors of one shape: words `lowest`, `lowest` + 1, ..., one row each, on one device."""
 
     def __init__(self, shape: torch.Size, device: torch.device) -> None:
         self.shape, self.device = shape, device
         self.lowest = 0
-        self.words = torch.zeros(0, shape.numel(), dtype=torch.int64, device=device)
+        self.words = whole_zeros((0, shape.numel()), device)
         self._bound = 0
 
     def add(self, stack: Tensor, index: Tensor | None = None) -> bool:
@@ -93,7 +101,7 @@ class ExactSum:
         below = max(0, self.lowest - lowest)
         above = max(0, stop - self.lowest - count)
         if below or above:
-            grown = self.words.new_zeros(below + count + above, self.words.shape[1])
+            grown = whole_zeros((below + count + above, self.words.shape[1]), self.device)
             grown[below : below + count] = self.words
             self.words, self.lowest = grown, self.lowest - below
 

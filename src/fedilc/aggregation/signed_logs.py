@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedilc.aggregation import _kernels
-from fedilc.aggregation.exact_sum import DIGIT
+from fedilc.aggregation.exact_sum import DIGIT, whole_zeros
 from fedilc.aggregation.fixed_point import NARROW, ROOM, WIDE, fixed_log2
 
 _VALUES_AT_ONCE = 1 << 22
@@ -110,4 +110,4 @@ class SignedLogs:
         return count, (high * 2.0**32 + low) * 2.0**-self.kind.fraction
 
     def _zeros(self, *shape: int) -> Tensor:
-        return torch.zeros(*shape, dtype=torch.int64, device=self.device)
+        return whole_zeros(shape, self.device)

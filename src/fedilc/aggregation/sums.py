@@ -33,9 +33,7 @@ class Sums:
     def counted(self, values: int, weight: float | None = None) -> None:
         """Count values, and their weight (each 1 if none is given)."""
         if self.count + values > MOST_VALUES:
-            raise ConfigError(
-                f"an aggregate takes at most {MOST_VALUES:,} values; split them over fewer silos"
-            )
+            raise ConfigError(f"an aggregate takes at most {MOST_VALUES:,} values")
         self.count += values
         if weight is not None:
             self.weighted += values
@@ -71,7 +69,9 @@ class Sums:
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Take over the state of `tensors`."""
-        self.count, self.weighted = tensors["count"].tolist()
+        self.count, (count, weighted) = 0, tensors["count"].tolist()
+        self.counted(count)
+        self.weighted = weighted
         for name, part in self._named():
             if isinstance(part, ExactSum):
                 part.load(int(tensors[f"{name}/lowest"]), tensors[f"{name}/words"].to(part.device))

@@ -86,7 +86,7 @@ def extent(start, stop, values):
 
 @njit(**OPTIONS)
 def _add_to_word(row, word, place, halves):
-    """Add what belongs into the word of this place: bits of weight 2^(32 place - 1074) and up."""
+    """Add the parts whose lowest bit lies in the word of this place: see `exact_sum.py`."""
     for j in range(len(row)):
         bits = _bits(row[j])
         exponent = (bits >> 52) & 2047
