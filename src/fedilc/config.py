@@ -70,7 +70,7 @@ class Options(Section):
     zeros: Literal["ignore", "strict", "authors"] = Field("ignore", description="what a zero is")
     agreement: float | None = Field(None, ge=0, le=1, description="least |mean(sign)| to keep")
     covariance: Literal["diagonal", "full"] = Field("diagonal", description="of Fishr")
-    fishr_reduction: Literal["mean", "sum"] = Field("mean", description="of Fishr over silos")
+    fishr_reduction: Literal["mean", "sum"] = Field("mean", description="of the penalty over silos")
     penalty_anneal_rounds: int = Field(0, ge=0, description="rounds at penalty_start first")
     penalty_start: float = Field(1.0, ge=0, description="lambda of those rounds")
     min_silos: int | None = Field(None, ge=1, description="silos a round needs; none is all")

@@ -21,7 +21,7 @@ def note_settings(name: str, algorithm: Algorithm, options: Options) -> None:
             "so that each silo is one environment; set environment_size to 1 or to a batch size"
         )
     for key, value in unused_options(algorithm, options).items():
-        _say(f"{key}={value} changes nothing in {name}: none of its aggregations takes it")
+        _say(f"{key}={value} changes nothing in {name}: no part of it takes it")
 
 
 def note_sizes(algorithm: Algorithm, sizes: Mapping[str, int]) -> None:

@@ -100,9 +100,18 @@ def make_optimizer(
             raise ConfigError(f"optimizer {name!r} has no option {key!r}{nearest(key, known)}")
         given[key] = tuple(value) if isinstance(value, list) else value
     try:
+        if given:
+            _try_step(kind, given)
         return kind(parameters, lr=learning_rate, weight_decay=weight_decay, **given)  # type: ignore[call-arg]
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         raise ConfigError(f"optimizer {name!r} cannot be used with {given}: {error}") from error
+
+
+def _try_step(kind: type[torch.optim.Optimizer], options: Mapping[str, Any]) -> None:
+    """Take a step with one number, since some options are refused only then."""
+    parameter = nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.ones(1)
+    kind([parameter], lr=0.1, **options).step()  # type: ignore[call-arg]  # every optimiser of torch has lr
 
 
 @dataclass(frozen=True)

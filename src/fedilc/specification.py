@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedilc.algorithms import Algorithm, find_algorithm
+from fedilc.algorithms import Algorithm, LocalSteps, find_algorithm
 from fedilc.assembly import Outline, data_facts, find_device, make_task, weights_digest
 from fedilc.config import Options
 from fedilc.errors import ConfigError, FedILCError, ModelError
@@ -18,6 +18,7 @@ from fedilc.federation import Program
 from fedilc.gradients import Loss, Workbench, logits_layer, require_logits, require_supported
 from fedilc.models import input_hint
 from fedilc.notes import note_settings, note_sizes
+from fedilc.optimizers import make_optimizer
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ class Specification:
         model = copy.deepcopy(model).to(find_device(options.device))
         loss = Loss(outline.loss)
         task = make_task(found, outline.loss, options)
+        if found.local is not None:
+            _require_local_optimizer(found.local)
         votes = task.intra is not None and options.environment_size is not None
         require_supported(model, environments=votes)
         bench = Workbench(model, loss)
@@ -77,6 +80,12 @@ class Specification:
     def sizes_known(self) -> bool:
         """Whether the silos' sizes are known before they are asked."""
         return any("examples" in facts for facts in self.outline.facts.values())
+
+
+def _require_local_optimizer(local: LocalSteps) -> None:
+    """Raise if silos could not take their steps; they would find out only in the first round."""
+    options = {"momentum": local.momentum} if local.momentum else {}
+    make_optimizer(local.optimizer, [nn.Parameter(torch.zeros(1))], local.learning_rate, 0.0, options)
 
 
 def _try_model(bench: Workbench, inputs: Tensor) -> tuple[Tensor, int]:

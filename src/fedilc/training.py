@@ -61,16 +61,18 @@ def train(
         model: any module from inputs to logits.
         algorithm: a name from `fedilc.algorithms`, or an `Algorithm` of one's own.
         rounds: how many steps the server takes.
-        learning_rate: of `torch.optim.Adam`.
-        weight_decay: of `torch.optim.Adam` (its L2 form).
+        learning_rate: of the server's optimiser, which the algorithm names (Adam for the paper's; a rate of 1
+            with "sgd" takes the silos' updates as they are, as FedAvg does).
+        weight_decay: of the server's optimiser (Adam's is its L2 form).
         penalty_weight: lambda, the weight of the penalty that the algorithm has.
         environment_size: examples in each environment inside a silo: 1, k, or None for the whole
             silo; only algorithms with an `intra` aggregation use it.
-        weights: how much each silo counts in a mean across silos, which fedsgd, fedcurv and the fishr-intra-*
-            take: "equal" (the default, as in the paper: a silo of 6 examples counts as much as one of
-            2,000) or "examples" (n_e/n over the silos that answer, for gradients and train loss; the
-            penalty and the validation means count silos equally). Refused for a geometric mean across
-            silos, in which each silo is one vote and one factor, whatever its size.
+        weights: how much each silo counts in a mean across silos; None is as the algorithm has it. "equal" is
+            as in the paper: a silo of 6 examples counts as much as one of 2,000. "examples" is n_e/n over the
+            silos that answer, for updates and train loss; the penalty and the validation means count silos
+            equally. "group-dro" and "afl" (with `weights_step`) and "q-ffl" (with `weights_power`) follow the
+            silos' losses. All but "equal" are refused for a geometric mean across silos, in which each silo
+            is one vote and one factor, whatever its size.
         seed: every random choice of the run derives from it.
         device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1", ...
         runtime: how requests reach the silos; None is in this process.
@@ -78,14 +80,19 @@ def train(
         out: a folder for history, checkpoints and the best rounds' weights; None keeps all in memory.
         resume: go on from the last completed round in `out`.
         settings: further facts to record in `out`, which a resumed run must share.
-        more: `zeros` and `agreement` (of aggregations that take them, otherwise a note says that they change
-            nothing), `covariance` ("diagonal", "full"), `fishr_reduction` ("mean",
-            "sum"), `penalty_anneal_rounds` and `penalty_start`, `min_silos`, `evaluate_every`,
+        more: `penalty` (what silos match, in place of the algorithm's own); `local_steps` or `local_epochs`,
+            `batch_size`, `local_learning_rate`, `local_optimizer`, `proximal` (local steps, in place of the
+            algorithm's own); `optimizer`, `optimizer_options` (the server's); `learning_rate_schedule`
+            ("constant", "step", "cosine"), `warmup_rounds`, `decay_rounds`, `decay_factor`; `silos_per_round`
+            (how many silos are drawn for each round); `zeros` and `agreement` (of aggregations that take
+            them), `covariance` ("diagonal", "full"), `fishr_reduction` ("mean", "sum": of any penalty over
+            silos), `penalty_anneal_rounds` and `penalty_start`, `min_silos`, `evaluate_every`,
             `on_divergence` ("stop", "exclude": what follows a step that leaves weights or optimiser
             infinite), `outlier_factor` (answers whose norm is over this many times the median are set aside;
-            0 is never), `max_norm` (to which each silo's gradient is clipped),
-            `classifier` (the name of the layer whose variances Fishr matches), `thresholded_batch`
-            (report the areas of thresholded predictions too, in batches of this many).
+            0 is never), `max_norm` (to which each silo's answers are clipped),
+            `classifier` (the name of the layer that gives the logits, for Fishr and CORAL),
+            `thresholded_batch` (report the areas of thresholded predictions too, in batches of this many). A
+            note names options that no part of the algorithm takes.
 
     >>> import torch
     >>> from fedilc import Federation, Silo
@@ -123,8 +130,7 @@ def train(
     spec = Specification.of(Outline.of(shelf), model, algorithm, options)
     shelf.check_classes(spec.outputs)
     if runtime is None:
-        states = None if out is None else Path(out) / SILO_STATES
-        runtime = runtime_here(shelf, spec.model, spec.program, partial(measure, spec.bench.loss), states)
+        runtime = runtime_here(shelf, spec.model, spec.program, partial(measure, spec.bench.loss))
     if report is not None and runtime.leads:
         report.warn()
     return Training(spec, runtime).run(
@@ -238,11 +244,14 @@ class Training:
             "recent": server.bound.recent,
             "set_aside": server.bound.set_aside,
             "server": server.facts(),
+            "out": None if run.out is None else str(run.out),
         }
         tensors, facts = self.runtime.follow(server.tensors(), facts)
         if not self.runtime.leads:
             server.restore(tensors, facts["server"], facts["done"])
             server.bound.recent, server.bound.set_aside = facts["recent"], facts["set_aside"]
+        if facts["out"] is not None:
+            self.runtime.keep_states(Path(facts["out"]) / SILO_STATES)
         return int(facts["done"])
 
     def _open(self, folder: RunFolder, resume: bool, settings: dict[str, Any], run: Run) -> None:

@@ -303,8 +303,38 @@ def test_a_silo_that_lost_its_state_is_named_and_begins_again(federation: Federa
     train(federation, network(), "scaffold", rounds=2, **options)
     for file in (tmp_path / "silo-state").glob("b*"):
         file.unlink()
-    with pytest.warns(FedILCWarning, match="silo 'b' was to use its state of round 2 and used none"):
+    said = r"silo 'b' \(it was to use its state of round 2 and used none\): all silos begin again without"
+    with pytest.warns(FedILCWarning, match=said):
         train(federation, network(), "scaffold", rounds=3, resume=True, **options)
+
+
+def test_after_a_lost_state_scaffold_still_finds_where_the_mean_gradient_is_zero(
+    federation: Federation, tmp_path: Path
+) -> None:
+    """A convex loss and full batches: the mean of control variates must be that of the silos again."""
+    line = nn.Linear(4, 1).double()
+    options: dict[str, Any] = {
+        "learning_rate": 1.0,
+        "local_steps": 5,
+        "batch_size": 10**6,
+        "local_learning_rate": 0.2,
+        "out": tmp_path,
+        "outlier_factor": 0,
+        "evaluate_every": 600,
+    }
+    for silo in federation.silos:
+        silo.y = torch.randint(0, 2, silo.y.shape, generator=torch.Generator().manual_seed(len(silo)))
+    train(federation, line, "scaffold", rounds=5, **options)
+    for file in (tmp_path / "silo-state").glob("b*"):
+        file.unlink()
+    with pytest.warns(FedILCWarning, match="all silos begin again"):
+        result = train(federation, line, "scaffold", rounds=600, resume=True, **options)
+    losses = [
+        functional.binary_cross_entropy_with_logits(result.model(silo.x)[:, 0], silo.y.double())
+        for silo in federation.silos
+    ]
+    gradient = torch.autograd.grad(sum(losses) / 3, list(result.model.parameters()))
+    assert max(float(part.abs().max()) for part in gradient) < 1e-6
 
 
 def test_local_steps_leave_no_trace_in_the_model_of_the_next_silo(federation: Federation) -> None:
@@ -333,11 +363,15 @@ def test_every_entry_trains_and_lowers_the_loss(name: str, federation: Federatio
 
 def test_clipping_is_a_wrapper_around_any_aggregation(federation: Federation) -> None:
     for inter in ("mean", "geometric"):
-        result = train(
-            federation, network(), Algorithm(inter=inter), rounds=1, learning_rate=0.1, max_norm=1e-3
-        )
+        entry = Algorithm(inter=inter, penalty="fishr", optimizer="sgd")
+        options: dict[str, Any] = {"learning_rate": 1.0, "penalty_weight": 100.0, "max_norm": 1e-3}
+        result = train(federation, network(), entry, rounds=1, **options)
         silos = result.history[0]["silos"].values()
-        assert all(entry["clipped_from"] > 1e-3 for entry in silos)
+        assert all(found["clipped_from"] > 1e-3 for found in silos)
+        step = plus(weights_of(network()), weights_of(result.model), -1.0)
+        length = sum(float(part.square().sum()) for part in step.values()) ** 0.5
+        most = 1e-3 if inter == "mean" else 1e-3 + 100 * 3 * 1e-3
+        assert 0 < length <= most * (1 + 1e-9), "neither gradient nor penalty is longer than the bound"
 
 
 @pytest.mark.parametrize(

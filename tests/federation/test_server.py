@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -16,7 +18,6 @@ from fedilc.data.color import color_digits
 from fedilc.errors import FedILCError, NonFiniteError, ProtocolError, SilosLostError
 from fedilc.evaluation import measure
 from fedilc.federation import Program, Reply, Request, Runtime
-from fedilc.federation.messages import in_order
 from fedilc.gradients import Loss
 from fedilc.runtimes.local import LocalRuntime
 
@@ -232,18 +233,28 @@ def test_what_travels_is_what_the_algorithm_needs(generator: torch.Generator) ->
         assert ("statistics" in seen) == bool(entry.penalty)
 
 
-def test_in_order_holds_back_only_what_is_early() -> None:
-    arrived = []
+def test_the_server_forgets_each_reply_before_it_takes_the_next(generator: torch.Generator) -> None:
+    federation = federation_of(generator)
+    runtime = Wrapped(federation)
+    alive: list[weakref.ref[torch.Tensor]] = []
 
-    def replies() -> Iterator[Reply]:
-        for name in ("b", "a", "c"):
-            arrived.append(name)
-            yield Reply(name, "evaluate", 1)
+    def watched(_request: Request, replies: Iterator[Reply]) -> Iterator[Reply]:
+        for reply in reversed(list(replies)):
+            tensors = [tensor.clone() for group in reply.tensors.values() for tensor in group.values()]
+            names = [(kind, name) for kind, group in reply.tensors.items() for name in group]
+            for (kind, name), tensor in zip(names, tensors, strict=True):
+                reply.tensors[kind][name] = tensor
+            alive[:] = [weakref.ref(tensor) for tensor in tensors]
+            del tensors
+            if names:
+                del tensor
+            yield reply
+            reply.tensors.clear()
+            gc.collect()
+            assert not any(one() is not None for one in alive), "a reply waits for another"
 
-    ordered = in_order(replies(), ["a", "b", "c"])
-    assert next(ordered).silo == "a"
-    assert arrived == ["b", "a"]
-    assert [reply.silo for reply in ordered] == ["b", "c"]
+    runtime.change = watched
+    assert run(federation, runtime).history == run(federation, None).history
 
 
 def test_evaluation_may_be_rarer_than_rounds(generator: torch.Generator) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -68,20 +68,3 @@ def check_reply(reply: Reply, request: Request, step: Step) -> None:
         raise ProtocolError(
             f"{who} sent numbers {sorted(reply.numbers)}; expected were {sorted(step.numbers)}"
         )
-
-
-def in_order(replies: Iterator[Reply], silos: Sequence[str]) -> Iterator[Reply]:
-    """The same replies in the order the silos were asked, holding back only those that are early.
-
-    Sums then add up in one order whatever the network does, so their last bits do not depend on it.
-    """
-    early: dict[str, Reply] = {}
-    waiting = list(silos)
-    for reply in replies:
-        if reply.silo in waiting:
-            early[reply.silo] = reply
-        while waiting and waiting[0] in early:
-            yield early.pop(waiting.pop(0))
-    for silo in waiting:
-        if silo in early:
-            yield early.pop(silo)

@@ -17,13 +17,14 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from fedilc.aggregation import Mean, Sum
+from fedilc.aggregation import Aggregator, Clipped, Mean, Sum
 from fedilc.federation.steps import Answer, Like, Range, Step
 from fedilc.federation.task import Task
 
 STATISTICS, UPDATE, MATCHED, EVALUATE = "statistics", "update", "matched-update", "evaluate"
 PENALTY_WEIGHT = "penalty_weight"
-PENALTY, CONTROL, STATE_ROUND = "penalty", "control", "state_round"
+PENALTY, CONTROL = "penalty", "control"
+STATE_ROUND, STATE_SINCE = "state_round", "state_since"
 LARGEST = 1e100
 MOST_EXAMPLES = 2**53
 MOST_ROUNDS = 2**31
@@ -100,12 +101,17 @@ class Program:
         like = {self.task.penalty.statistic: self.statistic}
         return Answer(like, Mean(), order=self.task.penalty.order, exact=True)
 
+    def _bounded(self, rule: Aggregator) -> Aggregator:
+        """Return an aggregation with the task's bound on norms around it, if it has one."""
+        return rule if self.task.max_norm is None else Clipped(rule, self.task.max_norm)
+
     def _update(self, name: str) -> Step:
         """Return the step whose answers the server steps with."""
         algorithm, penalty = self.task.algorithm, self.task.penalty if name == MATCHED else None
         sends: dict[str, Like] = {}
         sent_numbers: dict[str, Range] = {}
-        answers = {self.update: Answer(self.weights, self.task.inter, weighted=algorithm.weights != "equal")}
+        inter, weighted = self._bounded(self.task.inter), algorithm.weights != "equal"
+        answers = {self.update: Answer(self.weights, inter, weighted=weighted)}
         numbers = {"loss": _ANY, "examples": Range(1, MOST_EXAMPLES)}
         if penalty is not None:
             sent_numbers[PENALTY_WEIGHT] = Range(0, 1e30)
@@ -113,9 +119,10 @@ class Program:
             if penalty.centred:
                 sends[penalty.statistic] = self._statistics.like
             if not algorithm.adds_up_in_silo:
-                answers[PENALTY] = Answer(self.weights, Sum(), cancels=True)
+                answers[PENALTY] = Answer(self.weights, self._bounded(Sum()), cancels=True)
         if self.keeps_state:
             sends[CONTROL] = self.weights
-            answers[CONTROL] = Answer(self.weights, Mean())
+            sent_numbers[STATE_SINCE] = Range(0, MOST_ROUNDS)
+            answers[CONTROL] = Answer(self.weights, self._bounded(Mean()), exact=True)
             numbers[STATE_ROUND] = Range(0, MOST_ROUNDS)
         return Step(name, sends, sent_numbers, answers, numbers, completes=True)

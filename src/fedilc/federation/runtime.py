@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -58,6 +59,10 @@ class Runtime(ABC):
     ) -> tuple[Mapping[str, Tensor], dict[str, Any]]:
         """Return the leading process's tensors and facts in every process."""
         return tensors, facts
+
+    def keep_states(self, _folder: Path) -> None:
+        """Keep what silos of this process remember in a folder."""
+        return
 
     def agree(self, flag: bool) -> bool:
         """Return the leading process's flag in every process."""

@@ -14,10 +14,18 @@ from torch import Tensor, nn
 from fedilc.aggregation import Aggregate, Aggregator, Sums, norm_of
 from fedilc.aggregation.base import require_finite
 from fedilc.errors import DivergedError, FedILCWarning, SilosLostError
-from fedilc.federation.messages import Reply, Request, check_reply, in_order
+from fedilc.federation.messages import Reply, Request, check_reply
 from fedilc.federation.optimizer_state import Undo, all_finite, optimizer_tensors, restore_optimizer
 from fedilc.federation.outliers import NormBound, Norms, sentence, suspects
-from fedilc.federation.program import CONTROL, EVALUATE, PENALTY, PENALTY_WEIGHT, STATE_ROUND, Program
+from fedilc.federation.program import (
+    CONTROL,
+    EVALUATE,
+    PENALTY,
+    PENALTY_WEIGHT,
+    STATE_ROUND,
+    STATE_SINCE,
+    Program,
+)
 from fedilc.federation.runtime import Facts, Runtime
 from fedilc.federation.schedule import Schedule
 from fedilc.federation.silo_weights import SiloWeights
@@ -28,6 +36,13 @@ from fedilc.seeds import numpy_generator
 Record = dict[str, Any]
 OnDivergence = Literal["stop", "exclude"]
 _NORMS, _METRICS = "norms", "metrics"
+
+
+class _ForgottenError(Exception):
+    """Silos whose state is not the one that the server has counted."""
+
+    def __init__(self, silos: Mapping[str, str]) -> None:
+        super().__init__(sentence(silos))
 
 
 class _LostError(Exception):
@@ -87,6 +102,7 @@ class Server:
     version: int = 0
     control: dict[str, Tensor] = field(default_factory=dict)
     state_rounds: dict[str, int] = field(default_factory=dict)
+    state_since: int = 0
     _parameters: dict[str, nn.Parameter] = field(init=False)
     _rates: list[float] = field(init=False)
 
@@ -117,7 +133,11 @@ class Server:
 
     def facts(self) -> dict[str, Any]:
         """Return the rest of what the next round depends on, as JSON; empty if that is nothing."""
-        found = {"silo_weights": self.silo_weights.state(), "state_rounds": self.state_rounds}
+        found = {
+            "silo_weights": self.silo_weights.state(),
+            "state_rounds": self.state_rounds,
+            "state_since": self.state_since,
+        }
         return {key: value for key, value in found.items() if value}
 
     @torch.no_grad()
@@ -132,6 +152,7 @@ class Server:
         restore_optimizer(self.optimizer, state)
         self.silo_weights.restore(facts.get("silo_weights", {}))
         self.state_rounds = dict(facts.get("state_rounds", {}))
+        self.state_since = int(facts.get("state_since", 0))
         self.version = round_
 
     def round(self, number: int, evaluate: bool = True) -> Record:
@@ -154,6 +175,8 @@ class Server:
                     self.runtime.set_aside(number, lost.reasons)
                 redrawn = lost.reasons and self.silos_per_round is not None
                 present = self._drawn(number, aside) if redrawn else self._without(present, lost, number)
+            except _ForgottenError as forgotten:
+                self._begin_states_again(number, str(forgotten))
         if aside:
             record["set_aside"] = aside
         if evaluate:
@@ -190,13 +213,14 @@ class Server:
         norms: dict[str, Norms] = {}
         answers: Facts = {}
         for step in self.program.round(penalty):
-            request = self._request(step, number, silos, known, {PENALTY_WEIGHT: penalty})
-            outcome = self._ask(step, request)
+            numbers = {PENALTY_WEIGHT: penalty, STATE_SINCE: self.state_since}
+            outcome = self._ask(step, self._request(step, number, silos, known, numbers))
             known |= {name: aggregate.value for name, aggregate in outcome.aggregates.items()}
             norms |= outcome.norms
             answers = outcome.answers
             if self.program.update in outcome.aggregates:
                 measurements = outcome.aggregates[self.program.update].measurements
+        self._require_states(answers)
         if not self._update(number, known[self.program.update], known.get(PENALTY), penalty):
             raise self._diverged(number, norms)
         record = self._record(number, answers, penalty)
@@ -229,7 +253,7 @@ class Server:
             sums[name] = answer.aggregator, answer.aggregator.zero(like)
         answers: Facts = {}
         asked = self.runtime.mine(request.silos)
-        for reply in in_order(self._checked(step, request), asked):
+        for reply in self._checked(step, request):
             answers[reply.silo] = {**reply.numbers, _NORMS: self._add(step, reply, sums)}
         missing = [silo for silo in asked if silo not in answers]
         if missing:
@@ -240,9 +264,13 @@ class Server:
         return _Outcome({name: rule.finalize(state) for name, (rule, state) in sums.items()}, answers, norms)
 
     def _checked(self, step: Step, request: Request) -> Iterator[Reply]:
+        """Yield each silo's first reply as it comes; sums are exact, so that the order changes no bit."""
+        seen: set[str] = set()
         for reply in self.runtime.ask(request):
             check_reply(reply, request, step)
-            yield reply
+            if reply.silo not in seen:
+                seen.add(reply.silo)
+                yield reply
 
     def _add(self, step: Step, reply: Reply, sums: Mapping[str, tuple[Aggregator, Sums]]) -> dict[str, float]:
         """Add an answer to the sums of its groups, unless it is infinite; return its norms."""
@@ -346,19 +374,31 @@ class Server:
         share = len(answers) / len(self.silos)
         for name, control in self.control.items():
             control += share * known[CONTROL][name]
-        for silo, facts in answers.items():
-            expected = self.state_rounds.get(silo, 0)
-            if facts[STATE_ROUND] != expected:
-                warnings.warn(
-                    _lost_state(silo, int(facts[STATE_ROUND]), expected), FedILCWarning, stacklevel=2
-                )
-            self.state_rounds[silo] = number
+        self.state_rounds |= dict.fromkeys(answers, number)
+
+    def _require_states(self, answers: Facts) -> None:
+        """Raise if a silo used another state than that of the last round in which it was counted."""
+        found: dict[str, str] = {}
+        for silo, facts in answers.items() if self.control else ():
+            used, expected = int(facts[STATE_ROUND]), self.state_rounds.get(silo, 0)
+            if used != expected:
+                had = f"that of round {used}" if used else "none"
+                found[silo] = f"it was to use its state of round {expected} and used {had}"
+        if found:
+            raise _ForgottenError(found)
+
+    def _begin_states_again(self, number: int, who: str) -> None:
+        """Let all silos begin with no state, since the mean of all is no longer the one known here."""
+        self.state_since, self.state_rounds = number, {}
+        for control in self.control.values():
+            control.zero_()
+        warnings.warn(f"{who}: all silos begin again without state", FedILCWarning, stacklevel=2)
 
     def _evaluate(self, number: int, silos: tuple[str, ...]) -> Record:
         step = self.program.steps[EVALUATE]
         request = self._request(step, number, silos, {}, {})
         measured: Facts = {}
-        for reply in in_order(self._checked(step, request), self.runtime.mine(silos)):
+        for reply in self._checked(step, request):
             if reply.metrics:
                 measured[reply.silo] = {_METRICS: reply.metrics}
         found = self.runtime.combine([], measured)
@@ -391,11 +431,3 @@ def _blank(like: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor
 
 def _mean(numbers: Sequence[float | None]) -> float:
     return sum(number or 0.0 for number in numbers) / len(numbers)
-
-
-def _lost_state(silo: str, used: int, expected: int) -> str:
-    had = f"that of round {used}" if used else "none"
-    return (
-        f"silo {silo!r} was to use its state of round {expected} and used {had}: its control variate "
-        "begins again there, and the mean of all is off by what it forgot until it has caught up"
-    )

@@ -20,6 +20,7 @@ from fedilc.federation.program import (
     PENALTY,
     PENALTY_WEIGHT,
     STATE_ROUND,
+    STATE_SINCE,
     STATISTICS,
     UPDATE,
     Program,
@@ -137,6 +138,8 @@ class SiloWorker:
         correction, own = None, dict[str, Tensor]()
         if local.control_variates:
             used, own = self.state.before(request.round)
+            if used < request.numbers[STATE_SINCE]:
+                used, own = 0, {}
             own = own or {name: torch.zeros_like(p) for name, p in self.bench.parameters.items()}
             reply.numbers[STATE_ROUND] = used
             common: Mapping[str, Tensor] = request.tensors[CONTROL]

@@ -35,7 +35,8 @@ class SiloState:
         if folder is not None:
             name = quote(silo, safe="")
             self._files = folder / f"{name}.safetensors", folder / f"{name}-previous.safetensors"
-            self._states = [state for file in reversed(self._files) for state in self._read(file)]
+            found = [state for file in reversed(self._files) for state in self._read(file)]
+            self._states = list(dict(found).items())
 
     def before(self, round_: int) -> State:
         """Return the newest state of a round before this one; round 0 and nothing if there is none."""
@@ -57,6 +58,8 @@ class SiloState:
         about = {"round": round_, "run": self._run}
         moved = previous if 0 < newest < round_ and latest.exists() else None
         write_tensors(latest, tensors, about, moved)
+        if not before[0]:
+            previous.unlink(missing_ok=True)
 
     def _read(self, file: Path) -> list[State]:
         if not file.exists():

@@ -42,7 +42,11 @@ class Examples(SiloWeights):
 
 
 class _Learnt(SiloWeights):
-    """Weights q of all silos, which sum to 1 and begin equal."""
+    """Weights q of all silos, which sum to 1 and begin equal.
+
+    No silo falls below a thousandth of an equal share, so that a round in which only such silos answer is
+    still defined.
+    """
 
     def __init__(self, silos: Sequence[str], step: float) -> None:
         self.step = step
@@ -66,10 +70,8 @@ class GroupDRO(_Learnt):
 
     def learn(self, losses: Mapping[str, float]) -> None:
         """Let the weights of silos that answered grow, and make all sum to 1."""
-        for silo, loss in losses.items():
-            self.q[silo] *= self._growth(loss)
-        total = math.fsum(self.q.values())
-        self.q = {silo: value / total for silo, value in self.q.items()}
+        grown = {silo: q * self._growth(losses[silo]) if silo in losses else q for silo, q in self.q.items()}
+        self.q = _shares(grown)
 
     def _growth(self, loss: float) -> float:
         return math.exp(min(self.step * loss, _LARGEST_EXPONENT))
@@ -78,8 +80,7 @@ class GroupDRO(_Learnt):
 class AFL(_Learnt):
     """Agnostic federated learning (Mohri et al. 2019): q takes a gradient step of its own after each round.
 
-    q = projection of q + step * losses onto the simplex. No silo falls below a thousandth of an equal share,
-    so that a round in which only such silos answer is still defined.
+    q = projection of q + step * losses onto the simplex.
     """
 
     def of(self, silo: str, _numbers: Numbers) -> float:
@@ -89,11 +90,7 @@ class AFL(_Learnt):
     def learn(self, losses: Mapping[str, float]) -> None:
         """Step towards the silos of larger loss."""
         moved = {silo: q + self.step * losses.get(silo, 0.0) for silo, q in self.q.items()}
-        projected = project_to_simplex(list(moved.values()))
-        least = _LEAST_SHARE / len(moved)
-        raised = [max(value, least) for value in projected]
-        total = math.fsum(raised)
-        self.q = {silo: value / total for silo, value in zip(moved, raised, strict=True)}
+        self.q = _shares(dict(zip(moved, project_to_simplex(list(moved.values())), strict=True)))
 
 
 class QFFL(SiloWeights):
@@ -104,7 +101,17 @@ class QFFL(SiloWeights):
 
     def of(self, _silo: str, numbers: Numbers) -> float:
         """Return loss_e^q."""
-        return math.pow(max(numbers["loss"] or 0.0, _LEAST_LOSS), self.power)
+        exponent = self.power * math.log(max(numbers["loss"] or 0.0, _LEAST_LOSS))
+        return math.exp(max(-_LARGEST_EXPONENT, min(exponent, _LARGEST_EXPONENT)))
+
+
+def _shares(values: Mapping[str, float]) -> dict[str, float]:
+    """Return values raised to the least share and divided by their sum."""
+    total = math.fsum(values.values())
+    least = _LEAST_SHARE / len(values)
+    raised = {silo: max(value / total, least) for silo, value in values.items()}
+    total = math.fsum(raised.values())
+    return {silo: value / total for silo, value in raised.items()}
 
 
 def project_to_simplex(values: Sequence[float]) -> list[float]:

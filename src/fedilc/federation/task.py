@@ -18,7 +18,8 @@ class Task:
     """The algorithm's parts, made ready, and the settings of a silo's computation.
 
     `intra` is the aggregator of environments, None if the silo is one environment. `reduction`
-    says whether the penalty is the mean over silos (the paper) or their sum (the authors' code).
+    says whether the penalty is the mean over silos (the paper) or their sum (the authors' code). `max_norm`
+    is to which every answer like w is clipped.
     """
 
     algorithm: Algorithm
@@ -30,3 +31,4 @@ class Task:
     reduction: Reduction = "mean"
     classifier: str | None = None
     seed: int = 0
+    max_norm: float | None = None

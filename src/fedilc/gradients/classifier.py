@@ -58,7 +58,7 @@ def require_logits(model: nn.Module, x: Tensor) -> None:
 def logits_layer(model: nn.Module, loss: Loss, x: Tensor, name: str | None) -> str:
     """Return the name of the linear layer whose output is the model's, or a reshape of it.
 
-    Fishr's closed form holds for no other layer, so a name given must be that of such a layer.
+    The closed forms of penalties hold for no other layer, so a name given must be that of such a layer.
     """
     if name is not None or not any(isinstance(module, nn.Linear) for module in model.modules()):
         find_classifier(model, name)
@@ -72,16 +72,16 @@ def logits_layer(model: nn.Module, loss: Loss, x: Tensor, name: str | None) -> s
     if (name or next(iter(direct), None)) not in direct:
         layer = f"the linear layer {name!r} does not give" if name else "no linear layer gives"
         raise ModelError(
-            f"{layer} the model's logits (the last operation is {_operation(path[-1])}), so that Fishr's "
-            "gradient variance cannot be computed from it; let the model return the output of an nn.Linear "
+            f"{layer} the model's logits (the last operation is {_operation(path[-1])}), so that the "
+            "penalty cannot be computed from it; let the model return the output of an nn.Linear "
             "as it is, or choose an algorithm without penalty"
         )
     chosen = name or direct[-1]
     weight = find_classifier(model, chosen)[1].weight
     if _uses(trial.output.grad_fn, weight) > 1:
         raise ModelError(
-            f"the weight of the classifier {chosen!r} is used elsewhere in the model too, so that Fishr's "
-            "gradient variance cannot be computed from that layer alone; give the classifier a weight of its "
+            f"the weight of the classifier {chosen!r} is used elsewhere in the model too, so that the "
+            "penalty cannot be computed from that layer alone; give the classifier a weight of its "
             "own, or choose an algorithm without penalty"
         )
     return chosen

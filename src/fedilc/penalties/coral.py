@@ -2,6 +2,7 @@
 
 With Z the features of a silo's n examples and m their mean, s_e = (m, S), S = (Z - m)^T (Z - m)/(n - 1).
 A vector (a, A) on (m, S) gives every example's z the gradient a/n + (A + A^T)(z - m)/(n - 1).
+Of one example (a last batch may hold one) S is 0.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedilc.errors import DataError
 from fedilc.gradients.forward import Pass
 from fedilc.models import find_classifier
 from fedilc.penalties.base import Penalty, Seeds, Total
@@ -35,10 +35,8 @@ class Coral(Penalty):
 
     def value(self, total: Total) -> Tensor:
         """Return (m, S) as one vector."""
-        if total.count < 2:
-            raise DataError("a silo with one example has no covariance of features; leave it out")
         mean, second = _split(total.sum / total.count)
-        covariance = (second - torch.outer(mean, mean)) * (total.count / (total.count - 1))
+        covariance = (second - torch.outer(mean, mean)) * (total.count / max(1, total.count - 1))
         return torch.cat([mean, covariance.flatten()]).to(total.dtype)
 
     @torch.no_grad()
@@ -47,7 +45,7 @@ class Coral(Penalty):
         z = chunk.only_features()
         first, matrix = _split(vector.to(z))
         mean = _split(total.sum / total.count)[0].to(z)
-        seed = (z - mean) @ (matrix + matrix.T) / (total.count - 1) + first / total.count
+        seed = (z - mean) @ (matrix + matrix.T) / max(1, total.count - 1) + first / total.count
         return [(z, seed)] if z.requires_grad else []
 
 

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from heapq import heappop, heappush
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -240,14 +239,12 @@ def first_host(nodes: str) -> str:
     return "localhost" if match is None else match[1] + (match[2] or "")
 
 
-def runtime_here(
-    shelf: Shelf, model: nn.Module, program: Program, metrics: Metrics, states: Path | None = None
-) -> LocalRuntime:
+def runtime_here(shelf: Shelf, model: nn.Module, program: Program, metrics: Metrics) -> LocalRuntime:
     """Return the runtime for silos that are opened here: in this process, or on all ranks it is one of."""
     group = Group.current()
     if group.size == 1:
-        return LocalRuntime(shelf, model, program, metrics, states)
-    return DistributedRuntime(group, shelf, model, program, metrics, states)
+        return LocalRuntime(shelf, model, program, metrics)
+    return DistributedRuntime(group, shelf, model, program, metrics)
 
 
 class DistributedRuntime(LocalRuntime):
@@ -260,9 +257,8 @@ class DistributedRuntime(LocalRuntime):
         model: nn.Module,
         program: Program,
         metrics: Metrics,
-        states: Path | None = None,
     ) -> None:
-        super().__init__(shelf, model, program, metrics, states)
+        super().__init__(shelf, model, program, metrics)
         sizes = self.shelf.sizes
         if group.size > len(sizes):
             raise ConfigError(

@@ -24,8 +24,7 @@ class LocalRuntime(Runtime):
 
     Between the steps of a round it keeps the forward passes of as many silos as fit in
     `kept_bytes`; the others compute theirs again, to the same bits. Silos that are not resident are
-    opened for each request and let go: no more than one is in memory. What silos remember from round to
-    round is kept in the folder `states`, if one is given.
+    opened for each request and let go: no more than one is in memory.
     """
 
     def __init__(
@@ -34,7 +33,6 @@ class LocalRuntime(Runtime):
         model: nn.Module,
         program: Program,
         metrics: Metrics,
-        states: Path | None = None,
         kept_bytes: int = KEPT_BYTES,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
@@ -45,8 +43,12 @@ class LocalRuntime(Runtime):
         task = program.task
         self.bench = Workbench(copy.deepcopy(model), Loss(task.loss), task.classifier, chunk_bytes)
         self.workers: dict[str, SiloWorker] = {}
-        self._folder = states
+        self._folder: Path | None = None
         self._states: dict[str, SiloState] = {}
+
+    def keep_states(self, folder: Path) -> None:
+        """Keep what silos remember from round to round in a folder, from the first request on."""
+        self._folder = folder
 
     def ask(self, request: Request) -> Iterator[Reply]:
         """Answer for each silo that was asked, in the order asked."""

@@ -189,7 +189,7 @@ def _add_silos(app: FastAPI, board: Board, doors: Doors) -> None:
             if isinstance(most, Refusal):
                 raise HTTPException(most.status, most.reason)
             async with desk.turns.one() if most > _SMALL_BYTES else nullcontext():
-                body = await _read(request, most, board.spool, silo)
+                body = await _read(request, most, board.spool)
             board.seen(silo, received=body.size)
             accept = partial(board.accept, silo, number, step, task, body, content_digest)
             if body.size < _SMALL_BYTES:
@@ -242,7 +242,7 @@ def _joining(body: bytes) -> Joining:
         raise HTTPException(422, f"{where}: {first['msg']}"[:300]) from error
 
 
-async def _read(request: Request, most: int, spool: Spool, silo: str = "") -> Body:
+async def _read(request: Request, most: int, spool: Spool) -> Body:
     """The body, unless it is larger than it can be, stands still, or ends before it is complete."""
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise HTTPException(415, "bodies are taken as they are, without Content-Encoding")
@@ -250,7 +250,7 @@ async def _read(request: Request, most: int, spool: Spool, silo: str = "") -> Bo
     declared = request.headers.get("content-length", "0")
     if not declared.isdecimal() or int(declared[:20]) > most:
         raise too_large
-    body = Body(spool, silo)
+    body = Body(spool)
     clock = asyncio.get_running_loop().time
     try:
         async with asyncio.timeout(_SILENCE_SECONDS) as silence:

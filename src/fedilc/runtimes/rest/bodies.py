@@ -1,8 +1,7 @@
-"""Answers that wait for their turn: in memory as long as there is room, in the run folder beyond that.
+"""Answers that come faster than they are added up: in memory while there is room, else in the run folder.
 
-Sums are taken in the order of the silos, so an early answer waits for those before it. If all silos answer at
-once, or the first is late, the others' answers must not fill the memory: what does not fit into
-`MEMORY_BYTES` goes to files without a name, which are gone with the process.
+If all silos answer at once, or over slow lines, their answers must not fill the memory: what does not fit
+into `MEMORY_BYTES` goes to files without a name, which are gone with the process.
 """
 
 from __future__ import annotations
@@ -59,21 +58,32 @@ class Spool:
     def __init__(self, folder: Path | None = None, most: int = MEMORY_BYTES) -> None:
         self.folder, self.most = folder, most
         self.held = 0
-        self.awaited: str | None = None
+        self._larger: object = None
         self._lock = threading.RLock()  # a body may be collected while the lock is held
 
-    def take(self, size: int, silo: str) -> bool:
-        """Count bytes in memory, if there is room; for the answer that all wait for, there always is."""
+    def take(self, size: int) -> bool:
+        """Count bytes in memory, if there is room."""
         with self._lock:
-            if self.held + size > self.most and silo != self.awaited:
+            if self.held + size > self.most:
                 return False
             self.held += size
             return True
 
-    def give_back(self, size: int) -> None:
+    def exceed(self, size: int, body: object) -> bool:
+        """Count bytes of one body beyond the room, if no other does so: a full disk ends no round."""
+        with self._lock:
+            if self._larger not in (None, id(body)):
+                return False
+            self._larger = id(body)
+            self.held += size
+            return True
+
+    def give_back(self, size: int, body: object) -> None:
         """Count bytes in memory no longer."""
         with self._lock:
             self.held -= size
+            if self._larger == id(body):
+                self._larger = None
 
 
 @dataclass
@@ -81,7 +91,6 @@ class Body:
     """The body of a silo's request as it comes in."""
 
     spool: Spool
-    silo: str = ""
     size: int = 0
     _parts: list[bytes] = field(default_factory=list)
     _file: IO[bytes] | None = None
@@ -90,15 +99,29 @@ class Body:
     def write(self, part: bytes) -> None:
         """Add a part; raises OSError if there is no room, neither in memory nor on the disk."""
         self.size += len(part)
-        if self._file is None and self.spool.take(len(part), self.silo):
-            self._counted += len(part)
-            self._parts.append(part)
+        if self._file is None and self.spool.take(len(part)):
+            self._keep(part)
             return
         if self._file is None:
-            self._file = tempfile.TemporaryFile(dir=self.spool.folder)  # noqa: SIM115 - lives as long as the body
-            self._file.writelines(self._parts)
-            self.forget()
+            try:
+                self._move_to_disk()
+            except OSError:
+                if not self.spool.exceed(len(part), self):
+                    raise
+                self._keep(part)
+                return
+        assert self._file is not None
         self._file.write(part)
+
+    def _keep(self, part: bytes) -> None:
+        self._counted += len(part)
+        self._parts.append(part)
+
+    def _move_to_disk(self) -> None:
+        file = tempfile.TemporaryFile(dir=self.spool.folder)  # noqa: SIM115 - lives as long as the body
+        file.writelines(self._parts)
+        self._file = file
+        self.forget()
 
     @property
     def on_disk(self) -> bool:
@@ -121,7 +144,7 @@ class Body:
     def forget(self) -> None:
         """Hold it in memory no longer."""
         self._parts.clear()
-        self.spool.give_back(self._counted)
+        self.spool.give_back(self._counted, self)
         self._counted = 0
 
     def __del__(self) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
 from fedilc.federation import Reply, Request, Runtime
 from fedilc.runtimes.remote.posted import Posting
 from fedilc.runtimes.rest.board import Board
-from fedilc.runtimes.rest.bodies import HeldReply
 
 _TICK_SECONDS = 0.5
 
@@ -48,21 +46,16 @@ class RestRuntime(Runtime):
         return self.board.reasons(silos)
 
     def ask(self, request: Request) -> Iterator[Reply]:
-        """Put the request up; yield answers in the order of the silos, each as soon as those before it."""
+        """Put the request up; yield answers as they come."""
         self.board.post(self._posting.post(request))
         waiting, patient = set(request.silos), True
-        early: dict[str, HeldReply] = {}
-        order = deque(request.silos)
         deadline = time.monotonic() + self.round_timeout
         try:
             while waiting:
-                self.board.spool.awaited = order[0]
                 held = self.board.take(_TICK_SECONDS)
                 if held is not None:
                     waiting.discard(held.silo)
-                    early[held.silo] = held
-                    while order and order[0] in early:
-                        yield early.pop(order.popleft()).reply()
+                    yield held.reply()
                     continue
                 late, answered = time.monotonic() >= deadline, len(request.silos) - len(waiting)
                 if self.board.hopeless() or (late and answered >= self.min_silos):
@@ -71,8 +64,4 @@ class RestRuntime(Runtime):
                     patient = False
                     self.board.overdue(waiting)
         finally:
-            self.board.spool.awaited = None
             self.board.close(tuple(sorted(waiting)))
-        for silo in order:
-            if silo in early:
-                yield early.pop(silo).reply()
