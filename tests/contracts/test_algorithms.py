@@ -262,7 +262,9 @@ STATEFUL = {
 def test_a_run_that_was_cut_off_goes_on_to_the_same_bits(
     name: str, federation: Federation, tmp_path: Path
 ) -> None:
-    options: dict[str, Any] = {"learning_rate": 0.05, "batch_size": 3}
+    options: dict[str, Any] = {"learning_rate": 0.05}
+    if STATEFUL[name].local is not None:
+        options["batch_size"] = 3
     if name == "cosine":
         options |= {"learning_rate_schedule": "cosine", "warmup_rounds": 1}
     model = network()
@@ -404,3 +406,47 @@ def test_a_number_as_penalty_is_its_weight_with_a_note(federation: Federation) -
     with pytest.warns(FedILCWarning, match="penalty as a number is now called penalty_weight"):
         old = run(federation, "fedcurv", penalty=0.5)
     assert_same(old, run(federation, "fedcurv", penalty_weight=0.5))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"batch_size": 4}, "batch_size=4 changes nothing in fedsgd"),
+        ({"proximal": 0.1}, "proximal=0.1 changes nothing"),
+        ({"weights_step": 0.5}, "weights_step=0.5 changes nothing"),
+        ({"decay_rounds": 3}, "decay_rounds=3 changes nothing"),
+    ],
+)
+def test_a_setting_that_no_part_takes_is_said_to_change_nothing(
+    given: dict[str, Any], said: str, federation: Federation
+) -> None:
+    with pytest.warns(FedILCWarning, match=said):
+        run(federation, "fedsgd", **given)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("group-dro", {"weights_step": 2000.0, "silos_per_round": 1}),
+        ("q-ffl", {"weights_power": 5000.0}),
+        ("afl", {"weights_step": 1e6}),
+    ],
+)
+def test_extreme_adaptive_weights_stay_finite(
+    name: str, options: dict[str, Any], federation: Federation
+) -> None:
+    found = run(federation, name, 6, learning_rate=0.01, **options)
+    assert all(bool(tensor.isfinite().all()) for tensor in found.values())
+
+
+def test_an_option_that_fails_only_in_the_step_is_refused_before_the_first_round(
+    federation: Federation,
+) -> None:
+    with pytest.raises(ConfigError, match="optimizer 'adam' cannot be used with"):
+        run(federation, "fedsgd", optimizer_options={"capturable": True})
+    with pytest.raises(ConfigError, match="optimizer 'foo' is unknown"):
+        run(federation, "fedavg", local_optimizer="foo")
+
+
+def test_a_last_batch_of_one_example_ends_no_run_with_coral(federation: Federation) -> None:
+    run(federation, "coral", 2, learning_rate=0.01, local_epochs=1, batch_size=3, local_learning_rate=0.01)
