@@ -426,7 +426,7 @@ class Server:
 
 
 def _blank(like: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    return {name: torch.empty_like(tensor, device=device) for name, tensor in like.items()}
+    return {name: torch.empty(t.shape, dtype=t.dtype, device=device) for name, t in like.items()}
 
 
 def _mean(numbers: Sequence[float | None]) -> float:
