@@ -71,12 +71,12 @@ def locally(experiment: Path) -> Callable[..., dict[str, Tensor]]:
 
 
 def assert_same_weights(run: Path, expected: dict[str, Tensor], rounds: int) -> None:
-    """That a run folder is complete and ends with these weights, to 1e-6."""
+    """That a run folder is complete and ends with these weights, to the bit."""
     assert [record["round"] for record in RunFolder(run).history()] == list(range(1, rounds + 1))
     found, about = read_tensors(run / "checkpoint.safetensors")
     assert about["round"] == rounds
     for name, weights in expected.items():
-        torch.testing.assert_close(found[f"weights.{name}"], weights, atol=1e-6, rtol=0)
+        assert torch.equal(found[f"weights.{name}"], weights), name
 
 
 @pytest.fixture(scope="session")
