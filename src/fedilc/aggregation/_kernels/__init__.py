@@ -37,6 +37,11 @@ def _loops() -> ModuleType:
         return import_module("fedilc.aggregation._kernels.compiled")
 
 
+def load() -> None:
+    """Load the loops now, so that the first round does not wait for them."""
+    _loops()
+
+
 def run(kernel: str, size: int, rows: int, *arguments: Any) -> list[Any]:
     """Return a kernel's results for consecutive ranges of `size` columns; several threads share large work.
 

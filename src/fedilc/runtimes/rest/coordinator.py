@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from fedilc.aggregation import _kernels
 from fedilc.callbacks import Callback, Run
 from fedilc.errors import ConfigError
 from fedilc.federation import Record
@@ -70,6 +71,7 @@ def serve(
     """
     address.require_safe(tokens)
     _require_tokens(job.plan.outline.silos, tokens, address)
+    _kernels.load()
     board = Board(job.manifest, audit=Audit(out / AUDIT_FILE), spool=Spool(out))
     training = job.training(RestRuntime(board, job.needed, round_timeout))
     if len(board.silos) * 4 * board.manifest.numbers > 4 * MEMORY_BYTES:
