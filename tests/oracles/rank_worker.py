@@ -110,6 +110,9 @@ def work(rank: int, size: int, port: int, out: Path) -> None:
         weights_of(RESUMED, 5, out=out / "half")
         weights, _ = weights_of(RESUMED, 10, out=out / "begun", resume=True)
         found |= {f"resumed/{name}": tensor for name, tensor in weights.items()}
+        weights_of("scaffold", 4, out=out / "scaffold")
+        weights, _ = weights_of("scaffold", 10, out=out / "scaffold", resume=True)
+        found |= {f"remembered/{name}": tensor for name, tensor in weights.items()}
         weights, _ = weights_of(RESUMED, 10, IMAGES, out=out / "images", resume=True)
         found |= {f"images/{name}": tensor for name, tensor in weights.items()}
         weights, sampled = weights_of(RESUMED, silos_per_round=3)

@@ -123,6 +123,15 @@ def test_every_rank_has_the_weights_of_the_local_runtime_and_one_rank_its_bits(
             assert torch.equal(tensor, alone[algorithm][name] if size == 1 else first[name])
 
 
+def test_what_silos_of_any_rank_remember_is_there_after_a_resume(
+    ranks: tuple[int, Path], alone: dict[str, Mapping[str, Tensor]]
+) -> None:
+    _, folder = ranks
+    assert len(list((folder / "scaffold" / "silo-state").glob("*-previous.safetensors"))) == 6
+    for name, tensor in weights_in(folder, 0, "remembered").items():
+        assert torch.equal(tensor, alone["scaffold"][name])
+
+
 def test_a_run_goes_on_with_another_number_of_ranks(
     ranks: tuple[int, Path], alone: dict[str, Mapping[str, Tensor]]
 ) -> None:
