@@ -102,6 +102,7 @@ def make_optimizer(
     try:
         if given:
             _try_step(kind, given)
+        # Every optimiser of torch has lr; its base class, which is what mypy sees, does not.
         return kind(parameters, lr=learning_rate, weight_decay=weight_decay, **given)  # type: ignore[call-arg]
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         raise ConfigError(f"optimizer {name!r} cannot be used with {given}: {error}") from error

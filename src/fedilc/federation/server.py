@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,7 +12,8 @@ from torch import Tensor, nn
 
 from fedilc.aggregation import Aggregate, Aggregator, Sums, norm_of
 from fedilc.aggregation.base import require_finite
-from fedilc.errors import DivergedError, FedILCWarning, SilosLostError
+from fedilc.errors import DivergedError, SilosLostError
+from fedilc.federation.control_variates import ControlVariates, ForgottenError
 from fedilc.federation.messages import Reply, Request, check_reply
 from fedilc.federation.optimizer_state import Undo, all_finite, optimizer_tensors, restore_optimizer
 from fedilc.federation.outliers import NormBound, Norms, sentence, suspects
@@ -22,10 +22,10 @@ from fedilc.federation.program import (
     EVALUATE,
     PENALTY,
     PENALTY_WEIGHT,
-    STATE_ROUND,
     STATE_SINCE,
     Program,
 )
+from fedilc.federation.round_record import silo_records, training_record
 from fedilc.federation.runtime import Facts, Runtime
 from fedilc.federation.schedule import Schedule
 from fedilc.federation.silo_weights import SiloWeights
@@ -36,13 +36,6 @@ from fedilc.seeds import numpy_generator
 Record = dict[str, Any]
 OnDivergence = Literal["stop", "exclude"]
 _NORMS, _METRICS = "norms", "metrics"
-
-
-class _ForgottenError(Exception):
-    """Silos whose state is not the one that the server has counted."""
-
-    def __init__(self, silos: Mapping[str, str]) -> None:
-        super().__init__(sentence(silos))
 
 
 class _LostError(Exception):
@@ -100,17 +93,14 @@ class Server:
     max_norm: float | None = None
     on_divergence: OnDivergence = "stop"
     version: int = 0
-    control: dict[str, Tensor] = field(default_factory=dict)
-    state_rounds: dict[str, int] = field(default_factory=dict)
-    state_since: int = 0
+    control: ControlVariates = field(init=False)
     _parameters: dict[str, nn.Parameter] = field(init=False)
     _rates: list[float] = field(init=False)
 
     def __post_init__(self) -> None:
         self._parameters = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
-        if self.program.keeps_state:
-            self.control = {name: torch.zeros_like(tensor) for name, tensor in self.weights.items()}
+        self.control = ControlVariates(self.weights if self.program.keeps_state else {})
 
     @property
     def silos(self) -> tuple[str, ...]:
@@ -127,17 +117,13 @@ class Server:
         groups = {
             "weights": self.weights,
             "optimizer": optimizer_tensors(self.optimizer),
-            CONTROL: self.control,
+            CONTROL: self.control.tensors,
         }
         return {f"{group}.{name}": t for group, named in groups.items() for name, t in named.items()}
 
     def facts(self) -> dict[str, Any]:
         """Return the rest of what the next round depends on, as JSON; empty if that is nothing."""
-        found = {
-            "silo_weights": self.silo_weights.state(),
-            "state_rounds": self.state_rounds,
-            "state_since": self.state_since,
-        }
+        found = {"silo_weights": self.silo_weights.state(), **self.control.facts()}
         return {key: value for key, value in found.items() if value}
 
     @torch.no_grad()
@@ -145,14 +131,9 @@ class Server:
         """Go on after a round, from what `tensors` and `facts` gave then."""
         for name, parameter in self._parameters.items():
             parameter.copy_(tensors[f"weights.{name}"])
-        for name, control in self.control.items():
-            control.copy_(tensors[f"{CONTROL}.{name}"])
-        prefix = "optimizer."
-        state = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-        restore_optimizer(self.optimizer, state)
+        restore_optimizer(self.optimizer, _below(tensors, "optimizer."))
+        self.control.restore(_below(tensors, f"{CONTROL}."), facts)
         self.silo_weights.restore(facts.get("silo_weights", {}))
-        self.state_rounds = dict(facts.get("state_rounds", {}))
-        self.state_since = int(facts.get("state_since", 0))
         self.version = round_
 
     def round(self, number: int, evaluate: bool = True) -> Record:
@@ -175,8 +156,8 @@ class Server:
                     self.runtime.set_aside(number, lost.reasons)
                 redrawn = lost.reasons and self.silos_per_round is not None
                 present = self._drawn(number, aside) if redrawn else self._without(present, lost, number)
-            except _ForgottenError as forgotten:
-                self._begin_states_again(number, str(forgotten))
+            except ForgottenError as forgotten:
+                self.control.begin_again(number, str(forgotten))
         if aside:
             record["set_aside"] = aside
         if evaluate:
@@ -208,25 +189,26 @@ class Server:
     def _train(self, number: int, silos: tuple[str, ...]) -> Record:
         """Run the steps of a round, each of which is sent what those before it brought, and step."""
         penalty = self.schedule.at(number) if self.schedule else 0.0
-        known: dict[str, Mapping[str, Tensor]] = {CONTROL: self.control}
+        known: dict[str, Mapping[str, Tensor]] = {CONTROL: self.control.tensors}
         measurements: dict[str, dict[str, float]] = {}
         norms: dict[str, Norms] = {}
         answers: Facts = {}
         for step in self.program.round(penalty):
-            numbers = {PENALTY_WEIGHT: penalty, STATE_SINCE: self.state_since}
+            numbers = {PENALTY_WEIGHT: penalty, STATE_SINCE: self.control.since}
             outcome = self._ask(step, self._request(step, number, silos, known, numbers))
             known |= {name: aggregate.value for name, aggregate in outcome.aggregates.items()}
             norms |= outcome.norms
             answers = outcome.answers
             if self.program.update in outcome.aggregates:
                 measurements = outcome.aggregates[self.program.update].measurements
-        self._require_states(answers)
+        self.control.require_counted(answers)
         if not self._update(number, known[self.program.update], known.get(PENALTY), penalty):
             raise self._diverged(number, norms)
-        record = self._record(number, answers, penalty)
+        reduction = self.program.task.reduction
+        record = training_record(number, answers, self.silo_weights, penalty, reduction)
         record["norms"] = self.bound.remember(norms)
         record |= {key: dict(by_name) for key, by_name in measurements.items()}
-        record["silos"] = self._silo_records(answers, norms[self.program.update])
+        record["silos"] = silo_records(answers, norms[self.program.update], self.max_norm)
         self._learn(number, answers, known)
         return record
 
@@ -335,64 +317,10 @@ class Server:
         self.version += 1
         return True
 
-    def _record(self, number: int, answers: Facts, penalty: float) -> Record:
-        record: Record = {"round": number, "train_loss": self._mean_loss(answers)}
-        if penalty:
-            distance = _mean([facts["distance"] for facts in answers.values()])
-            sums_up = self.program.task.reduction == "sum"
-            record["penalty"] = distance * (len(answers) if sums_up else 1)
-            record["penalty_weight"] = penalty
-        return record
-
-    def _mean_loss(self, answers: Facts) -> float:
-        """Return the loss that the updates are of: a mean over silos with the weights of their updates."""
-        weights = [self.silo_weights.of(silo, facts) for silo, facts in answers.items()]
-        losses = [facts["loss"] or 0.0 for facts in answers.values()]
-        if None in weights:
-            return _mean(losses)
-        total = sum(weight for weight in weights if weight is not None)
-        return sum((weight or 0) * loss for weight, loss in zip(weights, losses, strict=True)) / total
-
-    def _silo_records(self, answers: Facts, norms: Norms) -> dict[str, dict[str, Any]]:
-        """Return what the record says of each silo, with the norm of an update that was clipped."""
-        found = {
-            silo: {"examples": facts["examples"], "train_loss": facts["loss"]}
-            for silo, facts in answers.items()
-        }
-        if self.max_norm is not None:
-            for silo, norm in norms.items():
-                if norm > self.max_norm:
-                    found[silo]["clipped_from"] = norm
-        return found
-
-    @torch.no_grad()
     def _learn(self, number: int, answers: Facts, known: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Bring the server's own state up to date after a completed round."""
         self.silo_weights.learn({silo: facts["loss"] or 0.0 for silo, facts in answers.items()})
-        if not self.control:
-            return
-        share = len(answers) / len(self.silos)
-        for name, control in self.control.items():
-            control += share * known[CONTROL][name]
-        self.state_rounds |= dict.fromkeys(answers, number)
-
-    def _require_states(self, answers: Facts) -> None:
-        """Raise if a silo used another state than that of the last round in which it was counted."""
-        found: dict[str, str] = {}
-        for silo, facts in answers.items() if self.control else ():
-            used, expected = int(facts[STATE_ROUND]), self.state_rounds.get(silo, 0)
-            if used != expected:
-                had = f"that of round {used}" if used else "none"
-                found[silo] = f"it was to use its state of round {expected} and used {had}"
-        if found:
-            raise _ForgottenError(found)
-
-    def _begin_states_again(self, number: int, who: str) -> None:
-        """Let all silos begin with no state, since the mean of all is no longer the one known here."""
-        self.state_since, self.state_rounds = number, {}
-        for control in self.control.values():
-            control.zero_()
-        warnings.warn(f"{who}: all silos begin again without state", FedILCWarning, stacklevel=2)
+        self.control.learn(number, known[CONTROL], answers, len(self.silos))
 
     def _evaluate(self, number: int, silos: tuple[str, ...]) -> Record:
         step = self.program.steps[EVALUATE]
@@ -425,9 +353,9 @@ class Server:
         )
 
 
+def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+
+
 def _blank(like: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
     return {name: torch.empty(t.shape, dtype=t.dtype, device=device) for name, t in like.items()}
-
-
-def _mean(numbers: Sequence[float | None]) -> float:
-    return sum(number or 0.0 for number in numbers) / len(numbers)
