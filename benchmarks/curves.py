@@ -33,9 +33,9 @@ def by_silos(algorithm: str) -> Curve:
     found = []
     for silos in SILOS:
         settings, home = read_experiment("many-silos", [f"data.silos={silos}"])
-        shelf = settings.data.shelf(0, home)
-        model = settings.model.of_shape(shelf.inputs, shelf.outputs, 0)
-        found.append((silos, _seconds(lambda out, s=shelf, m=model: _train(s, m, algorithm, out))))
+        store = settings.data.store(0, home)
+        model = settings.model.of_shape(store.inputs, store.outputs, 0)
+        found.append((silos, _seconds(lambda out, s=store, m=model: _train(s, m, algorithm, out))))
     return found
 
 

@@ -6,14 +6,15 @@ import torch
 from torch import nn
 
 from fedilc.algorithms import find_algorithm
-from fedilc.assembly import make_server, make_task
 from fedilc.config import Options
 from fedilc.data import Federation, Silo
 from fedilc.evaluation import measure
 from fedilc.federation import Program, Server
+from fedilc.federation.task import make_task
 from fedilc.gradients import Loss
 from fedilc.models import build_model
 from fedilc.runtimes.local import LocalRuntime
+from fedilc.training.loop import make_server
 
 
 def color_mnist_like(silos: int = 5, examples: int = 8000) -> Federation:

@@ -13,9 +13,10 @@ import torch
 from benchmarks.federations import color_mnist_mlp
 from benchmarks.timing import Row, at_most, peak_memory
 from fedilc.algorithms import find_algorithm
-from fedilc.assembly import make_server, make_task
 from fedilc.config import Options
 from fedilc.federation import Program, Reply, Request, Runtime
+from fedilc.federation.task import make_task
+from fedilc.training.loop import make_server
 
 FEW, MANY = 5, 5000
 

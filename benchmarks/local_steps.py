@@ -19,13 +19,13 @@ import matplotlib.pyplot as plt
 
 from fedilc import Algorithm, LocalSteps, train
 from fedilc.algorithms import find_algorithm
-from fedilc.assembly import Outline
-from fedilc.callbacks import Callback, Run
 from fedilc.config import Experiment, Options, read_experiment
-from fedilc.data.shelf import Shelf
+from fedilc.data.outline import Outline
+from fedilc.data.silo_store import SiloStore
 from fedilc.federation import Program, Record, RunFolder
 from fedilc.report.style import COLOURS
-from fedilc.specification import Specification
+from fedilc.training.callbacks import Callback, Run
+from fedilc.training.specification import Specification
 
 BASE, ROUNDS = "fishr-inter-geo", 100
 STEPS = {1: 120, 5: 80, 20: 40}
@@ -88,15 +88,15 @@ def megabytes(program: Program, silos: int) -> float:
 
 
 def run(
-    settings: Experiment, shelf: Shelf, algorithm: Algorithm, out: Path, **more: Any
+    settings: Experiment, store: SiloStore, algorithm: Algorithm, out: Path, **more: Any
 ) -> tuple[list[Record], float]:
     """Train or go on; return the history, and the megabytes of a round."""
     options = settings.options() | more.pop("options")
-    model = settings.model.build(shelf, settings.seed)
+    model = settings.model.build(store, settings.seed)
     resume = RunFolder(out).settings_file.exists()
-    result = train(shelf, model, algorithm, out=out, resume=resume, **options, **more)
-    spec = Specification.of(Outline.of(shelf), model, algorithm, Options(**options))
-    return result.history, megabytes(spec.program, len(shelf.silos))
+    result = train(store, model, algorithm, out=out, resume=resume, **options, **more)
+    spec = Specification.of(Outline.of(store), model, algorithm, Options(**options))
+    return result.history, megabytes(spec.program, len(store.silos))
 
 
 def main() -> None:
@@ -106,16 +106,16 @@ def main() -> None:
     parser.add_argument("--subset", type=float, default=1.0, help="the part of the images to use")
     arguments = parser.parse_args()
     settings, home = read_experiment("color-mnist", [f"data.subset={arguments.subset}"])
-    shelf = settings.data.shelf(settings.seed, home)
+    store = settings.data.store(settings.seed, home)
     entry = find_algorithm(BASE)[1]
-    history, size = run(settings, shelf, entry, arguments.out / BASE, options={"rounds": ROUNDS})
+    history, size = run(settings, store, entry, arguments.out / BASE, options={"rounds": ROUNDS})
     target = chosen(history)
     lines = [Line(f"{BASE}, no local steps", history, size, target)]
     for steps, rounds in STEPS.items():
         own = {"rounds": rounds, "learning_rate": 1.0, "weight_decay": 0.0}
         found = run(
             settings,
-            shelf,
+            store,
             local_algorithm(steps),
             arguments.out / f"steps-{steps}",
             options=own,

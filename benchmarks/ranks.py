@@ -116,7 +116,7 @@ def _measure(job: dict[str, Any], folder: Path) -> None:
         else:
             changes = [f"data.silos={job['silos']}", "silos_per_round=none"]
             settings, home = read_experiment("many-silos", changes)
-            data = settings.data.shelf(0, home)
+            data = settings.data.store(0, home)
             model = settings.model.of_shape(data.inputs, data.outputs, 0)
             options = {"learning_rate": settings.learning_rate, "penalty_weight": settings.penalty_weight}
         train(

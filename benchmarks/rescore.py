@@ -13,7 +13,7 @@ from fedilc.evaluation.inconsistency import Scores
 from fedilc.evaluation.stored import SCORES, ScoresByCurvature, read_campaign, scores_csv
 from fedilc.federation import RunFolder
 from fedilc.report.campaign_files import remake_campaign
-from fedilc.reproduction import Plan, score
+from fedilc.studies.reproduce import Plan, score
 
 
 def whole_seeds(scores: ScoresByCurvature) -> ScoresByCurvature:

@@ -20,7 +20,7 @@ KERNELS = (
 
 SERVERS = ("fastapi", "starlette", "uvicorn")
 JOIN = (
-    "import sys, fedilc.runtimes.rest.client, fedilc.runtimes.remote.setting_up; "
+    "import sys, fedilc.runtimes.rest.participant, fedilc.runtimes.remote.builders; "
     f"print(*(name for name in {SERVERS} if name in sys.modules))"
 )
 COMMANDS = {

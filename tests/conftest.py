@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,23 +14,24 @@ sys.path.insert(0, str(Path(__file__).parent / "oracles"))
 
 from command import Refusal
 
+from fedilc.aggregation import _kernels
+
 settings.register_profile("fedilc", deadline=None, max_examples=100, derandomize=True)
 settings.load_profile("fedilc")
 
 
-SLOWEST = {
-    "test_simulator.py",
-    "test_jobs.py",
-    "test_reproduction.py",
-    "test_distributed.py",
-    "test_faults.py",
-    "test_deployment.py",
-}
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take long come first, so that no worker has one of them left when the others are done."""
-    items.sort(key=lambda item: item.path.name not in SLOWEST)
+    """Start with the slow files, so that no worker has one of them left when the others are done."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+@pytest.fixture(params=["kernels", "torch"], scope="module")
+def compiled_or_torch(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run a test on the compiled kernels and on plain torch: one contract for both."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "torch":
+            patch.setattr(_kernels, "usable", lambda _: False)
+        yield
 
 
 @pytest.fixture

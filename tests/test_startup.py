@@ -44,11 +44,11 @@ def test_the_help_of_join_loads_no_torch() -> None:
 
 def test_a_silo_that_joins_loads_no_server_and_no_trainer() -> None:
     found = loaded(
-        "import fedilc.runtimes.rest.client, fedilc.runtimes.rest.limits, fedilc.runtimes.remote.setting_up"
+        "from fedilc.runtimes.rest import participant, limits; import fedilc.runtimes.remote.builders"
     )
     assert {"torch", "httpx"} <= found
     assert not found & {
-        "fedilc.training",
+        "fedilc.training.loop",
         "fedilc.runtimes.rest.app",
         "numba",
         "polars",
@@ -60,7 +60,7 @@ def test_a_silo_that_joins_loads_no_server_and_no_trainer() -> None:
 def test_a_site_of_nvidia_flare_loads_no_trainer() -> None:
     pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'fedilc[nvflare]'")
     found = loaded("import fedilc.runtimes.nvflare.executor")
-    assert not found & {"fedilc.training", "fedilc.runtimes.nvflare.controller", *SERVER, *STATISTICS}
+    assert not found & {"fedilc.training.loop", "fedilc.runtimes.nvflare.controller", *SERVER, *STATISTICS}
 
 
 def test_a_run_loads_neither_scikit_learn_nor_the_compiler_of_torch(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from fedilc.lazy import lazily
 
 if TYPE_CHECKING:
     from fedilc.aggregation import weighted_geometric_mean
+    from fedilc.api import train
     from fedilc.data import Federation, Silo
-    from fedilc.result import Result
-    from fedilc.training import train
+    from fedilc.training.result import Result
 
 __version__ = "0.2.0.dev0"
 
@@ -32,9 +32,9 @@ __getattr__ = lazily(
     __name__,
     {
         "Federation": "fedilc.data",
-        "Result": "fedilc.result",
+        "Result": "fedilc.training.result",
         "Silo": "fedilc.data",
-        "train": "fedilc.training",
+        "train": "fedilc.api",
         "weighted_geometric_mean": "fedilc.aggregation",
     },
 )

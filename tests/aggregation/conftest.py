@@ -1,17 +1,10 @@
-"""Every test of this folder runs on the compiled kernels and on plain torch: one contract for both."""
+"""Every test of this folder runs on the compiled kernels and on plain torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from fedilc.aggregation import _kernels
 
-
-@pytest.fixture(params=["kernels", "torch"], autouse=True, scope="module")
-def _way(request: pytest.FixtureRequest) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "torch":
-            patch.setattr(_kernels, "usable", lambda _: False)
-        yield
+@pytest.fixture(autouse=True, scope="module")
+def _both_ways(compiled_or_torch: None) -> None:
+    pass

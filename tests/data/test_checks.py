@@ -14,12 +14,12 @@ import torch
 from torch import nn
 
 from fedilc import Federation, Silo, train
-from fedilc.callbacks import EarlyStopping
+from fedilc.config.sources import Files
 from fedilc.data.checks import check_federation
-from fedilc.data.eicu_synthetic import eicu_synthetic
+from fedilc.data.eicu.synthetic import eicu_synthetic
 from fedilc.data.identifiers import tells_rows_apart
 from fedilc.errors import ConfigError, DataError, FedILCWarning
-from fedilc.sources import Files
+from fedilc.training.callbacks import EarlyStopping
 
 QUICK = {"rounds": 1, "learning_rate": 0.1, "algorithm": "fedsgd"}
 
@@ -241,7 +241,7 @@ def test_notes_on_files_name_their_columns(tmp_path: Path, in_memory: bool) -> N
         numbers = np.arange(900_000_000 + seed * 1000, 900_000_040 + seed * 1000)
         write(tmp_path, name, seed, stay=np.random.default_rng(seed).permutation(numbers))
     with pytest.warns(FedILCWarning) as said:
-        Files(silos="*.csv", in_memory=in_memory).shelf(0, tmp_path)
+        Files(silos="*.csv", in_memory=in_memory).store(0, tmp_path)
     assert [str(note.message)[:36] for note in said] == [
         "column 'stay' differs in every row (",
         "column 'stay' is up to 9.00001e+08 (",
@@ -253,14 +253,14 @@ def test_clean_files_are_read_without_a_note(tmp_path: Path) -> None:
         write(tmp_path, name, seed)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Files(silos="[ab].csv", test="c.csv").shelf(0, tmp_path)
+        Files(silos="[ab].csv", test="c.csv").store(0, tmp_path)
 
 
 def test_a_sentence_that_holds_for_many_files_is_said_once(tmp_path: Path) -> None:
     for name in "abcdef":
         (tmp_path / f"{name}.csv").write_text("x;label\n1,5;0\nred;1\n")
     with pytest.raises(DataError) as refused:
-        Files(silos="*.csv").shelf(0, tmp_path)
+        Files(silos="*.csv").store(0, tmp_path)
     assert str(refused.value).count("holds text, not numbers ('1,5' in line 2)") == 1
     assert str(refused.value).endswith("d.csv and 2 more")
 
@@ -268,7 +268,7 @@ def test_a_sentence_that_holds_for_many_files_is_said_once(tmp_path: Path) -> No
 def test_a_label_column_of_numbers_of_patients_is_refused_before_a_network_is_made(tmp_path: Path) -> None:
     write(tmp_path, "a", 1, label=np.arange(40) * 1_000_003)
     with pytest.raises(DataError, match=r"make 39000117 logits, and only 40 classes occur"):
-        Files(silos="*.csv", loss="multiclass", validation_share=0.0).shelf(0, tmp_path)
+        Files(silos="*.csv", loss="multiclass", validation_share=0.0).store(0, tmp_path)
 
 
 @pytest.mark.parametrize(

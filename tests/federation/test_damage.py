@@ -17,12 +17,12 @@ from networks import mlp
 from typer.testing import CliRunner
 
 from fedilc import Federation, Silo, train
-from fedilc.callbacks import KeepBest
 from fedilc.cli import app
 from fedilc.errors import CheckpointError, FedILCWarning
 from fedilc.federation import RunFolder
-from fedilc.federation.examination import examine
+from fedilc.federation.run_folder_check import examine
 from fedilc.federation.tensor_files import read_tensors, write_tensors
+from fedilc.training.callbacks import KeepBest
 
 FLIPS = 8
 FILES = (

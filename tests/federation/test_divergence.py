@@ -15,16 +15,16 @@ from torch import Tensor, nn
 from fedilc import Federation, Silo, algorithms, train
 from fedilc.aggregation import norm_of
 from fedilc.algorithms import find_algorithm
-from fedilc.assembly import make_task
-from fedilc.callbacks import Callback, Run
 from fedilc.config import Options
 from fedilc.errors import ConfigError, DivergedError, FedILCError, FedILCWarning, SilosLostError
 from fedilc.evaluation import measure
 from fedilc.federation import Program, Reply, Request, RunFolder, Runtime
 from fedilc.federation.optimizer_state import Undo, all_finite, optimizer_tensors
 from fedilc.federation.outliers import NormBound
+from fedilc.federation.task import make_task
 from fedilc.gradients import Loss
 from fedilc.runtimes.local import LocalRuntime
+from fedilc.training.callbacks import Callback, Run
 
 ROUNDS = 6
 BAD_ROUND = 4

@@ -12,7 +12,7 @@ import torch
 from fedilc import Federation, Silo, train
 from fedilc.errors import ConfigError
 from fedilc.federation import Record
-from fedilc.records import NAMED_SILOS
+from fedilc.training.records import NAMED_SILOS
 
 NAMES = [f"silo-{i}" for i in range(len(rank_worker.SIZES))]
 

@@ -12,12 +12,12 @@ from networks import mlp
 
 from fedilc import Federation, Silo, algorithms, train
 from fedilc.algorithms import find_algorithm
-from fedilc.assembly import make_task
 from fedilc.config import Options
-from fedilc.data.color import color_digits
+from fedilc.data.color_mnist import color_digits
 from fedilc.errors import FedILCError, NonFiniteError, ProtocolError, SilosLostError
 from fedilc.evaluation import measure
 from fedilc.federation import Program, Reply, Request, Runtime
+from fedilc.federation.task import make_task
 from fedilc.gradients import Loss
 from fedilc.runtimes.local import LocalRuntime
 

@@ -17,14 +17,15 @@ from torch.nn import functional
 
 from fedilc import Algorithm, Federation, Silo, algorithms, train
 from fedilc.aggregation import Mean
-from fedilc.assembly import make_server, make_task
 from fedilc.config import Options
 from fedilc.errors import ConfigError, FedILCWarning
 from fedilc.evaluation import measure
 from fedilc.federation import Program, Reply, Request, RunFolder
+from fedilc.federation.task import make_task
 from fedilc.gradients import Loss
 from fedilc.gradients.environments import lay_out
 from fedilc.runtimes.local import LocalRuntime
+from fedilc.training.loop import make_server
 
 SIZES = (11, 4, 14)
 LAMBDA = 3.0

@@ -32,8 +32,8 @@ import fedilc.aggregation._kernels.compiled
 import fedilc.cli
 import fedilc.report.plots
 import fedilc.report.tables
-import fedilc.runtimes.rest.client
 import fedilc.runtimes.rest.coordinator
+import fedilc.runtimes.rest.participant
 from fedilc import train
 from fedilc.config import read_experiment
 from fedilc.federation.tensor_files import read_tensors

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from fedilc.runtimes.remote.manifest import Manifest, read_manifest
-from fedilc.runtimes.remote.posted import Posted
+from fedilc.runtimes.remote.open_request import Posted
 from fedilc.runtimes.remote.wire import unpack_request
 from rest import good_body
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from worked_examples import OTHERS
 
 from fedilc import Federation, Silo, algorithms, train
-from fedilc.data.shelf import Shelf
+from fedilc.data.silo_store import SiloStore
 from fedilc.runtimes.distributed import Group, joined_group
 
 SIZES = (5, 9, 2, 7, 3, 4)
@@ -75,11 +75,11 @@ def weights_of(
     data, model = images() if kind == IMAGES else (federation(), network())
     if kind == "outlying":
         data.silos[1].x.mul_(1e6)
-    shelf = Shelf.of(data)
-    result = train(shelf, model, algorithm, rounds=rounds, **SETTINGS, **more)
+    store = SiloStore.of(data)
+    result = train(store, model, algorithm, rounds=rounds, **SETTINGS, **more)
     if Group.current().size > 1:
-        assert shelf.held is not None
-        assert shelf.held.keys() == set(Group.current().share(shelf.sizes))
+        assert store.held is not None
+        assert store.held.keys() == set(Group.current().share(store.sizes))
     return result.model.state_dict(), result.history
 
 

@@ -21,18 +21,18 @@ from torch import Tensor
 from fedilc.config import Experiment, parse_experiment
 from fedilc.federation import Reply, Request, Runtime
 from fedilc.federation.program import MATCHED, PENALTY_WEIGHT, UPDATE
-from fedilc.result import Result
+from fedilc.runtimes.remote.builders import plan_of
 from fedilc.runtimes.remote.job import Job
 from fedilc.runtimes.remote.manifest import Manifest, Wire
-from fedilc.runtimes.remote.posted import Posted
-from fedilc.runtimes.remote.setting_up import plan_of
+from fedilc.runtimes.remote.open_request import Posted
 from fedilc.runtimes.remote.wire import pack_reply, unpack_request
-from fedilc.runtimes.rest.address import Address, listening
 from fedilc.runtimes.rest.app import make_app
-from fedilc.runtimes.rest.board import Board
+from fedilc.runtimes.rest.listener import Address, listening
 from fedilc.runtimes.rest.runtime import RestRuntime
+from fedilc.runtimes.rest.task_queue import Board
 from fedilc.runtimes.rest.tokens import Tokens
-from fedilc.training import Training
+from fedilc.training.loop import Training
+from fedilc.training.result import Result
 
 
 def remote(silos: Sequence[str] = ("a", "b"), inputs: int = 3, **more: Any) -> Experiment:

@@ -16,11 +16,11 @@ from rich.table import Table
 from terminals import in_terminal
 
 from fedilc import algorithms
-from fedilc.callbacks import Run
 from fedilc.errors import ConfigError
 from fedilc.report.plots import comparison_picture, loss_picture
 from fedilc.report.progress import ProgressBar
 from fedilc.report.tables import comparison_table, run_table, selections
+from fedilc.training.callbacks import Run
 
 History = list[dict[str, Any]]
 

@@ -26,12 +26,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fedilc import algorithms
-from fedilc.assembly import make_task
 from fedilc.config import Options
-from fedilc.data.shelf import Shelf
+from fedilc.data.silo_store import SiloStore
 from fedilc.errors import ConfigError, DataError, FedILCWarning
 from fedilc.evaluation import measure
 from fedilc.federation import Program
+from fedilc.federation.task import make_task
 from fedilc.gradients import Loss
 from fedilc.runtimes.distributed import (
     DistributedRuntime,
@@ -41,6 +41,8 @@ from fedilc.runtimes.distributed import (
     joined_group,
     started_as_group,
 )
+
+pytestmark = pytest.mark.slow
 
 PATIENCE = 240
 CLEAN = {
@@ -195,29 +197,29 @@ def test_the_test_set_measured_in_parts_is_that_of_the_local_runtime(ranks: tupl
         assert found == pytest.approx({key: record[key] for key in found}, rel=1e-6)
 
 
-def runtime_of(group: Group, shelf: Shelf) -> DistributedRuntime:
+def runtime_of(group: Group, store: SiloStore) -> DistributedRuntime:
     task = make_task(algorithms.get("fedsgd"), "binary", Options(rounds=1, learning_rate=0.1))
     model = rank_worker.network()
-    return DistributedRuntime(group, shelf, model, Program.of(task, model), partial(measure, Loss("binary")))
+    return DistributedRuntime(group, store, model, Program.of(task, model), partial(measure, Loss("binary")))
 
 
 def test_a_rank_lets_go_of_the_silos_of_the_others() -> None:
-    shelf = Shelf.of(rank_worker.federation())
-    runtime = runtime_of(Group(1, 2), shelf)
-    own = Group(1, 2).share(dict(zip(shelf.silos, rank_worker.SIZES, strict=True)))
-    assert 0 < len(own) < len(shelf.silos)
-    assert runtime.silos == shelf.silos
-    for one in (runtime.shelf, shelf):
+    store = SiloStore.of(rank_worker.federation())
+    runtime = runtime_of(Group(1, 2), store)
+    own = Group(1, 2).share(dict(zip(store.silos, rank_worker.SIZES, strict=True)))
+    assert 0 < len(own) < len(store.silos)
+    assert runtime.silos == store.silos
+    for one in (runtime.store, store):
         assert one.held is not None
         assert set(one.held) == set(own)
     with pytest.raises(DataError, match=r"is not held here; another rank"):
-        runtime.shelf.open(next(name for name in runtime.silos if name not in own))
+        runtime.store.open(next(name for name in runtime.silos if name not in own))
 
 
 @pytest.mark.parametrize("rank", [0, 6])
 def test_more_ranks_than_silos_are_refused_by_every_rank(rank: int) -> None:
     with pytest.raises(ConfigError, match=r"^there are 7 ranks and 6 silos; start no more ranks than silos$"):
-        runtime_of(Group(rank, 7), Shelf.of(rank_worker.federation()))
+        runtime_of(Group(rank, 7), SiloStore.of(rank_worker.federation()))
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=40), st.integers(1, 8))

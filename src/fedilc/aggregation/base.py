@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from fedilc.aggregation.exact_sum import ExactSum
+from fedilc.aggregation.numerics import is_finite
 from fedilc.aggregation.signed_logs import SignedLogs
 from fedilc.aggregation.sums import Sums
 from fedilc.errors import ConfigError, NonFiniteError
-from fedilc.numerics import is_finite
 
 _STACK_BUDGET = 1 << 22
 _CPU = torch.device("cpu")

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fedilc.aggregation.base import Aggregate, Aggregator
+from fedilc.aggregation.numerics import wide_dtype
 from fedilc.aggregation.sums import Sums
 from fedilc.errors import ConfigError
-from fedilc.numerics import wide_dtype
 
 
 def norm_of(tensors: Mapping[str, Tensor]) -> float:

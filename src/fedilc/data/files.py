@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fedilc.data.checks import Report, class_problems, compare
-from fedilc.data.fingerprint import silo_digest
+from fedilc.data.digest import silo_digest
 from fedilc.data.profile import TEST, Profile, profile_of
 from fedilc.data.silo import Federation, LossName, Silo, label_problem
 from fedilc.data.tables import Table, read_table, same_columns

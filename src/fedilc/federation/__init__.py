@@ -1,12 +1,12 @@
 """The protocol, written once: what the server asks, what a silo answers, what a run leaves on disk."""
 
-from fedilc.federation.checkpoint import RunFolder
+from fedilc.federation.client import SiloClient
 from fedilc.federation.messages import Reply, Request
 from fedilc.federation.program import Program
+from fedilc.federation.run_folder import RunFolder
 from fedilc.federation.runtime import Runtime
 from fedilc.federation.schedule import Schedule
 from fedilc.federation.server import Record, Server
-from fedilc.federation.silo import SiloWorker
 from fedilc.federation.task import Reduction, Task
 
 __all__ = [
@@ -19,6 +19,6 @@ __all__ = [
     "Runtime",
     "Schedule",
     "Server",
-    "SiloWorker",
+    "SiloClient",
     "Task",
 ]

@@ -30,7 +30,7 @@ from fedilc.federation.runtime import Facts, Runtime
 from fedilc.federation.schedule import Schedule
 from fedilc.federation.silo_weights import SiloWeights
 from fedilc.federation.steps import Step
-from fedilc.optimizers import RateSchedule
+from fedilc.gradients.optimizers import RateSchedule
 from fedilc.seeds import numpy_generator
 
 Record = dict[str, Any]

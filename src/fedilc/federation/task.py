@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
-from fedilc.aggregation import Aggregator, Mean
+from fedilc.aggregation import Aggregator, Mean, aggregator_options, build_aggregator
 from fedilc.algorithms import Algorithm
+from fedilc.config import Options
 from fedilc.data import LossName
-from fedilc.penalties import Penalty
+from fedilc.penalties import Penalty, build_penalty
 
 Reduction = Literal["mean", "sum"]
+_AGGREGATION = ("zeros", "agreement")
 
 
 @dataclass(frozen=True)
@@ -32,3 +34,58 @@ class Task:
     classifier: str | None = None
     seed: int = 0
     max_norm: float | None = None
+
+
+def make_task(algorithm: Algorithm, loss: LossName, options: Options) -> Task:
+    """Return what silos must know of a run with these settings."""
+    whole = algorithm.intra is None or algorithm.intra == "whole"
+    penalty = None
+    if algorithm.penalty is not None:
+        penalty = build_penalty(algorithm.penalty, covariance=options.covariance)
+    return Task(
+        algorithm=algorithm,
+        loss=loss,
+        intra=None if whole or algorithm.intra is None else _aggregator(options, algorithm.intra),
+        inter=_aggregator(options, algorithm.inter),
+        penalty=penalty,
+        environment_size=options.environment_size,
+        reduction=options.fishr_reduction,
+        classifier=options.classifier,
+        seed=options.seed,
+        max_norm=options.max_norm,
+    )
+
+
+def _aggregator(options: Options, choice: str | Aggregator) -> Aggregator:
+    """The aggregator of one level, with those of the run's options that it takes."""
+    known = aggregator_options(choice)
+    return build_aggregator(
+        choice, **{key: v for key, v in _given(options, *_AGGREGATION).items() if key in known}
+    )
+
+
+def _given(options: Options, *names: str) -> dict[str, Any]:
+    """Return those of the named options that differ from their defaults."""
+    defaults = {key: Options.model_fields[key].default for key in names}
+    return {key: getattr(options, key) for key, value in defaults.items() if getattr(options, key) != value}
+
+
+def unused_options(algorithm: Algorithm, options: Options) -> dict[str, Any]:
+    """Return the options that were given and that no part of the algorithm takes.
+
+    >>> from fedilc import algorithms
+    >>> unused_options(algorithms.get("fedsgd"), Options(rounds=1, learning_rate=0.1, agreement=0.5))
+    {'agreement': 0.5}
+    """
+    levels = (algorithm.inter, "mean" if algorithm.intra in (None, "whole") else algorithm.intra)
+    known = {key for level in levels if level is not None for key in aggregator_options(level)}
+    unused = {key: value for key, value in _given(options, *_AGGREGATION).items() if key not in known}
+    if algorithm.local is None:
+        unused |= _given(options, "batch_size", "local_learning_rate", "local_optimizer", "proximal")
+    if algorithm.weights not in ("group-dro", "afl"):
+        unused |= _given(options, "weights_step")
+    if algorithm.weights != "q-ffl":
+        unused |= _given(options, "weights_power")
+    if options.learning_rate_schedule != "step":
+        unused |= _given(options, "decay_rounds", "decay_factor")
+    return unused

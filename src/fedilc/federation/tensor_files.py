@@ -14,7 +14,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from fedilc.errors import CheckpointError
-from fedilc.packing import packed_with_digest, require_digest
+from fedilc.federation.packing import packed_with_digest, require_digest
 
 
 def write_atomically(path: Path, content: bytes, previous: Path | None = None) -> None:

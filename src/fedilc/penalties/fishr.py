@@ -22,9 +22,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from fedilc.aggregation.numerics import wide_dtype
 from fedilc.gradients.forward import Pass
 from fedilc.models import find_classifier
-from fedilc.numerics import wide_dtype
 from fedilc.penalties.base import Penalty, Seeds
 
 Covariance = Literal["diagonal", "full"]

@@ -15,8 +15,8 @@ from rich.progress import (
 )
 from rich.table import Column
 
-from fedilc.callbacks import Callback, Run
 from fedilc.federation import Record
+from fedilc.training.callbacks import Callback, Run
 
 _LOSSES = {"train_loss": "train", "validation_loss": "val", "test_loss": "OOD"}
 

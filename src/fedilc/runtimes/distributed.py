@@ -27,15 +27,15 @@ from torch.distributed.rendezvous import rendezvous
 
 from fedilc.aggregation import Aggregator, Sums, add_up
 from fedilc.data import Federation
-from fedilc.data.shelf import Shelf
+from fedilc.data.silo_store import SiloStore
 from fedilc.errors import ConfigError, FedILCError
+from fedilc.federation.client import Metrics
 from fedilc.federation.messages import Reply, Request
 from fedilc.federation.program import Program
 from fedilc.federation.runtime import Facts
-from fedilc.federation.silo import Metrics
-from fedilc.runtimes.launch import attempt
 from fedilc.runtimes.local import LocalRuntime
-from fedilc.runtimes.meeting import Meeting, RankLostError, meet
+from fedilc.runtimes.rendezvous import Meeting, RankLostError, meet
+from fedilc.runtimes.torchrun import attempt
 
 PATIENCE = timedelta(minutes=30)
 MEETING = timedelta(minutes=10)
@@ -239,12 +239,12 @@ def first_host(nodes: str) -> str:
     return "localhost" if match is None else match[1] + (match[2] or "")
 
 
-def runtime_here(shelf: Shelf, model: nn.Module, program: Program, metrics: Metrics) -> LocalRuntime:
+def runtime_here(store: SiloStore, model: nn.Module, program: Program, metrics: Metrics) -> LocalRuntime:
     """Return the runtime for silos that are opened here: in this process, or on all ranks it is one of."""
     group = Group.current()
     if group.size == 1:
-        return LocalRuntime(shelf, model, program, metrics)
-    return DistributedRuntime(group, shelf, model, program, metrics)
+        return LocalRuntime(store, model, program, metrics)
+    return DistributedRuntime(group, store, model, program, metrics)
 
 
 class DistributedRuntime(LocalRuntime):
@@ -253,19 +253,19 @@ class DistributedRuntime(LocalRuntime):
     def __init__(
         self,
         group: Group,
-        shelf: Shelf | Federation,
+        store: SiloStore | Federation,
         model: nn.Module,
         program: Program,
         metrics: Metrics,
     ) -> None:
-        super().__init__(shelf, model, program, metrics)
-        sizes = self.shelf.sizes
+        super().__init__(store, model, program, metrics)
+        sizes = self.store.sizes
         if group.size > len(sizes):
             raise ConfigError(
                 f"there are {group.size} ranks and {len(sizes)} silos; start no more ranks than silos"
             )
         own = group.share(sizes)
-        self.shelf.let_go(own)
+        self.store.let_go(own)
         self.group = group
         self.own = frozenset(own)
         self.leads = group.first

@@ -9,11 +9,11 @@ from pathlib import Path
 from torch import nn
 
 from fedilc.data import Federation
-from fedilc.data.shelf import Shelf
+from fedilc.data.silo_store import SiloStore
+from fedilc.federation.client import Metrics, SiloClient
 from fedilc.federation.messages import Reply, Request
 from fedilc.federation.program import Program
 from fedilc.federation.runtime import Runtime
-from fedilc.federation.silo import Metrics, SiloWorker
 from fedilc.federation.silo_state import SiloState
 from fedilc.gradients import Loss, Workbench
 from fedilc.gradients.forward import CHUNK_BYTES, KEPT_BYTES
@@ -29,20 +29,20 @@ class LocalRuntime(Runtime):
 
     def __init__(
         self,
-        shelf: Shelf | Federation,
+        store: SiloStore | Federation,
         model: nn.Module,
         program: Program,
         metrics: Metrics,
         kept_bytes: int = KEPT_BYTES,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        self.shelf = Shelf.of(shelf) if isinstance(shelf, Federation) else shelf
-        self.silos = self.shelf.silos
+        self.store = SiloStore.of(store) if isinstance(store, Federation) else store
+        self.silos = self.store.silos
         self.kept_bytes = kept_bytes
         self.program, self.metrics = program, metrics
         task = program.task
         self.bench = Workbench(copy.deepcopy(model), Loss(task.loss), task.classifier, chunk_bytes)
-        self.workers: dict[str, SiloWorker] = {}
+        self.clients: dict[str, SiloClient] = {}
         self._folder: Path | None = None
         self._states: dict[str, SiloState] = {}
 
@@ -57,19 +57,19 @@ class LocalRuntime(Runtime):
     def _answers(self, names: tuple[str, ...], request: Request) -> Iterator[Reply]:
         kept = 0
         for name in names:
-            worker = self._worker(name)
-            yield worker.answer(request, self.kept_bytes - kept if self.shelf.resident else 0)
-            kept += worker.computation.kept_bytes
-            del worker  # or the silo would still be held while the next one is opened
+            client = self._client(name)
+            yield client.answer(request, self.kept_bytes - kept if self.store.resident else 0)
+            kept += client.computation.kept_bytes
+            del client  # or the silo would still be held while the next one is opened
 
-    def _worker(self, name: str) -> SiloWorker:
-        worker = self.workers.get(name)
-        if worker is None:
-            silo = self.shelf.open(name)
-            worker = SiloWorker(silo, self.bench, self.program, self.metrics, self._state(name))
-            if self.shelf.resident:
-                self.workers[name] = worker
-        return worker
+    def _client(self, name: str) -> SiloClient:
+        client = self.clients.get(name)
+        if client is None:
+            silo = self.store.open(name)
+            client = SiloClient(silo, self.bench, self.program, self.metrics, self._state(name))
+            if self.store.resident:
+                self.clients[name] = client
+        return client
 
     def _state(self, name: str) -> SiloState | None:
         """Return what a silo remembers, if the algorithm lets it remember anything."""

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedilc.federation.program import MATCHED, UPDATE
-from fedilc.runtimes.flower.exchange import read_body
+from fedilc.runtimes.flower.messaging import read_body
 from fedilc.runtimes.flower.runtime import STEP
 from fedilc.runtimes.remote.wire import read_header
 

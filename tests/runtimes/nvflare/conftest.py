@@ -43,7 +43,7 @@ from fedilc.config import read_experiment
 
 def make_silo(name):
     settings, folder = read_experiment({path!r})
-    return settings.data.shelf(settings.seed, folder).open(name)
+    return settings.data.store(settings.seed, folder).open(name)
 """
 PATIENCE = 240.0
 
@@ -62,9 +62,9 @@ def locally(experiment: Path) -> Callable[..., dict[str, Tensor]]:
 
     def trained(algorithm: str, rounds: int = 5) -> dict[str, Tensor]:
         settings, folder = read_experiment(str(experiment), [f"algorithm={algorithm}", f"rounds={rounds}"])
-        shelf = settings.data.shelf(settings.seed, folder)
-        model = settings.model.build(shelf, settings.seed)
-        result = train(shelf, model, algorithm, **settings.options())
+        store = settings.data.store(settings.seed, folder)
+        model = settings.model.build(store, settings.seed)
+        result = train(store, model, algorithm, **settings.options())
         return {name: parameter.detach() for name, parameter in result.model.named_parameters()}
 
     return trained

@@ -17,7 +17,7 @@ pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip instal
 
 from fedilc.runtimes.nvflare import FedILCRecipe
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ROUNDS = 25
 Locally = Callable[..., dict[str, Tensor]]
 Same = Callable[[Path, dict[str, Tensor], int], None]

@@ -12,10 +12,10 @@ import pytest
 from fedilc.config import read_experiment
 from fedilc.errors import ConfigError, DataError
 from fedilc.runtimes.nvflare.local_config import ServerConfig, SiteConfig, read_config
-from fedilc.runtimes.nvflare.member import JOIN, Member
+from fedilc.runtimes.nvflare.site import JOIN, Member
+from fedilc.runtimes.remote.builders import plan_of
 from fedilc.runtimes.remote.job import Job
 from fedilc.runtimes.remote.manifest import Manifest
-from fedilc.runtimes.remote.setting_up import plan_of
 
 
 def written(folder: Path, values: object) -> Path:

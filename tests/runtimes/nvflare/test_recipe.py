@@ -19,7 +19,7 @@ from nvflare.recipe import SimEnv
 
 from fedilc.runtimes.nvflare import FedILCRecipe
 from fedilc.runtimes.nvflare.executor import is_simulated
-from fedilc.runtimes.nvflare.kits import ALLOWED, allow_fedilc
+from fedilc.runtimes.nvflare.startup_kits import ALLOWED, allow_fedilc
 
 REMOTE = """
 rounds = 2

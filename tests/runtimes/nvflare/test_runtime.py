@@ -16,10 +16,10 @@ from fedilc import algorithms
 from fedilc.config import read_experiment
 from fedilc.errors import CheckpointError, ConfigError, SilosLostError
 from fedilc.federation import RunFolder
-from fedilc.runtimes.nvflare.coordination import Place, copy_results, job_of, run_job
 from fedilc.runtimes.nvflare.local_config import ServerConfig, SiteConfig
-from fedilc.runtimes.nvflare.member import JOIN, STEP, Member
 from fedilc.runtimes.nvflare.runtime import NVFlareRuntime
+from fedilc.runtimes.nvflare.server_job import Place, copy_results, job_of, run_job
+from fedilc.runtimes.nvflare.site import JOIN, STEP, Member
 from fedilc.runtimes.remote.wire import read_header
 
 SITES = ("site-1", "site-2", "site-3")
@@ -73,7 +73,7 @@ def test_weights_travel_once_for_each_step(experiment: Path, tmp_path: Path) -> 
     sites = Sites(experiment)
     sites.train(experiment, tmp_path / "run", "algorithm=fishr-inter-geo", "rounds=2")
     settings, folder = read_experiment(str(experiment))
-    model = settings.model.build(settings.data.shelf(0, folder), 0)
+    model = settings.model.build(settings.data.store(0, folder), 0)
     weights = sum(4 * parameter.numel() for parameter in model.parameters())
     with_weights = [task for task, size in sites.sent if task != JOIN and size > weights]
     assert [task for task, _ in sites.sent] == [JOIN, *2 * ["statistics", "matched-update", "evaluate"]]

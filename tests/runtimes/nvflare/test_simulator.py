@@ -13,6 +13,8 @@ from torch import Tensor
 
 from fedilc import algorithms
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'fedilc[nvflare]'")
 
 SCRIPT = """

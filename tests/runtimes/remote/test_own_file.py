@@ -10,10 +10,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+from fedilc.config.sources import Files
 from fedilc.data import Silo
 from fedilc.errors import FedILCWarning
-from fedilc.runtimes.remote.setting_up import silo_from_file
-from fedilc.sources import Files
+from fedilc.runtimes.remote.builders import silo_from_file
 
 
 def table(folder: Path, **more: object) -> Path:
@@ -30,7 +30,7 @@ def joined(name: str, path: Path) -> Silo:
 
 def test_the_split_of_a_silo_that_joins_is_that_of_a_run_here_whatever_its_name(tmp_path: Path) -> None:
     path = table(tmp_path)
-    here = Files(silos="own.csv").shelf(3, tmp_path).open("own")
+    here = Files(silos="own.csv").store(3, tmp_path).open("own")
     for name in ("own", "north"):
         there = joined(name, path)
         assert there.x_val is not None

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedilc.errors import ProtocolError
 from fedilc.runtimes.remote.manifest import tensors_digest
-from fedilc.runtimes.remote.posted import Posted
+from fedilc.runtimes.remote.open_request import Posted
 from fedilc.runtimes.remote.wire import (
     HEADER_BYTES,
     DamagedError,

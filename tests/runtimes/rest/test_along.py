@@ -8,9 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import httpx
 import pytest
 
-from fedilc.runtimes.remote.posted import Posted
+from fedilc.runtimes.remote.open_request import Posted
 from fedilc.runtimes.remote.wire import MEDIA_TYPE
-from fedilc.runtimes.rest.board import STRIKES, Board
+from fedilc.runtimes.rest.task_queue import STRIKES, Board
 from rest import board_of, detail, eventually, good_body, head_of_put, post, put, raw_line, remote, served
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedilc.federation import Reply
-from fedilc.runtimes.remote.posted import Posted
+from fedilc.runtimes.remote.open_request import Posted
 from fedilc.runtimes.remote.wire import pack
 from rest import board_of, detail, good_body, good_reply, post, put, remote, served
 

@@ -16,14 +16,14 @@ import pytest
 from command import Refusal
 
 from fedilc.cli import main
-from fedilc.commands.join import _Log
-from fedilc.commands.logs import log_to_stderr
-from fedilc.federation.examination import examine
+from fedilc.cli.join import _Log
+from fedilc.cli.logs import log_to_stderr
+from fedilc.federation.run_folder_check import examine
 from fedilc.runtimes.rest import audit as audit_module
 from fedilc.runtimes.rest.audit import Audit
-from fedilc.runtimes.rest.board import STRIKES, Board
 from fedilc.runtimes.rest.coordinator import AUDIT_FILE
 from fedilc.runtimes.rest.systemd import notify, watchdog_seconds
+from fedilc.runtimes.rest.task_queue import STRIKES, Board
 from fedilc.runtimes.rest.tokens import Tokens, add_token
 from rest import bearer, board_of, eventually, good_body, in_background, post, put, raw_line, served
 

@@ -15,7 +15,7 @@ import torch
 from fedilc import algorithms
 from fedilc.algorithms import find_algorithm
 from fedilc.config import Experiment
-from fedilc.runtimes.rest.board import Board
+from fedilc.runtimes.rest.task_queue import Board
 from rest import remote, trained
 
 ROUNDS, SILOS = 3, ("a", "b", "c")

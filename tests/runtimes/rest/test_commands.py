@@ -11,7 +11,7 @@ import pytest
 from command import Refusal
 
 from fedilc.runtimes import rest as rest_runtime
-from fedilc.runtimes.rest.board import STRIKES, Board
+from fedilc.runtimes.rest.task_queue import STRIKES, Board
 from fedilc.runtimes.rest.tokens import Tokens, add_token
 from rest import board_of, post, remote, served
 

@@ -16,7 +16,6 @@ import pytest
 from certificates import make_certificates
 
 from fedilc.runtimes.rest import connections, http_server
-from fedilc.runtimes.rest.address import Address, listening
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.connections import (
     MOST_OF_A_SILO,
@@ -24,6 +23,7 @@ from fedilc.runtimes.rest.connections import (
     SPARE_CONNECTIONS,
     Connections,
 )
+from fedilc.runtimes.rest.listener import Address, listening
 from fedilc.runtimes.rest.tokens import Tokens, add_token
 from rest import bearer, board_of, eventually, raw_line, served
 

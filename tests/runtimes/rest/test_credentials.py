@@ -16,19 +16,19 @@ from command import Refusal, fedilc
 
 from fedilc.data import Silo
 from fedilc.errors import ConfigError, FedILCWarning
+from fedilc.runtimes.remote.builders import plan_of
 from fedilc.runtimes.remote.job import Job
 from fedilc.runtimes.remote.manifest import Manifest
-from fedilc.runtimes.remote.setting_up import plan_of
 from fedilc.runtimes.rest import coordinator
-from fedilc.runtimes.rest.address import Address, listening
 from fedilc.runtimes.rest.app import make_app
-from fedilc.runtimes.rest.board import Board
-from fedilc.runtimes.rest.client import Participant
+from fedilc.runtimes.rest.http_client import CoordinatorError, Line
 from fedilc.runtimes.rest.limits import Limits
-from fedilc.runtimes.rest.line import CoordinatorError, Line
+from fedilc.runtimes.rest.listener import Address, listening
+from fedilc.runtimes.rest.monitoring import Audience
+from fedilc.runtimes.rest.participant import Participant
 from fedilc.runtimes.rest.private_files import warn_if_public
+from fedilc.runtimes.rest.task_queue import Board
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens, add_token, revoke_token
-from fedilc.runtimes.rest.watching import Audience
 from rest import bearer, board_of, detail, remote, served
 
 
@@ -73,7 +73,7 @@ def _no_descriptors(_: Path) -> Tokens:
 
 
 def test_a_viewer_whose_token_is_revoked_sees_no_further_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedilc.runtimes.rest.watching._ALIVE_SECONDS", 0.01)
+    monkeypatch.setattr("fedilc.runtimes.rest.monitoring._ALIVE_SECONDS", 0.01)
 
     async def watched() -> list[str]:
         leave = iter([True, True, False])

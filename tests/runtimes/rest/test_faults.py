@@ -12,8 +12,10 @@ import torch
 from fleets import PATIENCE, Fleet, Member, as_options, assert_same_run, fleet, run_locally
 from ports import free_port
 
-from fedilc.runtimes.remote.posted import Posted
+from fedilc.runtimes.remote.open_request import Posted
 from rest import LightSilo, good_body, head_of_put, put, raw_line, remote, trained
+
+pytestmark = pytest.mark.slow
 
 KILLS = 30
 ROUNDS = 40

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from fedilc.runtimes.remote.posted import Posted
+from fedilc.runtimes.remote.open_request import Posted
 from fedilc.runtimes.remote.wire import content_digest
-from fedilc.runtimes.rest import board as board_module
+from fedilc.runtimes.rest import task_queue as board_module
 from fedilc.runtimes.rest.app import make_app
 from rest import board_of, good_body, post
 

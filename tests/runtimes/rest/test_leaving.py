@@ -12,8 +12,8 @@ import httpx
 import pytest
 from certificates import make_certificates
 
-from fedilc.runtimes.rest.address import Address, listening
 from fedilc.runtimes.rest.app import make_app
+from fedilc.runtimes.rest.listener import Address, listening
 from rest import board_of, served
 
 

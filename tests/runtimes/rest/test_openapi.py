@@ -11,8 +11,8 @@ from schemathesis.checks import not_a_server_error
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedilc.runtimes.remote.wire import MEDIA_TYPE
+from fedilc.runtimes.rest.api_page import guide_of
 from fedilc.runtimes.rest.app import make_app
-from fedilc.runtimes.rest.guide import guide_of
 from rest import board_of, post, served
 
 schemathesis.serializer.alias(MEDIA_TYPE, "application/octet-stream")

@@ -18,14 +18,14 @@ from typer.testing import CliRunner
 
 from fedilc import Federation, Silo, train
 from fedilc.cli import app
-from fedilc.data.shelf import Shelf
+from fedilc.data.silo_store import SiloStore
 from fedilc.errors import FedILCWarning
 from fedilc.evaluation import select
-from fedilc.runtimes.rest.address import Address, listening
 from fedilc.runtimes.rest.app import make_app
+from fedilc.runtimes.rest.listener import Address, listening
+from fedilc.runtimes.rest.monitoring import Watchable
 from fedilc.runtimes.rest.tokens import Tokens, add_token
-from fedilc.runtimes.rest.viewing import FolderView
-from fedilc.runtimes.rest.watching import Watchable
+from fedilc.runtimes.rest.viewer import FolderView
 from rest import board_of
 
 SILOS = ("flip-0.15", "flip-0.30", "flip-0.45", "flip-0.60", "flip-0.75")
@@ -238,7 +238,7 @@ def test_an_answer_that_was_set_aside_is_shown_with_its_round_and_reason_live_an
     generator = torch.Generator().manual_seed(0)
     silos = [Silo(name, torch.randn(6, 2, generator=generator), [0, 1] * 3) for name in "abc"]
     silos[1].x.mul_(1e9)
-    run = Shelf.of(Federation("f", silos))
+    run = SiloStore.of(Federation("f", silos))
     settings = {"rounds": 2, "learning_rate": 0.1, "min_silos": 2, "out": tmp_path / "run"}
     with pytest.warns(FedILCWarning, match="went on without silo 'b'"):
         train(run, torch.nn.Linear(2, 1), "fedsgd", **settings)

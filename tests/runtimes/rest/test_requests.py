@@ -12,7 +12,7 @@ import pytest
 
 from fedilc.runtimes.remote.wire import content_digest
 from fedilc.runtimes.rest import app as app_module
-from fedilc.runtimes.rest.board import Board
+from fedilc.runtimes.rest.task_queue import Board
 from rest import board_of, detail, eventually, good_body, head_of_put, post, put, raw_line, remote, served
 
 

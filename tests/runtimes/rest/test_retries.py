@@ -14,10 +14,10 @@ import torch
 from fedilc import Silo
 from fedilc.errors import FedILCError, SilosLostError
 from fedilc.runtimes.remote.manifest import Manifest
-from fedilc.runtimes.remote.posted import Posted
+from fedilc.runtimes.remote.open_request import Posted
 from fedilc.runtimes.remote.wire import MEDIA_TYPE, DamagedError, unpack_request
-from fedilc.runtimes.rest.client import Participant
-from fedilc.runtimes.rest.line import Answer, CoordinatorError, Line
+from fedilc.runtimes.rest.http_client import Answer, CoordinatorError, Line
+from fedilc.runtimes.rest.participant import Participant
 from fedilc.runtimes.rest.runtime import RestRuntime
 from rest import board_of, in_background, remote, request_for, served, training_of
 

@@ -11,10 +11,10 @@ import torch
 
 from fedilc.errors import SilosLostError
 from fedilc.federation import Request
-from fedilc.runtimes.remote.posted import Posted
+from fedilc.runtimes.remote.open_request import Posted
 from fedilc.runtimes.remote.wire import pack_reply
-from fedilc.runtimes.rest.board import Board
 from fedilc.runtimes.rest.runtime import RestRuntime
+from fedilc.runtimes.rest.task_queue import Board
 from rest import board_of, eventually, good_body, post, remote, request_for, training_of
 
 

@@ -13,9 +13,9 @@ from fleets import as_options, assert_same_run, fleet, run_locally
 from ports import free_port
 
 from fedilc.errors import ConfigError
-from fedilc.runtimes.rest.address import Address, listening
 from fedilc.runtimes.rest.app import make_app
-from fedilc.runtimes.rest.line import CoordinatorError, Line
+from fedilc.runtimes.rest.http_client import CoordinatorError, Line
+from fedilc.runtimes.rest.listener import Address, listening
 from fedilc.runtimes.rest.tokens import Tokens, add_token
 from rest import board_of
 

@@ -19,22 +19,22 @@ from torch import nn
 
 from fedilc.data import Silo
 from fedilc.errors import ConfigError, DataError, FedILCError, ProtocolError
-from fedilc.federation.silo import SiloWorker
+from fedilc.federation.client import SiloClient
 from fedilc.gradients.forward import KEPT_BYTES
 from fedilc.runtimes.flower.engine import require_flower
-from fedilc.runtimes.flower.exchange import make_content, read_about, read_body
+from fedilc.runtimes.flower.messaging import make_content, read_about, read_body
 from fedilc.runtimes.flower.runtime import STEP
+from fedilc.runtimes.remote.client import make_client
 from fedilc.runtimes.remote.manifest import Manifest, read_manifest
-from fedilc.runtimes.remote.own_code import call_own, find_function
+from fedilc.runtimes.remote.user_code import call_own, find_function
 from fedilc.runtimes.remote.wire import pack_reply, unpack_request
-from fedilc.runtimes.remote.worker import make_worker
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
     from flwr.clientapp import ClientApp
 
-MOST_WORKERS = 16
-_workers: OrderedDict[tuple[str, int, str], SiloWorker] = OrderedDict()
+MOST_CLIENTS = 16
+_clients: OrderedDict[tuple[str, int, str], SiloClient] = OrderedDict()
 
 
 def make_client_app(
@@ -98,16 +98,16 @@ class Answering:
         asked = unpack_request(read_body(message.content), manifest, "", {})
         if asked.run != manifest.hash or name not in asked.request.silos:
             raise ProtocolError("the request is of another run than its manifest, or for other silos")
-        worker = self._worker(manifest, name, context.node_config)
-        kept = sum(worker.computation.kept_bytes for worker in _workers.values())
-        reply = worker.answer(asked.request, KEPT_BYTES - kept)
+        client = self._client(manifest, name, context.node_config)
+        kept = sum(client.computation.kept_bytes for client in _clients.values())
+        reply = client.answer(asked.request, KEPT_BYTES - kept)
         return make_content({}, pack_reply(reply, manifest))
 
-    def _worker(self, manifest: Manifest, name: str, node: Mapping[str, Any]) -> SiloWorker:
+    def _client(self, manifest: Manifest, name: str, node: Mapping[str, Any]) -> SiloClient:
         """What computes for the silo in this run, made at the first message that this process sees."""
         partition = _partition(node)
         key = (manifest.hash, partition, name)
-        if key not in _workers:
+        if key not in _clients:
             if manifest.model.name is None and self.make_model is None:
                 raise ConfigError(
                     "this run's network is not one of fedilc's; give it to make_client_app as make_model"
@@ -119,11 +119,11 @@ class Answering:
                 return silo
 
             build = self._model if self.make_model is not None else None
-            _workers[key] = make_worker(manifest, name, make, build, self.device, _states(node))
-        _workers.move_to_end(key)
-        while len(_workers) > MOST_WORKERS:
-            _workers.popitem(last=False)
-        return _workers[key]
+            _clients[key] = make_client(manifest, name, make, build, self.device, _states(node))
+        _clients.move_to_end(key)
+        while len(_clients) > MOST_CLIENTS:
+            _clients.popitem(last=False)
+        return _clients[key]
 
     def _model(self, _: Manifest) -> nn.Module:
         assert self.make_model is not None

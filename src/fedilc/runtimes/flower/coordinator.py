@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedilc.callbacks import Callback, Run
 from fedilc.federation import Record
-from fedilc.result import Result
 from fedilc.runtimes.flower.engine import logger
 from fedilc.runtimes.flower.runtime import FlowerRuntime
 from fedilc.runtimes.remote.job import Job, coordinate
+from fedilc.training.callbacks import Callback, Run
+from fedilc.training.result import Result
 
 if TYPE_CHECKING:
-    from fedilc.runtimes.flower.roll import Roll
+    from fedilc.runtimes.flower.nodes import Roll
 
 _SHOWN = {"train_loss": "train loss", "validation_loss": "validation loss", "test_loss": "OOD loss"}
 

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from fedilc.config import read_experiment
+from fedilc.config.sources import Remote
 from fedilc.data import Silo
 from fedilc.errors import ConfigError, DataError
-from fedilc.sources import Remote
 
 
 def silo_of(
@@ -34,10 +34,10 @@ def silo_of(
             f"the silos of experiment {settings.name!r} are elsewhere; let make_silo in client_app.py return "
             "this node's fedilc.Silo"
         )
-    shelf = settings.data.shelf(seed, own_folder if folder is None else Path(folder))
-    if not 0 <= partition_id < len(shelf.silos):
+    store = settings.data.store(seed, own_folder if folder is None else Path(folder))
+    if not 0 <= partition_id < len(store.silos):
         raise DataError(
-            f"experiment {settings.name!r} has {len(shelf.silos)} silos, and none for partition-id "
+            f"experiment {settings.name!r} has {len(store.silos)} silos, and none for partition-id "
             f"{partition_id}; start as many nodes as there are silos"
         )
-    return shelf.open(shelf.silos[partition_id])
+    return store.open(store.silos[partition_id])

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from fedilc.errors import ProtocolError, SilosLostError
 from fedilc.federation import Reply, Request, Runtime
 from fedilc.runtimes.flower.engine import logger
-from fedilc.runtimes.flower.exchange import Answer, exchange, make_content, read_body
+from fedilc.runtimes.flower.messaging import Answer, exchange, make_content, read_body
 from fedilc.runtimes.remote.manifest import Manifest
-from fedilc.runtimes.remote.posted import Posted, Posting
+from fedilc.runtimes.remote.open_request import Posted, Posting
 
 if TYPE_CHECKING:
-    from fedilc.runtimes.flower.roll import Roll
+    from fedilc.runtimes.flower.nodes import Roll
 
 STEP = "step"
 _TIMES_FAILED = 3

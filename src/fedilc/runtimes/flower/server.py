@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from fedilc.config import read_experiment
 from fedilc.errors import ConfigError, FedILCError
 from fedilc.federation import RunFolder
-from fedilc.result import Result
 from fedilc.runtimes.flower.coordinator import run_job
 from fedilc.runtimes.flower.engine import logger, require_flower
-from fedilc.runtimes.flower.roll import Roll
+from fedilc.runtimes.flower.nodes import Roll
+from fedilc.runtimes.remote.builders import plan_of
 from fedilc.runtimes.remote.job import Job
 from fedilc.runtimes.remote.manifest import find_wire
-from fedilc.runtimes.remote.setting_up import plan_of
+from fedilc.training.result import Result
 
 if TYPE_CHECKING:
     from flwr.app import Context

@@ -13,21 +13,21 @@ import torch
 from torch import Tensor, nn
 
 from fedilc.algorithms import find_algorithm
-from fedilc.assembly import Outline
-from fedilc.callbacks import Callback, Run
 from fedilc.config import Options
+from fedilc.config.section import validated
 from fedilc.data import LossName
+from fedilc.data.outline import Outline
 from fedilc.errors import ConfigError, SilosLostError
 from fedilc.federation import Record
-from fedilc.result import Result
 from fedilc.runtimes.flower.coordinator import run_job
 from fedilc.runtimes.flower.engine import require_flower
-from fedilc.runtimes.flower.roll import Described, Roll
+from fedilc.runtimes.flower.nodes import Described, Roll
 from fedilc.runtimes.flower.server import timeout_of
+from fedilc.runtimes.remote.builders import Plan
 from fedilc.runtimes.remote.job import Job
 from fedilc.runtimes.remote.manifest import ModelSpec
-from fedilc.runtimes.remote.setting_up import Plan
-from fedilc.sections import validated
+from fedilc.training.callbacks import Callback, Run
+from fedilc.training.result import Result
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, MetricRecord

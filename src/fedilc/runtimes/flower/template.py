@@ -11,10 +11,10 @@ from string import Template
 
 from fedilc import __version__
 from fedilc.config import read_experiment, shipped_experiments
+from fedilc.config.sources import Source
 from fedilc.data.files import matching
 from fedilc.errors import ConfigError
-from fedilc.runtimes.remote.setting_up import refuse_thousands
-from fedilc.sources import Source
+from fedilc.runtimes.remote.builders import refuse_thousands
 
 _PYPROJECT = Template("""\
 [project]

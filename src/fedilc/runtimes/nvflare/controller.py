@@ -19,10 +19,10 @@ from nvflare.apis.signal import Signal
 from nvflare.private.fed.simulator.simulator_const import SimulatorConstants
 
 from fedilc.errors import CheckpointError, FedILCError
-from fedilc.runtimes.nvflare.coordination import Place, copy_results, job_of, run_job
 from fedilc.runtimes.nvflare.local_config import ServerConfig, read_config
-from fedilc.runtimes.nvflare.member import BODY, JOIN
 from fedilc.runtimes.nvflare.runtime import NVFlareRuntime
+from fedilc.runtimes.nvflare.server_job import Place, copy_results, job_of, run_job
+from fedilc.runtimes.nvflare.site import BODY, JOIN
 from fedilc.runtimes.remote.manifest import Wire
 
 RESULTS = "fedilc"

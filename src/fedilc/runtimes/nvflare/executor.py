@@ -13,7 +13,7 @@ from nvflare.apis.signal import Signal
 
 from fedilc.errors import FedILCError
 from fedilc.runtimes.nvflare.local_config import SiteConfig, read_config
-from fedilc.runtimes.nvflare.member import BODY, Member
+from fedilc.runtimes.nvflare.site import BODY, Member
 
 STATES = "fedilc-state"
 

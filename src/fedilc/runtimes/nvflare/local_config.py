@@ -12,11 +12,11 @@ from pydantic import Field, model_validator
 from torch import nn
 
 from fedilc.config import parse_experiment
+from fedilc.config.section import Section, validated
 from fedilc.data import Silo
 from fedilc.errors import ConfigError, DataError
-from fedilc.runtimes.remote import setting_up
+from fedilc.runtimes.remote import builders as setting_up
 from fedilc.runtimes.remote.manifest import Manifest
-from fedilc.sections import Section, validated
 
 FILE = "fedilc.json"
 VARIABLE = "FEDILC_SITE_CONFIG"
@@ -95,11 +95,11 @@ def _silo_of_settings(name: str, values: Mapping[str, Any], home: Path) -> Calla
     settings = parse_experiment(values)
 
     def make(manifest: Manifest) -> Silo:
-        shelf = settings.data.shelf(manifest.seed, home)
-        if name not in shelf.sizes:
+        store = settings.data.store(manifest.seed, home)
+        if name not in store.sizes:
             raise DataError(
-                f"the experiment has no silo {name!r}; it has {', '.join(list(shelf.sizes)[:20])}"
+                f"the experiment has no silo {name!r}; it has {', '.join(list(store.sizes)[:20])}"
             )
-        return shelf.open(name)
+        return store.open(name)
 
     return make

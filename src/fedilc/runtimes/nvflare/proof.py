@@ -31,7 +31,7 @@ def project_file(
             {"path": f"{BUILDERS}.workspace.WorkspaceBuilder", "args": {"template_file": templates}},
             {"path": f"{BUILDERS}.static_file.StaticFileBuilder", "args": {"config_folder": "config"}},
             {"path": f"{BUILDERS}.cert.CertBuilder"},
-            {"path": "fedilc.runtimes.nvflare.kits.FedILCBuilder", "args": {"local": dict(local)}},
+            {"path": "fedilc.runtimes.nvflare.startup_kits.FedILCBuilder", "args": {"local": dict(local)}},
             {"path": f"{BUILDERS}.signature.SignatureBuilder"},
         ],
     }

@@ -18,17 +18,17 @@ from nvflare.recipe.spec import ExecEnv, Recipe
 
 from fedilc.algorithms import PAPER
 from fedilc.config import Experiment, read_experiment
+from fedilc.config.sources import Eicu, Files, Remote
 from fedilc.errors import ConfigError, FedILCWarning
 from fedilc.runtimes.nvflare.controller import FedILCController
-from fedilc.runtimes.nvflare.coordination import require_inside
 from fedilc.runtimes.nvflare.executor import SiloExecutor
-from fedilc.runtimes.nvflare.kits import allow_fedilc
 from fedilc.runtimes.nvflare.local_config import VARIABLE
-from fedilc.runtimes.nvflare.member import TASKS
 from fedilc.runtimes.nvflare.proof import project_file
+from fedilc.runtimes.nvflare.server_job import require_inside
+from fedilc.runtimes.nvflare.site import TASKS
+from fedilc.runtimes.nvflare.startup_kits import allow_fedilc
+from fedilc.runtimes.remote.builders import refuse_thousands
 from fedilc.runtimes.remote.manifest import Wire, find_wire
-from fedilc.runtimes.remote.setting_up import refuse_thousands
-from fedilc.sources import Eicu, Files, Remote
 
 POLL_SECONDS = 0.02
 RUNS = Path("runs")
@@ -221,4 +221,4 @@ def _silos(settings: Experiment, folder: Path) -> tuple[str, ...]:
     refuse_thousands(settings.data, "NVIDIA FLARE needs a site")
     if isinstance(settings.data, Remote):
         return tuple(settings.data.silos)
-    return settings.data.shelf(settings.seed, folder).silos
+    return settings.data.store(settings.seed, folder).silos

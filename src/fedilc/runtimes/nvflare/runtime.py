@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from fedilc.errors import ConfigError, ProtocolError, SilosLostError
 from fedilc.federation import Reply, Request, Runtime
-from fedilc.runtimes.nvflare.member import JOIN, STEP
+from fedilc.runtimes.nvflare.site import JOIN, STEP
 from fedilc.runtimes.remote.manifest import Manifest
-from fedilc.runtimes.remote.posted import Posted, Posting
+from fedilc.runtimes.remote.open_request import Posted, Posting
 
 Carry = Callable[[str, bytes, list[str]], Iterator[tuple[str, bytes | None]]]
 

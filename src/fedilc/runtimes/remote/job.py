@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from fedilc.callbacks import Callback
 from fedilc.config import Options
 from fedilc.federation import RunFolder, Runtime
-from fedilc.result import Result
+from fedilc.runtimes.remote.builders import Plan
 from fedilc.runtimes.remote.manifest import Manifest, Wire, make_manifest
-from fedilc.runtimes.remote.setting_up import Plan
-from fedilc.specification import Specification
-from fedilc.training import Training
+from fedilc.training.callbacks import Callback
+from fedilc.training.loop import Training
+from fedilc.training.result import Result
+from fedilc.training.specification import Specification
 
 
 @dataclass(frozen=True)

@@ -21,14 +21,15 @@ from torch import Tensor, nn
 
 from fedilc.algorithms import Algorithm, LocalSteps
 from fedilc.algorithms.algorithm import GRADIENT
-from fedilc.assembly import make_task, weights_digest
 from fedilc.config import Options
+from fedilc.config.section import Section, validated
+from fedilc.data.digest import weights_digest
 from fedilc.errors import ConfigError, ModelError, ProtocolError
 from fedilc.federation import Program
+from fedilc.federation.packing import raw_bytes
+from fedilc.federation.task import make_task
 from fedilc.models import build_model
-from fedilc.packing import raw_bytes
-from fedilc.sections import Section, validated
-from fedilc.specification import Specification
+from fedilc.training.specification import Specification
 
 PROTOCOL = 3
 DTYPES = {"float32": torch.float32, "float64": torch.float64}

@@ -19,13 +19,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
+from fedilc.aggregation.numerics import is_finite
+from fedilc.config.section import Section
 from fedilc.errors import ProtocolError
 from fedilc.federation import Reply, Request
+from fedilc.federation.packing import WORDS, packed, packed_with_digest, require_digest
 from fedilc.federation.steps import Range, Step, check_numbers
-from fedilc.numerics import is_finite
-from fedilc.packing import WORDS, packed, packed_with_digest, require_digest
 from fedilc.runtimes.remote.manifest import Manifest, Wire, tensors_digest
-from fedilc.sections import Section
 
 MEDIA_TYPE = "application/vnd.safetensors"
 HEADER_BYTES = 1 << 20

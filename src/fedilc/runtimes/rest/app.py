@@ -20,15 +20,15 @@ from starlette.requests import ClientDisconnect
 from fedilc import __version__
 from fedilc.federation.program import MOST_EXAMPLES
 from fedilc.runtimes.remote.wire import MEDIA_TYPE
+from fedilc.runtimes.rest.api_page import add_guide
 from fedilc.runtimes.rest.audit import Audit, AuditedRefusals
-from fedilc.runtimes.rest.board import Board
-from fedilc.runtimes.rest.bodies import Body, Spool, Turns
-from fedilc.runtimes.rest.doors import Doors, OnlyLoopbackNames, SiloName
-from fedilc.runtimes.rest.guide import add_guide
-from fedilc.runtimes.rest.states import Refusal
+from fedilc.runtimes.rest.auth import Doors, OnlyLoopbackNames, SiloName
+from fedilc.runtimes.rest.monitoring import Watchable, add_watching, refusals
+from fedilc.runtimes.rest.notifier import Wakeup
+from fedilc.runtimes.rest.reply_spool import Body, Spool, Turns
+from fedilc.runtimes.rest.status import Refusal
+from fedilc.runtimes.rest.task_queue import Board
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens
-from fedilc.runtimes.rest.waking import Wakeup
-from fedilc.runtimes.rest.watching import Watchable, add_watching, refusals
 
 LONGEST_POLL = 60.0
 AT_ONCE = 8

@@ -8,21 +8,21 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from fedilc.aggregation import _kernels
-from fedilc.callbacks import Callback, Run
 from fedilc.errors import ConfigError
 from fedilc.federation import Record
 from fedilc.gradients.memory import return_freed_memory
-from fedilc.result import Result
 from fedilc.runtimes.remote.job import Job, coordinate
 from fedilc.runtimes.remote.manifest import Manifest
-from fedilc.runtimes.rest.address import Address, listening
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.audit import Audit
-from fedilc.runtimes.rest.board import Board
-from fedilc.runtimes.rest.bodies import MEMORY_BYTES, Spool
+from fedilc.runtimes.rest.listener import Address, listening
+from fedilc.runtimes.rest.reply_spool import MEMORY_BYTES, Spool
 from fedilc.runtimes.rest.runtime import RestRuntime
 from fedilc.runtimes.rest.systemd import notify
+from fedilc.runtimes.rest.task_queue import Board
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens, require_name
+from fedilc.training.callbacks import Callback, Run
+from fedilc.training.result import Result
 
 AUDIT_FILE = "audit.jsonl"
 LARGE_BLOCK_BYTES = 128 << 10

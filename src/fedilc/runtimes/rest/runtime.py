@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from fedilc.federation import Reply, Request, Runtime
-from fedilc.runtimes.remote.posted import Posting
-from fedilc.runtimes.rest.board import Board
+from fedilc.runtimes.remote.open_request import Posting
+from fedilc.runtimes.rest.task_queue import Board
 
 _TICK_SECONDS = 0.5
 

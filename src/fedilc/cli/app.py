@@ -1,0 +1,122 @@
+"""The command `fedilc`: its subcommands, and how errors and warnings are reported."""
+
+from __future__ import annotations
+
+import errno
+import sys
+import warnings
+from typing import Annotated, TextIO
+
+import typer
+
+from fedilc import __version__
+from fedilc.cli.check import check
+from fedilc.cli.eicu import data_app
+from fedilc.cli.flower import flower_app
+from fedilc.cli.join import join
+from fedilc.cli.list import list_
+from fedilc.cli.nvflare import nvflare_app
+from fedilc.cli.report import report
+from fedilc.cli.reproduce import reproduce, sweep_app
+from fedilc.cli.run import run
+from fedilc.cli.serve import serve, token
+from fedilc.errors import FedILCError, FedILCWarning, StoppedError, printable
+
+app = typer.Typer(
+    help="Train one model over silos that cannot share data, for a site nobody trained on.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+_MACHINE_FAULTS = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO),
+    *(errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EPERM, errno.ENOMEM),
+)
+
+
+def main() -> None:
+    """Run the command; a user's mistake is one sentence and exit code 2, Ctrl-C is 130."""
+    warnings.showwarning = _say_warning
+    try:
+        code = app(standalone_mode=False)
+    except FedILCError as error:
+        _say(str(error))
+        sys.exit(2)
+    except StoppedError as error:
+        _say(str(error))
+        sys.exit(130)
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    except OSError as error:
+        if error.errno not in _MACHINE_FAULTS:
+            raise
+        _say(f"{error.strerror}{f': {error.filename}' if error.filename else ''}; mend that and start again")
+        sys.exit(2)
+    except Exception as error:
+        # typer's usage errors; where their base class lives depends on typer's version.
+        if not hasattr(error, "format_message"):
+            raise
+        if error.format_message():
+            _say(f"{error.format_message()} ({_command()} --help tells more)")
+        sys.exit(2)
+    if code == 130:
+        _say("interrupted")
+    sys.exit(code)
+
+
+def _command() -> str:
+    """The command as far as it was given rightly, with its subcommands."""
+    words, here = ["fedilc"], typer.main.get_command(app)
+    for word in sys.argv[1:]:
+        known = getattr(here, "commands", {})
+        if word not in known:
+            break
+        words.append(word)
+        here = known[word]
+    return " ".join(words)
+
+
+def _say(sentence: str) -> None:
+    sys.stderr.write(f"fedilc: {printable(sentence)}\n")
+
+
+_show_other_warning = warnings.showwarning
+
+
+def _say_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    if issubclass(category, FedILCWarning):
+        _say(f"note: {message}")
+    else:
+        _show_other_warning(message, category, filename, lineno, file, line)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"fedilc {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+for _command_function in (run, reproduce, check, report, serve, join, token):
+    app.command()(_command_function)
+app.command("list")(list_)
+app.add_typer(sweep_app, name="sweep")
+app.add_typer(nvflare_app, name="nvflare")
+app.add_typer(flower_app, name="flower")
+app.add_typer(data_app, name="data")

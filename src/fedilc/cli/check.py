@@ -1,0 +1,99 @@
+"""`fedilc check`: all that is wrong with an experiment before it is trained, or with a run folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedilc.cli.console import make_console
+from fedilc.cli.data import use_data_folder
+from fedilc.cli.options import Changes, DataDir, ModelFunction
+from fedilc.lazy import quick_imports
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedilc.studies.checking import Checked, Row
+
+
+def check(
+    target: Annotated[str, typer.Argument(help="A shipped experiment, a TOML file or a run folder.")],
+    changes: Changes = None,
+    model: ModelFunction = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Look at an experiment's data and settings, or at a run folder's files, and say all problems at once.
+
+    The exit code is 0 if it can be trained or resumed as it is, and 2 if not. Nothing is trained or changed.
+    """
+    if (Path(target) / "run.json").exists():
+        _check_run(make_console(), Path(target))
+        return
+    if data_dir is not None:
+        use_data_folder(data_dir)
+    _check_experiment(make_console(), target, changes or [], model)
+
+
+def _check_experiment(console: Console, target: str, changes: list[str], own: str | None) -> None:
+    with quick_imports():
+        from fedilc.config import read_experiment
+        from fedilc.studies.checking import check_experiment
+
+    settings, folder = read_experiment(target, changes)
+    found = check_experiment(settings, folder, own)
+    if found.rows:
+        console.print(_table(found))
+    for kind, sentences in (("problem", found.report.problems), ("note", found.report.notes)):
+        for sentence in sentences:
+            console.print(f"{kind}: {sentence}", markup=False, soft_wrap=True)
+    problems = len(found.report.problems)
+    if problems:
+        count = "one problem" if problems == 1 else f"{problems} problems"
+        console.print(f"{target} cannot be trained: {count}", markup=False, soft_wrap=True)
+        raise typer.Exit(2)
+    console.print(f"{target} can be trained", markup=False, soft_wrap=True)
+
+
+def _check_run(console: Console, folder: Path) -> None:
+    from fedilc.federation.run_folder_check import examine
+
+    found = examine(folder)
+    for name, trouble in found.items():
+        console.print(f"{name}: {trouble or 'whole'}", markup=False, soft_wrap=True)
+    damaged = [name for name, trouble in found.items() if trouble]
+    if damaged:
+        console.print(f"{folder} is damaged: {', '.join(damaged)}", markup=False, soft_wrap=True)
+        raise typer.Exit(2)
+    console.print(f"{folder} is whole: {len(found)} files", markup=False, soft_wrap=True)
+
+
+def _table(found: Checked) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, header_style="", pad_edge=False)
+    files = any(row.file for row in found.rows)
+    headings = ["silo", *(["file"] if files else []), "training", "validation", "inputs", "labels"]
+    for heading in headings:
+        numbers = heading in ("training", "validation")
+        table.add_column(heading, justify="right" if numbers else "left", overflow="fold")
+    for row in found.rows:
+        cells = _cells(row)
+        table.add_row(*(cells if files else [cells[0], *cells[2:]]))
+    if found.hidden:
+        table.caption = f"{found.hidden:,} more silos are not shown"
+    return table
+
+
+def _cells(row: Row) -> list[str]:
+    from rich.markup import escape
+
+    counts = ["-" if count is None else f"{count:,}" for count in (row.examples, row.validation)]
+    inputs = f"{row.inputs[0]} columns" if len(row.inputs) == 1 else " x ".join(map(str, row.inputs))
+    labels = row.labels or {}
+    shown = [f"{label}: {count:,}" for label, count in list(labels.items())[:10]]
+    more = ", ..." if len(labels) > 10 else ""
+    return [escape(row.name), escape(row.file), *counts, inputs, ", ".join(shown) + more]

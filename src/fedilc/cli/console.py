@@ -1,0 +1,35 @@
+"""The console that commands print to."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from fedilc.errors import ConfigError, FedILCWarning
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from rich.console import Console
+
+
+def make_console() -> Console:
+    """Where tables and lines are printed; as wide as they need where that is no terminal."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=140)
+
+
+def drawn(draw: Callable[..., object], picture: Path, *what: Any) -> str:
+    """Draw the picture that ends a run; return the line that names it, or none and a note if it failed.
+
+    A run is as good without its picture, so that a full disk does not make a failure of it.
+    """
+    try:
+        draw(picture, *what)
+    except ConfigError as error:
+        warnings.warn(str(error), FedILCWarning, stacklevel=2)
+        return ""
+    return f"picture: {picture}\n"

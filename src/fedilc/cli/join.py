@@ -1,0 +1,184 @@
+"""`fedilc join`: one silo that takes part in a run over HTTP."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedilc.cli.console import make_console
+from fedilc.cli.data import use_data_folder
+from fedilc.cli.logs import LogFormat, log_to_stderr
+from fedilc.cli.options import DataDir
+from fedilc.errors import ConfigError, StoppedError, printable
+from fedilc.lazy import quick_imports
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
+    from fedilc.data import Silo
+    from fedilc.runtimes.remote.manifest import Manifest
+
+
+_LINE_SECONDS = 60.0
+
+
+def join(
+    url: Annotated[str, typer.Argument(help="The coordinator's address, https://HOST:8443.")],
+    silo: Annotated[str, typer.Option(help="This silo's name in the run.")],
+    token_file: Annotated[Path | None, typer.Option(help="A file with this silo's token.")] = None,
+    data: Annotated[Path | None, typer.Option(help="The silo's examples: .csv, .parquet or .npz.")] = None,
+    label: Annotated[str, typer.Option(help="The column that holds the label.")] = "label",
+    validation_share: Annotated[float, typer.Option(min=0, max=0.9, help="Held out of --data.")] = 0.3,
+    provider: Annotated[
+        str | None, typer.Option(metavar="MODULE:FUNCTION", help="One's own function: name -> fedilc.Silo.")
+    ] = None,
+    experiment: Annotated[
+        str | None, typer.Option(help="Take the silo from an experiment on this machine, to try things out.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="MODULE:FUNCTION", help="One's own network, if not a built-in one.")
+    ] = None,
+    ca: Annotated[Path | None, typer.Option(help="The certificate of the authority to trust.")] = None,
+    client_cert: Annotated[
+        Path | None, typer.Option(help="This silo's own certificate, in place of a token; PEM.")
+    ] = None,
+    client_key: Annotated[Path | None, typer.Option(help="Its key, PEM.")] = None,
+    allow_insecure: Annotated[
+        bool, typer.Option("--allow-insecure", help="Go without TLS to an address that is not this machine.")
+    ] = False,
+    give_up_after: Annotated[
+        float | None,
+        typer.Option(min=0, help="Seconds without the coordinator after which to end (default: never)"),
+    ] = None,
+    manifest_digest: Annotated[
+        str | None, typer.Option(help="Join only this run: what `fedilc serve` shows as its manifest.")
+    ] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="A folder to remember the run in; another at this address is refused.")
+    ] = None,
+    min_examples: Annotated[
+        int, typer.Option(min=1, help="Take no part with fewer examples to train on than this.")
+    ] = 1,
+    max_parameters: Annotated[
+        int, typer.Option(min=1, help="The largest network to build, whatever the coordinator says.")
+    ] = 2**28,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    data_dir: DataDir = None,
+    log_format: LogFormat = None,
+) -> None:
+    """Take part in a run as one silo; its examples stay here."""
+    with quick_imports():
+        from fedilc.runtimes.remote.builders import network_from
+        from fedilc.runtimes.rest.http_client import Line
+        from fedilc.runtimes.rest.limits import Limits
+        from fedilc.runtimes.rest.participant import Participant
+        from fedilc.runtimes.rest.private_files import warn_if_public
+
+    log_to_stderr(log_format)
+    if data_dir is not None:
+        use_data_folder(data_dir)
+    say: _Progress | _Log = _Progress(make_console(), silo) if log_format is None else _Log(silo)
+    make_silo = _silo(silo, data, label, validation_share, provider, experiment, say)
+    build = network_from(model) if model is not None else None
+    limits = Limits(max_parameters, min_examples, manifest_digest, state)
+    line = Line(url, _token(token_file), ca, give_up_after, allow_insecure, client_cert, client_key, tell=say)
+    for secret, what in ((token_file, "this silo's token"), (client_key, "its certificate's key")):
+        warn_if_public(secret, what)
+    say.start()
+    try:
+        outcome = Participant(line, silo, make_silo, build, device, say, limits).take_part()
+    except KeyboardInterrupt:
+        raise StoppedError(f"silo {silo!r} left; the same command joins again") from None
+    finally:
+        say.close()
+        line.close()
+    sys.stdout.write(f"{silo}: {printable(outcome)}\n")
+
+
+def _silo(
+    name: str,
+    data: Path | None,
+    label: str,
+    validation_share: float,
+    provider: str | None,
+    experiment: str | None,
+    tell: Callable[[str], None],
+) -> Callable[[Manifest], Silo]:
+    from fedilc.runtimes.remote import builders as setting_up
+
+    given = [option for option in (data, provider, experiment) if option is not None]
+    if len(given) != 1:
+        raise ConfigError("give the silo's examples by one of --data, --provider and --experiment")
+    if data is not None:
+        if not data.exists():
+            raise ConfigError(f"{data} does not exist; give the silo's table with --data")
+        return setting_up.silo_from_file(name, data, label, validation_share, tell)
+    if provider is not None:
+        return setting_up.silo_from_provider(name, provider)
+    return setting_up.silo_from_experiment(name, experiment or "")
+
+
+def _token(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the token file {path} cannot be read: {error}") from error
+
+
+class _Log:
+    """A log line per sentence; what is waited for is a warning."""
+
+    def __init__(self, silo: str) -> None:
+        self.silo = silo
+
+    def start(self) -> None:
+        """Begin."""
+
+    def __call__(self, sentence: str) -> None:
+        level = logging.WARNING if sentence.startswith("waiting") else logging.INFO
+        logging.getLogger("fedilc.silo").log(level, "%s", sentence, extra={"facts": {"silo": self.silo}})
+
+    def close(self) -> None:
+        """End."""
+
+
+class _Progress:
+    """One line that changes in a terminal; elsewhere a line now and then."""
+
+    def __init__(self, console: Console, silo: str) -> None:
+        self.console, self.silo = console, silo
+        self.status = console.status("") if console.is_terminal else None
+        self.last, self.last_round = "", time.monotonic()
+
+    def start(self) -> None:
+        """Begin to show it."""
+        if self.status is not None:
+            self.status.start()
+
+    def __call__(self, sentence: str) -> None:
+        from rich.text import Text
+
+        sentence = printable(sentence)
+        if self.status is not None:
+            self.status.update(Text(f"{self.silo}: {sentence}"))
+        elif sentence != self.last and not self._is_early(sentence):
+            self.console.print(f"{self.silo}: {sentence}", markup=False, soft_wrap=True)
+            self.last, self.last_round = sentence, time.monotonic()
+
+    def _is_early(self, sentence: str) -> bool:
+        """Whether a line about a round comes too soon after the last line."""
+        return sentence.startswith("round") and time.monotonic() < self.last_round + _LINE_SECONDS
+
+    def close(self) -> None:
+        """Leave the line."""
+        if self.status is not None:
+            self.status.stop()

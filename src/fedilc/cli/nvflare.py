@@ -1,0 +1,80 @@
+"""`fedilc nvflare export`: an experiment as a job folder that an admin of NVIDIA FLARE submits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedilc.cli.console import make_console
+from fedilc.cli.data import use_data_folder
+from fedilc.cli.options import (
+    Changes,
+    DataDir,
+    ExperimentName,
+    Rounds,
+    Seed,
+    WireName,
+    as_changes,
+    only_one,
+)
+
+nvflare_app = typer.Typer(help="Train over the sites of NVIDIA FLARE.", no_args_is_help=True)
+
+
+@nvflare_app.callback()
+def _group() -> None:
+    pass
+
+
+@nvflare_app.command()
+def export(
+    experiment: ExperimentName,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write the job folder.")],
+    algorithm: Annotated[
+        list[str] | None,
+        typer.Option("--algorithm", "-a", help="An algorithm, or 'all' for one after another."),
+    ] = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    min_clients: Annotated[
+        int | None, typer.Option(min=1, help="Sites that the job and a round need (default: all)")
+    ] = None,
+    changes: Changes = None,
+    out: Annotated[
+        str | None,
+        typer.Option(help="The run's name below the server's folder of runs; a run there goes on."),
+    ] = None,
+    timeout: Annotated[int, typer.Option(min=1, help="Seconds that a site has for each task.")] = 600,
+    join_timeout: Annotated[int, typer.Option(min=1, help="Seconds to load its examples at first.")] = 600,
+    wire: WireName = "exact",
+    data_dir: DataDir = None,
+) -> None:
+    """Write a job folder; `nvflare job submit` or the admin console submits it."""
+    from fedilc.runtimes.nvflare import require_nvflare
+
+    require_nvflare()
+    from fedilc.runtimes.nvflare.recipe import FedILCRecipe
+    from fedilc.runtimes.remote.manifest import find_wire
+
+    if data_dir is not None:
+        use_data_folder(data_dir)
+    recipe = FedILCRecipe(
+        experiment,
+        min_clients,
+        algorithm=only_one(algorithm, "a job"),
+        changes=[*(changes or []), *as_changes({"rounds": rounds, "seed": seed})],
+        out=out,
+        timeout=timeout,
+        join_timeout=join_timeout,
+        wire=find_wire(wire),
+    )
+    place = recipe.write(folder)
+    needed = "all" if recipe.needed == len(recipe.silos) else f"at least {recipe.needed}"
+    lines = [
+        f"job folder: {place}",
+        f"silos: {', '.join(recipe.silos)} ({needed} needed)",
+        f"run folder, below the server's fedilc-runs: {recipe.run_name}",
+    ]
+    make_console().print("\n".join(lines), markup=False, soft_wrap=True)

@@ -1,0 +1,98 @@
+"""`fedilc report`: run folders side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedilc.cli.console import make_console
+from fedilc.errors import ConfigError
+from fedilc.lazy import quick_imports
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedilc.federation import Record
+
+
+def report(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run folders, folders of run folders, or the folder of a campaign.")
+    ],
+    out: Annotated[Path, typer.Option(help="Where to write the picture.")] = Path("report.png"),
+) -> None:
+    """Compare finished or unfinished runs; those of other data or another test site have their own table.
+
+    For the folder of a campaign whose runs are gone: make its tables and pictures again from its numbers.
+    """
+    with quick_imports():
+        from fedilc.report.plots import comparison_picture
+        from fedilc.report.tables import comparison_table
+
+    console = make_console()
+    places = [file.parent for path in runs for file in sorted(path.rglob("run.json"))]
+    if not places and all((path / "campaign.json").exists() for path in runs):
+        for path in runs:
+            _remake(console, path)
+        return
+    if not places:
+        raise ConfigError(f"no run folder in {', '.join(map(str, runs))}; a run folder holds run.json")
+    groups = _groups(places)
+    out = out if out.suffix else out.with_suffix(".png")
+    pictures = [out, *(out.with_stem(f"{out.stem}-{number}") for number in range(2, len(groups) + 1))]
+    for (title, histories), picture in zip(groups.items(), pictures, strict=True):
+        comparison_picture(picture, title, histories)
+        console.print(comparison_table(title, histories, first="run"))
+        console.print(f"picture: {picture}", soft_wrap=True, markup=False)
+    if len(groups) > 1:
+        console.print(
+            "Runs of different experiments, examples or test sets are in different tables: their numbers "
+            "do not compare.",
+            soft_wrap=True,
+        )
+
+
+def _remake(console: Console, campaign: Path) -> None:
+    from fedilc.report.campaign_files import remake_campaign
+    from fedilc.report.formats import rich_table
+
+    for table in remake_campaign(campaign):
+        console.print(rich_table(table, all_notes=False))
+    files = "tables.md, tables.tex, tables/*.csv, figures/*.png"
+    console.print(f"made again: {campaign} ({files})", soft_wrap=True, markup=False)
+
+
+def _groups(places: list[Path]) -> dict[str, dict[str, list[Record]]]:
+    """The histories by run, under the title of each set of runs that share their data."""
+    from fedilc.federation import RunFolder
+
+    found: dict[str, tuple[set[str], dict[str, list[Record]]]] = {}
+    for place in places:
+        history = RunFolder(place).history()
+        if history:
+            settings = RunFolder(place).settings()
+            data = json.dumps([settings.get(key) for key in ("experiment", "federation", "silos", "test")])
+            titles, histories = found.setdefault(data, (set(), {}))
+            titles.add(_title(settings))
+            histories[_label(place, places)] = history
+    if not found:
+        raise ConfigError("none of these runs has completed a round yet")
+    named: dict[str, dict[str, list[Record]]] = {}
+    for titles, histories in found.values():
+        title = ", ".join(sorted(titles))
+        again = sum(known.split(" · data ")[0] == title for known in named)
+        named[f"{title} · data {again + 1}" if again else title] = histories
+    return named
+
+
+def _title(settings: dict[str, Any]) -> str:
+    return f"{settings.get('experiment') or settings.get('federation')} · seed {settings.get('seed')}"
+
+
+def _label(place: Path, places: list[Path]) -> str:
+    name = place.resolve().name
+    same = [other for other in places if other.resolve().name == name]
+    return name if len(same) == 1 else str(place)

@@ -1,0 +1,184 @@
+"""`fedilc run`: train one or several algorithms, and end with a table and a picture."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedilc.cli.console import drawn, make_console
+from fedilc.cli.data import use_data_folder
+from fedilc.cli.options import (
+    Changes,
+    DataDir,
+    ExperimentName,
+    ModelFunction,
+    OnDivergence,
+    Rounds,
+    Seed,
+    as_changes,
+)
+from fedilc.errors import ConfigError, FedILCWarning, StoppedError
+from fedilc.lazy import quick_imports
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedilc.config import Experiment
+    from fedilc.federation import Record
+
+
+def run(
+    experiment: ExperimentName = "color-digits",
+    algorithm: Annotated[
+        list[str] | None,
+        typer.Option("--algorithm", "-a", help="An algorithm; several, or 'all' of the paper, are compared."),
+    ] = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    on_divergence: OnDivergence = None,
+    changes: Changes = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder. (default: a new one in runs/)")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last completed round.")] = False,
+    model: ModelFunction = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Train, and end with a table and a picture."""
+    with quick_imports():
+        from fedilc.config import read_experiment
+        from fedilc.federation import RunFolder
+        from fedilc.runtimes.distributed import joined_group
+        from fedilc.runtimes.torchrun import mark, unmark
+
+    if data_dir is not None:
+        use_data_folder(data_dir)
+    names, title = _algorithms(algorithm or [])
+    short = {
+        "algorithm": names[0] if names else None,
+        "rounds": rounds,
+        "seed": seed,
+        "on_divergence": on_divergence,
+    }
+    asked = [*(changes or []), *as_changes(short)]
+    settings, folder = read_experiment(experiment, asked)
+    names = names or [settings.algorithm]
+    several = len(names) > 1
+    chosen = [read_experiment(experiment, [*asked, f"algorithm={name}"])[0] for name in names]
+    with joined_group() as group:
+        if not group.first:
+            for one in chosen:
+                _help_to_train(one, folder, model)
+            return
+        stem = Path("runs") / settings.name / f"{title or settings.algorithm}-seed{settings.seed}"
+        target, going_on = _target(out, stem, resume, group.restarted)
+        places = {name: target / name if several else target for name in names}
+        begun = [name for name, place in places.items() if RunFolder(place).settings_file.exists()]
+        if not begun:
+            mark(target)
+        elif not going_on:
+            unmark(target)
+        console = make_console()
+        histories = {}
+        for one in chosen:
+            name = one.algorithm
+            again = going_on and (name in begun or (resume and not several))
+            histories[name] = _train(console, one, folder, places[name], again, model)
+        _show(console, settings.name, histories, target)
+
+
+def _algorithms(given: list[str]) -> tuple[list[str], str]:
+    """Return the algorithms asked for, each once, and what they are called together in a folder's name."""
+    from fedilc import algorithms
+
+    if "all" in given:
+        return list(algorithms.PAPER), "all"
+    for name in given:
+        algorithms.get(name)
+    names = list(dict.fromkeys(given))
+    return names, "+".join(names)
+
+
+def _target(out: Path | None, stem: Path, resume: bool, restarted: bool) -> tuple[Path, bool]:
+    """The run folder, and whether to go on with what is in it.
+
+    That is the folder given, or the first free one after `stem`; to resume without one given, the newest.
+    What an earlier attempt of the same launch began is gone on with, unasked.
+    """
+    from fedilc.runtimes.torchrun import is_marked
+
+    if out is not None:
+        return out, resume or (restarted and is_marked(out))
+    number, folder = 1, stem
+    taken: list[Path] = []
+    while folder.exists():
+        number, taken = number + 1, [folder, *taken]
+        folder = stem.with_name(f"{stem.name}-{number}")
+    own = [place for place in taken if restarted and is_marked(place)]
+    if own or (resume and taken):
+        return (own or taken)[0], True
+    if resume:
+        raise ConfigError(f"there is no run to resume at {stem}; name its folder with --out")
+    return folder, False
+
+
+def _train(
+    console: Console, settings: Experiment, folder: Path, out: Path, resume: bool, own: str | None
+) -> list[Record]:
+    from fedilc.api import train
+    from fedilc.federation import RunFolder
+    from fedilc.report.progress import ProgressBar
+    from fedilc.studies.checking import prepare
+
+    store, model = prepare(settings, folder, own)
+    network = settings.model.model_dump() if own is None else {"function": own}
+    bar = ProgressBar(console, settings.algorithm)
+    try:
+        result = train(
+            store,
+            model,
+            settings.algorithm,
+            **settings.options(),
+            callbacks=[bar],
+            out=out,
+            resume=resume,
+            settings={"experiment": settings.name, "data": settings.data.model_dump(), "model": network},
+        )
+    except KeyboardInterrupt:
+        bar.close()
+        done = len(RunFolder(out).history())
+        sentence = f"stopped after round {done}; the same command with --resume goes on"
+        raise StoppedError(sentence) from None
+    finally:
+        bar.close()
+    if result.stopped:
+        console.print(f"stopped early: {result.stopped}")
+    return result.history
+
+
+def _help_to_train(settings: Experiment, folder: Path, own: str | None) -> None:
+    """Train as one of several ranks that is not the first, which writes and reports for all."""
+    from fedilc.api import train
+    from fedilc.studies.checking import prepare
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FedILCWarning)
+        store, model = prepare(settings, folder, own)
+        train(store, model, settings.algorithm, **settings.options())
+
+
+def _show(console: Console, title: str, histories: dict[str, list[Record]], target: Path) -> None:
+    with quick_imports():
+        from fedilc.report.plots import comparison_picture, loss_picture
+        from fedilc.report.tables import comparison_table, run_table
+
+    picture = target / "loss.png"
+    if len(histories) == 1:
+        (name, history), *_ = histories.items()
+        line = drawn(loss_picture, picture, f"{title} · {name}", history)
+        console.print(run_table(f"{title} · {name}", history))
+    else:
+        line = drawn(comparison_picture, picture, title, histories)
+        console.print(comparison_table(title, histories))
+    console.print(f"{line}run folder: {target}", soft_wrap=True, markup=False)

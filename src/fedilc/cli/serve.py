@@ -1,0 +1,251 @@
+"""`fedilc serve` and `fedilc token`: a coordinator for silos that join over HTTP."""
+
+from __future__ import annotations
+
+import math
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedilc.cli.console import drawn, make_console
+from fedilc.cli.data import use_data_folder
+from fedilc.cli.logs import LogFormat, log_to_stderr
+from fedilc.cli.options import (
+    Changes,
+    DataDir,
+    ModelFunction,
+    OnDivergence,
+    Rounds,
+    Seed,
+    WireName,
+    as_changes,
+    only_one,
+)
+from fedilc.errors import ConfigError, StoppedError
+from fedilc.lazy import quick_imports
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedilc.config import Experiment
+    from fedilc.runtimes.remote.manifest import Manifest, Wire
+    from fedilc.runtimes.rest.listener import Address
+    from fedilc.runtimes.rest.tokens import TokenFile, Tokens
+    from fedilc.training.result import Result
+
+_FOREVER = 1e9
+TokensPath = Annotated[Path | None, typer.Option("--tokens", help="The file with everybody's hashed tokens.")]
+
+
+def token(
+    name: Annotated[str, typer.Argument(help="The silo's name, or the viewer's; `revoke NAME` ends one.")],
+    revoked: Annotated[str | None, typer.Argument(metavar="[NAME]", hidden=True)] = None,
+    tokens: Annotated[Path, typer.Option(help="The token file; it is made if it does not exist.")] = Path(
+        "tokens.json"
+    ),
+    viewer: Annotated[bool, typer.Option("--viewer", help="May watch, and nothing else.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Make a new one in place of the old.")] = False,
+    days: Annotated[
+        float | None, typer.Option(min=0, help="After how many days it ends (default: never)")
+    ] = None,
+) -> None:
+    """Make a token for a silo or a viewer, and show it once; the file keeps its hash.
+
+    `fedilc token revoke NAME` ends one. A coordinator that runs notices both at once.
+    """
+    from fedilc.runtimes.rest.tokens import add_token, revoke_token
+
+    role = "viewer" if viewer else "silo"
+    if revoked is not None:
+        if name != "revoke":
+            raise ConfigError(f"{name!r} is no command of `fedilc token`; write `fedilc token revoke NAME`")
+        revoke_token(tokens, revoked, "viewers" if viewer else "silos")
+        sys.stderr.write(f"the token of {role} {revoked!r} is revoked\n")
+        return
+    made = add_token(tokens, name, "viewers" if viewer else "silos", replace, days)
+    sys.stdout.write(f"{made}\n")
+    ends = "" if days is None else f" and ends in {days:g} days"
+    sys.stderr.write(
+        f"this is the token of {role} {name!r}; it is shown only now{ends} ({tokens} keeps its hash)\n"
+    )
+
+
+def serve(
+    experiment: Annotated[
+        str | None, typer.Argument(help="A TOML file or a shipped experiment.", show_default=False)
+    ] = None,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8443,
+    tokens: TokensPath = None,
+    cert: Annotated[Path | None, typer.Option(help="The TLS certificate, PEM.")] = None,
+    key: Annotated[Path | None, typer.Option(help="Its key, PEM.")] = None,
+    client_ca: Annotated[
+        Path | None, typer.Option(help="The authority of silos' certificates, which speak for them; PEM.")
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS; on loopback addresses only.")] = False,
+    allow_insecure: Annotated[
+        bool, typer.Option("--allow-insecure", help="No TLS on any address, behind a proxy that has it.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder; a run in it goes on (default: runs/NAME/served)")
+    ] = None,
+    algorithm: Annotated[list[str] | None, typer.Option("--algorithm", "-a", help="An algorithm.")] = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
+    min_silos: Annotated[int | None, typer.Option(help="Silos that a round needs (default: all)")] = None,
+    round_timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds until a round goes on without a silent silo.")
+    ] = 600.0,
+    on_divergence: OnDivergence = None,
+    wire: WireName = "exact",
+    changes: Changes = None,
+    view: Annotated[
+        Path | None, typer.Option(help="Only show the page of this run folder.", show_default=False)
+    ] = None,
+    stay: Annotated[bool, typer.Option("--stay", help="Keep the page up after the last round.")] = False,
+    model: ModelFunction = None,
+    data_dir: DataDir = None,
+    log_format: LogFormat = None,
+) -> None:
+    """Coordinate silos that join from elsewhere, and show the run on a page.
+
+    With --model, each silo brings the same network, by the same option of `join`.
+    """
+    from fedilc.runtimes.rest import require_server
+
+    require_server()
+    with quick_imports():
+        from fedilc.config import read_experiment
+        from fedilc.runtimes.remote.manifest import find_wire
+        from fedilc.runtimes.rest.listener import Address
+
+    log_to_stderr(log_format)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    address = Address(host, port, cert, key, insecure, allow_insecure, client_ca)
+    console = make_console()
+    known = _tokens(tokens, client_ca, console)
+    address.require_safe(known)
+    if view is not None:
+        _view(console, view, address, known)
+        return
+    if experiment is None:
+        raise ConfigError("name an experiment to serve, or a run folder to show with --view")
+    if data_dir is not None:
+        use_data_folder(data_dir)
+    one = only_one(algorithm, "serve")
+    short = {
+        "algorithm": one,
+        "rounds": rounds,
+        "seed": seed,
+        "min_silos": min_silos,
+        "on_divergence": on_divergence,
+    }
+    settings, folder = read_experiment(experiment, [*(changes or []), *as_changes(short)])
+    target = out or Path("runs") / settings.name / "served"
+    patience = round_timeout if math.isfinite(round_timeout) else _FOREVER
+    _Serving(console, settings, folder, target, address, known, patience, find_wire(wire), model, stay).run()
+
+
+def _tokens(path: Path | None, client_ca: Path | None, console: Console) -> Tokens | TokenFile | None:
+    """The tokens of a file; nobody's if silos show certificates instead; None if everybody is let in."""
+    from fedilc.runtimes.rest.private_files import warn_if_public
+    from fedilc.runtimes.rest.tokens import TokenFile, Tokens
+
+    if path is None:
+        return Tokens() if client_ca is not None else None
+    warn_if_public(path, "the hashes of the tokens")
+    return TokenFile(path, lambda sentence: console.print(sentence, markup=False, soft_wrap=True))
+
+
+@dataclass(frozen=True)
+class _Serving:
+    """A run to coordinate, and how."""
+
+    console: Console
+    settings: Experiment
+    folder: Path
+    target: Path
+    address: Address
+    tokens: Tokens | TokenFile | None
+    round_timeout: float
+    wire: Wire
+    model: str | None
+    stay: bool
+
+    def run(self) -> None:
+        """Wait for silos and train; Ctrl-C and SIGTERM end with a sentence on how to go on."""
+        from fedilc.report.progress import ProgressBar
+        from fedilc.runtimes.remote.builders import plan_of
+        from fedilc.runtimes.remote.job import Job
+        from fedilc.runtimes.rest.coordinator import serve
+
+        bar = ProgressBar(self.console, self.settings.algorithm)
+        try:
+            plan = plan_of(self.settings, self.folder, self.model)
+            serve(
+                Job(self.settings.name, self.settings.algorithm, self.settings, plan, self.wire),
+                self.target,
+                self.address,
+                self.tokens,
+                round_timeout=self.round_timeout,
+                callbacks=[bar],
+                ready=self._ready,
+                afterwards=self._afterwards,
+            )
+        except KeyboardInterrupt:
+            bar.close()
+            done = self._done()
+            if done >= self.settings.rounds:
+                raise StoppedError("the run is complete, and the page is down") from None
+            sentence = f"stopped after round {done}; the same command goes on, and silos wait for it"
+            raise StoppedError(sentence) from None
+        finally:
+            bar.close()
+
+    def _done(self) -> int:
+        from fedilc.federation import RunFolder
+
+        return len(RunFolder(self.target).history())
+
+    def _ready(self, url: str, manifest: Manifest) -> None:
+        self._say(f"silos join at {url}, and the page is there")
+        if self._done() >= self.settings.rounds:
+            self._say(f"the run in {self.target} is complete; silos that still ask are told so")
+        else:
+            self._say(f"waiting for {', '.join(manifest.silos)}; manifest {manifest.hash[:16]}")
+
+    def _say(self, sentence: str) -> None:
+        self.console.print(sentence, markup=False, soft_wrap=True)
+        sys.stdout.flush()
+
+    def _afterwards(self, result: Result) -> None:
+        """The table and the picture that end a run, and the page for as long as it is wanted."""
+        from fedilc.report.plots import loss_picture
+        from fedilc.report.tables import run_table
+
+        title, picture = f"{self.settings.name} · {self.settings.algorithm}", self.target / "loss.png"
+        line = drawn(loss_picture, picture, title, result.history)
+        self.console.print(run_table(title, result.history))
+        self._say(f"{line}run folder: {self.target}")
+        if self.stay:
+            self._say("the page stays up; Ctrl-C ends")
+            while True:
+                time.sleep(3600)
+
+
+def _view(console: Console, folder: Path, address: Address, known: Tokens | TokenFile | None) -> None:
+    from fedilc.runtimes.rest.viewer import show
+
+    def ready(url: str) -> None:
+        console.print(f"the run in {folder} is shown at {url}; Ctrl-C ends", markup=False, soft_wrap=True)
+        sys.stdout.flush()
+
+    try:
+        show(folder, address, known, ready)
+    except KeyboardInterrupt:
+        raise StoppedError("the page is down; the run folder is as it was") from None

@@ -1,0 +1,1 @@
+"""The eICU benchmark: raw tables, medicines, silos, and synthetic patients."""

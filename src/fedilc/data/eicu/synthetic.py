@@ -1,0 +1,137 @@
+"""Made-up patients in the shape of the paper's eICU table, for those without access to the database.
+
+Nothing here is real, and nothing is fitted to eICU beyond the paper's counts and its share of deaths.
+The patients are the same in every run; a run's seed only draws the splits, as with real data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedilc.data.eicu.silos import PatientTable, eicu_federation
+from fedilc.data.silo import Federation
+from fedilc.seeds import numpy_generator
+
+HOSPITALS, PATIENTS, MEDICINES, DEATHS = 58, 30_760, 1_399, 9_382
+
+_CASES, _TELLING, _SMALLEST = 8, 60, 60
+_ORDERS_A_PATIENT = 18.0
+_WORLD = 2022
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class SyntheticPatients(PatientTable):
+    """The patients, and what only a made-up world knows: which medicines say what of death."""
+
+    invariant: NDArray[np.int64]
+    misleading: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Medicines:
+    """The log-odds of being ordered, part by part; see `synthetic_patients`."""
+
+    base: Array
+    case: Array
+    invariant: Array
+    misleading: Array
+    list_share: Array
+
+
+def eicu_synthetic(seed: int = 0, **split: Any) -> Federation:
+    """The federation of the made-up patients; `split` takes the settings of `eicu_federation`."""
+    return eicu_federation(synthetic_patients(), seed, name="eicu-synthetic", **split)
+
+
+def synthetic_patients() -> SyntheticPatients:
+    """58 hospitals, 30,760 patients, 1,399 medicines, 30.5 % dead.
+
+    A patient has a case, one of eight that each hospital sees in its own proportions, and a severity s.
+    Death is likelier with severity, and more so in some cases. Hospital h orders medicine j with log-odds
+
+        base_j + case_jc + invariant_j s + misleading_j style_h (2 died - 1) + habit_hj
+
+    - base: a few medicines are common and very many rare, as 1 / rank.
+    - invariant: 60 of the more common medicines follow the severity, alike in every hospital.
+    - misleading: 60 others follow the outcome, but by the hospital's style, which falls from 1 in the
+      largest hospital to -1 in the smallest, with noise: they promise death where most of the data
+      is, less or the opposite in the hospitals that are left for the test.
+    - habit: each hospital has its own likings, and leaves some medicines, rare ones rather, off its list.
+    """
+    sizes = _sizes()
+    hospital = np.repeat(np.arange(HOSPITALS), sizes)
+    case, severity, died = _patients(hospital)
+    medicines = _medicines()
+    x = np.empty((PATIENTS, MEDICINES), dtype=np.uint8)
+    for number, start in enumerate(np.cumsum(sizes) - sizes):
+        own = slice(start, start + sizes[number])
+        x[own] = _orders(number, case[own], severity[own], died[own], medicines)
+    return SyntheticPatients(
+        np.array([f"synthetic-{number + 1:02d}" for number in range(HOSPITALS)])[hospital],
+        died.astype(np.uint8),
+        x,
+        np.flatnonzero(medicines.invariant),
+        np.flatnonzero(medicines.misleading),
+    )
+
+
+def _sizes() -> NDArray[np.int64]:
+    """Patients a hospital, largest first: heavy-tailed, none tiny, as many as the paper has."""
+    random = numpy_generator(_WORLD, "eicu-synthetic", "sizes")
+    weights = np.sort(random.lognormal(sigma=0.9, size=HOSPITALS))[::-1]
+    spread = (PATIENTS - _SMALLEST * HOSPITALS) * weights / weights.sum()
+    sizes: NDArray[np.int64] = _SMALLEST + np.floor(spread).astype(np.int64)
+    sizes[0] += PATIENTS - sizes.sum()
+    return sizes
+
+
+def _patients(hospital: NDArray[np.int64]) -> tuple[NDArray[np.int64], Array, NDArray[np.bool_]]:
+    """Each patient's case, severity and outcome; the 9,382 with the highest risk and bad luck die."""
+    random = numpy_generator(_WORLD, "eicu-synthetic", "patients")
+    mix = np.cumsum(random.dirichlet(np.full(_CASES, 1.5), HOSPITALS), axis=1)
+    case = (random.random(PATIENTS)[:, None] > mix[hospital, :-1]).sum(axis=1)
+    severity = random.normal(size=PATIENTS) + random.normal(scale=0.3, size=HOSPITALS)[hospital]
+    risk = 1.6 * severity + random.normal(scale=0.5, size=_CASES)[case] + random.logistic(size=PATIENTS)
+    died = np.zeros(PATIENTS, dtype=np.bool_)
+    died[np.argsort(-risk, kind="stable")[:DEATHS]] = True
+    return case, severity, died
+
+
+def _medicines() -> _Medicines:
+    """Every medicine's log-odds, from the most common to the rarest."""
+    random = numpy_generator(_WORLD, "eicu-synthetic", "medicines")
+    share = 1 / (np.arange(MEDICINES) + 12.0)
+    share *= _ORDERS_A_PATIENT / share.sum()
+    telling = random.permutation(np.arange(20, 420))[: 2 * _TELLING]
+    invariant, misleading = np.zeros(MEDICINES), np.zeros(MEDICINES)
+    signs = random.choice([-1.0, 1.0], _TELLING, p=[0.3, 0.7])
+    invariant[telling[:_TELLING]] = signs * random.uniform(0.4, 0.9, _TELLING)
+    misleading[telling[_TELLING:]] = random.uniform(0.4, 0.9, _TELLING)
+    return _Medicines(
+        base=np.log(share / (1 - share)),
+        case=random.normal(scale=0.8, size=(_CASES, MEDICINES)) * (random.random((_CASES, MEDICINES)) < 0.3),
+        invariant=invariant,
+        misleading=misleading,
+        list_share=0.6 + 0.4 * np.minimum(1, share / share[100]),
+    )
+
+
+def _orders(
+    number: int, case: NDArray[np.int64], severity: Array, died: NDArray[np.bool_], medicines: _Medicines
+) -> NDArray[np.bool_]:
+    """What one hospital orders for its patients."""
+    random = numpy_generator(_WORLD, "eicu-synthetic", "hospital", number)
+    style = 1 - 2 * number / (HOSPITALS - 1) + random.normal(scale=0.4)
+    habit = random.normal(scale=0.7, size=MEDICINES)
+    listed = random.random(MEDICINES) < medicines.list_share
+    odds = medicines.case[case] + (medicines.base + habit)
+    odds += np.outer(severity, medicines.invariant)
+    odds += np.outer(style * np.where(died, 1.0, -1.0), medicines.misleading)
+    # A logistic variable is below the log-odds with just the probability they stand for.
+    return (random.logistic(size=odds.shape) < odds) & listed

@@ -1,0 +1,112 @@
+"""The silos of a federation: all in memory, or opened one at a time if there are thousands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedilc.data.digest import silo_digest
+from fedilc.data.silo import Federation, LossName, Silo
+from fedilc.errors import DataError
+
+
+@dataclass(frozen=True)
+class SiloStore:
+    """A federation whose silos are taken by name.
+
+    Args:
+        name: how the federation is called.
+        sizes: how many training examples each silo has, in order.
+        make: gives a silo that is not in memory, by name; it checks what it gives.
+        sample: two inputs.
+        outputs: how many logits a model for the labels has.
+        loss: "binary" or "multiclass".
+        x_test: inputs of the out-of-distribution test set, if there is one.
+        y_test: its labels.
+        held: the silos in memory, where they stay there between requests; None if they do not.
+        seen: fingerprints of silos that are not in memory, by name; None if the settings alone make them.
+        columns: the names of the inputs, in order, if they have names.
+        label: what the labels are called, if they have a name.
+        validates: whether a silo holds out examples for validation; None if that is not known.
+
+    >>> silos = [Silo("a", [[0.0], [1.0]], [0, 1]), Silo("b", [[2.0]], [1])]
+    >>> store = SiloStore.of(Federation("demo", silos))
+    >>> store.sizes, store.open("b")
+    ({'a': 2, 'b': 1}, Silo('b', 1 examples of shape (1,), 0 for validation))
+    """
+
+    name: str
+    sizes: Mapping[str, int]
+    make: Callable[[str], Silo]
+    sample: Tensor
+    outputs: int
+    loss: LossName
+    x_test: Tensor | None = None
+    y_test: Tensor | None = None
+    held: dict[str, Silo] | None = None
+    seen: Mapping[str, str] | None = None
+    columns: tuple[str, ...] = ()
+    label: str | None = None
+    validates: bool | None = None
+
+    @classmethod
+    def of(cls, federation: Federation) -> SiloStore:
+        """A federation that is in memory."""
+        return cls(
+            federation.name,
+            {silo.name: len(silo) for silo in federation.silos},
+            _elsewhere,
+            federation.silos[0].x[:2].clone(),  # a view would keep the whole silo in memory
+            federation.outputs,
+            federation.loss,
+            federation.x_test,
+            federation.y_test,
+            {silo.name: silo for silo in federation.silos},
+            columns=federation.columns,
+            label=federation.label,
+            validates=any(silo.x_val is not None for silo in federation.silos),
+        )
+
+    @property
+    def silos(self) -> tuple[str, ...]:
+        """The names, in order."""
+        return tuple(self.sizes)
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return tuple(self.sample.shape[1:])
+
+    @property
+    def resident(self) -> bool:
+        """Whether silos stay in memory between requests."""
+        return self.held is not None
+
+    def open(self, name: str) -> Silo:
+        """A silo; costs nothing where it is in memory."""
+        silo = self.held.get(name) if self.held is not None else None
+        return self.make(name) if silo is None else silo
+
+    def fingerprints(self) -> Mapping[str, str]:
+        """What tells the examples of each silo from others, as far as that is known."""
+        if self.held is None:
+            return self.seen or {}
+        return {name: silo_digest(self.open(name)) for name in self.silos}
+
+    def let_go(self, kept: Iterable[str]) -> None:
+        """Forget the examples of all silos in memory but those to be kept; names and sizes stay."""
+        if self.held is not None:
+            for name in self.held.keys() - set(kept):
+                del self.held[name]
+
+    def check_classes(self, classes: int) -> None:
+        """Raise where a label of a silo in memory, or of the test set, is not one of 0..classes-1."""
+        if self.held:
+            silos = self.held.values()
+            Federation(self.name, silos, self.x_test, self.y_test, self.loss).check_classes(classes)
+
+
+def _elsewhere(name: str) -> Silo:
+    raise DataError(f"silo {name!r} is not held here; another rank of the run has it, or there is none such")

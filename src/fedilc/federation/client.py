@@ -1,0 +1,177 @@
+"""What a silo answers. It knows nothing of how bytes travel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedilc.aggregation import Accumulation, Mean
+from fedilc.aggregation.numerics import wide_dtype
+from fedilc.data import Silo
+from fedilc.errors import ProtocolError
+from fedilc.federation.messages import Reply, Request
+from fedilc.federation.program import (
+    CONTROL,
+    EVALUATE,
+    MATCHED,
+    PENALTY,
+    PENALTY_WEIGHT,
+    STATE_ROUND,
+    STATE_SINCE,
+    STATISTICS,
+    UPDATE,
+    Program,
+)
+from fedilc.federation.silo_state import SiloState
+from fedilc.federation.steps import DOMAINS
+from fedilc.gradients import Computed, SiloComputation, Workbench
+from fedilc.gradients.forward import KEPT_BYTES
+from fedilc.gradients.local_steps import take_steps
+
+Metrics = Callable[[Tensor, Tensor], dict[str, float | None]]
+
+
+class SiloClient:
+    """One participant: its data, a workbench to compute on, and how it measures its validation set."""
+
+    def __init__(
+        self,
+        silo: Silo,
+        bench: Workbench,
+        program: Program,
+        metrics: Metrics,
+        state: SiloState | None = None,
+    ) -> None:
+        self.silo = silo
+        self.bench = bench
+        self.program = program
+        self.metrics = metrics
+        self.state = state or SiloState(silo.name)
+        self.task = task = program.task
+        votes = task.intra if not isinstance(task.intra, Mean) else None
+        self.votes = votes if task.environment_size is not None else None
+        size = task.environment_size if task.intra is not None else None
+        x, y = bench.inputs(silo.x), bench.labels(silo.y)
+        self.computation = SiloComputation(
+            bench, silo.name, x, y, size, self.votes is not None, task.seed, task.penalty
+        )
+
+    def answer(self, request: Request, keep_bytes: int = KEPT_BYTES) -> Reply:
+        """Return the reply to any request; forward passes of up to `keep_bytes` stay between steps."""
+        self.bench.load(request.weights, request.version)
+        reply = Reply(self.silo.name, request.step, request.round)
+        if request.step not in self.program.steps:
+            raise ProtocolError(f"step {request.step!r} is unknown to silo {self.silo.name!r}")
+        if request.step == STATISTICS:
+            assert self.task.penalty is not None
+            name = self.task.penalty.statistic
+            # Local steps change the weights that the graph of another silo's kept pass refers to.
+            kept = keep_bytes if self.task.algorithm.local is None else 0
+            reply.tensors[name] = {name: self.computation.statistics(request.round, kept)}
+        elif request.step in (UPDATE, MATCHED):
+            self._update(request, reply)
+        elif request.step == EVALUATE:
+            reply.metrics = self._evaluate()
+        return reply
+
+    def _update(self, request: Request, reply: Reply) -> None:
+        vector, scale = None, None
+        if request.step == MATCHED:
+            vector, reply.numbers["distance"] = self._vector(request)
+            if self.task.algorithm.adds_up_in_silo:
+                scale = request.numbers[PENALTY_WEIGHT] * len(request.silos)
+        compute = partial(self._gradient, round_=request.round, vector=vector, scale=scale)
+        if self.task.algorithm.local is not None:
+            reply.numbers["loss"] = self._step(request, reply, compute)
+        else:
+            found = compute(self.computation)
+            if found.penalty is not None:
+                reply.tensors[PENALTY] = found.penalty
+            assert found.gradient is not None
+            reply.tensors[self.program.update] = found.gradient
+            reply.numbers["loss"] = found.loss
+        reply.numbers["examples"] = len(self.silo)
+
+    def _gradient(
+        self, computation: SiloComputation, round_: int, vector: Tensor | None, scale: float | None
+    ) -> Computed:
+        """Return the gradient of some of the silo's examples, environments aggregated.
+
+        With `scale` it holds scale * J_e^T v_e already, and no penalty is left beside it.
+        """
+        sink = None
+        if self.votes is not None:
+            zero = self.votes.zero(self.bench.parameters)
+            sink = Accumulation(self.votes, zero, f"silo {self.silo.name!r}")
+        if vector is not None:
+            computation.prepare(round_)
+        found = computation.gradients(round_, vector, scale, sink)
+        gradient = found.gradient
+        if sink is not None:
+            gradient = sink.aggregator.finalize(sink.state).value
+        assert gradient is not None
+        penalty = found.penalty
+        if penalty is not None and scale is not None:
+            for name, product in penalty.items():
+                gradient[name] = gradient[name] + scale * product
+            penalty = None
+        return Computed(gradient, penalty, found.loss)
+
+    def _step(self, request: Request, reply: Reply, compute: Callable[[SiloComputation], Computed]) -> float:
+        """Take local steps and answer the update; with control variates, answer how the silo's own moves.
+
+        SCAFFOLD (Karimireddy et al. 2020): gradients are corrected by c - c_e, and c_e becomes the mean of
+        the uncorrected ones, which is its option II for plain SGD.
+        """
+
+        def gradient(part: SiloComputation) -> tuple[dict[str, Tensor], float]:
+            found = compute(part)
+            assert found.gradient is not None
+            return found.gradient, found.loss
+
+        local = self.task.algorithm.local
+        assert local is not None
+        correction, own = None, dict[str, Tensor]()
+        if local.control_variates:
+            used, own = self.state.before(request.round)
+            if used < request.numbers[STATE_SINCE]:
+                used, own = 0, {}
+            own = own or {name: torch.zeros_like(p) for name, p in self.bench.parameters.items()}
+            reply.numbers[STATE_ROUND] = used
+            common: Mapping[str, Tensor] = request.tensors[CONTROL]
+            correction = {name: common[name].to(mine) - mine for name, mine in own.items()}
+        found = take_steps(self.computation, local, request.round, gradient, correction)
+        reply.tensors[self.program.update] = found.update
+        if local.control_variates:
+            reply.tensors[CONTROL] = {name: found.mean_gradient[name] - own[name] for name in own}
+            self.state.keep(request.round, found.mean_gradient)
+        return found.loss
+
+    def _vector(self, request: Request) -> tuple[Tensor, float]:
+        """Return v_e = 2/E (s_e - mean s), or 2 (s_e - mean s) for the sum, and ||s_e - mean s||^2."""
+        assert self.task.penalty is not None
+        own = self.computation.matched(request.round)
+        difference = own
+        if self.task.penalty.centred:
+            name = self.task.penalty.statistic
+            difference = own - request.tensors[name][name].to(own)
+        factor = 2.0 / len(request.silos) if self.task.reduction == "mean" else 2.0
+        return factor * difference, float(difference.to(wide_dtype(own.device)).square().sum())
+
+    def _evaluate(self) -> dict[str, Any]:
+        """Return the metrics of the validation set, and of each of its sub-domains."""
+        if self.silo.x_val is None or self.silo.y_val is None:
+            return {}
+        logits = self.bench.predict(self.bench.inputs(self.silo.x_val))
+        y = self.bench.labels(self.silo.y_val)
+        found: dict[str, Any] = dict(self.metrics(logits, y))
+        names = self.silo.domains or []
+        domains = {}
+        for domain in dict.fromkeys(names):
+            rows = torch.tensor([name == domain for name in names], device=y.device)
+            domains[domain] = self.metrics(logits[rows], y[rows])
+        return found | {DOMAINS: domains} if domains else found

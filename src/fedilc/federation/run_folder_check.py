@@ -1,0 +1,70 @@
+"""What is wrong with the files of a run folder, without changing any of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from fedilc.errors import CheckpointError
+from fedilc.federation.digests import is_sealed, unsealed
+from fedilc.federation.run_folder import RunFolder
+from fedilc.federation.tensor_files import read_tensors
+
+
+def examine(path: Path) -> dict[str, str | None]:
+    """Return, for every file of a run folder that carries digests, what is wrong with it, if anything.
+
+    The last line of a history or of a timing file may be one that no checkpoint vouches for yet. The audit
+    files of a coordinator are among them.
+    """
+    folder = RunFolder(path)
+    checks: dict[Path, Callable[[], object]] = {
+        folder.settings_file: partial(_require_settings, folder),
+        folder.history_file: partial(_require_history, folder),
+        folder.timing_file: partial(_require_sealed, folder.timing_file),
+    }
+    checks |= {file: partial(_require_sealed, file) for file in sorted(path.glob("audit*.jsonl"))}
+    weights = [folder.checkpoint_file, folder.previous_file, *sorted(path.glob("best-*.safetensors"))]
+    checks |= {file: partial(read_tensors, file) for file in weights}
+    needed = {folder.settings_file}
+    if len(folder.lines(folder.history_file)) > 1:
+        needed |= {folder.checkpoint_file, folder.history_file}
+    return {file.name: _trouble(check) for file, check in checks.items() if file.exists() or file in needed}
+
+
+def _trouble(check: Callable[[], object]) -> str | None:
+    try:
+        check()
+    except (CheckpointError, ValueError) as error:
+        return str(error).partition("; ")[0]
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def _require_settings(folder: RunFolder) -> None:
+    folder.settings()
+    if not is_sealed(folder.settings_as_written()):
+        raise ValueError("it has no digest: it is damaged, or of version 0.1, which kept none")
+
+
+def _require_history(folder: RunFolder) -> None:
+    for number, record in enumerate(folder.history(), 1):
+        if record.get("round") != number:
+            raise ValueError(f"line {number} is of round {record.get('round')}")
+    for checkpoint in (folder.previous_file, folder.checkpoint_file):
+        if _trouble(partial(read_tensors, checkpoint)) is None:
+            folder.load(checkpoint)
+
+
+def _require_sealed(file: Path) -> None:
+    """Raise unless every line has its digest; what a line tells is lost if not, and nothing else."""
+    for number, line in enumerate(file.read_bytes().splitlines(keepends=True), 1):
+        try:
+            if not line.endswith(b"\n"):
+                raise ValueError("it is not complete")
+            unsealed(json.loads(line))
+        except (ValueError, AttributeError) as error:
+            raise ValueError(f"line {number} is damaged, and what it told is lost") from error

@@ -1,0 +1,154 @@
+"""The paper's three networks."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedilc.errors import ConfigError, ModelError, nearest
+from fedilc.seeds import torch_generator
+
+
+def mlp(
+    inputs: Sequence[int], outputs: int, generator: torch.Generator, hidden: Sequence[int] = (390, 390)
+) -> nn.Module:
+    """The Color-MNIST network: linear layers with ReLU, Xavier-uniform weights, zero biases."""
+    return _linear_stack(inputs, outputs, generator, hidden, relu_before_classifier=True)
+
+
+def eicu_mlp(
+    inputs: Sequence[int],
+    outputs: int,
+    generator: torch.Generator,
+    hidden: Sequence[int] = (1024, 1024, 512),
+) -> nn.Module:
+    """The eICU network: as `mlp`, with no ReLU between the last hidden layer and the classifier."""
+    return _linear_stack(inputs, outputs, generator, hidden, relu_before_classifier=False)
+
+
+def _linear_stack(
+    inputs: Sequence[int],
+    outputs: int,
+    generator: torch.Generator,
+    hidden: Sequence[int],
+    relu_before_classifier: bool,
+) -> nn.Module:
+    widths = [math.prod(inputs), *hidden]
+    with torch.device("meta"):
+        layers: list[nn.Module] = [nn.Flatten()]
+        for narrow, wide in pairwise(widths):
+            layers += [nn.Linear(narrow, wide), nn.ReLU()]
+        if hidden and not relu_before_classifier:
+            layers.pop()
+        network = nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
+    return _initialise(network, generator, _xavier)
+
+
+def cnn(inputs: Sequence[int], outputs: int, generator: torch.Generator) -> nn.Module:
+    """The Rotated-CIFAR10 network: three convolutions with GroupNorm, one linear layer, classifier."""
+    if len(inputs) != 3 or _channels_last(inputs):
+        last = ": their channels come last, so give x.transpose(0, 3, 1, 2)" if len(inputs) == 3 else ""
+        raise ConfigError(
+            f"model 'cnn' needs images of shape (channels, height, width), not {tuple(inputs)}{last}"
+        )
+    channels = inputs[0]
+    with torch.device("meta"):
+        convolutions = nn.Sequential(
+            *[nn.Conv2d(channels, 64, 3, padding=1), nn.ReLU(), nn.GroupNorm(8, 64)],
+            nn.MaxPool2d(2),
+            *[nn.Conv2d(64, 128, 3, stride=2, padding=1), nn.ReLU(), nn.GroupNorm(8, 128)],
+            nn.MaxPool2d(2),
+            *[nn.Conv2d(128, 128, 3, padding=1), nn.ReLU(), nn.GroupNorm(8, 128)],
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+        )
+        features = convolutions(torch.empty(1, *inputs)).shape[1]
+        network = nn.Sequential(*convolutions, nn.Linear(features, 128), nn.Linear(128, outputs))
+    return _initialise(network, generator, _uniform_fan_in)
+
+
+MODELS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "cnn": cnn, "eicu-mlp": eicu_mlp}
+
+
+def build_model(name: str, inputs: Sequence[int], outputs: int, seed: int, **sizes: Any) -> nn.Module:
+    """A built-in network for inputs of this shape, its weights drawn from `seed` alone.
+
+    >>> network = build_model("mlp", (2, 8, 8), 1, seed=0, hidden=[16])
+    >>> sum(weights.numel() for weights in network.parameters())
+    2081
+    """
+    if name not in MODELS:
+        raise ConfigError(f"model {name!r} is unknown{nearest(name, MODELS)}")
+    for key in sizes:
+        if key not in inspect.signature(MODELS[name]).parameters:
+            raise ConfigError(f"model {name!r} has no setting {key!r}; leave it out (--set model.{key}=none)")
+    generator = torch_generator(seed, "model")
+    try:
+        return MODELS[name](inputs, outputs, generator, **sizes)
+    except (TypeError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"model {name!r} cannot be built for inputs of shape {tuple(inputs)} with {sizes or 'no sizes'}: "
+            f"{reason}"
+        ) from error
+
+
+def _channels_last(inputs: Sequence[int]) -> bool:
+    """Whether the shape is that of an image with its channels after height and width."""
+    return len(inputs) == 3 and inputs[2] <= 4 < min(inputs[:2])
+
+
+def input_hint(sample: Tensor, error: Exception) -> str:
+    """Say why a model did not take inputs, and what is probably wrong, as the end of a sentence."""
+    said = (str(error).splitlines() or [""])[0]
+    if not isinstance(error, RuntimeError | ValueError | TypeError | IndexError):
+        said = f"it raised {type(error).__name__}" + (f" ({said})" if said else "")
+    if "positional argument" in said:
+        return f"{said}; a model has one input: give one tensor, and let forward() take it apart"
+    if not sample.is_floating_point():
+        return f"{said}; if they are numbers, give them as floats (x.float())"
+    if _channels_last(sample.shape[1:]):
+        return f"{said}; their channels seem to come last: give (channels, height, width)"
+    return said
+
+
+def _initialise(
+    network: nn.Module, generator: torch.Generator, draw: Callable[[nn.Module, torch.Generator], None]
+) -> nn.Module:
+    for module in network.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            # What `Module.to_empty` does, which loads SymPy.
+            setattr(module, name, nn.Parameter(torch.empty(parameter.shape)))
+        if isinstance(module, nn.GroupNorm):
+            module.reset_parameters()
+        elif isinstance(module, nn.Linear | nn.Conv2d):
+            draw(module, generator)
+    return network
+
+
+@torch.no_grad()
+def _xavier(module: nn.Module, generator: torch.Generator) -> None:
+    weight, bias = _weight_and_bias(module)
+    nn.init.xavier_uniform_(weight, generator=generator)
+    bias.zero_()
+
+
+@torch.no_grad()
+def _uniform_fan_in(module: nn.Module, generator: torch.Generator) -> None:
+    weight, bias = _weight_and_bias(module)
+    bound = 1 / math.sqrt(weight[0].numel())
+    weight.uniform_(-bound, bound, generator=generator)
+    bias.uniform_(-bound, bound, generator=generator)
+
+
+def _weight_and_bias(module: nn.Module) -> tuple[Tensor, Tensor]:
+    weight, bias = module.weight, module.bias
+    if not (isinstance(weight, Tensor) and isinstance(bias, Tensor)):
+        raise ModelError(f"{type(module).__name__} has no weight and bias to initialise")
+    return weight, bias

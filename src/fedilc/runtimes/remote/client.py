@@ -1,0 +1,51 @@
+"""A silo's side of a run that it was told of: its own network and data, and nothing sent to it as code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from torch import nn
+
+from fedilc.data import Federation, Silo
+from fedilc.errors import ConfigError
+from fedilc.evaluation import measure
+from fedilc.federation.client import SiloClient
+from fedilc.federation.silo_state import SiloState
+from fedilc.gradients import Loss, Workbench, require_supported
+from fedilc.gradients.device import find_device
+from fedilc.runtimes.remote.manifest import Manifest
+
+
+def make_client(
+    manifest: Manifest,
+    name: str,
+    make_silo: Callable[[Manifest], Silo],
+    build: Callable[[Manifest], nn.Module] | None = None,
+    device: str = "auto",
+    states: Path | None = None,
+) -> SiloClient:
+    """Return what answers for the silo `name`; its network is the manifest's, or what `build` makes here.
+
+    What the silo remembers from round to round is kept in the folder `states`, if one is given.
+    """
+    manifest.require_same_steps()
+    model = build(manifest) if build is not None else manifest.model.build()
+    manifest.require_fits(model)
+    require_supported(model)
+    silo = make_silo(manifest)
+    inputs = list(silo.x.shape[1:])
+    if inputs != manifest.model.inputs:
+        raise ConfigError(
+            f"silo {name!r} has inputs of shape {inputs} and the run takes "
+            f"{manifest.model.inputs}; give it the columns that the run was agreed on"
+        )
+    Federation(manifest.run, [silo], loss=manifest.loss).check_classes(manifest.model.outputs)
+    loss, program = Loss(manifest.loss), manifest.program
+    bench = Workbench(model.to(find_device(device)), loss, program.task.classifier)
+    state = None
+    if program.keeps_state:
+        folder = None if states is None else states / manifest.hash[:16]
+        state = SiloState(name, folder, manifest.hash)
+    return SiloClient(silo, bench, program, partial(measure, loss), state)

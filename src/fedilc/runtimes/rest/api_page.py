@@ -1,0 +1,88 @@
+"""The resources as a page to read, made from the OpenAPI document; nothing is fetched from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.responses import HTMLResponse
+
+from fedilc.runtimes.rest.monitoring import PAGE_HEADERS
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+  <meta charset="utf-8">
+  <meta name="viewport" content="width=device-width, initial-scale=1">
+  <meta name="color-scheme" content="light dark">
+  <title>{title}</title>
+  <link rel="icon" type="image/svg+xml" href="page/icon.svg">
+  <link rel="stylesheet" href="page/style.css">
+  <link rel="stylesheet" href="page/guide.css">
+</head>
+<body>
+<main>
+<h1>{title}</h1>
+<p>{about} Version {version}. The same for machines is <a href="openapi.json">openapi.json</a>.</p>
+{resources}
+</main>
+</body>
+</html>
+"""
+
+
+def add_guide(app: FastAPI) -> None:
+    """The page at /docs."""
+
+    @app.get("/docs", include_in_schema=False)
+    async def guide() -> HTMLResponse:
+        return HTMLResponse(guide_of(app.openapi()), headers=PAGE_HEADERS)
+
+
+def guide_of(document: dict[str, Any]) -> str:
+    """An OpenAPI document as HTML: each resource, what it takes, and what it answers."""
+    info = document["info"]
+    parts = [
+        _resource(path, method, operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
+    words = {"title": info["title"], "about": info.get("description", ""), "version": info["version"]}
+    return _PAGE.format(resources="\n".join(parts), **{key: escape(word) for key, word in words.items()})
+
+
+def _resource(path: str, method: str, operation: dict[str, Any]) -> str:
+    about = escape(operation.get("description", operation.get("summary", "")))
+    rows = "\n".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(words)}</dd>"
+        for name, words in (*_taken(operation), *_answered(operation))
+    )
+    heading = f"<h2><code>{method.upper()} {escape(path)}</code></h2>"
+    return f"<section>\n{heading}\n<p>{about}</p>\n<dl>\n{rows}\n</dl>\n</section>"
+
+
+def _taken(operation: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Parameters and body."""
+    for parameter in operation.get("parameters", []):
+        need = "required" if parameter.get("required") else "optional"
+        words = parameter.get("description") or parameter.get("schema", {}).get("description", "")
+        choices = parameter.get("schema", {}).get("enum")
+        words = words or ("one of " + ", ".join(map(str, choices)) if choices else "")
+        yield parameter["name"], f"{parameter['in']}, {need}" + (f": {words}" if words else "")
+    kinds = operation.get("requestBody", {}).get("content", {})
+    if kinds:
+        yield "body", " or ".join(kinds)
+
+
+def _answered(operation: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What comes back, refusals in one line."""
+    refused = []
+    for status, answer in operation.get("responses", {}).items():
+        if status.startswith("2"):
+            yield status, " or ".join(answer.get("content", {})) or answer.get("description", "")
+        else:
+            refused.append(status)
+    if refused:
+        yield "refused", f"{', '.join(sorted(refused))}; JSON whose detail is the reason in one sentence"

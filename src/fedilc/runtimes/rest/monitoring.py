@@ -1,0 +1,196 @@
+"""What viewers use: the page, and the history, status and events that it shows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path as File
+from typing import Annotated, Any, Protocol
+
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, StreamingResponse
+from pydantic import BaseModel, Field
+
+from fedilc import __version__
+from fedilc.federation import Record
+from fedilc.runtimes.rest.auth import Doors
+from fedilc.runtimes.rest.metrics import MEDIA_TYPE, exposition
+from fedilc.runtimes.rest.notifier import Wakeup
+
+MOST_VIEWERS = 200
+_PAGE = File(__file__).parent / "page"
+PAGE_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'self'; "
+        "frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+_EVENT_SECONDS = 0.25
+_ALIVE_SECONDS = 15.0
+
+After = Annotated[int, Query(ge=0, le=2**31, description="only rounds after this one")]
+
+
+class Health(BaseModel):
+    """The coordinator is up."""
+
+    status: str = "ok"
+    version: str = __version__
+    viewer_token: bool = Field(description="whether viewers need a token")
+
+
+class Reason(BaseModel):
+    """Why a request was refused, in one sentence."""
+
+    detail: str
+
+
+def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """How a route's refusals are documented."""
+    return {status: {"model": Reason} for status in (400, *statuses, 422)}
+
+
+class Watchable(Protocol):
+    """What the page shows: a board, or a run folder."""
+
+    history: list[Record]
+    revision: int
+
+    def about(self) -> dict[str, Any]:
+        """The run's manifest and its hash."""
+        ...
+
+    def snapshot(self) -> dict[str, Any]:
+        """Round, phase, time left, and every silo."""
+        ...
+
+    def over(self) -> bool:
+        """Whether nothing will change any more."""
+        ...
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call `listener` whenever something changes."""
+        ...
+
+
+def add_watching(app: FastAPI, board: Watchable, doors: Doors) -> None:
+    """Everything but what silos use."""
+    watches = [Depends(doors.watch)]
+    refused = refusals(401, 429)
+    audience = Audience(board)
+    app.state.wakeups.append(audience.wakeup)
+
+    @app.get("/v1/health")
+    async def health() -> Health:
+        """Whether the coordinator is up; needs no token."""
+        return Health(viewer_token=doors.tokens is not None)
+
+    @app.get("/v1/ready", responses={503: {"model": Health}})
+    async def ready() -> JSONResponse:
+        """Whether silos can take part now: 503 once the run is over; needs no token."""
+        over = board.over()
+        said = Health(status="over" if over else "ready", viewer_token=doors.tokens is not None)
+        return JSONResponse(said.model_dump(), 503 if over else 200)
+
+    @app.get("/metrics", dependencies=watches, responses=refused, response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        """The run's numbers as Prometheus reads them."""
+        held = getattr(app.state, "connections", None)
+        connections = {"open": len(held.open), "cut": held.cut} if held is not None else {}
+        last = {
+            key: value
+            for record in board.history[-100:]
+            for key, value in record.items()
+            if value is not None
+        }
+        text = exposition(board.snapshot(), last, app.state.audit.refusals, connections)
+        return Response(text, media_type=MEDIA_TYPE)
+
+    @app.get("/v1/manifest", dependencies=[Depends(doors.enter)], responses=refused)
+    async def manifest() -> dict[str, Any]:
+        """The run: algorithm, rounds, model, parameters; and its hash."""
+        return board.about()
+
+    @app.get("/v1/status", dependencies=watches, responses=refused)
+    async def status() -> dict[str, Any]:
+        """Round, phase, time left, and every silo."""
+        return board.snapshot()
+
+    @app.get("/v1/history", dependencies=watches, responses=refused)
+    async def history(after: After = 0) -> list[Record]:
+        """The records of completed rounds after a number."""
+        return [record for record in board.history if record["round"] > after]
+
+    @app.get(
+        "/v1/events",
+        dependencies=watches,
+        responses=refused | {200: {"content": {"text/event-stream": {}}}},
+        response_class=StreamingResponse,
+    )
+    async def events(request: Request, after: After = 0) -> StreamingResponse:
+        """Server-sent events: `status` when anything changes, `record` for each completed round."""
+        if audience.viewers >= MOST_VIEWERS:
+            raise HTTPException(429, f"{MOST_VIEWERS} viewers are watching already", {"Retry-After": "30"})
+        stream = audience.events(after, partial(doors.may_watch, request))
+        return StreamingResponse(stream, media_type="text/event-stream")
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> FileResponse:
+        return FileResponse(_PAGE / "index.html", headers=PAGE_HEADERS)
+
+    @app.get("/page/{name}", include_in_schema=False)
+    async def part(name: str) -> FileResponse:
+        if name not in {path.name for path in _PAGE.iterdir()}:
+            raise HTTPException(404, "no such file")
+        return FileResponse(_PAGE / name, headers=PAGE_HEADERS)
+
+
+class Audience:
+    """Those who watch events."""
+
+    def __init__(self, board: Watchable) -> None:
+        self.board = board
+        self.viewers = 0
+        self.wakeup = Wakeup(board.listen)
+
+    async def events(self, after: int, allowed: Callable[[], bool] = lambda: True) -> AsyncIterator[str]:
+        """Every record after a round and every status, until the run is over, the server stops, or the viewer
+        is not allowed to watch any more."""
+        self.viewers += 1
+        try:
+            async for event in self._events(after):
+                if not allowed():
+                    return
+                yield event
+        finally:
+            self.viewers -= 1
+
+    async def _events(self, after: int) -> AsyncIterator[str]:
+        board, seen, said = self.board, -1, time.monotonic()
+        self.wakeup.attach()
+        while not self.wakeup.closed:
+            if board.revision != seen:
+                seen = board.revision
+                for record in [record for record in board.history if record["round"] > after]:
+                    after = record["round"]
+                    yield _event("record", record)
+                yield _event("status", board.snapshot())
+                said = time.monotonic()
+                if board.over():
+                    return
+                await asyncio.sleep(_EVENT_SECONDS)
+            elif time.monotonic() - said > _ALIVE_SECONDS:
+                yield ": still here\n\n"
+                said = time.monotonic()
+            if board.revision == seen:
+                await self.wakeup.wait(_ALIVE_SECONDS)
+
+
+def _event(kind: str, value: object) -> str:
+    return f"event: {kind}\ndata: {json.dumps(value)}\n\n"

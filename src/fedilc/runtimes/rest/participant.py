@@ -1,0 +1,198 @@
+"""A silo that joins a coordinator: it asks for tasks, computes here, and sends back what it found.
+
+Data never leaves; nothing that comes is run. Whatever happens to the network or to the coordinator, the silo
+waits and goes on, as long as it is the same run.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn
+from urllib.parse import quote
+
+from torch import Tensor, nn
+
+from fedilc.data import Silo
+from fedilc.errors import ProtocolError, printable
+from fedilc.federation.client import SiloClient
+from fedilc.runtimes.remote.client import make_client
+from fedilc.runtimes.remote.manifest import Manifest, read_manifest
+from fedilc.runtimes.remote.wire import (
+    MEDIA_TYPE,
+    Asked,
+    DamagedError,
+    content_digest,
+    header_room,
+    pack_reply,
+    unpack_request,
+)
+from fedilc.runtimes.rest.http_client import POLL_SECONDS, Answer, CoordinatorError, Line, Retries
+from fedilc.runtimes.rest.limits import Limits
+
+_BREATH_SECONDS = 1.0
+_ATTEMPTS = 5
+_RETRIED = (400, 422)
+
+
+class _UnreadableError(CoordinatorError):
+    """An answer that is not a manifest, or not as it was sent."""
+
+
+@dataclass
+class Participant:
+    """One silo in one run, from joining to the end."""
+
+    line: Line
+    name: str
+    make_silo: Callable[[Manifest], Silo]
+    build: Callable[[Manifest], nn.Module] | None = None
+    device: str = "auto"
+    tell: Callable[[str], None] = lambda _: None
+    limits: Limits = field(default_factory=Limits)
+
+    def take_part(self) -> str:
+        """Work until the run is over; returns how it ended."""
+        manifest = self._read_manifest()
+        if self.name not in manifest.silos:
+            names = ", ".join(manifest.silos)
+            raise CoordinatorError(f"the run {manifest.run!r} has no silo {self.name!r}, only {names}")
+        worker = make_client(manifest, self.name, self.make_silo, self.build, self.device, self.limits.state)
+        self.limits.require_examples(len(worker.silo), self.name)
+        self.limits.remember(manifest, self.line.url, self.name)
+        have, along, retries = "", None, None
+        self._join(manifest, worker)
+        while True:
+            answer = along or self._next(manifest, have)
+            along = None
+            if answer.status == 410:
+                return answer.reason
+            if answer.status == 409:
+                self._require_same(manifest)
+                if retries is not None:
+                    retries.pause(answer.reason)
+                retries = retries or Retries(self.line)
+                self._join(manifest, worker)
+            elif answer.status == 200:
+                try:
+                    asked = self._asked(answer, manifest, have, worker.bench.parameters)
+                except DamagedError as error:
+                    along = Answer(400, json.dumps({"detail": str(error)}).encode())
+                    continue
+                have = asked.weights
+                along = self._answer(worker, manifest, asked)
+                retries = retries if along is not None and along.status in _RETRIED else None
+            elif answer.status in _RETRIED:
+                have, retries = "", retries or Retries(self.line)
+                retries.pause(answer.reason)
+            elif answer.status == 204:
+                retries = None
+            else:
+                self._refused(answer)
+
+    def _next(self, manifest: Manifest, have: str) -> Answer:
+        """The next task, waited for; where none comes and nobody waits, it is not asked for again at once."""
+        asked_at, params = time.monotonic(), {"have": have, "wait": POLL_SECONDS}
+        answer = self.line.call("GET", self._path("task"), _most_bytes(manifest), params=params)
+        if answer.status == 204 and time.monotonic() - asked_at < _BREATH_SECONDS:
+            self.line.sleep(_BREATH_SECONDS)
+        return answer
+
+    def _path(self, rest: str) -> str:
+        return f"/v1/silos/{quote(self.name, safe='')}/{rest}"
+
+    def _asked(
+        self, answer: Answer, manifest: Manifest, have: str, weights: dict[str, nn.Parameter]
+    ) -> Asked:
+        """The task, if it is one of this run and for this silo."""
+        mine: dict[str, Tensor] = {name: parameter.detach() for name, parameter in weights.items()}
+        asked = unpack_request(answer.body, manifest, have, mine)
+        if asked.run != manifest.hash:
+            self._require_same(manifest)
+            raise CoordinatorError("the coordinator sends tasks of another run than it says")
+        if self.name not in asked.request.silos:
+            raise ProtocolError(f"the coordinator sends silo {self.name!r} a task of others")
+        return asked
+
+    def _answer(self, worker: SiloClient, manifest: Manifest, asked: Asked) -> Answer | None:
+        """Bring what was asked for; returns what came along, if anything: the next task, the run's end, or a
+        refusal after which the task is asked for again."""
+        request = asked.request
+        self.tell(f"round {request.round} of {manifest.rounds}: {request.step}")
+        body = pack_reply(worker.answer(request), manifest)
+        answer = self.line.call(
+            "PUT",
+            self._path(f"rounds/{request.round}/{quote(request.step, safe='')}"),
+            _most_bytes(manifest),
+            params={"task": asked.task, "have": asked.weights, "wait": POLL_SECONDS},
+            content=body,
+            headers={"Content-Type": MEDIA_TYPE, "Content-Digest": content_digest(body)},
+        )
+        if answer.status not in (200, 409, 410, *_RETRIED):
+            self._refused(answer)
+        return answer if answer.status in (410, *_RETRIED) or answer.media == MEDIA_TYPE else None
+
+    def _manifest(self) -> Manifest:
+        answer = self.line.call("GET", "/v1/manifest")
+        found = answer.json()
+        if answer.status in (401, 403):
+            self._refused(answer)
+        if answer.status != 200 or not isinstance(found, dict) or not {"manifest", "hash"} <= set(found):
+            what = f"it answers {answer.status}" if answer.status != 200 else "it answers something else"
+            where = f" and points to {printable(answer.place)[:200]}" if answer.place else ""
+            raise _UnreadableError(f"{self.line.url} is not a FedILC coordinator: {what}{where}")
+        manifest = read_manifest(found["manifest"])
+        if manifest.hash != found["hash"]:
+            raise _UnreadableError("the manifest does not match its own hash; do not join this coordinator")
+        self.limits.require_run(manifest, self.line.url, self.name)
+        return manifest
+
+    def _read_manifest(self) -> Manifest:
+        """Return the manifest; one damaged answer is no reason to leave."""
+        retries = Retries(self.line)
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return self._manifest()
+            except (_UnreadableError, ProtocolError) as error:
+                retries.pause(str(error))
+        return self._manifest()
+
+    def _require_same(self, manifest: Manifest) -> None:
+        """Raise if the coordinator has another run now."""
+        if self._read_manifest().hash != manifest.hash:
+            raise CoordinatorError(
+                "the coordinator now runs something else than what this silo joined; find out why, and join "
+                "again if that is right"
+            )
+
+    def _join(self, manifest: Manifest, worker: SiloClient) -> None:
+        body = {"manifest": manifest.hash, "examples": len(worker.silo)}
+        retries = Retries(self.line)
+        for _ in range(_ATTEMPTS):
+            answer = self.line.call("POST", self._path("join"), json=body)
+            if answer.status not in _RETRIED:
+                break
+            retries.pause(answer.reason)
+        if answer.status == 409:
+            self._require_same(manifest)
+        if answer.status != 200:
+            self._refused(answer)
+        self.tell(f"joined {manifest.run}, {manifest.algorithm}, {manifest.rounds} rounds")
+
+    def _refused(self, answer: Answer) -> NoReturn:
+        raise CoordinatorError(f"the coordinator refuses silo {self.name!r}: {answer.reason}")
+
+
+def _most_bytes(manifest: Manifest) -> int:
+    """Return how large a task may be: the weights, what the largest step sends beside them, and a header."""
+    own = _bytes(manifest.like)
+    beside = max(
+        sum(_bytes(like) for like in step.sends.values()) for step in manifest.program.steps.values()
+    )
+    return own + beside + 2 * header_room(manifest.like) + (1 << 16)
+
+
+def _bytes(like: Mapping[str, Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in like.values())

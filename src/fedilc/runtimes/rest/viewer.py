@@ -1,0 +1,87 @@
+"""The page of a run folder, whoever trained it and whether it is finished or not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedilc.errors import ConfigError
+from fedilc.federation import Record, RunFolder
+from fedilc.runtimes.rest.app import make_app
+from fedilc.runtimes.rest.listener import Address, listening
+from fedilc.runtimes.rest.tokens import TokenFile, Tokens
+
+
+class FolderView:
+    """A run folder, as the page sees a run."""
+
+    def __init__(self, folder: Path) -> None:
+        place = RunFolder(folder)
+        self.settings = place.settings()
+        self.history: list[Record] = place.history()
+        self.revision = 0
+
+    def about(self) -> dict[str, Any]:
+        """What the run folder says the run is."""
+        return {"manifest": self.settings, "hash": None}
+
+    def over(self) -> bool:
+        """What is in a folder does not change while it is shown."""
+        return True
+
+    def listen(self, _listener: Callable[[], None]) -> None:
+        """Nothing will ever change."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """The state of the run at its last round."""
+        last: Record = self.history[-1] if self.history else {"round": 0, "silos": {}}
+        rounds = int(self.settings["rounds"])
+        done = int(last["round"])
+        return {
+            "run": self.settings.get("experiment") or self.settings.get("federation"),
+            "algorithm": self.settings.get("algorithm"),
+            "rounds": rounds,
+            "completed": done,
+            "round": done,
+            "phase": "ended",
+            "started": None,
+            "seconds_a_round": None,
+            "outcome": "complete" if done >= rounds else f"{done} of {rounds} rounds are done",
+            "seconds_left": None,
+            "silos": [
+                self._silo(name, last.get("silos", {}).get(name, {})) for name in self.settings["silos"]
+            ],
+        }
+
+    def _silo(self, name: str, numbers: dict[str, Any]) -> dict[str, Any]:
+        reasons = [
+            f"set aside in round {record['round']}: {record['set_aside'][name]}"
+            for record in self.history
+            if name in record.get("set_aside", {})
+        ]
+        return {
+            "name": name,
+            "state": "answered" if numbers else "lost",
+            "examples": numbers.get("examples"),
+            "last_seen": None,
+            "loss": numbers.get("train_loss"),
+            "bytes_received": None,
+            "bytes_sent": None,
+            "strikes": 0,
+            "reason": reasons[-1] if reasons else None,
+        }
+
+
+def show(
+    folder: Path, address: Address, tokens: Tokens | TokenFile | None, ready: Callable[[str], None]
+) -> None:
+    """Serve the page of a run folder until interrupted."""
+    address.require_safe(tokens)
+    if not RunFolder(folder).settings_file.exists():
+        raise ConfigError(f"{folder} holds no run (there is no run.json); name a run folder")
+    with listening(make_app(FolderView(folder), tokens), address) as port:
+        ready(address.url(port))
+        while True:
+            time.sleep(3600)

@@ -1,0 +1,1 @@
+"""Many runs: the paper's benchmarks, sweeps, and checks before a run."""

@@ -1,0 +1,149 @@
+"""An experiment checked before it is run: its data, and its model and algorithm against them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from fedilc.config import Experiment, Options
+from fedilc.config.sources import Files, Remote
+from fedilc.data.checks import Report
+from fedilc.data.outline import Outline
+from fedilc.data.profile import TEST
+from fedilc.data.silo_store import SiloStore
+from fedilc.errors import DataProblemsError, FedILCError, FedILCWarning
+from fedilc.federation import Runtime
+from fedilc.federation.messages import Reply, Request
+
+NAMED = 50
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line about one silo, or about the test set; counts are None if its examples are not at hand."""
+
+    name: str
+    file: str = ""
+    examples: int | None = None
+    validation: int | None = None
+    inputs: tuple[int, ...] = ()
+    labels: dict[int, int] | None = None
+
+
+@dataclass
+class Checked:
+    """What the check of an experiment found; `hidden` silos have no row, because there are too many."""
+
+    rows: list[Row] = field(default_factory=list)
+    hidden: int = 0
+    report: Report = field(default_factory=Report)
+
+
+def prepare(settings: Experiment, folder: Path, own: str | None = None) -> tuple[SiloStore, nn.Module]:
+    """Return the data and the model of an experiment; raise all problems, and say the notes.
+
+    The model is that of the user's own function, if one is named as `module:function`.
+    """
+    store = settings.data.store(settings.seed, folder)
+    return store, _model(settings, store, own)
+
+
+def _model(settings: Experiment, store: SiloStore, own: str | None) -> nn.Module:
+    if own is None:
+        return settings.model.build(store, settings.seed)
+    from fedilc.runtimes.remote.builders import own_network
+
+    return own_network(own, settings.seed)
+
+
+def check_experiment(settings: Experiment, folder: Path, own: str | None = None) -> Checked:
+    """Look at the data of an experiment, and try its model and its settings on them, without training."""
+    found = Checked()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", FedILCWarning)
+        try:
+            _check(settings, folder, own, found)
+        except DataProblemsError as error:
+            found.report.problems += error.problems
+        except FedILCError as error:
+            found.report.problems.append(str(error))
+    notes = [str(note.message) for note in said if issubclass(note.category, FedILCWarning)]
+    found.report.notes += [note for note in notes if note not in found.report.notes]
+    return found
+
+
+def _check(settings: Experiment, folder: Path, own: str | None, found: Checked) -> None:
+    data = settings.data
+    if isinstance(data, Remote):
+        from fedilc.runtimes.remote.builders import plan_of
+
+        plan = plan_of(settings, folder, own)
+        found.rows = [Row(name, "joins from elsewhere", inputs=tuple(data.inputs)) for name in data.silos]
+        _try(settings, plan.outline, plan.model, None)
+        return
+    if isinstance(data, Files):
+        examined = data.examine(settings.seed, folder)
+        found.hidden = max(0, len(examined.profiles) - NAMED)
+        parts = [*list(examined.profiles.values())[:NAMED], *([examined.test] if examined.test else [])]
+        found.rows = [
+            Row(p.name, _below(p.file, folder), len(p.trained), len(p.held_out), p.shape, dict(p.labels))
+            for p in parts
+        ]
+        found.report.problems += examined.report.problems
+        found.report.notes += examined.report.notes
+        if examined.report.problems:
+            return
+        store = data.store_of(examined, settings.seed, folder)
+    else:
+        store = data.store(settings.seed, folder)
+        found.rows, found.hidden = _rows(store), max(0, len(store.silos) - NAMED)
+    sizes = {name: {"examples": size} for name, size in store.sizes.items()}
+    outline = Outline(store.name, store.silos, store.sample, store.loss, sizes, store.x_test, store.y_test)
+    _try(settings, outline, _model(settings, store, own), store)
+
+
+def _below(file: str, folder: Path) -> str:
+    """Return a file's path from the experiment's folder, as the experiment writes it, if it is below it."""
+    path = Path(file)
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else file
+
+
+def _rows(store: SiloStore) -> list[Row]:
+    """Return a line per silo of a source that is not files; of thousands, of the first ones."""
+    rows = []
+    for name in store.silos[:NAMED]:
+        silo = store.open(name)
+        held_out = 0 if silo.x_val is None else len(silo.x_val)
+        labels = silo.y if silo.y_val is None else torch.cat([silo.y, silo.y_val])
+        rows.append(Row(name, "", len(silo), held_out, store.inputs, _counts(labels)))
+    if store.y_test is not None:
+        rows.append(Row(TEST, "", len(store.y_test), 0, store.inputs, _counts(store.y_test)))
+    return rows
+
+
+def _counts(labels: torch.Tensor) -> dict[int, int]:
+    values, counts = labels.unique(return_counts=True)
+    return {int(value): int(count) for value, count in zip(values, counts, strict=True)}
+
+
+class _Nobody(Runtime):
+    """A runtime that no silo answers."""
+
+    def ask(self, _request: Request) -> Iterator[Reply]:
+        return iter(())
+
+
+def _try(settings: Experiment, outline: Outline, model: nn.Module, store: SiloStore | None) -> None:
+    """Put the run together as `train` does, and stop before its first round."""
+    from fedilc.training.loop import Training
+    from fedilc.training.specification import Specification
+
+    spec = Specification.of(outline, model, settings.algorithm, Options(**settings.options()))
+    if store is not None:
+        store.check_classes(spec.outputs)
+    Training(spec, _Nobody())

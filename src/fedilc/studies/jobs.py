@@ -1,0 +1,285 @@
+"""Many runs side by side: each in a process of its own, in a run folder that resumes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedilc.config import Experiment, Options, read_experiment
+from fedilc.config.section import Section
+from fedilc.errors import CheckpointError, ConfigError, FedILCError
+
+POLL_SECONDS = 0.5
+PATIENCE_SECONDS = 60.0
+
+
+class JobError(FedILCError):
+    """A run of a campaign ended in an error; the others were completed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One run to be done: an experiment with changes, the run's folder, and the experiment's own."""
+
+    experiment: str
+    changes: tuple[str, ...]
+    folder: Path
+    settings: Experiment
+    home: Path
+
+    @classmethod
+    def of(cls, experiment: str, changes: Sequence[str], folder: Path) -> Job:
+        """Check the changes before anything is started."""
+        return cls(experiment, tuple(changes), folder, *read_experiment(experiment, changes))
+
+    @property
+    def label(self) -> str:
+        """How the run is called in progress and errors."""
+        varied = any(change.startswith("penalty_weight=") for change in self.changes)
+        weight = f" lambda {self.settings.penalty_weight:g}" if varied else ""
+        return f"{self.settings.algorithm}{weight} seed {self.settings.seed}"
+
+    def done(self) -> int:
+        """How many rounds are complete."""
+        return len(self._lines("history.jsonl"))
+
+    def finished(self) -> bool:
+        """Whether nothing is left to do here; refuses a folder that belongs to other settings."""
+        self.require_same_settings()
+        return self.done() >= self.settings.rounds
+
+    def seconds(self) -> list[float]:
+        """What each of the last rounds took."""
+        return [json.loads(line)["seconds"] for line in self._lines("timing.jsonl")[-20:]]
+
+    def begun(self) -> dict[str, Any] | None:
+        """What run.json says of the run in the folder, or None if there is none yet."""
+        try:
+            found: dict[str, Any] = json.loads((self.folder / "run.json").read_text())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise CheckpointError(f"{self.folder / 'run.json'} is damaged: {error}") from error
+        return _as_now_called(found)
+
+    def require_same_settings(self) -> None:
+        """Raise if the folder holds a run with other settings than this one asks for."""
+        found = self.begun()
+        if found is None:
+            return
+        wanted = self.settings.model_dump(mode="json")
+        network = {key: (found.get("model") or {}).get(key) for key in wanted["model"]}
+        data = _defaults(type(self.settings.data)) | (found.get("data") or {})
+        held = {**_defaults(Options), **found, "data": data, "model": network}
+        for key in (*Options.model_fields, "algorithm", "data", "model"):
+            if key not in ("rounds", "device") and held.get(key) != wanted[key]:
+                raise ConfigError(
+                    f"{self.folder} holds a run with {key}={held.get(key)!r}, and {wanted[key]!r} is asked "
+                    "for; choose another folder with --out, or ask for the same"
+                )
+        if self.done() > self.settings.rounds:
+            raise ConfigError(
+                f"{self.folder} has done {self.done()} rounds already, more than the {self.settings.rounds} "
+                "asked for; choose another folder with --out, or ask for as many"
+            )
+
+    def command(self) -> list[str]:
+        """The command that does or continues it."""
+        sets = [part for change in self.changes for part in ("--set", change)]
+        words = [sys.executable, "-m", "fedilc", "run", self.experiment, *sets, "--out", str(self.folder)]
+        return [*words, "--resume"] if (self.folder / "run.json").exists() else words
+
+    def _lines(self, name: str) -> list[bytes]:
+        try:
+            content = (self.folder / name).read_bytes()
+        except FileNotFoundError:
+            return []
+        return content[: content.rfind(b"\n") + 1].splitlines()
+
+
+def _as_now_called(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run under the names of this version.
+
+    >>> _as_now_called({"penalty": 15.0})
+    {'penalty': None, 'penalty_weight': 15.0}
+    """
+    if isinstance(found.get("penalty"), float | int):
+        return found | {"penalty": None, "penalty_weight": found["penalty"]}
+    return found
+
+
+def _defaults(section: type[Section]) -> dict[str, Any]:
+    """The settings of a section that have a default: what a run of an earlier version, without them, had."""
+    fields = section.model_fields.items()
+    return {
+        name: field.get_default(call_default_factory=True)
+        for name, field in fields
+        if not field.is_required()
+    }
+
+
+@dataclass
+class Work:
+    """Jobs under way: what is running, what is left, what failed."""
+
+    jobs: list[Job]
+    side_by_side: int
+    waiting: list[Job] = field(init=False)
+    running: dict[Job, subprocess.Popen[bytes]] = field(default_factory=dict)
+    failed: dict[Job, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.waiting = [job for job in self.jobs if not job.finished()]
+        require_same_data(self.jobs, now=True)
+
+    @property
+    def rounds(self) -> int:
+        """All rounds of all jobs."""
+        return sum(job.settings.rounds for job in self.jobs)
+
+    def done(self) -> int:
+        """How many of them are complete."""
+        return sum(min(job.done(), job.settings.rounds) for job in self.jobs)
+
+    def seconds_left(self) -> float | None:
+        """About how long the rest takes, from what each algorithm's rounds took; None if unknown."""
+        measured: dict[str, list[float]] = {}
+        for job in self.jobs:
+            measured.setdefault(job.settings.algorithm, []).extend(job.seconds())
+        typical = {name: statistics.median(seconds) for name, seconds in measured.items() if seconds}
+        if not typical:
+            return None
+        other = statistics.mean(typical.values())
+        left = [
+            (job.settings.rounds - job.done()) * typical.get(job.settings.algorithm, other)
+            for job in (*self.waiting, *self.running)
+        ]
+        return max(sum(left) / self.side_by_side, max(left, default=0.0))
+
+
+def require_same_data(jobs: Sequence[Job], *, now: bool) -> None:
+    """Raise if runs that have begun, finished or not, are of other data than there are now, or than another.
+
+    With `now`, the data of each seed that has a run are built once, and those of the first job anyway, so
+    that what is wrong with them, or probably not meant, is said here and not in the log of a run.
+    """
+    known: dict[tuple[str, int], tuple[str, Mapping[str, Any]]] = {}
+    for job in jobs:
+        begun = job.begun()
+        if begun is None and (known or not now):
+            continue
+        key = job.settings.data.model_dump_json(), job.settings.seed
+        if key not in known:
+            known[key] = ("the data are now", _facts_now(job)) if now else (f"in {job.folder}", begun or {})
+        where, facts = known[key]
+        if begun is not None and (changed := _changed(begun, facts)):
+            raise CheckpointError(
+                f"{changed} of the run in {job.folder} is not as {where}, and one table would mix both; "
+                "restore the data, or choose another folder with --out"
+            )
+
+
+def _facts_now(job: Job) -> dict[str, Any]:
+    """What run.json would say of the run's data and first weights as they are now."""
+    from fedilc.data.digest import weights_digest
+    from fedilc.data.outline import Outline, data_facts
+
+    settings = job.settings
+    store = settings.data.store(settings.seed, job.home)
+    weights = weights_digest(settings.model.build(store, settings.seed))
+    return {**data_facts(Outline.of(store)), "model": {"weights": weights}}
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """The name of what differs first between two runs' data and first weights, or None."""
+    silos, others = before["silos"], now["silos"]
+    for name in {**silos, **others}:
+        if silos.get(name) != others.get(name):
+            return f"silo {name!r}"
+    if before["test"] != now["test"]:
+        return "the test set"
+    weights = {facts["model"].get("weights") for facts in (before, now)} - {None}
+    return "the initial weights" if len(weights) > 1 else None
+
+
+def run_jobs(work: Work, show: Callable[[Work], None]) -> None:
+    """Do all jobs, some side by side; `show` is called again and again.
+
+    Each has as many threads as OMP_NUM_THREADS says, or else its share of the cores.
+
+    Ctrl-C, or any error, ends the runs in an orderly way: each stays in its folder, up to its last
+    complete round, and the same call continues them.
+    """
+    threads = max(1, (os.cpu_count() or 1) // max(1, min(work.side_by_side, len(work.waiting))))
+    with _orderly_end(work):
+        while work.waiting or work.running:
+            while work.waiting and len(work.running) < work.side_by_side:
+                job = work.waiting.pop(0)
+                work.running[job] = _start(job, threads)
+            show(work)
+            time.sleep(POLL_SECONDS)
+            for job in [job for job, process in work.running.items() if process.poll() is not None]:
+                if work.running.pop(job).returncode:
+                    work.failed[job] = _last_words(job)
+        show(work)
+    if work.failed:
+        job, words = next(iter(work.failed.items()))
+        others = f" ({len(work.failed)} runs failed, this is the first)" if len(work.failed) > 1 else ""
+        raise JobError(f"the run {job.label} in {job.folder} failed: {words}{others}")
+    require_same_data(work.jobs, now=False)
+
+
+def _start(job: Job, threads: int) -> subprocess.Popen[bytes]:
+    try:
+        job.folder.mkdir(parents=True, exist_ok=True)
+        log = (job.folder / "log.txt").open("wb")
+    except OSError as error:
+        raise ConfigError(f"{job.folder} cannot be written: {error.strerror}") from error
+    with log:
+        return subprocess.Popen(
+            job.command(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={"OMP_NUM_THREADS": str(threads)} | _alone(),
+            start_new_session=True,
+        )
+
+
+def _alone() -> dict[str, str]:
+    """The environment without what torchrun or SLURM say of ranks: a job is no rank of its campaign."""
+    ranks = ("RANK", "WORLD_SIZE", "SLURM_PROCID")
+    return {key: value for key, value in os.environ.items() if key not in ranks}
+
+
+def _last_words(job: Job) -> str:
+    lines = (job.folder / "log.txt").read_text(errors="replace").strip().splitlines()
+    return lines[-1].removeprefix("fedilc: ") if lines else "it said nothing"
+
+
+@contextlib.contextmanager
+def _orderly_end(work: Work) -> Iterator[None]:
+    """Interrupt what still runs, wait for it, and end it if it does not listen."""
+    try:
+        yield
+    finally:
+        for process in work.running.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        for process in work.running.values():
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

@@ -1,0 +1,128 @@
+"""The paper's benchmarks as campaigns: which runs one is made of, and what it comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedilc.algorithms import PAPER, find_algorithm
+from fedilc.config import read_experiment
+from fedilc.errors import ConfigError, nearest
+from fedilc.studies.jobs import Job
+
+if TYPE_CHECKING:
+    from fedilc.evaluation.inconsistency import Curvature
+    from fedilc.evaluation.stored import ScoresByCurvature
+    from fedilc.evaluation.summary import Campaign
+
+SEEDS = 5
+# The size of the authors' test batches, in which they take their areas.
+BENCHMARKS = {"color-mnist": 32, "rotated-cifar10": 64, "eicu": 256, "eicu-demo": 256, "eicu-synthetic": 256}
+SMALL = {"color-digits": 32}
+SYNTHETIC = ("eicu-synthetic",)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A benchmark, the algorithms and seeds to run, and what is changed from the paper's settings."""
+
+    benchmark: str
+    algorithms: tuple[str, ...]
+    seeds: int
+    changes: tuple[str, ...]
+    out: Path
+
+    @classmethod
+    def of(
+        cls,
+        benchmark: str,
+        names: Sequence[str],
+        seeds: int,
+        changes: Sequence[str],
+        out: Path | None,
+    ) -> Plan:
+        """A plan whose names are all known; without names it has every algorithm."""
+        known = BENCHMARKS | SMALL
+        if benchmark not in known:
+            raise ConfigError(f"benchmark {benchmark!r} is unknown{nearest(benchmark, known)}")
+        found = tuple(find_algorithm(name)[0] for name in names) or PAPER
+        areas = f"thresholded_batch={known[benchmark]}"
+        return cls(benchmark, found, seeds, (areas, *changes), out or Path("results") / benchmark)
+
+    def job(self, algorithm: str, seed: int) -> Job:
+        """The run of one algorithm and seed."""
+        own = (f"algorithm={algorithm}", f"seed={seed}")
+        return Job.of(self.benchmark, (*own, *self.changes), self.out / "runs" / algorithm / f"seed-{seed}")
+
+    def jobs(self) -> list[Job]:
+        """All runs, seed after seed, so that an unfinished campaign compares whole seeds."""
+        return [self.job(algorithm, seed) for seed in range(self.seeds) for algorithm in self.algorithms]
+
+    @property
+    def note(self) -> str:
+        """The size of the campaign in words, and whatever differs from the paper's."""
+        ours = self.job(self.algorithms[0], 0).settings
+        theirs, _ = read_experiment(self.benchmark)
+        seeds, whole = f"{self.seeds} seed{'s' * (self.seeds != 1)}", self.benchmark in BENCHMARKS
+        parts = [seeds if self.seeds == SEEDS or not whole else f"{seeds} of the paper's {SEEDS}"]
+        rounds = f"{ours.rounds} rounds"
+        parts.append(rounds if ours.rounds == theirs.rounds else f"{rounds} of {theirs.rounds}")
+        subset = getattr(ours.data, "subset", 1.0)
+        if subset < 1:
+            parts.append(f"{100 * subset:g} % of the training and validation examples")
+        if ours.evaluate_every > 1:
+            parts.append(f"evaluated every {ours.evaluate_every} rounds")
+        said = ("fishr_reduction=", "rounds=", "data.subset=", "evaluate_every=", "thresholded_batch=")
+        parts += [change for change in self.changes if not change.startswith(said)]
+        return ", ".join(parts)
+
+    def campaign(self) -> Campaign:
+        """The histories of the runs that have begun."""
+        from fedilc.evaluation.summary import Campaign
+        from fedilc.federation import RunFolder
+
+        histories = {
+            algorithm: {
+                seed: history
+                for seed in range(self.seeds)
+                if (history := RunFolder(self.job(algorithm, seed).folder).history())
+            }
+            for algorithm in self.algorithms
+        }
+        return Campaign(
+            self.benchmark,
+            {name: by_seed for name, by_seed in histories.items() if by_seed},
+            note=self.note,
+            synthetic=self.benchmark in SYNTHETIC,
+            fishr_reduction=self.job(self.algorithms[0], 0).settings.fishr_reduction,
+        )
+
+
+def score(plan: Plan) -> ScoresByCurvature:
+    """Return the inconsistency scores of finished runs at their last weights, by curvature and algorithm."""
+    from fedilc.evaluation.inconsistency import CURVATURES, Scores, curvatures, inconsistency
+    from fedilc.federation import RunFolder
+
+    found: dict[Curvature, dict[str, dict[int, dict[tuple[str, str], float]]]]
+    found = {curvature: {name: {} for name in plan.algorithms} for curvature in CURVATURES}
+    for seed in range(plan.seeds):
+        federation = None
+        for name in plan.algorithms:
+            job = plan.job(name, seed)
+            folder = RunFolder(job.folder)
+            if not folder.checkpoint_file.exists() or not job.finished():
+                continue
+            if federation is None:
+                federation = job.settings.data.build(seed, job.home)
+            model = job.settings.model.build(federation, seed)
+            model.load_state_dict(folder.load().weights, strict=False)
+            for curvature in CURVATURES:
+                diagonals = curvatures(federation, model, job.settings.classifier, curvature)
+                found[curvature][name][seed] = inconsistency(diagonals)
+    scores = {
+        curvature: {name: Scores(by_seed) for name, by_seed in by_algorithm.items() if by_seed}
+        for curvature, by_algorithm in found.items()
+    }
+    return {curvature: by_algorithm for curvature, by_algorithm in scores.items() if by_algorithm}

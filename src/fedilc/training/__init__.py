@@ -1,0 +1,1 @@
+"""One run: its specification, its loop, its callbacks and its result."""

@@ -1,0 +1,197 @@
+"""The training loop: rounds, callbacks and the run folder."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from fedilc.config import Options
+from fedilc.errors import ConfigError, FedILCWarning
+from fedilc.evaluation import measure, thresholded_areas
+from fedilc.federation import Program, RunFolder, Runtime, Schedule, Server
+from fedilc.federation.outliers import NormBound, sentence
+from fedilc.federation.silo_state import FOLDER as SILO_STATES
+from fedilc.federation.silo_weights import make_weights
+from fedilc.gradients.optimizers import RateSchedule, make_optimizer
+from fedilc.training.callbacks import Callback, KeepBest, Run, refuse_key
+from fedilc.training.records import flatten
+from fedilc.training.result import Result
+from fedilc.training.specification import Specification, run_facts
+
+
+def make_server(model: nn.Module, runtime: Runtime, program: Program, options: Options) -> Server:
+    """Return a server that trains `model` itself, with these settings, over a runtime."""
+    silos, algorithm = runtime.silos, program.task.algorithm
+    if options.min_silos is not None and options.min_silos > len(silos):
+        raise ConfigError(f"min_silos={options.min_silos} is more than the {len(silos)} silos there are")
+    schedule = Schedule(options.penalty_weight, options.penalty_anneal_rounds, options.penalty_start)
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    rate = RateSchedule(
+        options.learning_rate_schedule,
+        options.rounds,
+        options.warmup_rounds,
+        options.decay_rounds,
+        options.decay_factor,
+    )
+    return Server(
+        model=model,
+        optimizer=make_optimizer(
+            algorithm.optimizer,
+            trainable,
+            options.learning_rate,
+            options.weight_decay,
+            algorithm.optimizer_options,
+        ),
+        runtime=runtime,
+        program=program,
+        silo_weights=make_weights(algorithm.weights, silos, options.weights_step, options.weights_power),
+        schedule=schedule if program.task.penalty is not None else None,
+        rate=rate,
+        min_silos=options.min_silos,
+        silos_per_round=options.silos_per_round,
+        seed=options.seed,
+        bound=NormBound(options.outlier_factor),
+        max_norm=options.max_norm,
+        on_divergence=options.on_divergence,
+    )
+
+
+class Training:
+    """A run put together: a specification, the runtime that reaches its silos, and the server over it."""
+
+    def __init__(self, spec: Specification, runtime: Runtime) -> None:
+        self.spec, self.runtime = spec, runtime
+        self.outline, self.options, self.model = spec.outline, spec.options, spec.model
+        if runtime.leads:
+            spec.note()
+        self.sizes_known = spec.sizes_known
+        runtime.silos = runtime.silos or self.outline.silos
+        self.server = make_server(self.model, runtime, spec.program, self.options)
+        if self.outline.x_test is not None:
+            self.server.test = self._test
+
+    def _test(self) -> dict[str, float | None]:
+        """Return the metrics of the out-of-distribution test set; of several processes, one measures them."""
+        assert self.outline.x_test is not None
+        assert self.outline.y_test is not None
+        bench = self.spec.bench
+        logits = self._test_logits(self.outline.x_test)
+        if not self.runtime.leads:
+            return {}
+        y = bench.labels(self.outline.y_test)
+        found = measure(bench.loss, logits, y)
+        if self.options.thresholded_batch is not None and bench.loss.name == "binary":
+            areas = thresholded_areas(logits, y, self.options.thresholded_batch)
+            found |= {f"thresholded_{key}": area for key, area in areas.items()}
+        return found
+
+    def _test_logits(self, x: Tensor) -> Tensor:
+        """Return what the model says of the test set; every process computes its part."""
+        bench, mine = self.spec.bench, self.runtime.part_of(len(x))
+        part = bench.predict(bench.inputs(x[mine]))
+        if len(part) == len(x):
+            return part
+        logits = part.new_zeros(len(x), self.spec.outputs)
+        logits[mine] = part
+        self.runtime.join_parts(logits)
+        return logits
+
+    def run(
+        self,
+        callbacks: list[Callback],
+        out: str | os.PathLike[str] | None,
+        resume: bool,
+        settings: dict[str, Any],
+    ) -> Result:
+        if resume and out is None:
+            raise ConfigError("resume=True needs out=..., the folder of the run to continue")
+        leads = self.runtime.leads
+        folder = RunFolder(out) if out is not None and leads else None
+        callbacks = [*_keepers(callbacks), *callbacks] if leads else []
+        for key in (key for callback in callbacks for key in callback.keys):
+            if self.outline.never_records(key):
+                refuse_key(key)
+        run = Run(self.options.rounds, out=folder.path if folder else None)
+        run.weights = self.server.weights
+        try:
+            if folder is not None:
+                self._open(folder, resume, settings, run)
+            for callback in callbacks:
+                callback.on_start(run)
+            for number in range(self._begin(run) + 1, self.options.rounds + 1):
+                if self.runtime.agree(run.stopped is not None):
+                    break
+                self._round(number, run, callbacks, folder)
+            for callback in callbacks:
+                callback.on_end(run)
+        finally:
+            if folder is not None:
+                folder.release()
+        for parameter in self.model.parameters():
+            parameter.data = parameter.data.contiguous()
+        kept = {
+            callback.criterion: (callback.round, callback.weights)
+            for callback in callbacks
+            if isinstance(callback, KeepBest) and callback.round is not None
+        }
+        return Result(self.model.eval(), run.history, self.spec.name, run.stopped, kept)
+
+    def _round(self, number: int, run: Run, callbacks: list[Callback], folder: RunFolder | None) -> None:
+        started = time.perf_counter()
+        due = number % self.options.evaluate_every == 0 or number in (1, self.options.rounds)
+        record = flatten(self.server.round(number, evaluate=due))
+        seconds = time.perf_counter() - started
+        if not self.sizes_known and self.runtime.leads:
+            self.sizes_known = "silos" in record
+            self.spec.note_sizes(record.get("silos", {}))
+        run.history.append(record)
+        if "set_aside" in record and self.runtime.leads:
+            warnings.warn(
+                f"round {number} went on without {sentence(record['set_aside'])}", FedILCWarning, stacklevel=2
+            )
+        for callback in callbacks:
+            callback.on_round(run, record)
+        if folder is not None:
+            folder.save(record, seconds, self.server.tensors(), self.server.facts(), run.stopped)
+
+    def _begin(self, run: Run) -> int:
+        """Return after which round to go on; of several processes, all go on from the leading one's state."""
+        server = self.server
+        facts: dict[str, Any] = {
+            "done": len(run.history),
+            "recent": server.bound.recent,
+            "set_aside": server.bound.set_aside,
+            "server": server.facts(),
+            "out": None if run.out is None else str(run.out),
+        }
+        tensors, facts = self.runtime.follow(server.tensors(), facts)
+        if not self.runtime.leads:
+            server.restore(tensors, facts["server"], facts["done"])
+            server.bound.recent, server.bound.set_aside = facts["recent"], facts["set_aside"]
+        if facts["out"] is not None:
+            self.runtime.keep_states(Path(facts["out"]) / SILO_STATES)
+        return int(facts["done"])
+
+    def _open(self, folder: RunFolder, resume: bool, settings: dict[str, Any], run: Run) -> None:
+        facts = run_facts(self.spec)
+        facts |= settings | {"model": settings.get("model", {}) | facts["model"]}
+        if not resume:
+            folder.create(facts)
+            return
+        saved = folder.resume(facts)
+        if saved is not None:
+            self.server.restore(saved.tensors, saved.facts, saved.round)
+            self.server.bound.restore(saved.history)
+            run.history, run.stopped = saved.history, saved.stopped
+
+
+def _keepers(callbacks: Sequence[Callback]) -> list[Callback]:
+    """What keeps the best rounds' weights, unless the caller has brought it."""
+    brought = {callback.criterion for callback in callbacks if isinstance(callback, KeepBest)}
+    return [KeepBest(criterion) for criterion in ("validation", "oracle") if criterion not in brought]

@@ -1,0 +1,139 @@
+"""A run before it has a runtime: its data in outline, its model, its algorithm's parts and its steps."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedilc.algorithms import Algorithm, LocalSteps, find_algorithm
+from fedilc.config import Options
+from fedilc.data.digest import weights_digest
+from fedilc.data.outline import Outline, data_facts
+from fedilc.errors import ConfigError, FedILCError, ModelError
+from fedilc.federation import Program
+from fedilc.federation.task import make_task
+from fedilc.gradients import Loss, Workbench, logits_layer, require_logits, require_supported
+from fedilc.gradients.device import find_device
+from fedilc.gradients.optimizers import make_optimizer
+from fedilc.models import input_hint
+from fedilc.training.notes import note_settings, note_sizes
+
+
+@dataclass(frozen=True)
+class Specification:
+    """What is to be trained, checked as far as it can be without asking a silo.
+
+    Attributes:
+        outline: what is known of the data here.
+        name: of the algorithm.
+        algorithm: with the parts that the options replace.
+        options: every other setting.
+        model: the copy that is trained, on its device.
+        bench: computes with that copy.
+        program: the steps of a round.
+        outputs: how many logits the model gives.
+    """
+
+    outline: Outline
+    name: str
+    algorithm: Algorithm
+    options: Options
+    model: nn.Module
+    bench: Workbench
+    program: Program
+    outputs: int
+
+    @classmethod
+    def of(
+        cls, outline: Outline, model: nn.Module, algorithm: str | Algorithm, options: Options
+    ) -> Specification:
+        """Return the specification of a run of a copy of `model`; raise if it cannot work."""
+        name, found = find_algorithm(algorithm)
+        found = found.configured(options)
+        model = copy.deepcopy(model).to(find_device(options.device))
+        loss = Loss(outline.loss)
+        task = make_task(found, outline.loss, options)
+        if found.local is not None:
+            _require_local_optimizer(found.local)
+        votes = task.intra is not None and options.environment_size is not None
+        require_supported(model, environments=votes)
+        bench = Workbench(model, loss)
+        sample, outputs = _try_model(bench, outline.sample)
+        require_logits(model, sample)
+        if task.penalty is not None and task.penalty.needs_classifier:
+            task = replace(task, classifier=logits_layer(model, loss, sample, options.classifier))
+        return cls(outline, name, found, options, model, bench, Program.of(task, model), outputs)
+
+    def note(self) -> None:
+        """Say which settings are legal but may not be what was meant."""
+        note_settings(self.name, self.algorithm, self.options)
+        self.note_sizes(self.outline.facts)
+
+    def note_sizes(self, silos: Mapping[str, Mapping[str, Any]]) -> None:
+        """Say that silos count equally, if they are unlike."""
+        sizes = {silo: int(facts["examples"]) for silo, facts in silos.items() if "examples" in facts}
+        note_sizes(self.algorithm, sizes)
+
+    @property
+    def sizes_known(self) -> bool:
+        """Whether the silos' sizes are known before they are asked."""
+        return any("examples" in facts for facts in self.outline.facts.values())
+
+
+def _require_local_optimizer(local: LocalSteps) -> None:
+    """Raise if silos could not take their steps; they would find out only in the first round."""
+    options = {"momentum": local.momentum} if local.momentum else {}
+    make_optimizer(local.optimizer, [nn.Parameter(torch.zeros(1))], local.learning_rate, 0.0, options)
+
+
+def _try_model(bench: Workbench, inputs: Tensor) -> tuple[Tensor, int]:
+    """Run the model on two examples, so that what cannot work is said before the first round."""
+    sample, model = bench.inputs(inputs), bench.model
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    try:
+        bench.example_bytes(sample)
+        logits = bench.predict(sample)
+    except FedILCError:
+        raise
+    except Exception as error:  # whatever a network of one's own raises
+        raise ConfigError(
+            f"the model cannot take inputs of shape {tuple(sample.shape[1:])} and type {sample.dtype}: "
+            f"{input_hint(sample, error)}"
+        ) from error
+    if len(logits) != len(sample):
+        raise ModelError(
+            f"the model gives {len(logits)} outputs for {len(sample)} examples; it must give one each"
+        )
+    for name, buffer in model.named_buffers():
+        if not torch.equal(buffer, before[name]):
+            raise ModelError(
+                f"the buffer {name!r} changes in the forward pass, and what silos see does not travel; "
+                "use a layer without running statistics"
+            )
+    return sample, logits.shape[1]
+
+
+def run_facts(spec: Specification) -> dict[str, Any]:
+    """Return what identifies a run, for its folder: settings, digests of data and of initial weights.
+
+    With them is what a user of the model must know: the inputs' columns in order and the label's name, if
+    they have any, and the class that each logit stands for (one logit stands for 1 against 0).
+    """
+    outline = spec.outline
+    return {
+        "federation": outline.name,
+        **data_facts(outline),
+        "loss": outline.loss,
+        "columns": list(outline.columns) or None,
+        "label": outline.label,
+        "classes": [0, 1] if outline.loss == "binary" else list(range(spec.outputs)),
+        "model": {"layers": repr(spec.model), "weights": weights_digest(spec.model)},
+        "algorithm": spec.name,
+        "choices": spec.algorithm.describe(),
+        **spec.options.model_dump(),
+    }

@@ -1,0 +1,73 @@
+"""A full disk, no descriptors left, files in the way: a sentence or a note, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from pathlib import Path
+
+import pytest
+from command import fedilc, one_sentence
+from fleets import PATIENCE, forked
+
+from fedilc import cli
+from fedilc.errors import FedILCWarning
+from fedilc.federation import RunFolder
+from fedilc.federation.run_folder_check import examine
+
+RUN = ["run", "-a", "fedsgd", "--rounds", "4", "--set", "model.hidden=[16]"]
+
+
+def limited(limit: str, value: int, words: list[str], log: str) -> None:
+    """The command under a limit of the kernel's, what it says of errors in a file."""
+    file = os.open(log, os.O_WRONLY | os.O_CREAT, 0o600)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(file, 2)
+    kind = getattr(resource, limit)
+    resource.setrlimit(kind, (value, resource.getrlimit(kind)[1]))
+    sys.argv = ["fedilc", *words]
+    cli.main()
+
+
+def refused_under(limit: str, value: int, folder: Path, *words: object) -> str:
+    log = folder / "log.txt"
+    process = forked(limited, limit, value, [str(word) for word in words], str(log))
+    process.join(PATIENCE)
+    assert process.exitcode == 2, log.read_text()
+    lines = [line for line in log.read_text().splitlines(keepends=True) if "note: " not in line]
+    return one_sentence("".join(lines))
+
+
+def test_a_disk_without_room_is_one_sentence_and_the_run_goes_on_from_there(tmp_path: Path) -> None:
+    """No file may grow larger than settings and history: the kernel then says what a full disk says."""
+    whole, short = tmp_path / "whole", tmp_path / "short"
+    fedilc(*RUN, "--out", whole)
+    fedilc(*RUN, "--out", short, "--rounds", 2)
+    room = 1000 + max((whole / name).stat().st_size for name in ("run.json", "history.jsonl"))
+    assert room < (short / "checkpoint.safetensors").stat().st_size
+    said = refused_under("RLIMIT_FSIZE", room, tmp_path, *RUN, "--out", short, "--resume")
+    assert said.startswith(f"{short} cannot be written: File too large; round 3 is not kept; mend that and")
+    assert set(examine(short).values()) == {None}
+    assert len(RunFolder(short).load().history) == 2
+    fedilc(*RUN, "--out", short, "--resume")
+    for name in ("history.jsonl", "checkpoint.safetensors", "best-validation.safetensors"):
+        assert (short / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_no_descriptors_left_is_one_sentence(tmp_path: Path) -> None:
+    said = refused_under("RLIMIT_NOFILE", 4, tmp_path, *RUN, "--out", tmp_path / "run")
+    assert "Too many open files" in said
+
+
+@pytest.mark.parametrize(
+    "name", ["best-validation.safetensors.tmp", "timing.jsonl", "loss.png"], ids=["best", "timing", "picture"]
+)
+def test_a_file_without_which_a_run_is_as_good_does_not_end_it(name: str, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    fedilc(*RUN, "--out", out, "--rounds", 1)
+    (out / name).unlink(missing_ok=True)
+    (out / name / "in the way").mkdir(parents=True)
+    with pytest.warns(FedILCWarning, match="cannot be written"):
+        fedilc(*RUN, "--out", out, "--resume")
+    assert len(RunFolder(out).load().history) == 4

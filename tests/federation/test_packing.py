@@ -1,0 +1,73 @@
+"""Bytes put together by hand are those that the safetensors library reads."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load
+from torch import Tensor
+
+from fedilc.aggregation.numerics import is_finite
+from fedilc.federation.packing import WORDS, packed
+
+SHAPES = st.lists(st.integers(0, 4), max_size=3)
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> dict[str, Tensor]:
+    """Tensors of any shape and type, some turned so that their numbers do not lie in a row."""
+    found = {}
+    for name in draw(st.lists(NAMES.filter(lambda name: name != "__metadata__"), max_size=5, unique=True)):
+        shape, dtype = draw(SHAPES), draw(st.sampled_from(list(WORDS)))
+        seed = draw(st.integers(0, 1000))
+        numbers = torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(seed))
+        found[name] = numbers.to(dtype).t() if len(shape) == 2 else numbers.to(dtype)
+    return found
+
+
+@given(tensors(), st.dictionaries(NAMES, NAMES, max_size=3))
+def test_the_library_reads_what_was_packed(given: dict[str, Tensor], words: dict[str, str]) -> None:
+    body = packed(given, words)
+    found = load(body)
+    assert found.keys() == given.keys()
+    for name, tensor in given.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.equal(found[name], tensor)
+    size = int.from_bytes(body[:8], "little")
+    assert json.loads(body[8 : 8 + size])["__metadata__"] == words
+
+
+@given(tensors(), st.randoms(use_true_random=False))
+def test_the_order_they_come_in_does_not_matter(given: dict[str, Tensor], random: Random) -> None:
+    names = list(given)
+    random.shuffle(names)
+    assert packed({name: given[name] for name in names}, {}) == packed(given, {})
+
+
+@given(tensors())
+def test_every_tensor_begins_at_a_multiple_of_its_width(given: dict[str, Tensor]) -> None:
+    body = packed(given, {})
+    size = int.from_bytes(body[:8], "little")
+    header = json.loads(body[8 : 8 + size])
+    for name, tensor in given.items():
+        assert (8 + size + header[name]["data_offsets"][0]) % tensor.element_size() == 0
+
+
+@given(st.lists(st.floats(width=32), max_size=20))
+def test_finite_is_what_every_value_is(values: list[float]) -> None:
+    tensor = torch.tensor(values)
+    assert is_finite(tensor) == bool(torch.isfinite(tensor).all())
+
+
+@pytest.mark.parametrize("place", range(0, 1000, 37))
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_one_value_that_is_not_finite_is_found_wherever_it_is(place: int, value: float) -> None:
+    tensor = torch.ones(1000)
+    tensor[place] = value
+    assert not is_finite(tensor)
