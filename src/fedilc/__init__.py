@@ -9,17 +9,24 @@ from fedilc.algorithms import Algorithm, LocalSteps
 from fedilc.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedilc.aggregation import weighted_geometric_mean
+    from fedilc.aggregation import Aggregator, weighted_geometric_mean
     from fedilc.api import train
     from fedilc.data import Federation, Silo
+    from fedilc.penalties import Penalty
+    from fedilc.training.callbacks import Callback, EarlyStopping, KeepBest
     from fedilc.training.result import Result
 
 __version__ = "0.2.0.dev0"
 
 __all__ = [
+    "Aggregator",
     "Algorithm",
+    "Callback",
+    "EarlyStopping",
     "Federation",
+    "KeepBest",
     "LocalSteps",
+    "Penalty",
     "Result",
     "Silo",
     "__version__",
@@ -31,7 +38,12 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
+        "Aggregator": "fedilc.aggregation",
+        "Callback": "fedilc.training.callbacks",
+        "EarlyStopping": "fedilc.training.callbacks",
         "Federation": "fedilc.data",
+        "KeepBest": "fedilc.training.callbacks",
+        "Penalty": "fedilc.penalties",
         "Result": "fedilc.training.result",
         "Silo": "fedilc.data",
         "train": "fedilc.api",

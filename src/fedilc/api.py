@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import nn
@@ -13,11 +13,12 @@ from torch import nn
 from fedilc.algorithms import Algorithm
 from fedilc.config import Options
 from fedilc.config.section import validated
+from fedilc.config.train_options import TrainOptions
 from fedilc.data import Federation
 from fedilc.data.checks import check_federation
 from fedilc.data.outline import Outline
 from fedilc.data.silo_store import SiloStore
-from fedilc.errors import ConfigError
+from fedilc.errors import WrongTypeError
 from fedilc.evaluation import measure
 from fedilc.federation import Record, Runtime
 from fedilc.runtimes.distributed import runtime_here
@@ -45,49 +46,64 @@ def train(
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
     settings: dict[str, Any] | None = None,
-    **more: Any,
+    **more: Unpack[TrainOptions],
 ) -> Result:
     """Train a copy of `model` over the silos of `federation`; the model passed in stays as it is.
 
     Args:
         federation: the silos, and the test set of a domain that none of them has seen; or a
-            `fedilc.data.silo_store.SiloStore`, whose silos are opened one at a time. With several ranks, it
+            `fedilc.data.silo_store.SiloStore`, which opens its silos one at a time. With several ranks, it
             keeps only those of its own rank.
         model: any module from inputs to logits.
-        algorithm: a name from `fedilc.algorithms`, or an `Algorithm` of one's own.
+        algorithm: a name from `fedilc.algorithms`, or an `Algorithm` of your own.
         rounds: how many steps the server takes.
         learning_rate: of the server's optimiser, which the algorithm names (Adam for the paper's; a rate of 1
             with "sgd" takes the silos' updates as they are, as FedAvg does).
         weight_decay: of the server's optimiser (Adam's is its L2 form).
-        penalty_weight: lambda, the weight of the penalty that the algorithm has.
-        environment_size: examples in each environment inside a silo: 1, k, or None for the whole
+        penalty_weight: lambda, the weight of the algorithm's penalty.
+        environment_size: examples per environment inside a silo: 1, k, or None for the whole
             silo; only algorithms with an `intra` aggregation use it.
-        weights: how much each silo counts in a mean across silos; None is as the algorithm has it. "equal" is
-            as in the paper: a silo of 6 examples counts as much as one of 2,000. "examples" is n_e/n over the
-            silos that answer, for updates and train loss; the penalty and the validation means count silos
-            equally. "group-dro" and "afl" (with `weights_step`) and "q-ffl" (with `weights_power`) follow the
-            silos' losses. All but "equal" are refused for a geometric mean across silos, in which each silo
+        weights: how much each silo counts in a mean across silos; None is the algorithm's own choice. "equal"
+            is as in the paper: a silo of 6 examples counts as much as one of 2,000. "examples" is n_e/n over
+            the silos that answer, for updates and train loss; the penalty and the validation means count
+            silos equally. "group-dro" and "afl" (with `weights_step`) and "q-ffl" (with `weights_power`)
+            follow the silos' losses. A geometric mean across silos refuses all but "equal": in it each silo
             is one vote and one factor, whatever its size.
         seed: every random choice of the run derives from it.
         device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1", ...
         runtime: how requests reach the silos; None is in this process.
-        callbacks: observers (see `fedilc.training.callbacks`), or functions that are given each record.
+        callbacks: observers (see `fedilc.Callback`), or functions that are given each record.
         out: a folder for history, checkpoints and the best rounds' weights; None keeps all in memory.
-        resume: go on from the last completed round in `out`.
+        resume: continue after the last completed round in `out`.
         settings: further facts to record in `out`, which a resumed run must share.
-        more: `penalty` (what silos match, in place of the algorithm's own); `local_steps` or `local_epochs`,
-            `batch_size`, `local_learning_rate`, `local_optimizer`, `proximal` (local steps, in place of the
-            algorithm's own); `optimizer`, `optimizer_options` (the server's); `learning_rate_schedule`
-            ("constant", "step", "cosine"), `warmup_rounds`, `decay_rounds`, `decay_factor`; `silos_per_round`
-            (how many silos are drawn for each round); `zeros` and `agreement` (of aggregations that take
-            them), `covariance` ("diagonal", "full"), `fishr_reduction` ("mean", "sum": of any penalty over
-            silos), `penalty_anneal_rounds` and `penalty_start`, `min_silos`, `evaluate_every`,
-            `on_divergence` ("stop", "exclude": what follows a step that leaves weights or optimiser
-            infinite), `outlier_factor` (answers whose norm is over this many times the median are set aside;
-            0 is never), `max_norm` (to which each silo's answers are clipped),
-            `classifier` (the name of the layer that gives the logits, for Fishr and CORAL),
-            `thresholded_batch` (report the areas of thresholded predictions too, in batches of this many). A
-            note names options that no part of the algorithm takes.
+        more: the options below. A note names options that no part of the algorithm takes.
+
+    What silos match:
+        penalty: a penalty in place of the algorithm's own, by name.
+        covariance: of Fishr, "diagonal" or "full".
+        fishr_reduction: "mean" or "sum" of a penalty over silos.
+        penalty_anneal_rounds, penalty_start: lambda is `penalty_start` in the first rounds.
+        classifier: the name of the layer that gives the logits, for Fishr and CORAL.
+
+    Local steps, in place of the algorithm's own:
+        local_steps, local_epochs: how many per round; give one of the two.
+        batch_size, local_learning_rate, local_optimizer: of each local step.
+        proximal: mu of FedProx.
+
+    The server's step:
+        optimizer, optimizer_options: any torch optimiser by name, and its options.
+        learning_rate_schedule: "constant", "step" (with `decay_rounds`, `decay_factor`) or "cosine".
+        warmup_rounds: first rounds, in which the rate rises.
+        zeros, agreement: of aggregations that take them.
+
+    Silos and rounds:
+        silos_per_round: how many silos are drawn for each round; None is all.
+        min_silos: how many silos a round needs; None is all that were asked.
+        evaluate_every: rounds between evaluations.
+        on_divergence: "stop", or "exclude" silos that stand out, after a step that leaves weights infinite.
+        outlier_factor: leave out answers whose norm is over this many times the median; 0 is never.
+        max_norm: clip each silo's answers to this norm.
+        thresholded_batch: report the areas of thresholded predictions too, in batches of this size.
 
     >>> import torch
     >>> from fedilc import Federation, Silo
@@ -107,11 +123,11 @@ def train(
         "seed": seed,
         "device": str(device),
     }
-    options = validated(Options, named | more)
+    options = validated(Options, {**named, **more})
     for given, kind in ((federation, Federation | SiloStore), (model, nn.Module)):
         if not isinstance(given, kind):
             name = "Module" if kind is nn.Module else "Federation"
-            raise ConfigError(f"train() was given {type(given).__name__} where a {name} is needed")
+            raise WrongTypeError(f"train() needs a {name}, and was given {type(given).__name__}")
     if isinstance(callbacks, Callback) or callable(callbacks):
         callbacks = [callbacks]
 

@@ -1,4 +1,4 @@
-"""What can go wrong, each as one sentence that names the thing and says what to do."""
+"""Errors and warnings, each one sentence that names what is wrong and says what to do."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ class FedILCError(Exception):
     """Base of every error a user can cause; the command prints it and exits with code 2."""
 
 
-class ConfigError(FedILCError):
+class ConfigError(FedILCError, ValueError):
     """A setting, name or option is not what was expected."""
 
 
-class DataError(FedILCError):
+class WrongTypeError(ConfigError, TypeError):
+    """An argument is of another type than was expected."""
+
+
+class DataError(FedILCError, ValueError):
     """A silo, a file or a test set cannot be used as it is."""
 
 
@@ -34,11 +38,11 @@ class DataProblemsError(DataError):
         super().__init__(problems[0] if one else f"there are {len(problems)} problems: {shown}{more}")
 
 
-class ModelError(FedILCError):
+class ModelError(FedILCError, ValueError):
     """The network cannot be trained as asked; the message lists every problem and its fix."""
 
 
-class NonFiniteError(FedILCError):
+class NonFiniteError(FedILCError, ValueError):
     """A NaN or an infinity reached an aggregation; the message names silo and parameter."""
 
 
@@ -59,7 +63,7 @@ class CheckpointError(FedILCError):
 
 
 class StoppedError(Exception):
-    """Ctrl-C during work that can go on, with the sentence that says how; the exit code is 130."""
+    """Ctrl-C stopped work that can be resumed; the message says how. The exit code is 130."""
 
 
 class FedILCWarning(UserWarning):

@@ -13,7 +13,7 @@ from typing import Any
 def lazily(
     package: str, homes: Mapping[str, str], require: Callable[[], None] | None = None
 ) -> Callable[[str], Any]:
-    """A package's `__getattr__` for names that are at home in other modules.
+    """Return a package's `__getattr__` that loads names from other modules on first use.
 
     `require` is called before one of these is loaded; it raises where what they need is not installed.
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def seed_for(run_seed: int, *purpose: str | int) -> int:
-    """A 63-bit seed for one purpose of one run, the same on every machine.
+    """Return a 63-bit seed for one purpose of one run, the same on every machine.
 
     >>> seed_for(0, "model") == seed_for(0, "model")
     True
@@ -24,14 +24,14 @@ def seed_for(run_seed: int, *purpose: str | int) -> int:
 
 
 def torch_generator(run_seed: int, *purpose: str | int) -> torch.Generator:
-    """A torch generator on the CPU for one purpose of one run."""
+    """Return a torch generator on the CPU for one purpose of one run."""
     import torch
 
     return torch.Generator().manual_seed(seed_for(run_seed, *purpose))
 
 
 def numpy_generator(run_seed: int, *purpose: str | int) -> np.random.Generator:
-    """A NumPy generator for one purpose of one run."""
+    """Return a NumPy generator for one purpose of one run."""
     import numpy as np
 
     return np.random.default_rng(seed_for(run_seed, *purpose))

@@ -6,7 +6,7 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from torch import nn
@@ -14,6 +14,7 @@ from torch import nn
 from fedilc import Algorithm, Federation, algorithms, train
 from fedilc.algorithms import find_algorithm
 from fedilc.config import Options, parse_experiment, read_experiment, shipped_experiments, validated
+from fedilc.config.train_options import TrainOptions
 from fedilc.data.color_mnist import color_digits
 from fedilc.errors import ConfigError, FedILCWarning
 
@@ -274,3 +275,12 @@ def test_a_number_as_penalty_is_still_its_weight_with_a_note(tmp_path: Path) -> 
     with pytest.warns(FedILCWarning, match="penalty as a number is now called penalty_weight"):
         settings = experiment(tmp_path, "penalty_weight = 7.0\n" + TOML, "penalty=5")
     assert (settings.penalty_weight, settings.penalty) == (5.0, None)
+
+
+def test_every_option_of_train_is_typed_and_explained() -> None:
+    named = set(inspect.signature(train).parameters)
+    typed = get_type_hints(TrainOptions)
+    assert named.isdisjoint(typed)
+    assert typed == {key: f.annotation for key, f in Options.model_fields.items() if key not in named}
+    assert train.__doc__ is not None
+    assert [key for key in Options.model_fields if key not in train.__doc__] == []

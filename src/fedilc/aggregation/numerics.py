@@ -9,12 +9,12 @@ from torch import Tensor
 
 
 def wide_dtype(device: torch.device) -> torch.dtype:
-    """float64, except on devices that have none."""
+    """Return float64, or float32 for devices without float64."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 def is_finite(values: Tensor) -> bool:
-    """Whether no value is NaN or infinite: least and greatest show it, in one pass that makes no mask.
+    """Return whether no value is NaN or infinite, from minimum and maximum in one pass without a mask.
 
     >>> is_finite(torch.tensor([1.0, -2.0])), is_finite(torch.tensor([1.0, float("nan"), 2.0]))
     (True, False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedilc.algorithms.algorithm import WEIGHTS, Algorithm, LocalSteps
 from fedilc.algorithms.catalogue import CATALOGUE, PAPER
-from fedilc.errors import ConfigError, nearest
+from fedilc.errors import ConfigError, WrongTypeError, nearest
 
 
 def get(name: str) -> Algorithm:
@@ -28,7 +28,9 @@ def register(name: str, algorithm: Algorithm) -> None:
     if name in CATALOGUE:
         raise ConfigError(f"there is an algorithm {name!r} already; choose another name")
     if not isinstance(algorithm, Algorithm):
-        raise ConfigError(f"register() was given {type(algorithm).__name__} as {name!r}; give an Algorithm")
+        raise WrongTypeError(
+            f"register() was given {type(algorithm).__name__} as {name!r}; give an Algorithm"
+        )
     CATALOGUE[name] = algorithm
 
 

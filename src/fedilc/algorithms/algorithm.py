@@ -129,12 +129,12 @@ class Algorithm:
 
     @property
     def local(self) -> LocalSteps | None:
-        """The silo's own steps, or None if it answers its gradient."""
+        """Return the silo's local steps, or None if it answers its gradient."""
         return self.update if isinstance(self.update, LocalSteps) else None
 
     @property
     def adds_up_in_silo(self) -> bool:
-        """Whether a silo adds the penalty's gradient to its own: if inter is a plain mean, or if it steps.
+        """Return whether a silo adds the penalty gradient to its own: for a plain mean, or with local steps.
 
         In a weighted mean it cannot: that weighs the gradients, and never the penalty's terms.
         """

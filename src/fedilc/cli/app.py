@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def _command() -> str:
-    """The command as far as it was given rightly, with its subcommands."""
+    """Return the command and subcommands that were given correctly, for the help hint."""
     words, here = ["fedilc"], typer.main.get_command(app)
     for word in sys.argv[1:]:
         known = getattr(here, "commands", {})

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def make_console() -> Console:
-    """Where tables and lines are printed; as wide as they need where that is no terminal."""
+    """Return the console to print on, as wide as the content needs if it is not a terminal."""
     from rich.console import Console
 
     console = Console(highlight=False)

@@ -27,7 +27,7 @@ Name = Annotated[str, typer.Argument(help="A data set, as `fedilc data list` nam
 
 
 def use_data_folder(given: Path | None) -> Path:
-    """The data folder of this command and of every process it starts."""
+    """Use this data folder in this command and in every process it starts."""
     from fedilc.data.download import data_folder
 
     folder = data_folder(given).absolute()
@@ -102,7 +102,7 @@ def check(name: Name, data_dir: DataDir = None) -> None:
 
 @contextmanager
 def _bars(console: Console) -> Iterator[Callable[[str], Bar] | None]:
-    """A progress bar for each file that is downloaded; none where output is no terminal."""
+    """Show a progress bar per downloaded file, if output is a terminal."""
     if not console.is_terminal:
         yield None
         return

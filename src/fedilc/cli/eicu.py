@@ -66,7 +66,7 @@ def eicu(
 
 
 def _steps(report: Report) -> Table:
-    """What was found, what was dropped and why, and what was kept."""
+    """Return a table of what was found, what was dropped and why, and what was kept."""
     from rich import box
     from rich.table import Table
 
@@ -83,7 +83,7 @@ def _steps(report: Report) -> Table:
 
 
 def _facts(report: Report) -> list[str]:
-    """The medicines and the silos of the table, a line each."""
+    """Return the medicines and the silos of the table, one line each."""
     by = report.known_by
     medicines, orders = report.medicines, sum(by.values())
     sizes = [silo["patients"] for silo in report.silos.values()]

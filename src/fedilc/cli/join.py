@@ -141,14 +141,14 @@ class _Log:
         self.silo = silo
 
     def start(self) -> None:
-        """Begin."""
+        """Start the progress display."""
 
     def __call__(self, sentence: str) -> None:
         level = logging.WARNING if sentence.startswith("waiting") else logging.INFO
         logging.getLogger("fedilc.silo").log(level, "%s", sentence, extra={"facts": {"silo": self.silo}})
 
     def close(self) -> None:
-        """End."""
+        """Close the progress display."""
 
 
 class _Progress:
@@ -175,7 +175,7 @@ class _Progress:
             self.last, self.last_round = sentence, time.monotonic()
 
     def _is_early(self, sentence: str) -> bool:
-        """Whether a line about a round comes too soon after the last line."""
+        """Return whether a line about a round comes too soon after the last line."""
         return sentence.startswith("round") and time.monotonic() < self.last_round + _LINE_SECONDS
 
     def close(self) -> None:

@@ -57,7 +57,7 @@ def only_one(algorithms: list[str] | None, command: str) -> str | None:
 
 
 def as_changes(given: Mapping[str, object]) -> list[str]:
-    """Options that stand for settings, as `--set` has them; those that were not given are left out.
+    """Return options that stand for settings in the form of `--set`; options not given are left out.
 
     >>> as_changes({"rounds": 3, "seed": None})
     ['rounds=3']

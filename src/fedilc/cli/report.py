@@ -66,7 +66,7 @@ def _remake(console: Console, campaign: Path) -> None:
 
 
 def _groups(places: list[Path]) -> dict[str, dict[str, list[Record]]]:
-    """The histories by run, under the title of each set of runs that share their data."""
+    """Return the histories by run, under the title of each set of runs that share their data."""
     from fedilc.federation import RunFolder
 
     found: dict[str, tuple[set[str], dict[str, list[Record]]]] = {}

@@ -105,7 +105,7 @@ def _do(console: Console, jobs: list[Job], side_by_side: int | None) -> None:
 
 @contextmanager
 def _progress(console: Console, work: Work) -> Iterator[Callable[[Work], None]]:
-    """A bar for the whole, one for each run under way, and the time left; lines where no terminal is."""
+    """Show a bar for the whole, one per current run, and the time left; plain lines without a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
     columns = (

@@ -101,7 +101,7 @@ def _algorithms(given: list[str]) -> tuple[list[str], str]:
 
 
 def _target(out: Path | None, stem: Path, resume: bool, restarted: bool) -> tuple[Path, bool]:
-    """The run folder, and whether to go on with what is in it.
+    """Return the run folder, and whether to continue the run in it.
 
     That is the folder given, or the first free one after `stem`; to resume without one given, the newest.
     What an earlier attempt of the same launch began is gone on with, unasked.

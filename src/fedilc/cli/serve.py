@@ -152,7 +152,7 @@ def serve(
 
 
 def _tokens(path: Path | None, client_ca: Path | None, console: Console) -> Tokens | TokenFile | None:
-    """The tokens of a file; nobody's if silos show certificates instead; None if everybody is let in."""
+    """Return the tokens of a file; none if silos show certificates instead; None if everybody may join."""
     from fedilc.runtimes.rest.private_files import warn_if_public
     from fedilc.runtimes.rest.tokens import TokenFile, Tokens
 
@@ -224,7 +224,7 @@ class _Serving:
         sys.stdout.flush()
 
     def _afterwards(self, result: Result) -> None:
-        """The table and the picture that end a run, and the page for as long as it is wanted."""
+        """Print the table and picture that end a run, and keep the page for as long as it is wanted."""
         from fedilc.report.plots import loss_picture
         from fedilc.report.tables import run_table
 

@@ -184,6 +184,8 @@ def _tensor(values: Any, where: str, part: str) -> Tensor:
         )
     try:
         tensor = torch.as_tensor(_array(values))
+    except DataError:
+        raise
     except (TypeError, ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(f"{where}: {part} cannot be made into a tensor of numbers ({reason})") from error

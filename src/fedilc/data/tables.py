@@ -68,6 +68,8 @@ def read_table(path: Path, label: str) -> Table:
             numbers, unit = np.arange(1, len(frame) + 1), "row"
         else:
             (frame, numbers, notes), unit = read_csv(path), "line"
+    except DataError:
+        raise
     except (pl.exceptions.PolarsError, OSError, EOFError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
     frame = _without_index(path, frame, label, notes)

@@ -34,7 +34,7 @@ class Request:
 
     @cached_property
     def asked(self) -> frozenset[str]:
-        """The silos as a set, since there may be thousands."""
+        """Return the silos as a set, since there may be thousands."""
         return frozenset(self.silos)
 
 

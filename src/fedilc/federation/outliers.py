@@ -68,7 +68,7 @@ class NormBound:
 
     @property
     def left_out(self) -> dict[str, str]:
-        """The silos that are not asked any more, and why."""
+        """Return the silos that are no longer asked, and why."""
         return {silo: found[-1] for silo, found in self.set_aside.items() if len(found) >= STRIKES}
 
     def restore(self, history: Iterable[Mapping[str, Any]]) -> None:

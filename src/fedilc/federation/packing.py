@@ -32,7 +32,7 @@ _BLANK = "0" * 64
 
 
 def packed(tensors: Mapping[str, Tensor], words: Mapping[str, str]) -> bytes:
-    """The tensors, wherever they are, and `words` in the header; widest types first, so that all are aligned.
+    """Return tensors from any device with `words` in the header; widest types first, to keep all aligned.
 
     >>> from safetensors.torch import load
     >>> load(packed({"w": torch.tensor([1.0, -2.0])}, {"of": "round 3"}))["w"]
@@ -80,11 +80,11 @@ def require_digest(body: bytes) -> None:
 
 
 def _place(item: tuple[str, Tensor]) -> tuple[int, str]:
-    """Where a tensor lies in the file: by width, then by name, whatever order they came in."""
+    """Return a tensor's sort key in the file: by width, then by name, whatever order they came in."""
     return -item[1].element_size(), item[0]
 
 
 def raw_bytes(tensor: Tensor) -> memoryview:
-    """A tensor's numbers as they lie in memory, without a copy where they lie there in a row."""
+    """Return a tensor's bytes, without a copy if it is contiguous."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data

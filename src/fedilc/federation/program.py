@@ -62,7 +62,7 @@ class Program:
 
     @cached_property
     def steps(self) -> dict[str, Step]:
-        """All steps, by name."""
+        """Return all steps by name."""
         found = [self._update(UPDATE), Step(EVALUATE, metrics=METRICS)]
         penalty = self.task.penalty
         if penalty is not None:
@@ -78,20 +78,20 @@ class Program:
 
     @property
     def answer_bytes(self) -> int:
-        """How many bytes the tensors of the largest answer take."""
+        """Return the size of the largest answer's tensors in bytes."""
         likes = [[answer.like for answer in step.answers.values()] for step in self.steps.values()]
         sizes = [[t.numel() * t.element_size() for like in group for t in like.values()] for group in likes]
         return max(sum(size) for size in sizes)
 
     @property
     def keeps_state(self) -> bool:
-        """Whether silos remember something from round to round."""
+        """Return whether silos remember something from round to round."""
         local = self.task.algorithm.local
         return local is not None and local.control_variates
 
     @property
     def update(self) -> str:
-        """What a silo's update is called in messages and records."""
+        """Return what a silo's update is called in messages and records."""
         return "gradient" if self.task.algorithm.local is None else "update"
 
     @property

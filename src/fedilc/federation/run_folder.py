@@ -48,7 +48,7 @@ class Saved:
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """w by name."""
+        """Return w by name."""
         prefix = "weights."
         return {n.removeprefix(prefix): t for n, t in self.tensors.items() if n.startswith(prefix)}
 

@@ -38,7 +38,7 @@ def _whose(before: Any, now: Any) -> str:
 
 
 def _difference(where: str, old: object, new: object) -> tuple[str, object, object]:
-    """The first place, inside of objects, where two values differ.
+    """Return the first place, inside nested objects too, at which two values differ.
 
     >>> _difference("model", {"layers": "a", "weights": 1}, {"layers": "a", "weights": 2})
     ('model.weights', 1, 2)

@@ -14,5 +14,5 @@ class Schedule:
     start: float = 1.0
 
     def at(self, round_: int) -> float:
-        """lambda of a round; rounds count from 1."""
+        """Return lambda of a round; rounds count from 1."""
         return self.start if round_ <= self.anneal_rounds else self.penalty

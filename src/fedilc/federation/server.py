@@ -104,12 +104,12 @@ class Server:
 
     @property
     def silos(self) -> tuple[str, ...]:
-        """Who takes part, in the order in which replies are accumulated."""
+        """Return the participants' names, in the order of their records."""
         return self.runtime.silos
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """w by name, without graph; a view of the live parameters."""
+        """Return w by name, without graph; a view of the live parameters."""
         return {name: parameter.detach() for name, parameter in self._parameters.items()}
 
     def tensors(self) -> dict[str, Tensor]:

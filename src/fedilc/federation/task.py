@@ -57,7 +57,7 @@ def make_task(algorithm: Algorithm, loss: LossName, options: Options) -> Task:
 
 
 def _aggregator(options: Options, choice: str | Aggregator) -> Aggregator:
-    """The aggregator of one level, with those of the run's options that it takes."""
+    """Return the aggregator of one level, with those of the run's options that it takes."""
     known = aggregator_options(choice)
     return build_aggregator(
         choice, **{key: v for key, v in _given(options, *_AGGREGATION).items() if key in known}

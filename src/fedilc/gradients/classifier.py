@@ -113,7 +113,7 @@ def _trial(model: nn.Module, x: Tensor, training: bool) -> _Trial:
 
 
 def _operation(node: Node | None) -> str:
-    """What a node computes forward, as torch calls it.
+    """Return the name of a node's forward operation, as torch calls it.
 
     >>> _operation(torch.ones(1, requires_grad=True).sigmoid().grad_fn)
     'Sigmoid'

@@ -91,7 +91,7 @@ class SiloComputation:
 
     @property
     def kept_bytes(self) -> int:
-        """About how much memory the forward passes kept for the next phase take."""
+        """Estimate the memory of the forward passes that are kept for the next step, in bytes."""
         return sum(len(chunk.x) for chunk in self._kept.values()) * self.bench.example_bytes(self.x)
 
     def statistics(self, round_: int, keep_bytes: int) -> Tensor:
@@ -170,7 +170,7 @@ class SiloComputation:
         return self.bench.plan(self.x, self.y).tapped if self.streams else {}
 
     def _passes(self, layout: Layout, round_: int) -> Iterator[tuple[Chunk, Pass]]:
-        """The chunks' forward passes: those that were kept, each handed out once, and the others anew."""
+        """Yield the chunks' forward passes: each kept one once, the others computed again."""
         for number, cut in enumerate(layout.chunks):
             with self._randomness(round_, number):
                 chunk = self._kept.pop(number, None)
@@ -181,7 +181,7 @@ class SiloComputation:
         return self.bench.forward(x, y, self._taps() if taps else {})
 
     def _randomness(self, round_: int, chunk: int) -> AbstractContextManager[None]:
-        """A stream of its own for each chunk, so that keeping some of them changes no bit of the others."""
+        """Return a random stream per chunk, so that keeping some chunks changes no bit of the others."""
         number = [chunk] if chunk else []
         seed = seed_for(self.seed, round_, self.name, "forward", *number, *later(self.step))
         return private_randomness(self.bench.device, seed)

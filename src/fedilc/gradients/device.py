@@ -10,7 +10,7 @@ from fedilc.errors import ConfigError
 
 
 def find_device(name: str) -> torch.device:
-    """The device of a name; "auto" is a GPU if there is one, and each rank of a machine has another."""
+    """Return the device of a name; "auto" is a GPU if there is one, and another GPU for each local rank."""
     if name == "auto" and not torch.cuda.is_available():
         return torch.device("cpu")
     if name in ("auto", "cuda") and torch.cuda.is_available():

@@ -38,13 +38,13 @@ class Layout:
     weights: Tensor | None = None
 
     def mean(self, chunk: Chunk, losses: Tensor) -> Tensor:
-        """The chunk's part of the mean over environments of their mean losses."""
+        """Return the chunk's part of the mean over environments of their mean losses."""
         if self.weights is None:
             return losses.sum() / (self.environments * chunk.size)
         return (losses * self.weights[chunk.start : chunk.stop].to(losses)).sum()
 
     def rows(self, chunk: Chunk, x: Tensor) -> Tensor:
-        """The examples of a chunk."""
+        """Return the examples of a chunk."""
         if self.order is None:
             return x[chunk.start : chunk.stop]
         return x[self.order[chunk.start : chunk.stop]]
@@ -68,7 +68,7 @@ def lay_out(
     silo: str,
     step: int = 1,
 ) -> Layout:
-    """Environments of `environment_size`, shuffled anew every round and local step; None is the whole silo.
+    """Return environments of `environment_size`, shuffled per round and local step; None: the whole silo.
 
     The last environment is smaller if the size does not divide the examples.
 
@@ -98,7 +98,7 @@ def lay_out_mean(
     silo: str,
     step: int = 1,
 ) -> Layout:
-    """The mean over the environments of `lay_out` as one weighted sum over examples, in their own order.
+    """Return the mean over the environments of `lay_out` as one weighted sum over examples, in order.
 
     An example counts 1/(environments * size of its environment), so only the members of a smaller last
     environment count differently: of 400 examples in 32s, the last 16 count twice as much as the others.
@@ -118,7 +118,7 @@ def lay_out_mean(
 
 
 def _cut(start: int, stop: int, size: int, most: int) -> Iterator[Chunk]:
-    """Whole environments a chunk where they fit, parts of one where they do not."""
+    """Return chunks of whole environments if they fit, and of parts of one environment otherwise."""
     if size <= most:
         step = most - most % size
         for begin in range(start, stop, step):

@@ -104,7 +104,7 @@ def only_features(seen: list[Tensor], name: str | None) -> Tensor:
 
 
 def bytes_per_example(model: nn.Module, x: Tensor) -> int:
-    """About how much memory one example takes in a forward pass that keeps its graph."""
+    """Estimate the memory per example of a forward pass that keeps its graph, in bytes."""
     known = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     sizes: dict[int, int] = {}
     kept: list[Tensor] = []

@@ -19,7 +19,7 @@ class Loss:
     name: LossName
 
     def logits(self, output: Tensor) -> Tensor:
-        """The model's output as (examples, logits), or an error that says what was expected."""
+        """Return the model's output as (examples, logits), or raise an error that says what was expected."""
         if not isinstance(output, Tensor):
             raise ModelError(f"the model returns {type(output).__name__}; it must return a tensor of logits")
         if output.dim() < 2:
@@ -33,17 +33,17 @@ class Loss:
         return output
 
     def labels(self, y: Tensor, dtype: torch.dtype) -> Tensor:
-        """Labels in the dtype this loss computes with."""
+        """Return labels in the dtype that this loss computes with."""
         return y.to(dtype) if self.name == "binary" else y.long()
 
     def per_example(self, logits: Tensor, y: Tensor) -> Tensor:
-        """The loss of each example."""
+        """Return the loss of each example."""
         if self.name == "binary":
             return functional.binary_cross_entropy_with_logits(logits[:, 0], y, reduction="none")
         return functional.cross_entropy(logits, y, reduction="none")
 
     def logit_gradient(self, logits: Tensor, y: Tensor) -> Tensor:
-        """delta, the gradient of each example's loss at its logits: probability minus target."""
+        """Return delta, the gradient of each example's loss at its logits: probability minus target."""
         if self.name == "binary":
             return torch.sigmoid(logits) - y.unsqueeze(1)
         return torch.softmax(logits, 1) - functional.one_hot(y, logits.shape[1])

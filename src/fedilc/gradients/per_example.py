@@ -89,7 +89,7 @@ def _with_noise(model: nn.Module) -> nn.Module:
 
 
 def _candidates(model: nn.Module) -> dict[str, nn.Module]:
-    """Layers with a rule, whose trainable parameters no other layer has."""
+    """Return the layers that have a rule and share no trainable parameter with another layer."""
     owners = Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
     return {
         name: module
@@ -101,7 +101,7 @@ def _candidates(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def _right_parameters(tap: Tap, d: Tensor, expected: dict[str, Tensor]) -> set[str]:
-    """The parameters of a layer for which its rule gives every example's gradient."""
+    """Return the parameters of a layer for which its rule gives every example's gradient."""
     count = len(next(iter(expected.values())))
     if len(tap.inputs) != count or len(d) != count:
         return set()
@@ -142,7 +142,7 @@ def stream_environments(
 
 
 def _output_gradients(total: Tensor, taps: list[Tap], keep_graph: bool) -> Iterator[tuple[Tap, Tensor]]:
-    """The gradient that arrives at each tap; a layer whose output is not used gets none."""
+    """Return the gradient at each tap; a layer whose output is not used has none."""
     if taps:
         edges = [tap.edge for tap in taps]
         arrived = torch.autograd.grad(total, edges, retain_graph=keep_graph, allow_unused=True)
@@ -150,7 +150,7 @@ def _output_gradients(total: Tensor, taps: list[Tap], keep_graph: bool) -> Itera
 
 
 def _close(left: Tensor, right: Tensor) -> bool:
-    """Whether every row agrees in norm, to what the dtype allows."""
+    """Return whether the norms of every row agree to the precision of the dtype."""
     tolerance = 1e-3 if left.dtype.itemsize >= 4 else 1e-1
     difference, size = (left - right).flatten(1).norm(dim=1), right.flatten(1).norm(dim=1)
     return bool((difference <= tolerance * size + torch.finfo(left.dtype).tiny).all())
@@ -161,7 +161,7 @@ def _join(layer: str, parameter: str) -> str:
 
 
 def _stream_layer(tap: Tap, a: Tensor, d: Tensor, covered: frozenset[str], sink: Sink) -> None:
-    """One layer's environments: outer products and table rows as such, the rest in small pieces."""
+    """Stream one layer's environments: outer products and table rows as such, the rest in small pieces."""
     module = tap.module
     names = {key: _join(tap.name, key) for key, _ in module.named_parameters(recurse=False)}
     names = {key: name for key, name in names.items() if name in covered}
@@ -182,7 +182,7 @@ def _stream_layer(tap: Tap, a: Tensor, d: Tensor, covered: frozenset[str], sink:
 
 
 def _bytes_an_environment(module: nn.Module, a: Tensor) -> int:
-    """The larger of one gradient and one environment's unfolded inputs."""
+    """Return the larger of one gradient and one environment's unfolded inputs, in bytes."""
     parameters = max(p.numel() * p.element_size() for p in module.parameters(recurse=False))
     kernel = getattr(module, "kernel_size", ())
     return max(parameters, a[0].numel() * a.element_size() * math.prod(kernel))
@@ -191,7 +191,7 @@ def _bytes_an_environment(module: nn.Module, a: Tensor) -> int:
 def _stream_fallback(
     model: nn.Module, loss: Loss, chunk: Pass, size: int, names: list[str], sink: Sink
 ) -> None:
-    """Whole-model `vmap` over environments for the parameters that no rule covers.
+    """Stream the parameters that no rule covers, by `vmap` of the whole model over environments.
 
     On a copy, because swapping weights in and out would break a module that has two names.
     """

@@ -29,7 +29,7 @@ def register_rule(*types: type[nn.Module]) -> Callable[[Rule], Rule]:
 
 @register_rule(nn.Linear)
 def linear(module: nn.Module, a: Tensor, d: Tensor) -> dict[str, Tensor]:
-    """sum over an environment's examples (and positions of a sequence) of d a^T."""
+    """Return the sum of d a^T over an environment's examples (and positions of a sequence)."""
     a, d = a.flatten(1, -2), d.flatten(1, -2)
     gradients = {"weight": d.transpose(1, 2) @ a}
     if module.bias is not None:
@@ -65,7 +65,7 @@ def convolution(module: nn.Module, a: Tensor, d: Tensor) -> dict[str, Tensor]:
 
 
 def _backward(module: nn.Conv1d | nn.Conv2d, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient of weight and bias over the examples of one environment."""
+    """Return the gradient of weight and bias over the examples of one environment."""
     padding: tuple[int, ...] = (0,) * len(module.stride)
     if module.padding_mode == "zeros" and not isinstance(module.padding, str):
         padding = module.padding
@@ -85,7 +85,7 @@ def _padded(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
 
 
 def _patches(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
-    """(examples, channels * kernel, positions) of the padded input."""
+    """Return the padded input as (examples, channels * kernel, positions)."""
     x = _padded(module, x)
     sizes: list[tuple[int, ...]] = [module.kernel_size, module.dilation, module.stride]
     if isinstance(module, nn.Conv1d):
@@ -97,7 +97,7 @@ def _patches(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
 
 @register_rule(nn.LayerNorm)
 def layer_norm(module: nn.Module, a: Tensor, d: Tensor) -> dict[str, Tensor]:
-    """weight: d times the normalised input, bias: d, added up over examples and positions."""
+    """Return d times the normalised input (weight) and d (bias), summed over examples and positions."""
     assert isinstance(module, nn.LayerNorm)
     shape = module.normalized_shape
     normal = functional.layer_norm(a, shape, None, None, module.eps)
@@ -106,7 +106,7 @@ def layer_norm(module: nn.Module, a: Tensor, d: Tensor) -> dict[str, Tensor]:
 
 @register_rule(nn.GroupNorm)
 def group_norm(module: nn.Module, a: Tensor, d: Tensor) -> dict[str, Tensor]:
-    """As LayerNorm, with the channel axis kept."""
+    """Return the gradients as for LayerNorm, with the channel axis kept."""
     assert isinstance(module, nn.GroupNorm)
     flat = functional.group_norm(a.flatten(0, 1), module.num_groups, None, None, module.eps)
     return _affine(module, flat.view_as(a), d, (1, *range(3, a.dim())))
@@ -121,7 +121,7 @@ def _affine(module: nn.Module, normal: Tensor, d: Tensor, axes: tuple[int, ...])
 
 @register_rule(nn.Embedding)
 def embedding(module: nn.Module, a: Tensor, d: Tensor) -> dict[str, Tensor]:
-    """The dense form, one table an environment; `embedding_rows` is the one that streams."""
+    """Return the dense form, one table per environment; `embedding_rows` is the one that streams."""
     assert isinstance(module, nn.Embedding)
     environment, index, rows = embedding_rows(module, a, d)
     table = d.new_zeros(len(a) * module.num_embeddings, module.embedding_dim)
@@ -130,7 +130,7 @@ def embedding(module: nn.Module, a: Tensor, d: Tensor) -> dict[str, Tensor]:
 
 
 def embedding_rows(module: nn.Embedding, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The non-zero rows of all environments' gradients: environment, table row, and gradient."""
+    """Return the non-zero rows of all environments' gradients: environment, table row, and gradient."""
     environments = torch.arange(len(a), device=a.device).view(-1, *[1] * (a.dim() - 1))
     keys = (environments * module.num_embeddings + a).flatten()
     rows = d.reshape(-1, module.embedding_dim)

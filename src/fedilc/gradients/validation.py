@@ -10,7 +10,7 @@ _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
 
 
 def model_problems(model: nn.Module, environments: bool = False) -> list[str]:
-    """One line for each module that cannot be supported, naming it and what to use instead.
+    """Return one line per unsupported module, with its name and what to use instead.
 
     Args:
         model: the network.
@@ -31,7 +31,7 @@ its statistics by .eval() and .requires_grad_(False)"]
 
 
 def is_frozen(module: nn.Module) -> bool:
-    """Whether this is batch normalisation with statistics and weights that stay as they are.
+    """Return whether this is batch normalisation whose statistics and weights stay fixed.
 
     It is then a fixed scale and shift of each example, which mixes none with another.
     """

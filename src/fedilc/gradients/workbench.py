@@ -62,40 +62,40 @@ class Workbench:
             self._version = version
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Inputs on the model's device, in its dtype if they are floating-point, laid out to suit it."""
+        """Return inputs on the model's device and in its memory layout; floating-point ones in its dtype."""
         layout = self.format if x.dim() == 4 else torch.preserve_format
         return x.to(self.device, self.dtype if x.is_floating_point() else None, memory_format=layout)
 
     def labels(self, y: Tensor) -> Tensor:
-        """Labels as the loss needs them."""
+        """Return labels as the loss needs them."""
         return self.loss.labels(y, self.dtype).to(self.device)
 
     def example_bytes(self, x: Tensor) -> int:
-        """About how much memory the forward pass of one example takes, measured once."""
+        """Estimate the memory of one example's forward pass in bytes, measured once."""
         if self._example_bytes is None:
             self._example_bytes = bytes_per_example(self.model, x)
             self._clones = self._writes_to_inputs(x)
         return self._example_bytes
 
     def _writes_to_inputs(self, x: Tensor) -> bool:
-        """Whether the model changes its input, so that it must be given copies."""
+        """Return whether the model changes its input, so that it must be given copies."""
         probe = x[:1].clone()
         with torch.no_grad(), private_randomness(self.device, 0):
             self.model(probe)
         return not torch.equal(probe, x[:1])
 
     def most_examples(self, x: Tensor) -> int:
-        """How many examples a chunk may hold."""
+        """Return how many examples a chunk may hold."""
         return max(1, self.chunk_bytes // self.example_bytes(x))
 
     def plan(self, x: Tensor, y: Tensor) -> Plan:
-        """How the gradients of single environments are found, decided once."""
+        """Return how the gradients of single environments are computed, decided once."""
         if self._plan is None:
             self._plan = plan_layers(self.model, self.loss, x, y)
         return self._plan
 
     def forward(self, x: Tensor, y: Tensor, taps: Mapping[str, nn.Module]) -> Pass:
-        """One chunk's forward with features, and taps on the layers asked for."""
+        """Return one chunk's forward pass with features, and taps on the layers asked for."""
         if not self._keeps_memory:
             keep_freed_memory(self)
             self._keeps_memory = True
@@ -107,7 +107,7 @@ class Workbench:
         )
 
     def predict(self, x: Tensor) -> Tensor:
-        """Logits of any number of examples, without graph, in evaluation mode."""
+        """Return the logits of any number of examples, without graph, in evaluation mode."""
         rows = 4 * self.most_examples(x)
         x = x.clone() if self._clones else x
         set_training(self.model, False)

@@ -8,7 +8,7 @@ from fedilc.errors import ModelError, nearest
 
 
 def find_classifier(model: nn.Module, name: str | None = None) -> tuple[str, nn.Linear]:
-    """The classifier whose gradient variance Fishr matches: the last `nn.Linear`, unless named.
+    """Return the classifier, whose gradient variance Fishr matches: the last `nn.Linear`, unless named.
 
     >>> find_classifier(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1)))[0]
     '2'

@@ -18,7 +18,7 @@ from fedilc.seeds import torch_generator
 def mlp(
     inputs: Sequence[int], outputs: int, generator: torch.Generator, hidden: Sequence[int] = (390, 390)
 ) -> nn.Module:
-    """The Color-MNIST network: linear layers with ReLU, Xavier-uniform weights, zero biases."""
+    """Return the Color-MNIST network: linear layers with ReLU, Xavier-uniform weights, zero biases."""
     return _linear_stack(inputs, outputs, generator, hidden, relu_before_classifier=True)
 
 
@@ -28,7 +28,7 @@ def eicu_mlp(
     generator: torch.Generator,
     hidden: Sequence[int] = (1024, 1024, 512),
 ) -> nn.Module:
-    """The eICU network: as `mlp`, with no ReLU between the last hidden layer and the classifier."""
+    """Return the eICU network: as `mlp`, without ReLU between the last hidden layer and the classifier."""
     return _linear_stack(inputs, outputs, generator, hidden, relu_before_classifier=False)
 
 
@@ -51,7 +51,7 @@ def _linear_stack(
 
 
 def cnn(inputs: Sequence[int], outputs: int, generator: torch.Generator) -> nn.Module:
-    """The Rotated-CIFAR10 network: three convolutions with GroupNorm, one linear layer, classifier."""
+    """Return the Rotated-CIFAR10 network: three convolutions with GroupNorm, a linear layer, a classifier."""
     if len(inputs) != 3 or _channels_last(inputs):
         last = ": their channels come last, so give x.transpose(0, 3, 1, 2)" if len(inputs) == 3 else ""
         raise ConfigError(
@@ -77,7 +77,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "cnn": cnn, "eicu-mlp
 
 
 def build_model(name: str, inputs: Sequence[int], outputs: int, seed: int, **sizes: Any) -> nn.Module:
-    """A built-in network for inputs of this shape, its weights drawn from `seed` alone.
+    """Return a built-in network for inputs of this shape, its weights drawn from `seed` alone.
 
     >>> network = build_model("mlp", (2, 8, 8), 1, seed=0, hidden=[16])
     >>> sum(weights.numel() for weights in network.parameters())
@@ -100,7 +100,7 @@ def build_model(name: str, inputs: Sequence[int], outputs: int, seed: int, **siz
 
 
 def _channels_last(inputs: Sequence[int]) -> bool:
-    """Whether the shape is that of an image with its channels after height and width."""
+    """Return whether the shape is that of an image with channels after height and width."""
     return len(inputs) == 3 and inputs[2] <= 4 < min(inputs[:2])
 
 

@@ -88,11 +88,11 @@ class Moments:
         return Moments(*both, self.count + other.count, self.dtype)
 
     def mean(self) -> Tensor:
-        """m, the mean gradient, (logits, features) with the bias last."""
+        """Return m, the mean gradient, (logits, features) with the bias last."""
         return self.first / self.count
 
     def variance(self) -> Tensor:
-        """C_e, biased (1/n): a vector if diagonal, a matrix if full."""
+        """Return C_e, biased (1/n): a vector if diagonal, a matrix if full."""
         mean = self.mean().flatten()
         if self.second.dim() == 1:
             return self.second / self.count - mean.square()
@@ -101,7 +101,7 @@ class Moments:
 
 @torch.no_grad()
 def classifier_moments(features: Tensor, delta: Tensor, bias: bool, kind: Covariance) -> Moments:
-    """The moments over these examples.
+    """Return the moments over these examples.
 
     They are float64: the variance is a difference of nearly equal numbers where gradients vary little.
 
@@ -135,7 +135,7 @@ def _moments(features: Tensor, delta: Tensor, bias: bool, kind: Covariance) -> M
 
 
 def _cached_rows(features: Tensor) -> Iterator[slice]:
-    """Rows in blocks that stay in cache as float64; on other devices, all at once."""
+    """Yield rows in blocks that stay in cache as float64; on other devices, all at once."""
     block = max(1, CACHE_BYTES // (8 * features.shape[1])) if features.device.type == "cpu" else len(features)
     for start in range(0, len(features), block):
         yield slice(start, start + block)
@@ -145,7 +145,7 @@ def _cached_rows(features: Tensor) -> Iterator[slice]:
 def vector_jacobian_seeds(
     features: Tensor, delta: Tensor, bias: bool, whole: Moments, vector: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The gradients at z and delta from which a backward pass gives a chunk's part of J_e^T v_e."""
+    """Return the gradients at z and delta from which a backward pass gives a chunk's part of J_e^T v_e."""
     mean, vector = whole.mean().to(features), vector.to(features) * (2 / whole.count)
     at_features, at_delta = torch.empty_like(features), torch.empty_like(delta)
     seeds = _diagonal_seeds if vector.dim() == 1 else _full_seeds
@@ -157,7 +157,7 @@ def vector_jacobian_seeds(
 def _diagonal_seeds(
     z: Tensor, delta: Tensor, bias: bool, mean: Tensor, vector: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """v (g - m) carried on to z and delta, by matrix products with v and v m."""
+    """Return v (g - m) carried to z and delta, by matrix products with v and v m."""
     v = vector.view_as(mean)
     weighted, width = v * mean, z.shape[1]
     at_features = (delta.square() @ v[:, :width]).mul_(z).addmm_(delta, weighted[:, :width], alpha=-1)
@@ -168,7 +168,7 @@ def _diagonal_seeds(
 
 
 def _full_seeds(z: Tensor, delta: Tensor, bias: bool, mean: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
-    """V (g - m) carried on to z and delta."""
+    """Return V (g - m) carried to z and delta."""
     ones = _with_ones(z, bias)
     samples = (delta.unsqueeze(2) * ones.unsqueeze(1)).flatten(1)
     seeds = ((samples - mean.flatten()) @ vector).unflatten(1, mean.shape)

@@ -43,13 +43,13 @@ class Callback:
     keys: tuple[str, ...] = ()
 
     def on_start(self, run: Run) -> None:
-        """Before the first round of this process."""
+        """Act before the first round of this process."""
 
     def on_round(self, run: Run, record: Record) -> None:
-        """After a round; `record` is the last of `run.history`."""
+        """Act after a round; `record` is the last of `run.history`."""
 
     def on_end(self, run: Run) -> None:
-        """After the last round."""
+        """Act after the last round."""
 
 
 class _Function(Callback):
@@ -63,7 +63,7 @@ class _Function(Callback):
 
 
 def as_callback(given: Callback | Callable[[Record], object]) -> Callback:
-    """A callback from a callback, from an object with some of its methods, or from a function of records."""
+    """Return a callback made of a callback, an object with some of its methods, or a function of records."""
     if isinstance(given, Callback):
         return given
     if callable(given):

@@ -192,6 +192,6 @@ class Training:
 
 
 def _keepers(callbacks: Sequence[Callback]) -> list[Callback]:
-    """What keeps the best rounds' weights, unless the caller has brought it."""
+    """Return callbacks that keep the best rounds' weights, unless the caller has given them."""
     brought = {callback.criterion for callback in callbacks if isinstance(callback, KeepBest)}
     return [KeepBest(criterion) for criterion in ("validation", "oracle") if criterion not in brought]

@@ -18,7 +18,7 @@ Metrics = Mapping[str, Any]
 
 
 def flatten(record: Record) -> Record:
-    """Means on top; below them each silo's numbers, by sub-domain where it has any, and the fairness.
+    """Return means at the top, and below them each silo's numbers (per sub-domain too) and the fairness.
 
     Of more than `NAMED_SILOS` silos only a summary stays, so that a history does not grow with them.
     """
@@ -56,7 +56,7 @@ def flatten(record: Record) -> Record:
 
 
 def summarise(silos: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """How many silos there are, and the least, median and greatest of each of their numbers.
+    """Return how many silos there are, and the minimum, median and maximum of each of their numbers.
 
     >>> summarise({"a": {"train_loss": 0.5}, "b": {"train_loss": 0.25}, "c": {"train_loss": None}})
     {'count': 3, 'train_loss': {'least': 0.25, 'median': 0.375, 'greatest': 0.5}}

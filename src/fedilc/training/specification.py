@@ -81,7 +81,7 @@ class Specification:
 
     @property
     def sizes_known(self) -> bool:
-        """Whether the silos' sizes are known before they are asked."""
+        """Return whether the silos' sizes are known before they are asked."""
         return any("examples" in facts for facts in self.outline.facts.values())
 
 

@@ -74,7 +74,7 @@ def _polynomial(coefficients, x):
     **OPTIONS,
 )
 def extent(start, stop, values):
-    """The least and the greatest magnitude that is not 0, as bits of float64; NaN counts as the greatest."""
+    """Return the least magnitude above 0 and the greatest, as bits of float64; NaN counts as the greatest."""
     least, most = _NOTHING, np.int64(0)
     part = values[start:stop]
     for j in range(len(part)):
@@ -149,7 +149,7 @@ def _join(head, tail, places, lowest, out):
 
 @njit("void(int64, int64, int64[:, ::1], int64, float64[::1])", **OPTIONS)
 def round_totals(start, stop, words, lowest, out):
-    """The totals of columns start..stop, each rounded once to float64 (to nearest, ties to even).
+    """Write the totals of columns start..stop, each rounded once to float64 (to nearest, ties to even).
 
     After carrying, a total is digits in base 2^32, the highest with a sign. `head` takes digits from the
     highest on until it has 30 to 62 bits; `tail` is the digit that follows and, in its last bit, whether
@@ -171,7 +171,7 @@ def round_totals(start, stop, words, lowest, out):
 
 @njit(inline="always", **OPTIONS)
 def _term(value):
-    """What a value adds to the packed word of its sign: see `fixed_point.py`."""
+    """Return what a value adds to the packed word of its sign: see `fixed_point.py`."""
     bits = _bits(value)
     mantissa = _double((bits & MANTISSA) | ONE_BITS)
     s = (mantissa - SQRT2) / (mantissa + SQRT2)
@@ -263,7 +263,7 @@ def _exp2(x):
 
 @njit(inline="always", **OPTIONS)
 def _mean(up, down, log_up, log_down, count, zeros, least, min_side):
-    """wgm of one coordinate from its sums, operation by operation as `WeightedGeometricMean.finish`."""
+    """Return wgm of one coordinate from its sums, step by step as `WeightedGeometricMean.finish`."""
     missing = count - (up + down)
     hidden = (abs(up - down) < least) | ((zeros == STRICT) & (missing > 0.0))
     if zeros == AUTHORS:
@@ -281,7 +281,7 @@ def _mean(up, down, log_up, log_down, count, zeros, least, min_side):
 
 @njit(**OPTIONS)
 def _means(ups, downs, count, zeros, least, min_side, out):
-    """wgm from a tile of packed words, whose sums float64 holds exactly; returns the sum of |up - down|."""
+    """Write wgm from a tile of packed words (float64 holds their sums exactly); return sum |up - down|."""
     agreed = np.int64(0)
     for j in range(len(out)):
         up, down = np.float64(ups[j] >> FIELD), np.float64(downs[j] >> FIELD)
@@ -294,14 +294,14 @@ def _means(ups, downs, count, zeros, least, min_side, out):
 
 @njit("int64(int64, int64, int64[:, ::1], float64, int64, float64, float64, float32[::1])", **OPTIONS)
 def finish(start, stop, packed, count, zeros, least, min_side, out):
-    """wgm at columns start..stop from packed words; returns the sum of |up - down|."""
+    """Write wgm of columns start..stop from packed words; return the sum of |up - down|."""
     ups, downs = packed[0, start:stop], packed[1, start:stop]
     return _means(ups, downs, count, zeros, least, min_side, out[start:stop])
 
 
 @njit("int64(int64, int64, int64[:, :, ::1], float64, int64, float64, float64, float32[::1])", **OPTIONS)
 def finish_wide(start, stop, wide, count, zeros, least, min_side, out):
-    """wgm at columns start..stop from wide words; returns the sum of |up - down|."""
+    """Write wgm of columns start..stop from wide words; return the sum of |up - down|."""
     agreed = np.int64(0)
     ups, downs, part = wide[0, 0, start:stop], wide[0, 1, start:stop], out[start:stop]
     low_ups, low_downs = wide[1, 0, start:stop], wide[1, 1, start:stop]
@@ -320,7 +320,7 @@ def finish_wide(start, stop, wide, count, zeros, least, min_side, out):
     **OPTIONS,
 )
 def stacked(start, stop, stack, count, zeros, least, min_side, out):
-    """wgm of up to 255 rows at columns start..stop: whether all was finite, and the sum of |up - down|."""
+    """Write wgm of up to 255 rows at columns start..stop; return if all is finite, and sum |up - down|."""
     packed = np.empty((2, TILE), np.int64)
     largest, agreed = np.int32(0), np.int64(0)
     for first in range(start, stop, TILE):

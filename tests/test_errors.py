@@ -1,0 +1,31 @@
+"""Errors are of the kinds that Python users expect, and of our own."""
+
+from __future__ import annotations
+
+import pytest
+from torch import nn
+
+from fedilc import Federation, Silo, algorithms, train, weighted_geometric_mean
+from fedilc.errors import FedILCError
+
+
+def test_a_wrong_value_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="did you mean 'fedsgd'") as found:
+        algorithms.get("fedsdg")
+    assert isinstance(found.value, FedILCError)
+    with pytest.raises(ValueError, match="rounds=0"):
+        train(
+            Federation("f", [Silo("a", [[0.0], [1.0]], [0, 1])]), nn.Linear(1, 1), rounds=0, learning_rate=1
+        )
+    with pytest.raises(ValueError, match="unknown"):
+        weighted_geometric_mean([1.0, 2.0], zeros="some")
+    with pytest.raises(ValueError, match="silo 'a'"):
+        Silo("a", [[0.0]], [0, 1])
+
+
+def test_a_wrong_type_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="needs a Federation") as found:
+        train([1, 2], nn.Linear(1, 1), rounds=1, learning_rate=1.0)  # type: ignore[arg-type]
+    assert isinstance(found.value, FedILCError | ValueError)
+    with pytest.raises(TypeError, match="give an Algorithm"):
+        algorithms.register("mine", "fedsgd")  # type: ignore[arg-type]
