@@ -45,7 +45,7 @@ def test_list_shows_every_data_set_and_whether_it_is_there(tmp_path: Path) -> No
     folder = tmp_path / "data"
     (folder / "mnist").mkdir(parents=True)
     (folder / "mnist" / "train-images-idx3-ubyte.gz").write_bytes(b"")
-    (folder / "cifar-10-python.tar.gz").write_bytes(b"")
+    (folder / "cifar-10-binary.tar.gz").write_bytes(b"")
     printed = fedilc("data", "list")
     found = rows(printed)
     assert set(DATA_SETS) <= set(found)
@@ -167,7 +167,9 @@ def test_an_experiment_without_its_data_says_how_to_get_it(
     tmp_path: Path, refusal: Refusal, experiment: str, name: str
 ) -> None:
     said = refusal("run", experiment, "--rounds", 1, "--out", tmp_path / "run")
-    assert said.startswith(f"{name} is not in {tmp_path / 'data'}; `fedilc data fetch {name}` gets it, or ")
+    assert said.startswith(
+        f"{name} is not in {tmp_path / 'data'}; `fedilc data fetch {name}` downloads it, or "
+    )
     assert not (tmp_path / "run").exists()
 
 

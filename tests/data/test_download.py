@@ -107,10 +107,10 @@ def test_where_a_mirror_fails_the_next_one_is_asked(tmp_path: Path, toy: Toy, fi
 @pytest.mark.parametrize(
     ("files", "manner", "why"),
     [
-        ({}, "whole", "it answers 404"),
-        (WRONG, "whole", "what it gives has not the published checksum"),
+        ({}, "whole", "it answered 404"),
+        (WRONG, "whole", "its file does not have the published checksum"),
         (FILES, "cut", "the connection broke off"),
-        (FILES, "cut without a length", "what it gives has not the published checksum"),
+        (FILES, "cut without a length", "its file does not have the published checksum"),
     ],
     ids=["not found", "wrong checksum", "cut", "cut without a length"],
 )
@@ -293,7 +293,9 @@ def test_the_full_eicu_is_not_fetched_but_its_steps_are_said(tmp_path: Path) -> 
         fetch("eicu", tmp_path / "data")
     said = str(refusal.value)
     place = tmp_path / "data" / "eicu"
-    assert said.startswith("eicu cannot be fetched, since its publisher gives it to credentialed users only")
+    assert said.startswith(
+        "eicu cannot be fetched, because its publisher gives it to credentialed users only"
+    )
     assert said.endswith(f"medication.csv.gz and hospital.csv.gz from there into {place}")
     assert list(tmp_path.iterdir()) == []
 

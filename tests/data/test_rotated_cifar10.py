@@ -97,7 +97,7 @@ def test_a_rotation_leaves_its_images_as_they_were_and_takes_views_of_them() -> 
 
 @pytest.mark.parametrize("angles", [float("nan"), float("inf"), [1.0, 2.0], [[1.0], [2.0], [3.0]]])
 def test_rotate_refuses_angles_it_cannot_use(angles: object) -> None:
-    with pytest.raises(DataError, match="one finite angle, or one for each of its 3 images"):
+    with pytest.raises(DataError, match="one finite angle, or one for each of the 3 images"):
         rotate(noise(3, 4, 4), angles)
 
 
@@ -255,11 +255,14 @@ def test_silos_may_have_any_number_of_rotations() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"angles": []}, "angles has no silo, or one without a rotation"),
-        ({"angles": [[10], []]}, "angles has no silo, or one without a rotation"),
+        ({"angles": []}, "angles is empty, or a silo in it is"),
+        ({"angles": [[10], []]}, "angles is empty, or a silo in it is"),
         ({"test_range": (90, -90)}, r"test_range=\[90, -90\] is not a lowest and a highest angle"),
         ({"test_range": (90,)}, r"test_range=\[90\] is not a lowest and a highest angle"),
-        ({"size": 24}, r"size=24 is not 16 \(every second pixel of an image\) or 32 \(all of them\)"),
+        (
+            {"size": 24},
+            r"size=24 is not valid; give 16 \(every second pixel of an image\) or 32 \(all pixels\)",
+        ),
     ],
 )
 def test_settings_that_make_no_sense_are_one_sentence(settings: dict[str, object], sentence: str) -> None:

@@ -1,6 +1,6 @@
-"""The data sets of the paper: the files they consist of, and where these are given out.
+"""The data sets of the paper: their files, and the addresses that they are downloaded from.
 
-Checksums are those that the publishers, or the libraries that everyone fetches them with, print.
+Checksums are those of the publishers, or of the libraries that most people download the files with.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from fedilc.errors import ConfigError, DataError, nearest
 
 @dataclass(frozen=True)
 class Form:
-    """One way a data set may lie in the data folder: a folder below it, and the files in that.
+    """One layout of a data set in the data folder: a folder below it, and the files in that.
 
-    `files` has each file's checksum as `algorithm:digest`, or none where none is published.
+    `files` maps each file to its checksum, `algorithm:digest`, or to None if none is published.
     """
 
     folder: str
     files: Mapping[str, str | None]
 
     def share(self, folder: Path) -> float:
-        """How much of it is below `folder`, from 0 to 1; looks at names only."""
+        """Return the share of its files that exist below `folder`, from 0 to 1."""
         try:
-            there = sum((folder / self.folder / name).is_file() for name in self.files)
+            existing = sum((folder / self.folder / name).is_file() for name in self.files)
         except OSError as error:
             raise DataError(f"{folder} cannot be read: {error.strerror}") from error
-        return there / len(self.files)
+        return existing / len(self.files)
 
 
 @dataclass(frozen=True)
 class DataSet:
     """A data set: what it is, the forms it is read in, and the addresses it is fetched from.
 
-    The first form is the one that fetching makes, from its own files at one of the `mirrors`, or from
-    an `archive` there (its name and checksum) that holds them. Without mirrors, `steps` says what to do.
+    `fedilc data fetch` creates the first form, from its files at one of the `mirrors`, or from an `archive`
+    there (name and checksum) that holds them. Without mirrors, `steps` says what the user has to do.
     """
 
     summary: str
@@ -47,12 +47,12 @@ class DataSet:
     steps: str = ""
 
     def found(self, folder: Path) -> Form:
-        """The form that is most complete below `folder`; the first one where nothing is there."""
+        """Return the form that is most complete below `folder`; the first one if there are no files."""
         return max(self.forms, key=lambda form: form.share(folder))
 
 
 def find_data_set(name: str) -> DataSet:
-    """A data set by its name.
+    """Return a data set by its name.
 
     >>> find_data_set("mnits")
     Traceback (most recent call last):
@@ -83,16 +83,7 @@ _CIFAR = {
     "data_batch_5.bin": "sha256:755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
     "test_batch.bin": "sha256:8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
 }
-_CIFAR_PYTHON = {
-    "data_batch_1": "md5:c99cafc152244af753f735de768cd75f",
-    "data_batch_2": "md5:d4bba439e000b95fd0a9bffe97cbabec",
-    "data_batch_3": "md5:54ebc095f3ab1f0389bbae665268c751",
-    "data_batch_4": "md5:634d18415352ddfa80567beed471001a",
-    "data_batch_5": "md5:482c414d41f54cd18b22e5b47cb7c3cb",
-    "test_batch": "md5:40351d587109b95175f43aff81a1287e",
-}
 _CIFAR_ARCHIVE = ("cifar-10-binary.tar.gz", "md5:c32a1d4ab5d03f1284b67883e8d87530")
-_CIFAR_PYTHON_ARCHIVE = ("cifar-10-python.tar.gz", "md5:c58f30108f718f92721af3b95e74349a")
 _EICU_DEMO = {
     "patient.csv.gz": "sha256:15e1eb52169828e3cfff3b67132a087298de4d0365bbb31bb294f6043bffd474",
     "medication.csv.gz": "sha256:480a251570a27932110452f66f248061f712c306663c274f78f90875648cb720",
@@ -118,14 +109,7 @@ DATA_SETS: dict[str, DataSet] = {
     "cifar-10": DataSet(
         summary="60,000 small photographs of ten kinds, for rotated-cifar10",
         size="170 MB",
-        forms=(
-            Form("cifar-10-batches-bin", _CIFAR),
-            Form("", _CIFAR),
-            Form("", dict([_CIFAR_ARCHIVE])),
-            Form("cifar-10-batches-py", _CIFAR_PYTHON),
-            Form("", _CIFAR_PYTHON),
-            Form("", dict([_CIFAR_PYTHON_ARCHIVE])),
-        ),
+        forms=(Form("cifar-10-batches-bin", _CIFAR), Form("", _CIFAR), Form("", dict([_CIFAR_ARCHIVE]))),
         mirrors=(
             "https://www.cs.toronto.edu/~kriz/",
             "https://storage.googleapis.com/s4tf-hosted-binaries/datasets/CIFAR10/",
@@ -153,8 +137,8 @@ DATA_SETS: dict[str, DataSet] = {
             for suffix in ("csv.gz", "csv")
         ),
         steps=(
-            "eicu cannot be fetched, since its publisher gives it to credentialed users only: become one at "
-            "https://physionet.org/settings/credentialing/, sign the agreement at "
+            "eicu cannot be fetched, because its publisher gives it to credentialed users only: become one "
+            "at https://physionet.org/settings/credentialing/, sign the agreement at "
             "https://physionet.org/content/eicu-crd/2.0/, and put {files} from there into {place}"
         ),
     ),

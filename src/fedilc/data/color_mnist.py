@@ -1,4 +1,4 @@
-"""Digits whose colour misleads: the Color-MNIST recipe, and its small embedded sibling."""
+"""Digits whose colour misleads: the paper's Color-MNIST, and a small version of digits in the package."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ def colour(
     random: np.random.Generator,
     label_flip: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Two colour channels whose colour is the label, flipped with probability `flip`.
+    """Return images with two colour channels, and their labels; the colour misleads with probability `flip`.
 
-    The label is 1 for digits below five; `label_flip` turns it over before the colour follows it.
-    The channel 1 - colour is zeroed, so the colour is the channel that shows the digit.
+    The label is 1 for digits below five, and is flipped with probability `label_flip`. The colour is the
+    label, flipped with probability `flip`. Channel 1 - colour is set to zero, so that the colour is the
+    channel that shows the digit.
     """
     labels = digits < 5
     labels = labels ^ (random.random(len(labels)) < label_flip)
@@ -43,10 +44,10 @@ def color_digits(
     test_flip: float = 0.90,
     test_label_flip: float = 0.15,
 ) -> Federation:
-    """Return small handwritten digits, coloured as Color-MNIST is; needs no download.
+    """Return small handwritten digits, coloured like Color-MNIST; needs no download.
 
-    1,797 images of 8 by 8 pixels are shuffled by `seed`: 1,000 train and 397 validate, dealt in
-    turn to the silos, and 400 are the out-of-distribution test.
+    1,797 images of 8 by 8 pixels are shuffled by `seed`: 1,000 for training and 397 for validation, dealt
+    in turn to the silos, and 400 for the out-of-distribution test.
     """
     images, digits = read_digits()
     order = numpy_generator(seed, "color-digits", "shuffle").permutation(len(digits))
@@ -64,11 +65,11 @@ def color_mnist(
     test_label_flip: float = 0.15,
     subset: float = 1.0,
 ) -> Federation:
-    """The paper's Color-MNIST, from the 60,000 MNIST training images.
+    """Return the paper's Color-MNIST, from the 60,000 MNIST training images.
 
-    The first 50,000 are shuffled by `seed`: 40,000 train and 10,000 validate, dealt in turn to the
-    silos; the last 10,000 are the out-of-distribution test. Images are subsampled to 14 by 14.
-    With `subset`, the silos share only that part of the training and validation images.
+    The first 50,000 are shuffled by `seed`: 40,000 for training and 10,000 for validation, dealt in turn to
+    the silos; the last 10,000 are the out-of-distribution test. Images are subsampled to 14 by 14 pixels.
+    `subset` is the share of the training and validation images that is used.
     """
     if len(images) < 60_000:
         raise DataError(f"Color-MNIST needs the 60,000 training images of MNIST, not {len(images)}")
@@ -88,7 +89,7 @@ def _federation(
     test_flip: float,
     test_label_flip: float,
 ) -> Federation:
-    """Deal the first two of (training, validation, test) in turn to the silos, and colour all."""
+    """Return the federation of (training, validation, test): the first two are dealt in turn to the silos."""
     if not flips:
         raise ConfigError("flips is empty; give the colour flip of at least one silo")
     for flip in (*flips, test_flip, test_label_flip):

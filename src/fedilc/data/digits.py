@@ -1,4 +1,4 @@
-"""The small handwritten digits that the package carries: 1,797 images of 8 by 8 pixels.
+"""The small handwritten digits inside the package: 1,797 images of 8 by 8 pixels.
 
 They are the test set of "Optical Recognition of Handwritten Digits" (E. Alpaydin and C. Kaynak, UCI Machine
 Learning Repository 1998, doi:10.24432/C50P49, CC BY 4.0), and the same as scikit-learn's `load_digits`.

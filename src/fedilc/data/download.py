@@ -1,4 +1,4 @@
-"""Where data sets are kept, how they get there, and whether they are what was published."""
+"""The data folder: download data sets into it, and check them against their published checksums."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class Bar(Protocol):
     total: int
 
     def update(self, size: int, /) -> None:
-        """So many more."""
+        """Advance the bar by `size` bytes."""
 
     def reset(self) -> None:
-        """None yet."""
+        """Start again at zero bytes."""
 
     def close(self) -> None:
-        """All of them."""
+        """Mark the file as complete."""
 
 
 def data_folder(given: Path | None = None) -> Path:
-    """The folder of the data sets: the one given, or FEDILC_DATA, or one in the user's cache.
+    """Return the folder of the data sets: `given`, or FEDILC_DATA, or one in the user's cache.
 
     >>> data_folder(Path("/scratch/data"))
     PosixPath('/scratch/data')
@@ -50,25 +50,25 @@ def data_folder(given: Path | None = None) -> Path:
 
 
 def check(name: str, folder: Path) -> dict[Path, State]:
-    """Every file of a data set as it lies in `folder`, and what it is.
+    """Return the state of every file of a data set in `folder`.
 
-    A file is fine, missing, or damaged where its checksum is not the published one; it is only
-    there where no checksum is published.
+    A file is fine, missing, or damaged (its checksum is not the published one); it is only "there" if no
+    checksum is published.
     """
     form = find_data_set(name).found(folder)
     return {folder / form.folder / file: state for file, state in _states(form, folder).items()}
 
 
 def fetch(name: str, folder: Path, progress: Callable[[str], Bar] | None = None) -> list[Path]:
-    """Bring a data set into `folder`, from the first mirror that has it; gives the files it brought.
+    """Download a data set into `folder` from the first mirror that has it, and return the new files.
 
-    What is there and fine is left alone. A file is checked before it gets its name, so that a
-    fetch that fails or is killed leaves no file that is cut or wrong.
+    Files that are fine are kept. A file gets its name after its check, so that a download that fails or is
+    killed leaves no incomplete or wrong file.
 
     Args:
         name: the data set, as `fedilc data list` names it.
         folder: the data folder.
-        progress: makes a progress bar for a file's name.
+        progress: returns a progress bar for a file's name.
     """
     data = find_data_set(name)
     if set(check(name, folder).values()) <= {"fine", "there"}:
@@ -79,30 +79,32 @@ def fetch(name: str, folder: Path, progress: Callable[[str], Bar] | None = None)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch:
-            return _bring(name, folder, Path(scratch), progress)
+            return _fetch_missing(name, folder, Path(scratch), progress)
     except OSError as error:
         raise DataError(
-            f"{name} cannot be kept in {folder}: {error.strerror or error}; choose another folder with "
+            f"{name} cannot be stored in {folder}: {error.strerror or error}; choose another folder with "
             "--data-dir or FEDILC_DATA"
         ) from error
 
 
-def _bring(name: str, folder: Path, scratch: Path, progress: Callable[[str], Bar] | None) -> list[Path]:
-    """Download what is not fine into `scratch`, and from there, checked, to its place."""
+def _fetch_missing(
+    name: str, folder: Path, scratch: Path, progress: Callable[[str], Bar] | None
+) -> list[Path]:
+    """Download the files that are not fine into `scratch`, check them, and move them to their folder."""
     data = find_data_set(name)
     form = data.forms[0]
-    place = folder / form.folder
+    target = folder / form.folder
     wanted = {file: form.files[file] for file, state in _states(form, folder).items() if state != "fine"}
     sources = dict([data.archive]) if data.archive else wanted
-    brought: list[Path] = []
+    fetched: list[Path] = []
     for number, (file, checksum) in enumerate(sources.items()):
         failures = _download(data.mirrors, scratch / file, checksum, progress)
         if len(failures) == len(data.mirrors):
-            remaining, target = list(sources)[number:], folder if data.archive else place
-            raise DataError(_by_hand(name, failures, remaining, target))
-        parts = _unpacked(scratch / file, wanted) if data.archive else [scratch / file]
-        brought += [_put(part, place) for part in parts]
-    return brought
+            remaining = list(sources)[number:]
+            raise DataError(_manual_steps(name, failures, remaining, folder if data.archive else target))
+        parts = _unpack(scratch / file, wanted) if data.archive else [scratch / file]
+        fetched += [_move(part, target) for part in parts]
+    return fetched
 
 
 def _states(form: Form, folder: Path) -> dict[str, State]:
@@ -126,7 +128,7 @@ def _state(path: Path, checksum: str | None) -> State:
 def _download(
     mirrors: Iterable[str], file: Path, checksum: str | None, progress: Callable[[str], Bar] | None
 ) -> Mapping[str, str]:
-    """Download a file from the first mirror that gives the right one; why those before it did not."""
+    """Download a file from the first mirror that has the right one; return why each earlier mirror failed."""
     import pooch
     import requests
 
@@ -136,7 +138,7 @@ def _download(
         downloader = pooch.HTTPDownloader(
             progressbar=progress(file.name) if progress else False,
             chunk_size=1 << 16,
-            headers={"Accept-Encoding": "identity"},  # a .gz must arrive as it is
+            headers={"Accept-Encoding": "identity"},  # a .gz file must not be unpacked on the way
         )
         try:
             pooch.retrieve(mirror + file.name, checksum, file.name, file.parent, downloader=downloader)
@@ -144,7 +146,7 @@ def _download(
         except requests.RequestException as error:
             failures[mirror] = _reason(error)
         except ValueError:
-            failures[mirror] = "what it gives has not the published checksum"
+            failures[mirror] = "its file does not have the published checksum"
     return failures
 
 
@@ -152,25 +154,25 @@ def _reason(error: RequestException) -> str:
     import requests
 
     if isinstance(error, requests.HTTPError) and error.response is not None:
-        return f"it answers {error.response.status_code}"
+        return f"it answered {error.response.status_code}"
     reasons = {
         requests.exceptions.SSLError: "its certificate is not trusted",
         requests.Timeout: "no answer in time",
         requests.exceptions.ChunkedEncodingError: "the connection broke off",
         requests.ConnectionError: "no connection",
     }
-    return next((said for kind, said in reasons.items() if isinstance(error, kind)), type(error).__name__)
+    return next((text for kind, text in reasons.items() if isinstance(error, kind)), type(error).__name__)
 
 
-def _by_hand(name: str, failures: Mapping[str, str], files: list[str], place: Path) -> str:
+def _manual_steps(name: str, failures: Mapping[str, str], files: list[str], place: Path) -> str:
     tried = "; ".join(f"{urlsplit(mirror).netloc}: {why}" for mirror, why in failures.items())
     mirror, several = next(iter(failures)), len(files) > 1
     what = f"{_listed(files)} from {mirror} and put them" if several else f"{mirror}{files[0]} and put it"
     return f"{name} could not be fetched ({tried}); download {what} into {place}"
 
 
-def _unpacked(archive: Path, wanted: Mapping[str, str | None]) -> list[Path]:
-    """The wanted files of an archive, beside it; their names alone count, wherever the archive has them."""
+def _unpack(archive: Path, wanted: Mapping[str, str | None]) -> list[Path]:
+    """Unpack the wanted files of an archive, from any of its folders, beside it, and return them."""
     try:
         with tarfile.open(archive) as members:
             for member in members:
@@ -187,8 +189,8 @@ def _unpacked(archive: Path, wanted: Mapping[str, str | None]) -> list[Path]:
     return files
 
 
-def _put(file: Path, folder: Path) -> Path:
-    """Give a finished file its place, readable by all as other files are."""
+def _move(file: Path, folder: Path) -> Path:
+    """Move a checked file into its folder, readable by everybody (temporary files are not)."""
     folder.mkdir(parents=True, exist_ok=True)
     file.chmod(0o644)
     return file.replace(folder / file.name)

@@ -1,4 +1,4 @@
-"""Photographs that each silo sees turned: the paper's Rotated-CIFAR10, and the rotation it is made by."""
+"""Photographs rotated by other angles in each silo: the paper's Rotated-CIFAR10, and the rotation itself."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from fedilc.seeds import numpy_generator
 Bytes = NDArray[np.uint8]
 
 ANGLES = ((10.0, 25.0, 40.0), (60.0, 75.0, 90.0), (-10.0, -40.0, -90.0))
-_CHUNK = 512  # so many images that their maps stay in the processor's cache
+_CHUNK = 512  # images at a time, so that their index maps stay in the processor's cache
 
 
 def rotate(images: Bytes, degrees: ArrayLike) -> Bytes:
-    """Images turned counter-clockwise about their centres, by one angle or by one each.
+    """Return images rotated counter-clockwise about their centres, by one angle or by one per image.
 
-    Each pixel is the nearest one of the image before it was turned, or black where that lies outside, to
-    the bit as Pillow's `Image.rotate` has it: it steps through the image in fixed point, so rounding
-    a plain rotation would differ at the borders between pixels.
+    Each pixel is the nearest pixel of the original image, or black if that lies outside of it. The result
+    has the same bits as Pillow's `Image.rotate`, which steps through the image in fixed-point arithmetic: a
+    rotation with rounded coordinates would differ at the borders between pixels.
 
     Args:
         images: bytes of shape (images, channels, height, width).
-        degrees: an angle, or as many as there are images.
+        degrees: one angle, or one per image.
 
     >>> rotate(np.array([[[[1, 2], [3, 4]]]], np.uint8), 90)[0, 0]
     array([[2, 4], [1, 3]], dtype=uint8)
@@ -41,23 +41,23 @@ def rotate(images: Bytes, degrees: ArrayLike) -> Bytes:
     number, channels, height, width = images.shape
     angles = np.asarray(degrees, np.float64)
     if angles.shape not in ((), (number,)) or not np.isfinite(angles).all():
-        raise DataError(f"rotate takes one finite angle, or one for each of its {number} images")
+        raise DataError(f"rotate takes one finite angle, or one for each of the {number} images")
     steps = np.array([_steps(angle, height, width) for angle in np.atleast_1d(angles).tolist()], np.int64)
-    turned = np.empty_like(images)
+    rotated = np.empty_like(images)
     for start in range(0, number, _CHUNK):
         part = slice(start, start + _CHUNK)
         source, inside = _sources(steps[part] if angles.ndim else steps, height, width)
         pixels = images[part].reshape(-1, channels, height * width)
         found = np.take_along_axis(pixels, source[:, None], axis=2) * inside[:, None]
-        turned[part] = found.reshape(-1, channels, height, width)
-    return turned
+        rotated[part] = found.reshape(-1, channels, height, width)
+    return rotated
 
 
 def _steps(degrees: float, height: int, width: int) -> tuple[int, ...]:
-    """The affine map from a pixel to its source: its matrix and offset, in 65536ths of a pixel.
+    """Return the affine map from a pixel to its source: matrix and offset, in units of 1/65536 pixel.
 
-    In the order (x to x, y to x, offset of x, x to y, y to y, offset of y). The cosine and sine have 15
-    digits, so that quarter turns are exact.
+    The order is (x to x, y to x, offset of x, x to y, y to y, offset of y). Cosine and sine are rounded to
+    15 digits, so that quarter turns are exact.
     """
     turn = -math.radians(degrees % 360.0)
     cosine, sine, minus_sine = (
@@ -74,7 +74,7 @@ def _steps(degrees: float, height: int, width: int) -> tuple[int, ...]:
 def _sources(
     steps: NDArray[np.int64], height: int, width: int
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """For each image and pixel, the place of its source, and whether that is inside the image."""
+    """Return, per image and pixel, the index of its source, and whether that is inside the image."""
     x_to_x, y_to_x, at_x, x_to_y, y_to_y, at_y = steps.T[:, :, None, None]
     row, column = np.arange(height)[:, None], np.arange(width)
     x = (at_x + y_to_x * row + x_to_x * column) >> 16
@@ -95,19 +95,21 @@ def rotated_cifar10(
     subset: float = 1.0,
     size: int = 16,
 ) -> Federation:
-    """Return the paper's Rotated-CIFAR10: silos of several rotations, and a test turned by any angle between.
+    """Return the paper's Rotated-CIFAR10: silos of several rotations, and test images of random rotations.
 
-    Images have `size` pixels per side: 16 takes every second pixel before the rotation, as the authors' code
-    does; 32 takes them all, as the paper's text says. The 50,000 are shuffled by `seed`: the
-    first 30,000 train and the other 20,000 validate, both dealt in turn to all rotations of all silos; a silo
-    knows of its validation examples which rotation each is from. Every test image is turned by an angle of
-    its own, uniform in `test_range`. With `subset`, the silos share only that part of the images.
+    Images have `size` pixels per side: 16 keeps every second pixel before the rotation, as the authors' code
+    does; 32 keeps all, as the paper's text says. The 50,000 training images are shuffled by `seed`: the first
+    30,000 for training and the other 20,000 for validation, both dealt in turn to all rotations of all silos;
+    the rotation of each validation example is its domain. Every test image is rotated by an angle of its own,
+    uniform in `test_range`. `subset` is the share of the training and validation images that is used.
     """
     if len(train_images) != 50_000:
         raise DataError(f"Rotated-CIFAR10 needs CIFAR-10's 50,000 training images, not {len(train_images)}")
     _check_angles(angles, test_range)
     if size not in (16, 32):
-        raise ConfigError(f"size={size} is not 16 (every second pixel of an image) or 32 (all of them)")
+        raise ConfigError(
+            f"size={size} is not valid; give 16 (every second pixel of an image) or 32 (all pixels)"
+        )
     step = 32 // size
     order = numpy_generator(seed, "rotated-cifar10", "shuffle").permutation(50_000)
     images, labels = train_images[:, :, ::step, ::step], train_labels.astype(np.int64)
@@ -115,7 +117,7 @@ def rotated_cifar10(
     dealt = _deal(parts, [len(rotations) for rotations in angles])
     silos = []
     for number, (rotations, (train, held_out)) in enumerate(zip(angles, dealt, strict=True), 1):
-        x, x_val = (_turned(images, hands, rotations) for hands in (train, held_out))
+        x, x_val = (_rotate_hands(images, hands, rotations) for hands in (train, held_out))
         y, y_val = (torch.from_numpy(labels[np.concatenate(hands)]) for hands in (train, held_out))
         domains = [f"{angle:g}°" for angle, hand in zip(rotations, held_out, strict=True) for _ in hand]
         silos.append(Silo(f"silo-{number}", x, y, x_val, y_val, domains=domains))
@@ -127,7 +129,9 @@ def rotated_cifar10(
 
 def _check_angles(angles: Sequence[Sequence[float]], test_range: Sequence[float]) -> None:
     if not angles or not all(angles):
-        raise ConfigError("angles has no silo, or one without a rotation; give each silo at least one angle")
+        raise ConfigError(
+            "angles is empty, or a silo in it is; give at least one silo, and each silo at least one angle"
+        )
     if len(test_range) != 2 or not test_range[0] <= test_range[1]:
         raise ConfigError(
             f"test_range={list(test_range)} is not a lowest and a highest angle; give them as in [-90, 90]"
@@ -137,15 +141,17 @@ def _check_angles(angles: Sequence[Sequence[float]], test_range: Sequence[float]
 def _deal(
     parts: Sequence[NDArray[np.int64]], sizes: Sequence[int]
 ) -> Iterator[list[list[NDArray[np.int64]]]]:
-    """Deal each part in turn to all rotations; for each silo, its hands of the first part, the second, ..."""
+    """Deal each part in turn to all rotations, like cards, and yield the hands of each silo, part by part."""
     first = 0
     for size in sizes:
         yield [[part[hand :: sum(sizes)] for hand in range(first, first + size)] for part in parts]
         first += size
 
 
-def _turned(images: Bytes, hands: Sequence[NDArray[np.int64]], rotations: Sequence[float]) -> torch.Tensor:
-    """Each hand of the images by its own rotation, one after the other."""
+def _rotate_hands(
+    images: Bytes, hands: Sequence[NDArray[np.int64]], rotations: Sequence[float]
+) -> torch.Tensor:
+    """Return the images of all hands, each hand with its own rotation, one after the other."""
     pairs = zip(hands, rotations, strict=True)
     return _pixels(np.concatenate([rotate(images[hand], angle) for hand, angle in pairs]))
 
