@@ -14,7 +14,7 @@ COLUMNS = ["age", "female", "heart_rate", "systolic", "lactate", "transferred"]
 
 
 def make_silo(name: str) -> Silo:
-    """The silo from wherever the hospital keeps it; here a table, its last 300 rows for validation."""
+    """Return the silo, here from a table whose last 300 rows are for validation."""
     table = pl.read_parquet("south.parquet")
     train, held_out = table.head(-300), table.tail(300)
     return Silo(name, *_tensors(train), *_tensors(held_out))
@@ -25,7 +25,7 @@ def _tensors(table: pl.DataFrame) -> tuple[Tensor, Tensor]:
 
 
 def build() -> nn.Module:
-    """The network of the manifest in code of one's own: the same parameters, by name and shape."""
+    """Return the network of the manifest, with the same parameters by name and shape."""
     return nn.Sequential(
         *[nn.Flatten(), nn.Linear(6, 32), nn.ReLU()],
         *[nn.Linear(32, 32), nn.ReLU()],

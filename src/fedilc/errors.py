@@ -71,9 +71,9 @@ class FedILCWarning(UserWarning):
 
 
 def printable(text: str) -> str:
-    """Return a text as one line that cannot move a terminal's cursor, whoever wrote it.
+    r"""Return a text as one line that cannot move a terminal's cursor, whoever wrote it.
 
-    >>> printable("a\\x1b[2Jb\\n c")
+    >>> printable("a\x1b[2Jb\n c")
     'a [2Jb c'
     """
     return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())

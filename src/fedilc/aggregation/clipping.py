@@ -45,12 +45,15 @@ class Clipped(Aggregator):
         self.max_norm = max_norm
 
     def terms(self, values: Tensor) -> dict[str, Tensor]:
+        """Return the inner aggregation's terms."""
         return self.inner.terms(values)
 
     def finish(self, count: float, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
+        """Return the inner aggregation's result."""
         return self.inner.finish(count, sums)
 
     def zero(self, like: Mapping[str, Tensor]) -> Sums:
+        """Return the inner aggregation's empty state."""
         return self.inner.zero(like)
 
     def accumulate(
@@ -60,13 +63,16 @@ class Clipped(Aggregator):
         source: str = "a value",
         weight: float | None = None,
     ) -> Sums:
+        """Add one reply, scaled down to `max_norm` if it is longer."""
         norm = norm_of(values)
         if self.max_norm < norm < math.inf:
             values = {name: tensor * (self.max_norm / norm) for name, tensor in values.items()}
         return self.inner.accumulate(state, values, source, weight)
 
     def merge(self, left: Sums, right: Sums) -> Sums:
+        """Return the inner aggregation's state of both sides."""
         return self.inner.merge(left, right)
 
     def finalize(self, state: Sums) -> Aggregate:
+        """Return the inner aggregation's aggregate."""
         return self.inner.finalize(state)

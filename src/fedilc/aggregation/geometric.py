@@ -56,6 +56,7 @@ class WeightedGeometricMean(Aggregator):
         self.min_side = min_side
 
     def terms(self, _values: Tensor) -> dict[str, Tensor]:
+        """Return no terms: counts and logarithms by sign are all that is needed."""
         return {}
 
     def finish(self, count: float, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:

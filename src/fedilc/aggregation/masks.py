@@ -23,9 +23,11 @@ class AndMask(Aggregator):
         self.rescale = rescale
 
     def terms(self, values: Tensor) -> dict[str, Tensor]:
+        """Return the values and their signs."""
         return {"total": values, "signs": values.sign()}
 
     def finish(self, count: float, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
+        """Return the mean of the coordinates whose signs agree, and 0 for the others."""
         total = sums["total"]
         agreement = sums["signs"].abs() / count
         kept = agreement >= self.agreement
@@ -41,9 +43,11 @@ class AbsoluteGeometricMean(Aggregator):
     by_sign = True
 
     def terms(self, values: Tensor) -> dict[str, Tensor]:
+        """Return the values, whose total gives the sign."""
         return {"total": values}
 
     def finish(self, count: float, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
+        """Return the geometric mean of the magnitudes with the sign of the mean."""
         absent = count - (sums["positives"] + sums["negatives"])
         logs = (sums["log_positive"] + sums["log_negative"]) + absent * LOG2_AUTHORS_ZERO
         return sums["total"].sign() * exp2(logs / count), {}

@@ -19,9 +19,11 @@ class Mean(Aggregator):
     takes_weights = True
 
     def terms(self, values: Tensor) -> dict[str, Tensor]:
+        """Return the values themselves."""
         return {"total": values}
 
     def finish(self, count: float, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
+        """Return the total divided by the count."""
         return sums["total"] / count, {}
 
 
@@ -29,4 +31,5 @@ class Sum(Mean):
     """The sum of the values, as the terms J_e^T v_e of the Fishr gradient need."""
 
     def finish(self, _count: float, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
+        """Return the total."""
         return sums["total"], {}

@@ -23,10 +23,17 @@ class Statistic(Protocol):
     """What a penalty tells of its s_e: sums over chunks, and how a vector is carried back through it."""
 
     @property
-    def needs_graph(self) -> bool: ...
-    def sums(self, chunk: Pass) -> Any: ...
-    def value(self, total: Any) -> Tensor: ...
-    def carry_back(self, chunk: Pass, total: Any, vector: Tensor) -> Seeds: ...
+    def needs_graph(self) -> bool:
+        """Return whether the statistic is computed from a pass that keeps its graph."""
+
+    def sums(self, chunk: Pass) -> Any:
+        """Return one chunk's sums."""
+
+    def value(self, total: Any) -> Tensor:
+        """Return s_e from the total of all chunks' sums."""
+
+    def carry_back(self, chunk: Pass, total: Any, vector: Tensor) -> Seeds:
+        """Return the tensors and gradients from which a backward pass gives J_e^T vector."""
 
 
 @dataclass

@@ -31,10 +31,17 @@ STACK_BYTES = 32 << 20
 class Sink(Protocol):
     """Where environments' gradients go, parameter by parameter; nothing is kept here."""
 
-    def stack(self, name: str, values: Tensor) -> None: ...
-    def outer(self, name: str, left: Tensor, right: Tensor) -> None: ...
-    def rows(self, name: str, index: Tensor, rows: Tensor) -> None: ...
-    def counted(self, values: int) -> None: ...
+    def stack(self, name: str, values: Tensor) -> None:
+        """Take one gradient per row."""
+
+    def outer(self, name: str, left: Tensor, right: Tensor) -> None:
+        """Take one gradient per row, as the outer product of a left and a right vector."""
+
+    def rows(self, name: str, index: Tensor, rows: Tensor) -> None:
+        """Take gradients with a single non-zero row each, at these indices."""
+
+    def counted(self, values: int) -> None:
+        """Count the gradients that every parameter was given."""
 
 
 @dataclass(frozen=True)

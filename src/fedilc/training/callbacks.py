@@ -104,6 +104,7 @@ class EarlyStopping(Callback):
         self.least = least
 
     def on_round(self, run: Run, record: Record) -> None:
+        """Stop the run if the number has not fallen for `patience` evaluated rounds."""
         if record.get(self.key) is None:
             if record["round"] == 1:
                 refuse_key(self.key, [key for key, value in record.items() if isinstance(value, float)])
@@ -132,6 +133,7 @@ class KeepBest(Callback):
         self._best: Mapping[str, Any] | None = None
 
     def on_start(self, run: Run) -> None:
+        """Take over what a resumed run has kept."""
         self.round, self.weights = None, {}
         self._best = self._chosen(run.history)
         if run.out is None or self._best is None:
@@ -155,6 +157,7 @@ class KeepBest(Callback):
             self.round, self.weights = chosen, weights
 
     def on_round(self, run: Run, record: Record) -> None:
+        """Keep the weights if the criterion chooses this round."""
         before = [] if self._best is None else [self._best]
         self._best = self._chosen([*before, record])
         if self._best is record:

@@ -109,6 +109,7 @@ class Training:
         resume: bool,
         settings: dict[str, Any],
     ) -> Result:
+        """Train all rounds that are left, and return the result."""
         if resume and out is None:
             raise ConfigError("resume=True needs out=..., the folder of the run to continue")
         leads = self.runtime.leads
