@@ -1,0 +1,118 @@
+"""Calibration of binary predictions: whether the logits are too extreme, and too high or too low overall.
+
+    slope       b of the logistic regression P(y = 1) = sigmoid(a + b z) of the label on the logit z;
+                below 1 predictions are too extreme, above 1 too cautious.
+    intercept   a of P(y = 1) = sigmoid(a + z), with the slope fixed at 1 (calibration in the large);
+                below 0 risks are too high overall, above 0 too low.
+
+A perfectly calibrated model has slope 1 and intercept 0. Neither is defined if only one class occurs, nor the
+slope if the logits separate the classes or are all equal.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+_STEPS, _TOLERANCE = 100, 1e-8  # Newton's steps square the error, so that the last one leaves about 1e-16
+
+
+def calibration_slope(y: Floats, logits: Floats, counts: Floats | None = None) -> Floats:
+    """Return the slope under each row of `counts`, the times that each example occurs; NaN if undefined.
+
+    >>> calibration_slope(np.array([0.0, 1, 0, 1]), np.array([-2.0, -1, 1, 2])).round(4)
+    array([0.4196])
+    """
+    scale = float(np.std(logits)) or 1.0
+    z = (logits - logits.mean()) / scale
+    once = np.ones((1, len(y)))
+    fitted = _regression(y, z, once, np.zeros((1, 2)))
+    if counts is None:
+        counts = once
+    else:
+        fitted = _regression(y, z, counts, np.repeat(fitted, len(counts), 0))
+    found = fitted[:, 1] / scale
+    found[_separated(y, z, counts)] = np.nan
+    return found
+
+
+def calibration_intercept(y: Floats, logits: Floats, counts: Floats | None = None) -> Floats:
+    """Return the intercept with slope 1 under each row of `counts`; NaN if one class alone occurs.
+
+    >>> calibration_intercept(np.array([0.0, 1, 1]), np.zeros(3)).round(4)
+    array([0.6931])
+    """
+    start = 0.0 if counts is None else float(np.nan_to_num(calibration_intercept(y, logits)[0]))
+    counts = np.ones((1, len(y))) if counts is None else counts
+    total, positive = counts.sum(1), counts @ y
+    one_class = (positive == 0) | (positive == total)
+    # The root lies within the range of -z, widened by the log odds of the labels: bisection cannot fail.
+    with np.errstate(divide="ignore"):
+        odds = np.log(positive) - np.log(total - positive)
+    odds[one_class] = 0.0
+    low, high = odds - logits.max(), odds - logits.min()
+    at = np.clip(start, low, high)
+    for _ in range(_STEPS):
+        p = _sigmoid(at[:, None] + logits)
+        slope = positive - (counts * p).sum(1)
+        low, high = np.where(slope > 0, at, low), np.where(slope > 0, high, at)
+        curvature = (counts * p * (1 - p)).sum(1)
+        newton = at + np.divide(slope, curvature, out=np.full_like(at, np.inf), where=curvature > 0)
+        following = np.where((newton >= low) & (newton <= high), newton, (low + high) / 2)
+        moved, at = np.abs(following - at).max(), following
+        if moved < _TOLERANCE:
+            break
+    found: Floats = np.where(one_class, np.nan, at)
+    return found
+
+
+def _sigmoid(values: Floats) -> Floats:
+    from scipy.special import expit
+
+    found: Floats = expit(values)
+    return found
+
+
+def _regression(y: Floats, z: Floats, counts: Floats, at: Floats) -> Floats:
+    """Return intercept and slope of each row's logistic regression, by damped Newton steps from `at`."""
+    loss = _loss(y, z, counts, at)
+    for _ in range(_STEPS):
+        p = _sigmoid(at[:, :1] + at[:, 1:] * z)
+        residual, curvature = counts * (y - p), counts * p * (1 - p)
+        gradient = np.stack([residual.sum(1), residual @ z], 1)
+        a, b, c = curvature.sum(1), curvature @ z, curvature @ (z * z)
+        determinant = a * c - b * b
+        usable = determinant > 1e-12 * np.maximum(a * c, 1e-300)
+        inverse = np.divide(1.0, determinant, out=np.zeros_like(a), where=usable)
+        step = np.stack([c * gradient[:, 0] - b * gradient[:, 1], a * gradient[:, 1] - b * gradient[:, 0]], 1)
+        step *= inverse[:, None]
+        for _ in range(30):
+            following = _loss(y, z, counts, at + step)
+            worse = following > loss + 1e-12 * np.abs(loss)
+            if not worse.any():
+                break
+            step[worse] /= 2
+        at, loss = at + step, np.minimum(loss, following)
+        if np.abs(step).max(initial=0.0) < _TOLERANCE:
+            break
+    return at
+
+
+def _loss(y: Floats, z: Floats, counts: Floats, at: Floats) -> Floats:
+    signed = (1 - 2 * y) * (at[:, :1] + at[:, 1:] * z)
+    found: Floats = (counts * np.logaddexp(0.0, signed)).sum(1)
+    return found
+
+
+def _separated(y: Floats, z: Floats, counts: Floats) -> NDArray[np.bool_]:
+    """Return the rows in which a threshold on z parts the classes, so that no finite slope is the best."""
+    there = counts > 0
+    positive, negative = there & (y > 0.5), there & (y < 0.5)
+
+    def ends(members: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+        return np.where(members, z, np.inf).min(1), np.where(members, z, -np.inf).max(1)
+
+    (low_1, high_1), (low_0, high_0) = ends(positive), ends(negative)
+    found: NDArray[np.bool_] = (high_0 <= low_1) | (high_1 <= low_0)
+    return found
