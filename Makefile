@@ -17,7 +17,7 @@ $(BIN)/python $(PYTEST) $(1) || failed=yes; \
 test -z "$$failed"
 endef
 
-.PHONY: run test test-all coverage lint bench clean
+.PHONY: run test test-all coverage lint bench wheel clean
 
 run: .venv/installed
 	$(BIN)/fedilc run
@@ -38,6 +38,10 @@ lint: .venv/installed-dev
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks $(ARGS)
+
+wheel: .venv/installed-dev
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m pytest tests/test_wheel.py
 
 .venv/made:
 	$(PYTHON) -c 'import sys; sys.exit("fedilc needs Python 3.11 or newer; run make PYTHON=/path/to/python3.11" if sys.version_info < (3, 11) else 0)'
