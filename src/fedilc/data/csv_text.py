@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedilc.errors import DataError
 
+MISSING = {"", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "?", ".", "-", "--", "missing", "unknown"}
 _HEAD_BYTES = 1 << 16
 _MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _OTHERS = {
@@ -159,6 +160,7 @@ def _with_decimal_commas(path: Path, frame: pl.DataFrame, notes: list[str]) -> p
         values = column.drop_nulls().str.strip_chars()
         commas = values.filter(values.str.contains(_DECIMAL_COMMA))
         plain = values.filter(~values.str.contains(_DECIMAL_COMMA))
+        plain = plain.filter(~plain.str.to_lowercase().is_in(list(MISSING)))
         if commas.is_empty() or plain.cast(pl.Float64, strict=False).null_count():
             continue
         if not commas.str.contains(_THOUSANDS).all():

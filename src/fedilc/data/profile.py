@@ -144,19 +144,29 @@ def _codes(
     """
     found = {}
     for place in np.flatnonzero(np.isin(low, _CODES) | np.isin(high, _CODES)):
-        values = np.concatenate([part[:, place] for part in parts])
-        rest = values[~np.isin(values, _CODES)]
-        for code in (low[place], high[place]):
-            count = int((values == code).sum())
-            if code in _CODES and count > 1:
-                far = _is_far(code, rest) or _is_frequent(code, count, rest)
-                found[int(place)] = (float(code), count, far)
-                if far:
-                    break
+        code = column_code(np.concatenate([part[:, place] for part in parts]))
+        if code is not None:
+            found[int(place)] = code
     return found
 
 
-def _is_far(code: float, rest: NDArray[np.float32]) -> bool:
+def column_code(values: NDArray[np.floating]) -> tuple[float, int, bool] | None:
+    """Return a repeated -9, -99, 999, ... at an end of a column, how often, and whether it stands out."""
+    if not len(values):
+        return None
+    found = None
+    rest = values[~np.isin(values, _CODES)]
+    for code in (values.min(), values.max()):
+        count = int((values == code).sum())
+        if code in _CODES and count > 1:
+            far = _is_far(code, rest) or _is_frequent(code, count, rest)
+            found = (float(code), count, far)
+            if far:
+                break
+    return found
+
+
+def _is_far(code: float, rest: NDArray[np.floating]) -> bool:
     if not len(rest):
         return code < 0
     low, high = float(rest.min()), float(rest.max())
@@ -166,7 +176,7 @@ def _is_far(code: float, rest: NDArray[np.float32]) -> bool:
     return code > high + span
 
 
-def _is_frequent(code: float, count: int, rest: NDArray[np.float32]) -> bool:
+def _is_frequent(code: float, count: int, rest: NDArray[np.floating]) -> bool:
     """Return whether a number outside of the others' range occurs far more often than any of them."""
     if not len(rest) or rest.min() <= code <= rest.max() or count < 0.05 * (count + len(rest)):
         return False

@@ -10,12 +10,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from fedilc.data.csv_text import read_csv
+from fedilc.data.csv_text import MISSING, read_csv
 from fedilc.data.identifiers import is_identifier
 from fedilc.errors import DataError, DataProblemsError, listed, nearest
 
 _INDEX_NAMES = ("", "Unnamed: 0", "__index_level_0__")
-_MISSING = {"", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "?", ".", "-", "--", "missing", "unknown"}
 _MOST_COLUMNS = 12
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -52,16 +51,30 @@ def read_table(path: Path, label: str) -> Table:
 
     An NPZ file holds the arrays `x` and the label's name (or `y`), and its inputs may have any shape.
     """
+    if file_kind(path) == ".npz":
+        return read_npz(path, label)
+    frame, numbers, unit, notes = read_frame(path)
+    frame = without_index(path, frame, label, notes)
+    check_header(path, frame, label)
+    return _table(path, frame, label, numbers, unit, notes)
+
+
+def file_kind(path: Path) -> str:
+    """Return the suffix that says what a file holds; raise if it is no table."""
     if not path.exists():
-        raise DataError(f"{path} does not exist; correct the path in the experiment")
+        raise DataError(f"{path} does not exist; correct the path")
     if path.is_dir():
         raise DataError(f"{path} is a folder, not a file; name the files in it")
     suffix = path.with_suffix("").suffix.lower() if path.suffix == ".gz" else path.suffix.lower()
-    if suffix == ".npz":
-        return _read_npz(path, label)
-    if suffix not in (".csv", ".tsv", ".parquet"):
+    if suffix not in (".csv", ".tsv", ".parquet", ".npz"):
         raise DataError(f"{path} is not a .csv, .parquet or .npz file; leave it out of data.silos")
+    return suffix
+
+
+def read_frame(path: Path) -> tuple[pl.DataFrame, NDArray[np.int64], str, list[str]]:
+    """Return a table, the line or row each row is from, what those numbers count, and notes on reading."""
     notes: list[str] = []
+    suffix = file_kind(path)
     try:
         if suffix == ".parquet":
             frame = pl.read_parquet(path)
@@ -72,12 +85,10 @@ def read_table(path: Path, label: str) -> Table:
         raise
     except (pl.exceptions.PolarsError, OSError, EOFError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
-    frame = _without_index(path, frame, label, notes)
-    _check_header(path, frame, label)
-    return _table(path, frame, label, numbers, unit, notes)
+    return frame, numbers, unit, notes
 
 
-def _without_index(path: Path, frame: pl.DataFrame, label: str, notes: list[str]) -> pl.DataFrame:
+def without_index(path: Path, frame: pl.DataFrame, label: str, notes: list[str]) -> pl.DataFrame:
     """Return the table without the column in which pandas or R number its rows, and without empty ones."""
     for name in _INDEX_NAMES:
         if name not in frame.columns or name == label:
@@ -92,7 +103,8 @@ def _without_index(path: Path, frame: pl.DataFrame, label: str, notes: list[str]
     return frame
 
 
-def _check_header(path: Path, frame: pl.DataFrame, label: str) -> None:
+def check_header(path: Path, frame: pl.DataFrame, label: str) -> None:
+    """Raise if the first line does not name each column once, the label among them."""
     names = frame.columns
     if label not in names and all(_is_number(name.split("_duplicated_")[0]) for name in names):
         raise DataError(f"{path} has no line with the names of its columns; add one as its first line")
@@ -129,7 +141,7 @@ def _is_number(text: str) -> bool:
     try:
         float(text)
     except ValueError:
-        return text.strip() in _MISSING
+        return text.strip() in MISSING
     return True
 
 
@@ -191,7 +203,7 @@ def _from_text(column: pl.Series, places: NDArray[np.int64], unit: str) -> pl.Se
     texts = stripped.gather(wrong)
     text = texts[0] if len(texts[0]) <= 30 else f"{texts[0][:30]}..."
     first = f"{text!r} in {unit} {places[wrong[0]]}"
-    if texts.str.to_lowercase().is_in(list(_MISSING)).all():
+    if texts.str.to_lowercase().is_in(list(MISSING)).all():
         missing = len(wrong) + stripped.null_count()
         count = "a missing value" if missing == 1 else f"{missing} missing values"
         raise DataError(f"has {count} ({first}); fill or drop them")
@@ -211,7 +223,7 @@ def _kind(kind: pl.DataType) -> str:
     return str(kind)
 
 
-def _read_npz(path: Path, label: str) -> Table:
+def read_npz(path: Path, label: str) -> Table:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             names = list(arrays)
