@@ -33,14 +33,8 @@ from fedilc.evaluation import measure
 from fedilc.federation import Program
 from fedilc.federation.task import make_task
 from fedilc.gradients import Loss
-from fedilc.runtimes.distributed import (
-    DistributedRuntime,
-    Group,
-    _fill_from_slurm,
-    first_host,
-    joined_group,
-    started_as_group,
-)
+from fedilc.runtimes.distributed import DistributedRuntime, Group, joined_group
+from fedilc.runtimes.torchrun import started_as_group
 
 pytestmark = pytest.mark.slow
 
@@ -234,57 +228,6 @@ def test_silos_are_dealt_once_each_and_evenly(sizes: list[int], ranks: int) -> N
     assert len(sizes) < ranks or all(shares)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "host"),
-    [
-        ("node[07-09,12],other3", "node07"),
-        ("gpu1,gpu2", "gpu1"),
-        ("gpu-a-[3,5]", "gpu-a-3"),
-        ("one.example.org", "one.example.org"),
-        ("", "localhost"),
-    ],
-)
-def test_the_first_host_of_a_slurm_list(nodes: str, host: str) -> None:
-    assert first_host(nodes) == host
-
-
-def test_slurms_variables_become_those_of_torchrun_which_go_before() -> None:
-    slurm = {
-        "SLURM_PROCID": "3",
-        "SLURM_NTASKS": "8",
-        "SLURM_STEP_NODELIST": "n[1-4]",
-        "SLURM_JOB_ID": "70123",
-    }
-    filled = dict(slurm)
-    _fill_from_slurm(filled)
-    assert filled == slurm | {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "n1", "MASTER_PORT": "30123"}
-    under_torchrun = slurm | {"RANK": "0", "WORLD_SIZE": "2"}
-    filled = dict(under_torchrun)
-    _fill_from_slurm(filled)
-    assert filled == under_torchrun
-
-
-@pytest.mark.parametrize(
-    ("variables", "several"),
-    [
-        ({"SLURM_NTASKS": "2"}, False),
-        ({"SLURM_NTASKS": "2", "SLURM_PROCID": "0", "ENVIRONMENT": "BATCH"}, False),
-        ({"SLURM_NTASKS": "2", "SLURM_PROCID": "0", "ENVIRONMENT": "BATCH", "SLURM_STEP_ID": "0"}, True),
-        ({"SLURM_NTASKS": "2", "SLURM_PROCID": "0"}, True),
-        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, False),
-        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "WORLD_SIZE": "1"}, False),
-    ],
-)
-def test_a_command_in_the_shell_of_an_allocation_is_alone(
-    variables: dict[str, str], several: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for key in ("WORLD_SIZE", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_STEP_ID", "ENVIRONMENT"):
-        monkeypatch.delenv(key, raising=False)
-    for key, value in variables.items():
-        monkeypatch.setenv(key, value)
-    assert started_as_group() == several
-
-
 def test_one_of_several_without_an_address_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     for key in ("MASTER_ADDR", "MASTER_PORT", "RANK"):
         monkeypatch.delenv(key, raising=False)
@@ -395,8 +338,8 @@ def test_under_slurm_a_lost_rank_ends_the_other_with_one_sentence_and_resume_goe
         second.kill()
         assert first.ended() == 2
         *_, last = first.said.splitlines()
-        assert last.startswith("fedilc: another rank is gone or out of reach (")
-        assert last.endswith("it goes on from the last completed round")
+        assert last.startswith("fedilc: another rank is gone or cannot be reached (")
+        assert last.endswith("it continues after the last completed round")
         assert "Traceback" not in first.said
         done = rounds_done(out)
         assert commands.start(*RUN, "--out", out, "--resume").ended() == 0

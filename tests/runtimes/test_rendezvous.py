@@ -8,7 +8,14 @@ from datetime import timedelta
 import pytest
 from torch.distributed import PrefixStore, TCPStore
 
-from fedilc.runtimes.rendezvous import Meeting, Present, RankLostError, decided, meet
+from fedilc.runtimes.rendezvous import (
+    ATTEMPT_KEY,
+    Attempt,
+    RankInfo,
+    RankLostError,
+    confirmation,
+    join_attempt,
+)
 from fedilc.runtimes.torchrun import RESTARTS
 
 LONG = timedelta(seconds=30)
@@ -20,30 +27,30 @@ def kept() -> TCPStore:
     return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
-def met(kept: TCPStore, size: int, order: list[int]) -> list[Meeting]:
+def met(kept: TCPStore, size: int, order: list[int]) -> list[Attempt]:
     """What each rank knows; they come in this order, each over its own connection."""
     clients = [TCPStore("127.0.0.1", kept.port, is_master=False) for _ in range(size)]
     with ThreadPoolExecutor(size) as ranks:
-        found = {rank: ranks.submit(meet, clients[rank], rank, size, LONG) for rank in order}
+        found = {rank: ranks.submit(join_attempt, clients[rank], rank, size, LONG) for rank in order}
         return [found[rank].result() for rank in range(size)]
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0]])
-def test_each_attempt_has_a_room_of_its_own(kept: TCPStore, order: list[int]) -> None:
-    words = set()
+def test_each_attempt_has_a_store_of_its_own(kept: TCPStore, order: list[int]) -> None:
+    attempts = set()
     for attempt in ("first", "second", "third"):
-        meetings = met(kept, 3, order)
-        meetings[order[0]].store.set("left", attempt)
-        assert [meeting.store.get("left").decode() for meeting in meetings] == [attempt] * 3
-        words.add(kept.get("fedilc/word"))
-    assert len(words) == 3
+        joined = met(kept, 3, order)
+        joined[order[0]].store.set("left", attempt)
+        assert [one.store.get("left").decode() for one in joined] == [attempt] * 3
+        attempts.add(kept.get(ATTEMPT_KEY))
+    assert len(attempts) == 3
 
 
-def test_who_finds_the_open_room_of_an_attempt_that_is_over_waits_for_the_new_one(kept: TCPStore) -> None:
+def test_a_rank_that_reads_the_id_of_an_attempt_that_is_over_waits_for_the_new_one(kept: TCPStore) -> None:
     met(kept, 2, [0, 1])
     client = TCPStore("127.0.0.1", kept.port, is_master=False)
-    with pytest.raises(RankLostError, match="not all ranks came in time"):
-        meet(client, 1, 2, timedelta(seconds=0.3))
+    with pytest.raises(RankLostError, match="not all ranks started in time"):
+        join_attempt(client, 1, 2, timedelta(seconds=0.3))
     left, right = met(kept, 2, [1, 0])
     left.store.set("here", "yes")
     assert right.store.get("here") == b"yes"
@@ -56,7 +63,7 @@ def test_ranks_meet_under_the_prefix_that_torch_gives_each_attempt(
     monkeypatch.setenv(RESTARTS, "1")
     with ThreadPoolExecutor(2) as ranks:
         first, second = (
-            ranks.submit(meet, PrefixStore(f"/worker/attempt_{count}", kept), rank, 2, LONG)
+            ranks.submit(join_attempt, PrefixStore(f"/worker/attempt_{count}", kept), rank, 2, LONG)
             for rank, count in ((0, 0), (1, 1))
         )
         assert first.result().restarted
@@ -64,8 +71,8 @@ def test_ranks_meet_under_the_prefix_that_torch_gives_each_attempt(
 
 
 def test_one_machine_that_began_again_is_a_restart_of_all() -> None:
-    assert decided({0: Present("a", 0, None), 1: Present("b", 2, None)})["restarted"]
-    assert not decided({0: Present("a", 0, None), 1: Present("b", 0, None)})["restarted"]
+    assert confirmation({0: RankInfo("a", 0, None), 1: RankInfo("b", 2, None)})["restarted"]
+    assert not confirmation({0: RankInfo("a", 0, None), 1: RankInfo("b", 0, None)})["restarted"]
 
 
 @pytest.mark.parametrize(
@@ -81,10 +88,10 @@ def test_one_machine_that_began_again_is_a_restart_of_all() -> None:
 def test_gpus_speak_to_each_other_only_if_each_rank_has_its_own(
     gpus: tuple[str | None, ...], nccl: bool
 ) -> None:
-    there = {rank: Present(str(rank), 0, gpu) for rank, gpu in enumerate(gpus)}
-    assert decided(there)["nccl"] is nccl
+    there = {rank: RankInfo(str(rank), 0, gpu) for rank, gpu in enumerate(gpus)}
+    assert confirmation(there)["nccl"] is nccl
 
 
 def test_a_rank_that_nobody_joins_says_so(kept: TCPStore) -> None:
-    with pytest.raises(RankLostError, match="not all ranks came in time"):
-        meet(kept, 0, 2, timedelta(seconds=0.2))
+    with pytest.raises(RankLostError, match="not all ranks started in time"):
+        join_attempt(kept, 0, 2, timedelta(seconds=0.2))

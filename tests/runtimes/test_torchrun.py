@@ -1,4 +1,4 @@
-"""What a restart of torchrun goes on with: the run of its own launch, and no other."""
+"""A restart continues the run of its own launch and no other; SLURM's variables are read like torchrun's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ import pytest
 from command import Refusal, fedilc
 
 from fedilc.federation import RunFolder
-from fedilc.runtimes.torchrun import is_marked, launch, mark
+from fedilc.runtimes.torchrun import (
+    claim,
+    first_host,
+    is_claimed,
+    launch_name,
+    started_as_group,
+    with_slurm,
+)
 
 SMALL = ("run", "color-digits", "--set", "model.hidden=[4]")
 
@@ -84,15 +91,67 @@ def test_launches_without_an_id_are_told_apart_by_their_torchrun(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     started_by_torchrun(monkeypatch, "none", 1)
-    mark(tmp_path)
-    assert is_marked(tmp_path)
+    claim(tmp_path)
+    assert is_claimed(tmp_path)
     monkeypatch.setattr(os, "getppid", lambda: 1)
-    assert not is_marked(tmp_path)
+    assert not is_claimed(tmp_path)
 
 
-def test_without_torchrun_nothing_is_marked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_torchrun_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    assert launch() is None
-    mark(tmp_path / "new")
+    assert launch_name() is None
+    claim(tmp_path / "new")
     assert not (tmp_path / "new").exists()
-    assert not is_marked(tmp_path)
+    assert not is_claimed(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "host"),
+    [
+        ("node[07-09,12],other3", "node07"),
+        ("gpu1,gpu2", "gpu1"),
+        ("gpu-a-[3,5]", "gpu-a-3"),
+        ("one.example.org", "one.example.org"),
+        ("", "localhost"),
+    ],
+)
+def test_the_first_host_of_a_slurm_list(nodes: str, host: str) -> None:
+    assert first_host(nodes) == host
+
+
+def test_slurms_variables_become_those_of_torchrun_which_go_before() -> None:
+    slurm = {
+        "SLURM_PROCID": "3",
+        "SLURM_NTASKS": "8",
+        "SLURM_STEP_NODELIST": "n[1-4]",
+        "SLURM_JOB_ID": "70123",
+    }
+    assert with_slurm(slurm) == slurm | {
+        "RANK": "3",
+        "WORLD_SIZE": "8",
+        "MASTER_ADDR": "n1",
+        "MASTER_PORT": "30123",
+    }
+    under_torchrun = slurm | {"RANK": "0", "WORLD_SIZE": "2"}
+    assert with_slurm(under_torchrun) == under_torchrun
+
+
+@pytest.mark.parametrize(
+    ("variables", "several"),
+    [
+        ({"SLURM_NTASKS": "2"}, False),
+        ({"SLURM_NTASKS": "2", "SLURM_PROCID": "0", "ENVIRONMENT": "BATCH"}, False),
+        ({"SLURM_NTASKS": "2", "SLURM_PROCID": "0", "ENVIRONMENT": "BATCH", "SLURM_STEP_ID": "0"}, True),
+        ({"SLURM_NTASKS": "2", "SLURM_PROCID": "0"}, True),
+        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, False),
+        ({"SLURM_NTASKS": "8", "SLURM_PROCID": "0", "WORLD_SIZE": "1"}, False),
+    ],
+)
+def test_a_command_in_the_shell_of_an_allocation_is_alone(
+    variables: dict[str, str], several: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("WORLD_SIZE", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_STEP_ID", "ENVIRONMENT"):
+        monkeypatch.delenv(key, raising=False)
+    for key, value in variables.items():
+        monkeypatch.setenv(key, value)
+    assert started_as_group() == several

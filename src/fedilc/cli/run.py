@@ -50,7 +50,7 @@ def run(
         from fedilc.config import read_experiment
         from fedilc.federation import RunFolder
         from fedilc.runtimes.distributed import joined_group
-        from fedilc.runtimes.torchrun import mark, unmark
+        from fedilc.runtimes.torchrun import claim, release
 
     if data_dir is not None:
         use_data_folder(data_dir)
@@ -76,9 +76,9 @@ def run(
         places = {name: target / name if several else target for name in names}
         begun = [name for name, place in places.items() if RunFolder(place).settings_file.exists()]
         if not begun:
-            mark(target)
+            claim(target)
         elif not going_on:
-            unmark(target)
+            release(target)
         console = make_console()
         histories = {}
         for one in chosen:
@@ -106,16 +106,16 @@ def _target(out: Path | None, stem: Path, resume: bool, restarted: bool) -> tupl
     That is the folder given, or the first free one after `stem`; to resume without one given, the newest.
     What an earlier attempt of the same launch began is gone on with, unasked.
     """
-    from fedilc.runtimes.torchrun import is_marked
+    from fedilc.runtimes.torchrun import is_claimed
 
     if out is not None:
-        return out, resume or (restarted and is_marked(out))
+        return out, resume or (restarted and is_claimed(out))
     number, folder = 1, stem
     taken: list[Path] = []
     while folder.exists():
         number, taken = number + 1, [folder, *taken]
         folder = stem.with_name(f"{stem.name}-{number}")
-    own = [place for place in taken if restarted and is_marked(place)]
+    own = [place for place in taken if restarted and is_claimed(place)]
     if own or (resume and taken):
         return (own or taken)[0], True
     if resume:

@@ -1,1 +1,1 @@
-"""How requests reach silos."""
+"""Ways in which requests reach silos."""

@@ -1,4 +1,4 @@
-"""All silos in this process: the embedded default, and the reference for every other runtime."""
+"""Run all silos in this process: the default runtime, and the reference for every other."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from fedilc.gradients.forward import CHUNK_BYTES, KEPT_BYTES
 
 
 class LocalRuntime(Runtime):
-    """Puts each request to silos, one after another, on one resident model.
+    """A runtime that asks silos one after another, with one model in memory.
 
     Between the steps of a round it keeps the forward passes of as many silos as fit in
     `kept_bytes`; the others compute theirs again, to the same bits. Silos that are not resident are
-    opened for each request and let go: no more than one is in memory.
+    opened for each request and released after it: at most one is in memory.
     """
 
     def __init__(
@@ -47,20 +47,20 @@ class LocalRuntime(Runtime):
         self._states: dict[str, SiloState] = {}
 
     def keep_states(self, folder: Path) -> None:
-        """Keep what silos remember from round to round in a folder, from the first request on."""
+        """Keep the silos' state between rounds in a folder, from the first request on."""
         self._folder = folder
 
     def ask(self, request: Request) -> Iterator[Reply]:
-        """Answer for each silo that was asked, in the order asked."""
-        return self._answers(request.silos, request)
+        """Yield the reply of each silo asked, in the order asked."""
+        return self._replies(request.silos, request)
 
-    def _answers(self, names: tuple[str, ...], request: Request) -> Iterator[Reply]:
+    def _replies(self, names: tuple[str, ...], request: Request) -> Iterator[Reply]:
         kept = 0
         for name in names:
             client = self._client(name)
             yield client.answer(request, self.kept_bytes - kept if self.store.resident else 0)
             kept += client.computation.kept_bytes
-            del client  # or the silo would still be held while the next one is opened
+            del client  # otherwise this silo stays in memory while the next one is opened
 
     def _client(self, name: str) -> SiloClient:
         client = self.clients.get(name)
@@ -72,7 +72,7 @@ class LocalRuntime(Runtime):
         return client
 
     def _state(self, name: str) -> SiloState | None:
-        """Return what a silo remembers, if the algorithm lets it remember anything."""
+        """Return a silo's state, if the algorithm keeps one."""
         if self.program.keeps_state and name not in self._states:
             self._states[name] = SiloState(name, self._folder)
         return self._states.get(name)

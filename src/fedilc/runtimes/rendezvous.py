@@ -1,9 +1,10 @@
-"""How ranks find each other, over a store that may still hold what an attempt before this one left.
+"""Let the ranks of one attempt find each other over a store that may still hold keys of earlier attempts.
 
-torchrun keeps one store over all restarts, and tells each rank how often its own machine began again, which
-another machine may count otherwise. So ranks do not meet under that number: the first writes down a word of
-its own, the others check in under the word they read, each with another nonce, and are answered. A word of an
-attempt that is over gets no such answer, and is read again.
+torchrun keeps one store over all restarts, and tells each rank only how often its own machine restarted;
+another machine may have another count, so that count cannot name an attempt. Instead, the first rank writes
+a random attempt id. The others register under the id they read, each with a nonce, and wait until the first
+rank confirms that nonce. The id of an attempt that is over is never confirmed for a new nonce, so the others
+read the id again until it is.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from fedilc.errors import FedILCError
 from fedilc.gradients.device import find_device
-from fedilc.runtimes.torchrun import attempt
+from fedilc.runtimes.torchrun import restart_count
 
-_WORD = "fedilc/word"
-_OPEN = "open"
-_PAUSE = 0.02
+ATTEMPT_KEY = "fedilc/attempt"
+_CONFIRMED = "confirmed"
+_POLL_SECONDS = 0.02
 
 
 class RankLostError(FedILCError):
@@ -34,27 +35,22 @@ class RankLostError(FedILCError):
 
 
 @dataclass(frozen=True)
-class Present:
-    """What a rank says when it comes: how often its machine began again, and its GPU, if it has one."""
+class RankInfo:
+    """What a rank registers: a nonce, the restarts of its machine, and its GPU, if it has one."""
 
     nonce: str
-    attempt: int
+    restarts: int
     gpu: str | None
-
-    @classmethod
-    def here(cls) -> Present:
-        """What this rank says."""
-        return cls(uuid4().hex, attempt(), _own_gpu())
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """What all ranks know once they have met.
+class Attempt:
+    """One start of all ranks, as each of them knows it.
 
     Attributes:
-        store: where nothing is from another attempt.
-        restarted: whether torchrun has started any of them again.
-        nccl: whether each has a GPU that no other has.
+        store: a store that holds keys of this attempt only.
+        restarted: whether torchrun has restarted any rank.
+        nccl: whether each rank has a GPU that no other has.
     """
 
     store: Store
@@ -62,63 +58,64 @@ class Meeting:
     nccl: bool
 
 
-def _own_gpu() -> str | None:
+def join_attempt(store: Store, rank: int, size: int, timeout: timedelta) -> Attempt:
+    """Wait until all ranks of this attempt are registered."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    deadline = time.monotonic() + timeout.total_seconds()
+    info = RankInfo(uuid4().hex, restart_count(), _exclusive_gpu())
+    return _lead(store, size, info, deadline) if rank == 0 else _follow(store, rank, info, deadline)
+
+
+def _exclusive_gpu() -> str | None:
     if not torch.cuda.is_available() or not dist.is_nccl_available():
         return None
     device = find_device("auto")
     return f"{socket.gethostname()} {getattr(torch.cuda.get_device_properties(device), 'uuid', device)}"
 
 
-def meet(store: Store, rank: int, size: int, patience: timedelta) -> Meeting:
-    """Wait until all ranks of this attempt are there."""
-    while isinstance(store, PrefixStore):
-        store = store.underlying_store
-    deadline = time.monotonic() + patience.total_seconds()
-    mine = Present.here()
-    return _invite(store, size, mine, deadline) if rank == 0 else _come(store, rank, mine, deadline)
-
-
-def _invite(store: Store, size: int, mine: Present, deadline: float) -> Meeting:
-    word = uuid4().hex
-    room = PrefixStore(f"fedilc/{word}", store)
-    store.set(_WORD, word)
-    there = {0: mine}
-    while len(there) < size:
+def _lead(store: Store, size: int, info: RankInfo, deadline: float) -> Attempt:
+    attempt = uuid4().hex
+    attempt_store = PrefixStore(f"fedilc/{attempt}", store)
+    store.set(ATTEMPT_KEY, attempt)
+    ranks = {0: info}
+    while len(ranks) < size:
         for rank in range(1, size):
-            if rank not in there and room.check([str(rank)]):
-                there[rank] = Present(**json.loads(room.get(str(rank))))
+            if rank not in ranks and attempt_store.check([str(rank)]):
+                ranks[rank] = RankInfo(**json.loads(attempt_store.get(str(rank))))
         _pause(deadline)
-    told = decided(there)
-    room.set(_OPEN, json.dumps(told))
-    return Meeting(room, bool(told["restarted"]), bool(told["nccl"]))
+    confirmed = confirmation(ranks)
+    nonces = [ranks[rank].nonce for rank in range(size)]
+    attempt_store.set(_CONFIRMED, json.dumps({"nonces": nonces, **confirmed}))
+    return Attempt(attempt_store, **confirmed)
 
 
-def decided(there: Mapping[int, Present]) -> dict[str, object]:
-    """What the first rank tells all, once it knows who is there."""
-    gpus = [present.gpu for present in there.values()]
+def confirmation(ranks: Mapping[int, RankInfo]) -> dict[str, bool]:
+    """Return what the first rank tells all once every rank is registered."""
+    gpus = [info.gpu for info in ranks.values()]
     return {
-        "nonces": [there[rank].nonce for rank in range(len(there))],
-        "restarted": any(present.attempt > 0 for present in there.values()),
+        "restarted": any(info.restarts > 0 for info in ranks.values()),
         "nccl": None not in gpus and len(set(gpus)) == len(gpus),
     }
 
 
-def _come(store: Store, rank: int, mine: Present, deadline: float) -> Meeting:
-    known = ""
+def _follow(store: Store, rank: int, info: RankInfo, deadline: float) -> Attempt:
+    registered = ""
     while True:
-        word = store.get(_WORD).decode() if store.check([_WORD]) else ""
-        room = PrefixStore(f"fedilc/{word}", store)
-        if word and word != known:
-            room.set(str(rank), json.dumps(asdict(mine)))
-            known = word
-        if word and room.check([_OPEN]):
-            told = json.loads(room.get(_OPEN))
-            if rank < len(told["nonces"]) and told["nonces"][rank] == mine.nonce:
-                return Meeting(room, told["restarted"], told["nccl"])
+        attempt = store.get(ATTEMPT_KEY).decode() if store.check([ATTEMPT_KEY]) else ""
+        attempt_store = PrefixStore(f"fedilc/{attempt}", store)
+        if attempt and attempt != registered:
+            attempt_store.set(str(rank), json.dumps(asdict(info)))
+            registered = attempt
+        if attempt and attempt_store.check([_CONFIRMED]):
+            confirmed = json.loads(attempt_store.get(_CONFIRMED))
+            nonces = confirmed.pop("nonces")
+            if rank < len(nonces) and nonces[rank] == info.nonce:
+                return Attempt(attempt_store, **confirmed)
         _pause(deadline)
 
 
 def _pause(deadline: float) -> None:
     if time.monotonic() > deadline:
-        raise RankLostError("not all ranks came in time; see what the others say, and start them again")
-    time.sleep(_PAUSE)
+        raise RankLostError("not all ranks started in time; read the others' messages, and start all again")
+    time.sleep(_POLL_SECONDS)

@@ -1,66 +1,109 @@
-"""Which torchrun started this process: a restart goes on with the run of its own launch, and no older one.
+"""Read what torchrun, or SLURM's srun, says about this process, and recognise a launch after a restart.
 
-The first rank leaves a mark where it begins a run, by which it knows the run after a restart.
+A restart continues the run of its own launch and no older one. torchrun's environment does not say which run
+folder that is, so the first rank writes the launch's name into the folder in which it begins a run.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 RESTARTS = "TORCHELASTIC_RESTART_COUNT"
-_MARK = ".launch"
+_LAUNCH_FILE = ".launch"
 
 
-def attempt() -> int:
-    """How often torchrun has started its processes again."""
+def restart_count() -> int:
+    """Return how many times torchrun has restarted the processes of this machine."""
     return int(os.environ.get(RESTARTS, "0"))
 
 
-def launch() -> str | None:
-    """A name that all attempts of one torchrun share; None if torchrun did not start this process.
+def launch_name() -> str | None:
+    """Return a name that all restarts of one torchrun share; None if torchrun did not start this process.
 
-    A job that is given an id has that one. One without an id is never moved to another machine, so that
-    the process of torchrun itself tells launches apart.
+    It is the job's id (`--rdzv-id`), if it has one. A job without an id never moves to another machine, so
+    the process of torchrun itself identifies it.
     """
     job = os.environ.get("TORCHELASTIC_RUN_ID")
     if job != "none":
         return job
     parent = os.getppid()
-    return f"{socket.gethostname()} {parent} {_born(parent)}"
+    return f"{socket.gethostname()} {parent} {_start_time(parent)}"
 
 
-def _born(process: int) -> str:
-    """When a process began, where the system tells: numbers of processes come again."""
+def _start_time(pid: int) -> str:
+    """Return when a process started, if the system says so: PIDs are reused."""
     try:
-        about = Path(f"/proc/{process}/stat").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return ""
-    return about.rpartition(")")[2].split()[19]
+    return stat.rpartition(")")[2].split()[19]
 
 
-def mark(folder: Path) -> None:
-    """Note that what will be in this folder is this launch's; without torchrun, do nothing."""
-    name = launch()
+def claim(folder: Path) -> None:
+    """Write into a folder that its run is this launch's; do nothing without torchrun."""
+    name = launch_name()
     if name is None:
         return
-    # If the folder cannot be written, the run itself says so.
+    # If the folder is not writable, the run itself reports it.
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / _MARK).write_text(name)
+        (folder / _LAUNCH_FILE).write_text(name)
 
 
-def is_marked(folder: Path) -> bool:
-    """Whether the mark of this launch, or of an earlier one of the same name, is in the folder."""
+def is_claimed(folder: Path) -> bool:
+    """Return whether this launch, or an earlier one of the same name, claimed the folder."""
     try:
-        return (folder / _MARK).read_text() == launch()
+        return (folder / _LAUNCH_FILE).read_text() == launch_name()
     except OSError:
         return False
 
 
-def unmark(folder: Path) -> None:
-    """Take away what an earlier launch of the same name left, which a restart would take for its own."""
-    if is_marked(folder):
-        (folder / _MARK).unlink(missing_ok=True)
+def release(folder: Path) -> None:
+    """Remove the claim of an earlier launch of the same name, which a restart would take for its own."""
+    if is_claimed(folder):
+        (folder / _LAUNCH_FILE).unlink(missing_ok=True)
+
+
+def started_as_group() -> bool:
+    """Return whether torchrun or srun started this process as one of several.
+
+    A command in an allocation's shell or batch script has SLURM's variables too, but is alone.
+    """
+    environment = os.environ
+    if "WORLD_SIZE" in environment:
+        return int(environment["WORLD_SIZE"]) > 1
+    in_script = environment.get("ENVIRONMENT") == "BATCH" and "SLURM_STEP_ID" not in environment
+    if "SLURM_PROCID" not in environment or in_script:
+        return False
+    return int(_slurm_tasks(environment)) > 1
+
+
+def with_slurm(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with the variables that torchrun would have set, taken from SLURM's."""
+    filled = dict(environment)
+    if "SLURM_PROCID" in filled and "RANK" not in filled:
+        filled["RANK"] = filled["SLURM_PROCID"]
+        filled["WORLD_SIZE"] = _slurm_tasks(filled)
+        filled.setdefault("MASTER_ADDR", first_host(filled.get("SLURM_STEP_NODELIST", "localhost")))
+        step = int(filled.get("SLURM_JOB_ID", "0")) + 131 * int(filled.get("SLURM_STEP_ID", "0"))
+        filled.setdefault("MASTER_PORT", str(20_000 + step % 20_000))
+    return filled
+
+
+def _slurm_tasks(environment: Mapping[str, str]) -> str:
+    return environment.get("SLURM_STEP_NUM_TASKS", environment.get("SLURM_NTASKS", "1"))
+
+
+def first_host(nodes: str) -> str:
+    """Return the first host of a SLURM node list.
+
+    >>> first_host("node[07-09,12],other3"), first_host("gpu1,gpu2")
+    ('node07', 'gpu1')
+    """
+    match = re.match(r"([^\[,]+)(?:\[(\d+))?", nodes)
+    return "localhost" if match is None else match[1] + (match[2] or "")
