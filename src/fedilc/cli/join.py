@@ -111,7 +111,8 @@ def _silo(
     experiment: str | None,
     tell: Callable[[str], None],
 ) -> Callable[[Manifest], Silo]:
-    from fedilc.runtimes.remote import builders as setting_up
+    from fedilc.config import read_experiment
+    from fedilc.runtimes.remote import builders
 
     given = [option for option in (data, provider, experiment) if option is not None]
     if len(given) != 1:
@@ -119,10 +120,10 @@ def _silo(
     if data is not None:
         if not data.exists():
             raise ConfigError(f"{data} does not exist; give the silo's table with --data")
-        return setting_up.silo_from_file(name, data, label, validation_share, tell)
+        return builders.silo_from_file(name, data, label, validation_share, tell)
     if provider is not None:
-        return setting_up.silo_from_provider(name, provider)
-    return setting_up.silo_from_experiment(name, experiment or "")
+        return builders.silo_from_provider(name, provider)
+    return builders.silo_from_experiment(name, *read_experiment(experiment or ""))
 
 
 def _token(path: Path | None) -> str | None:

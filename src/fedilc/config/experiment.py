@@ -88,6 +88,10 @@ class Options(Section):
         None, ge=2, description="report areas of thresholded predictions too, in batches of this many"
     )
 
+    def quorum(self, silos: int) -> int:
+        """Return how many of the run's silos a round needs at least."""
+        return self.min_silos or self.silos_per_round or silos
+
     @model_validator(mode="before")
     @classmethod
     def _penalty_was_a_number(cls, values: Any) -> Any:

@@ -101,14 +101,14 @@ class Deployment:
         """Make the kits; two sites take their silo from the experiment, one from a function of its own."""
         from nvflare.tool.poc.poc_commands import prepare_poc_provision
 
-        from fedilc.runtimes.nvflare.proof import project_file
+        from fedilc.runtimes.nvflare.startup_kits import write_poc_project
 
         local: dict[str, dict[str, Any]] = {
             site: {"silo": silo, "experiment": str(self.experiment)}
             for site, silo in zip(SITES, SILOS, strict=True)
         }
         local[SITES[1]] = {"silo": SILOS[1], "provider": "own_silo:make_silo"}
-        project = project_file(self.folder, SITES, local, free_port())
+        project = write_poc_project(self.folder, SITES, local, free_port())
         prepare_poc_provision([], len(SITES), str(self.folder / "poc"), "", project_conf_path=str(project))
         custom = self.kits / SITES[1] / "local" / "custom"
         custom.mkdir()

@@ -58,7 +58,7 @@ def test_a_killed_job_process_ends_the_job_and_the_same_job_goes_on_to_the_same_
         assert 3 <= done < ROUNDS
         again = session.submit_job(folder)
         assert deployment.outcome(session, again) == "FINISHED:COMPLETED"
-    assert f"goes on after round {done}" in deployment.said("server")
+    assert f"continues after round {done}" in deployment.said("server")
     same_weights(deployment.run_folder("killed"), locally("fishr-inter-geo", ROUNDS), ROUNDS)
 
 
@@ -84,7 +84,7 @@ def test_after_an_abort_and_after_a_killed_server_the_same_job_goes_on_to_the_sa
         again = session.submit_job(folder)
         assert deployment.outcome(session, again) == "FINISHED:COMPLETED"
     assert 0 < done[1] < done[2] < ROUNDS
-    assert all(f"goes on after round {rounds}" in deployment.said("server") for rounds in done[1:])
+    assert all(f"continues after round {rounds}" in deployment.said("server") for rounds in done[1:])
     same_weights(deployment.run_folder("cut"), locally("geometric", ROUNDS), ROUNDS)
 
 

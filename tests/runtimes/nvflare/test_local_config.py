@@ -12,7 +12,7 @@ import pytest
 from fedilc.config import read_experiment
 from fedilc.errors import ConfigError, DataError
 from fedilc.runtimes.nvflare.local_config import ServerConfig, SiteConfig, read_config
-from fedilc.runtimes.nvflare.site import JOIN, Member
+from fedilc.runtimes.nvflare.site import JOIN, Site
 from fedilc.runtimes.remote.builders import plan_of
 from fedilc.runtimes.remote.job import Job
 from fedilc.runtimes.remote.manifest import Manifest
@@ -41,7 +41,7 @@ def test_a_wrong_file_is_refused(values: Any, sentence: str, tmp_path: Path) -> 
 
 def test_a_site_without_a_file_is_told_to_write_one(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"fedilc\.json does not exist; say there where this site's examples"
+        ConfigError, match=r"fedilc\.json does not exist; write there where this site's examples"
     ):
         read_config(SiteConfig, tmp_path)
 
@@ -63,7 +63,7 @@ def test_a_table_that_is_not_there_is_said_before_any_task(tmp_path: Path) -> No
     with pytest.raises(
         DataError, match=r"patients\.csv does not exist; name the silo's table in fedilc\.json"
     ):
-        Member("north", config, tmp_path, print)
+        Site("north", config, tmp_path, print)
 
 
 def manifest_of(tmp_path: Path, columns: list[str]) -> Manifest:
@@ -81,9 +81,9 @@ def test_a_site_brings_its_table_with_the_columns_in_the_order_of_the_run(tmp_pa
     lines = ["b,died,a", *(f"{row[0]},{number % 2},{row[1]}" for number, row in enumerate(rows))]
     (tmp_path / "patients.csv").write_text("\n".join(lines) + "\n")
     values = {"silo": "south", "data": "patients.csv", "label": "died", "validation_share": 0.0}
-    member = Member("hospital-7", read_config(SiteConfig, written(tmp_path, values)), tmp_path, print)
+    member = Site("hospital-7", read_config(SiteConfig, written(tmp_path, values)), tmp_path, print)
     manifest = manifest_of(tmp_path, ["a", "b"])
-    answer = json.loads(member.answer(JOIN, json.dumps(manifest.model_dump(mode="json")).encode()))
+    answer = json.loads(member.execute(JOIN, json.dumps(manifest.model_dump(mode="json")).encode()))
     assert answer == {"silo": "south", "manifest": manifest.hash}
     assert member._joined is not None
     np.testing.assert_allclose(member._joined[1].silo.x.numpy(), rows[:, ::-1], rtol=1e-6)
@@ -91,7 +91,7 @@ def test_a_site_brings_its_table_with_the_columns_in_the_order_of_the_run(tmp_pa
 
 def test_a_site_of_another_name_does_not_join(tmp_path: Path) -> None:
     (tmp_path / "patients.csv").write_text("a,b,label\n1,2,0\n2,1,1\n")
-    member = Member("east", SiteConfig(data="patients.csv"), tmp_path, print)
+    member = Site("east", SiteConfig(data="patients.csv"), tmp_path, print)
     manifest = manifest_of(tmp_path, ["a", "b"])
     with pytest.raises(Exception, match="has no silo 'east', only north, south"):
-        member.answer(JOIN, json.dumps(manifest.model_dump(mode="json")).encode())
+        member.execute(JOIN, json.dumps(manifest.model_dump(mode="json")).encode())

@@ -153,9 +153,9 @@ def test_a_simulator_that_cannot_work_is_refused(experiment: Path, tmp_path: Pat
     recipe = FedILCRecipe(experiment)
     with pytest.raises(ConfigError, match="3 simulated sites share 1 threads"):
         recipe.process_env(SimEnv(num_clients=3, num_threads=1, workspace_root=str(tmp_path)))
-    with pytest.raises(ConfigError, match="the 2 sites site-1, site-2 do not stand for the 3 silos"):
+    with pytest.raises(ConfigError, match="the 2 sites site-1, site-2 do not match the 3 silos"):
         recipe.process_env(SimEnv(num_clients=2, workspace_root=str(tmp_path)))
-    with pytest.raises(ConfigError, match=r"no site with a dot in its name, as 'flip-0\.20' has"):
+    with pytest.raises(ConfigError, match=r"no site with a dot in its name, such as 'flip-0\.20'"):
         recipe.process_env(SimEnv(clients=["flip-0.20", "flip-0.50", "flip-0.80"]))
     (tmp_path / "hospitals.toml").write_text(REMOTE)
     with pytest.raises(ConfigError, match="the silos of this experiment are elsewhere"):
@@ -163,7 +163,7 @@ def test_a_simulator_that_cannot_work_is_refused(experiment: Path, tmp_path: Pat
 
 
 def test_a_folder_outside_the_servers_runs_is_refused(experiment: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is not a name below the server's folder of runs"):
+    with pytest.raises(ConfigError, match="is not a name inside the server's folder of runs"):
         FedILCRecipe(experiment, out=tmp_path / "run").write(tmp_path)
 
 

@@ -18,8 +18,8 @@ from fedilc.errors import CheckpointError, ConfigError, SilosLostError
 from fedilc.federation import RunFolder
 from fedilc.runtimes.nvflare.local_config import ServerConfig, SiteConfig
 from fedilc.runtimes.nvflare.runtime import NVFlareRuntime
-from fedilc.runtimes.nvflare.server_job import Place, copy_results, job_of, run_job
-from fedilc.runtimes.nvflare.site import JOIN, STEP, Member
+from fedilc.runtimes.nvflare.server_job import ServerFolders, copy_results, job_of, run_job
+from fedilc.runtimes.nvflare.site import JOIN, STEP, Site
 from fedilc.runtimes.remote.wire import read_header
 
 SITES = ("site-1", "site-2", "site-3")
@@ -28,7 +28,7 @@ Answer = tuple[str, bytes | None]
 
 
 class Sites:
-    """Members in this process; `meddle` may change, drop or refuse what a site answers."""
+    """Sites in this process; `meddle` may change, drop or refuse what a site answers."""
 
     def __init__(self, experiment: Path, silos: tuple[str, ...] = SILOS) -> None:
         self.said: list[str] = []
@@ -36,7 +36,7 @@ class Sites:
         self.meddle: Callable[[str, str, bytes], bytes | type[Exception] | None] = lambda *given: given[2]
         self.runtime: NVFlareRuntime | None = None
         self.members = {
-            site: Member(site, SiteConfig(silo=silo, experiment=str(experiment)), Path(), self.said.append)
+            site: Site(site, SiteConfig(silo=silo, experiment=str(experiment)), Path(), self.said.append)
             for site, silo in zip(SITES, silos, strict=True)
         }
 
@@ -44,14 +44,14 @@ class Sites:
         step = read_header(body, len(body))[1]["step"] if task == STEP else task
         self.sent.append((step, len(body)))
         for site in reversed(sites):
-            answer = self.meddle(site, step, self.members[site].answer(task, body))
+            answer = self.meddle(site, step, self.members[site].execute(task, body))
             if answer is not TimeoutError:
                 yield site, answer
 
     def train(self, experiment: Path, run: Path, *changes: str) -> None:
         settings, _ = read_experiment(str(experiment), changes)
 
-        place = Place(run.parent, run)
+        place = ServerFolders(run.parent, run)
         job = job_of(settings.model_dump(mode="json"), place, None)
         self.runtime = NVFlareRuntime(job.manifest, SITES, job.needed, self.carry, self.said.append)
         run_job(job, self.runtime, place, self.said.append)
@@ -104,7 +104,7 @@ def test_a_silent_silo_that_asks_for_work_again_is_in_the_next_round(
             return TimeoutError
         if task == "evaluate" and late:
             assert sites.runtime is not None
-            sites.runtime.returned("site-3")
+            sites.runtime.mark_present("site-3")
         return answer
 
     sites.meddle = meddle
@@ -134,7 +134,7 @@ def test_without_enough_silos_the_run_ends_with_a_sentence_and_goes_on_later(
     assert len(RunFolder(tmp_path / "run").history()) == 2
     again = Sites(experiment)
     again.train(experiment, tmp_path / "run", "algorithm=fishr-inter-geo")
-    assert any("goes on after round 2" in sentence for sentence in again.said)
+    assert any("continues after round 2" in sentence for sentence in again.said)
     same_weights(tmp_path / "run", locally("fishr-inter-geo"), 5)
 
 
@@ -169,7 +169,7 @@ def test_a_silo_whose_answer_was_refused_does_not_come_back(experiment: Path, tm
 
     def meddle(site: str, task: str, answer: bytes) -> Any:
         if sites.runtime is not None:
-            sites.runtime.returned(site)
+            sites.runtime.mark_present(site)
         return b"nonsense" if (site, task) == ("site-3", "update") else answer
 
     sites.meddle = meddle
@@ -197,8 +197,8 @@ def test_a_site_that_does_not_say_which_silo_it_is_is_left_out(
 
 @pytest.mark.parametrize("out", ["/etc/run", "../run", "a/../../b", "", "."])
 def test_a_job_cannot_name_a_folder_elsewhere_on_the_server(out: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is not a name below the server's folder of runs"):
-        Place.of(tmp_path, tmp_path, ServerConfig(), out)
+    with pytest.raises(ConfigError, match="is not a name inside the server's folder of runs"):
+        ServerFolders.of(tmp_path, tmp_path, ServerConfig(), out)
 
 
 def test_results_are_copied_without_the_lock(experiment: Path, tmp_path: Path) -> None:

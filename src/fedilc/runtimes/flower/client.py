@@ -26,7 +26,7 @@ from fedilc.runtimes.flower.messaging import make_content, read_about, read_body
 from fedilc.runtimes.flower.runtime import STEP
 from fedilc.runtimes.remote.client import make_client
 from fedilc.runtimes.remote.manifest import Manifest, read_manifest
-from fedilc.runtimes.remote.user_code import call_own, find_function
+from fedilc.runtimes.remote.user_code import call_user_code, find_function
 from fedilc.runtimes.remote.wire import pack_reply, unpack_request
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Answering:
 
     def _model(self, _: Manifest) -> nn.Module:
         assert self.make_model is not None
-        made = call_own(self.make_model, "make_model")
+        made = call_user_code(self.make_model, "make_model")
         if not isinstance(made, nn.Module):
             raise ConfigError(f"make_model gave {type(made).__name__}, not a torch.nn.Module")
         return made
@@ -137,7 +137,7 @@ class Answering:
         own = node.get("make-silo")
         function = self.make_silo if own is None else find_function(str(own), "make-silo")
         takes_seed = "seed" in inspect.signature(function).parameters
-        silo = call_own(
+        silo = call_user_code(
             lambda: function(partition, seed=seed) if takes_seed else function(partition), "make_silo"
         )
         if not isinstance(silo, Silo):

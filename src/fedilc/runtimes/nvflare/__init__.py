@@ -1,8 +1,8 @@
-"""FedILC as an NVIDIA FLARE job: provisioned sites, mutual TLS, an admin console. See docs/nvflare.md.
+"""Train as an NVIDIA FLARE job: provisioned sites, mutual TLS, an admin console. See docs/nvflare.md.
 
     from fedilc.runtimes.nvflare import FedILCRecipe
 
-This file needs no nvflare; the recipe does.
+Importing this package needs no nvflare; the recipe does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def require_nvflare() -> None:
-    """Raise one sentence where NVIDIA FLARE is not installed."""
+    """Raise if NVIDIA FLARE is not installed."""
     if find_spec("nvflare") is None:
         raise ConfigError("NVIDIA FLARE is not installed; install it with: pip install 'fedilc[nvflare]'")
 

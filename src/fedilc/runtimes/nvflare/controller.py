@@ -1,4 +1,4 @@
-"""The server's component of a job: it runs the training, and carries its tasks to the sites."""
+"""The server's component of a job: it runs the training and sends its tasks to the sites."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nvflare.private.fed.simulator.simulator_const import SimulatorConstants
 from fedilc.errors import CheckpointError, FedILCError
 from fedilc.runtimes.nvflare.local_config import ServerConfig, read_config
 from fedilc.runtimes.nvflare.runtime import NVFlareRuntime
-from fedilc.runtimes.nvflare.server_job import Place, copy_results, job_of, run_job
+from fedilc.runtimes.nvflare.server_job import ServerFolders, copy_results, job_of, run_job
 from fedilc.runtimes.nvflare.site import BODY, JOIN
 from fedilc.runtimes.remote.manifest import Wire
 
@@ -31,17 +31,17 @@ _GRACE_SECONDS = 2.0
 
 
 class _AbortedError(Exception):
-    """The job was aborted; what is complete is in the run folder."""
+    """The job was aborted; the completed rounds are in the run folder."""
 
 
 class FedILCController(Controller):  # type: ignore[misc]  # untyped nvflare: its class is Any
-    """Drives the rounds of one job.
+    """The workflow that runs the rounds of one job.
 
     Args:
         experiment: the experiment's settings, as plain values.
-        out: the run's name below the server's folder of runs; in the simulator, its folder.
+        out: the run's name in the server's folder of runs; in the simulator, its folder.
         timeout: seconds that a site has for each task.
-        join_timeout: seconds that a site has to load its examples when the job begins.
+        join_timeout: seconds that a site has to load its examples when the job starts.
         wire: "exact", or "float16" for half the bytes.
     """
 
@@ -54,7 +54,7 @@ class FedILCController(Controller):  # type: ignore[misc]  # untyped nvflare: it
         wire: Wire = "exact",
     ) -> None:
         super().__init__()
-        # A job's configuration is written from attributes that are called as the arguments are.
+        # NVIDIA FLARE writes the job's configuration from the attributes named like the arguments.
         self.experiment = experiment
         self.out = out
         self.timeout = timeout
@@ -63,73 +63,73 @@ class FedILCController(Controller):  # type: ignore[misc]  # untyped nvflare: it
         self._runtime: NVFlareRuntime | None = None
 
     def start_controller(self, fl_ctx: FLContext) -> None:
-        """Nothing to prepare: all is done in `control_flow`."""
+        """Do nothing: `control_flow` does everything."""
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        """Train; what goes wrong ends the job with one sentence."""
+        """Train; end the job with one sentence if that fails."""
         try:
             self._train(abort_signal, fl_ctx)
         except _AbortedError:
-            self.log_info(fl_ctx, "aborted; the job submitted again goes on from the last completed round")
+            self.log_info(fl_ctx, "aborted; submit the job again to continue after the last completed round")
         except FedILCError as error:
             self.log_error(fl_ctx, str(error))
             self.system_panic(str(error), fl_ctx)
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """A site that was silent and asks for work is there again."""
+        """Mark a silent site as present again when it asks for a task."""
         peer = fl_ctx.get_peer_context()
         if event_type == EventType.BEFORE_PROCESS_TASK_REQUEST and self._runtime is not None and peer:
-            self._runtime.returned(peer.get_identity_name())
+            self._runtime.mark_present(peer.get_identity_name())
 
     def process_result_of_unknown_task(self, client: Client, *_: Any) -> None:
-        """An answer that came too late is not used."""
+        """Ignore a result that came too late."""
 
     def _train(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        place, config = self._place(fl_ctx)
+        folders, config = self._folders(fl_ctx)
 
-        def carry(task: str, body: bytes, sites: list[str]) -> Iterator[tuple[str, bytes | None]]:
-            return self._carry(task, body, sites, abort_signal, fl_ctx)
+        def send(task: str, body: bytes, sites: list[str]) -> Iterator[tuple[str, bytes | None]]:
+            return self._send(task, body, sites, abort_signal, fl_ctx)
 
-        def tell(sentence: str) -> None:
+        def log(sentence: str) -> None:
             self.log_info(fl_ctx, sentence)
 
         engine = fl_ctx.get_engine()
         sites = [client.name for client in engine.get_clients()]
-        job = job_of(self.experiment, place, config.model, self.wire)
-        self._runtime = NVFlareRuntime(job.manifest, sites, job.needed, carry, tell)
+        job = job_of(self.experiment, folders, config.model, self.wire)
+        self._runtime = NVFlareRuntime(job.manifest, sites, job.needed, send, log)
         try:
-            run_job(job, self._runtime, place, tell)
+            run_job(job, self._runtime, folders, log)
         except CheckpointError:
-            raise
+            raise  # the folder holds another run, which is not the submitter's to download
         except BaseException:
-            self._copy_results(place.run, fl_ctx)
+            self._copy_results(folders.run, fl_ctx)
             raise
-        self._copy_results(place.run, fl_ctx)
+        self._copy_results(folders.run, fl_ctx)
 
     def _copy_results(self, run: Path, fl_ctx: FLContext) -> None:
-        """Add the run to what the job's submitter may download; a run that refused the job is not theirs."""
+        """Copy the run to where the job's submitter can download it."""
         workspace = fl_ctx.get_engine().get_workspace()
         copy_results(run, Path(workspace.get_run_dir(fl_ctx.get_job_id())) / RESULTS / run.name)
 
-    def _place(self, fl_ctx: FLContext) -> tuple[Place, ServerConfig]:
+    def _folders(self, fl_ctx: FLContext) -> tuple[ServerFolders, ServerConfig]:
         workspace = fl_ctx.get_engine().get_workspace()
         local = Path(workspace.get_site_config_dir())
         config = read_config(ServerConfig, local, {})
         if _is_simulated(fl_ctx):
-            return Place(local, Path(self.out)), config
-        return Place.of(Path(workspace.get_root_dir()), local, config, self.out), config
+            return ServerFolders(local, Path(self.out)), config
+        return ServerFolders.of(Path(workspace.get_root_dir()), local, config, self.out), config
 
-    def _carry(
+    def _send(
         self, name: str, body: bytes, sites: list[str], abort_signal: Signal, fl_ctx: FLContext
     ) -> Iterator[tuple[str, bytes | None]]:
-        """Put one task to sites; yield each answer as it comes, until all have or the time is over."""
-        answers: queue.SimpleQueue[tuple[str, bytes | None]] = queue.SimpleQueue()
+        """Send one task to sites; yield results as they come, until all have replied or the time is up."""
+        results: queue.SimpleQueue[tuple[str, bytes | None]] = queue.SimpleQueue()
 
         def received(client_task: ClientTask, **_: Any) -> None:
-            answers.put((client_task.client.name, _body(client_task.result)))
+            results.put((client_task.client.name, _body(client_task.result)))
             client_task.result = None
 
         seconds = self.join_timeout if name == JOIN else self.timeout
@@ -143,23 +143,23 @@ class FedILCController(Controller):  # type: ignore[misc]  # untyped nvflare: it
                     raise _AbortedError
                 over = task.completion_status is not None or time.monotonic() > deadline
                 try:
-                    site, answer = answers.get(timeout=0 if over else _TICK_SECONDS)
+                    site, result = results.get(timeout=0 if over else _TICK_SECONDS)
                 except queue.Empty:
                     if over:
                         return
                     continue
                 waiting.discard(site)
-                yield site, answer
+                yield site, result
         finally:
             self.cancel_task(task, fl_ctx=fl_ctx)
 
 
 def _is_simulated(fl_ctx: FLContext) -> bool:
-    """Whether this is the simulator's server; a real one names its jobs itself, and never so."""
+    """Return whether this is the simulator's server; a real server never gives a job the simulator's name."""
     return bool(fl_ctx.get_job_id() == SimulatorConstants.JOB_NAME)
 
 
 def _body(result: Shareable) -> bytes | None:
-    """A site's answer; None where it says that it could not compute one."""
+    """Return the body of a site's result; None if the site failed."""
     body = result.get(BODY)
     return body if result.get_return_code() == ReturnCode.OK and isinstance(body, bytes) else None

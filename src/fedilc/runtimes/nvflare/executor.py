@@ -1,4 +1,4 @@
-"""A site's component of a job: it keeps the silo in one process, and answers tasks."""
+"""A site's component of a job: it keeps the silo in one process and executes tasks."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from nvflare.apis.signal import Signal
 
 from fedilc.errors import FedILCError
 from fedilc.runtimes.nvflare.local_config import SiteConfig, read_config
-from fedilc.runtimes.nvflare.site import BODY, Member
+from fedilc.runtimes.nvflare.site import BODY, Site
 
-STATES = "fedilc-state"
+STATE_FOLDER = "fedilc-state"
 
 
 class SiloExecutor(Executor):  # type: ignore[misc]  # untyped nvflare: its class is Any
-    """Answers for the silo that the site's own `local/fedilc.json` names.
+    """The executor of the silo that the site's own `local/fedilc.json` names.
 
     Args:
-        simulated: in the simulator, where sites have no folder of their own: each site's configuration.
-            Anywhere else it is ignored, so that no job says which data a site gives.
+        simulated: each site's configuration, for the simulator, in which sites have no folders.
+            It is ignored anywhere else, so that no job can say which data a site uses.
     """
 
     def __init__(self, simulated: dict[str, Any] | None = None) -> None:
         super().__init__()
         self.simulated = simulated
-        self._member: Member | None = None
+        self._site: Site | None = None
 
     def execute(
         self, task_name: str, shareable: Shareable, fl_ctx: FLContext, _abort_signal: Signal
     ) -> Shareable:
-        """The answer to a task; why there is none stays in this site's log."""
+        """Return the result of a task; if it fails, the reason stays in this site's log."""
         try:
-            if self._member is None:
-                self._member = self._make_member(fl_ctx)
-            answer = self._member.answer(task_name, bytes(shareable.get(BODY) or b""))
+            if self._site is None:
+                self._site = self._make_site(fl_ctx)
+            answer = self._site.execute(task_name, bytes(shareable.get(BODY) or b""))
         except FedILCError as error:
             self.log_error(fl_ctx, str(error))
             return make_reply(ReturnCode.EXECUTION_EXCEPTION)
@@ -46,21 +46,19 @@ class SiloExecutor(Executor):  # type: ignore[misc]  # untyped nvflare: its clas
         reply[BODY] = answer
         return reply
 
-    def _make_member(self, fl_ctx: FLContext) -> Member:
-        site = fl_ctx.get_identity_name()
+    def _make_site(self, fl_ctx: FLContext) -> Site:
+        name = fl_ctx.get_identity_name()
         workspace = fl_ctx.get_engine().get_workspace()
         local = Path(workspace.get_site_config_dir())
-        otherwise = None
-        if is_simulated(fl_ctx):
-            otherwise = (self.simulated or {}).get(site)
+        default = (self.simulated or {}).get(name) if is_simulated(fl_ctx) else None
 
-        def tell(sentence: str) -> None:
+        def log(sentence: str) -> None:
             self.log_info(fl_ctx, sentence)
 
-        states = Path(workspace.get_root_dir()) / STATES
-        return Member(site, read_config(SiteConfig, local, otherwise), local, tell, states)
+        states = Path(workspace.get_root_dir()) / STATE_FOLDER
+        return Site(name, read_config(SiteConfig, local, default), local, log, states)
 
 
 def is_simulated(fl_ctx: FLContext) -> bool:
-    """Whether this is a simulated site, as its own process knows; a job has its name from the server."""
+    """Return whether this site is simulated, as its own process says; a job's name comes from the server."""
     return bool(fl_ctx.get_prop(FLContextKey.SIMULATE_MODE, False))

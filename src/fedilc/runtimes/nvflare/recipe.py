@@ -1,4 +1,4 @@
-"""`FedILCRecipe`: an experiment as an NVIDIA FLARE job, for the simulator, a proof of concept, or sites."""
+"""Make an NVIDIA FLARE job from an experiment, for the simulator, a proof of concept, or real sites."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ from fedilc.errors import ConfigError, FedILCWarning
 from fedilc.runtimes.nvflare.controller import FedILCController
 from fedilc.runtimes.nvflare.executor import SiloExecutor
 from fedilc.runtimes.nvflare.local_config import VARIABLE
-from fedilc.runtimes.nvflare.proof import project_file
 from fedilc.runtimes.nvflare.server_job import require_inside
 from fedilc.runtimes.nvflare.site import TASKS
-from fedilc.runtimes.nvflare.startup_kits import allow_fedilc
+from fedilc.runtimes.nvflare.startup_kits import allow_fedilc, write_poc_project
 from fedilc.runtimes.remote.builders import refuse_thousands
 from fedilc.runtimes.remote.manifest import Wire, find_wire
 
@@ -35,21 +34,21 @@ RUNS = Path("runs")
 
 
 class FedILCRecipe(Recipe):  # type: ignore[misc]  # untyped nvflare: its class is Any
-    """Trains an experiment over the sites of a federation, one silo a site.
+    """A job that trains an experiment over the sites of a federation, one silo per site.
 
-    In the simulator and in a proof of concept, sites are given the experiment's own silos; real sites say
-    in their `local/fedilc.json` which silo they are.
+    In the simulator and in a proof of concept, sites get the experiment's own silos; the `local/fedilc.json`
+    of a real site says which silo it is.
 
     Args:
         experiment: a shipped experiment's name, or a TOML file.
-        min_clients: how many sites a job needs to start and a round to go on; None is as the experiment
-            says, or all its silos.
-        algorithm: in place of the experiment's own; "all" trains with each, one after another.
+        min_clients: how many sites a job needs to start and a round to complete; None is the experiment's
+            `min_silos`, or all its silos.
+        algorithm: replaces the experiment's own; "all" trains with each of the paper's, one after another.
         changes: `key=value` changes of the experiment's settings.
-        out: the run's folder in the simulator; elsewhere its name below the server's folder of runs. A run
-            that is there goes on.
+        out: the run's folder in the simulator; elsewhere its name in the server's folder of runs. A run
+            in that folder is continued.
         timeout: seconds that a site has for each task.
-        join_timeout: seconds that a site has to load its examples when the job begins.
+        join_timeout: seconds that a site has to load its examples when the job starts.
         wire: "exact", or "float16" for half the bytes.
     """
 
@@ -65,26 +64,26 @@ class FedILCRecipe(Recipe):  # type: ignore[misc]  # untyped nvflare: its class 
         join_timeout: int = 600,
         wire: Wire = "exact",
     ) -> None:
-        self.every = algorithm == "all"
-        short = {"min_silos": min_clients, "algorithm": None if self.every else algorithm}
+        self.all_algorithms = algorithm == "all"
+        short = {"min_silos": min_clients, "algorithm": None if self.all_algorithms else algorithm}
         given = [f"{key}={value}" for key, value in short.items() if value is not None]
         self.settings, self.folder = read_experiment(os.fspath(experiment), [*changes, *given])
         for key, value in {"timeout": timeout, "join_timeout": join_timeout}.items():
             if not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{key}={value!r} is not a whole number of seconds; give at least 1")
         self.silos = _silos(self.settings, self.folder)
-        self.needed = self.settings.min_silos or self.settings.silos_per_round or len(self.silos)
+        self.needed = self.settings.quorum(len(self.silos))
         if self.needed > len(self.silos):
             raise ConfigError(f"min_silos={self.needed} is more than the {len(self.silos)} silos there are")
         self.out = None if out is None else Path(out)
-        label = "all" if self.every else self.settings.algorithm
-        default = f"{self.settings.name}/{label}-seed{self.settings.seed}"
-        self.run_name = default if self.out is None else self.out.as_posix()
+        label = "all" if self.all_algorithms else self.settings.algorithm
+        default = Path(self.settings.name, f"{label}-seed{self.settings.seed}")
+        self.run_name = (self.out or default).as_posix()
         self.controllers = {
             name: FedILCController({}, "", timeout, join_timeout, find_wire(wire))
-            for name in (PAPER if self.every else [label])
+            for name in (PAPER if self.all_algorithms else [label])
         }
-        self._settle(self.run_name, anchored=False)
+        self._configure(self.run_name, absolute=False)
         self.executor = SiloExecutor()
         super().__init__(self._job_of(label))
         self.add_server_config({"server": {"task_request_interval": POLL_SECONDS}})
@@ -100,31 +99,31 @@ class FedILCRecipe(Recipe):  # type: ignore[misc]  # untyped nvflare: its class 
         return job
 
     def process_env(self, env: ExecEnv) -> None:
-        """Where there are no real sites, say which silo each one is."""
+        """Assign silos to sites, if the environment has no real sites."""
         if isinstance(env, SimEnv):
-            self._simulate(env)
+            self._prepare_simulator(env)
             return
-        self._for_sites()
+        self._make_portable()
         if isinstance(env, PocEnv):
-            self._prove(env)
+            self._prepare_poc(env)
 
-    def _for_sites(self) -> None:
-        """Let the job hold nothing of this machine."""
+    def _make_portable(self) -> None:
+        """Remove everything about this machine from the job."""
         require_inside(self.run_name)
         self.executor.simulated = None
-        self._settle(self.run_name, anchored=False)
+        self._configure(self.run_name, absolute=False)
 
     def export(self, job_dir: str, *parameters: Any, **more: Any) -> None:
-        """Write the job for sites that say themselves which silo they are, whatever `env` a script has."""
-        self._for_sites()
+        """Write the job for real sites, which say themselves which silo they are; ignore a script's `env`."""
+        self._make_portable()
         super().export(job_dir, *parameters, **(more | {"env": None}))
 
     def write(self, folder: str | os.PathLike[str]) -> Path:
-        """Write the job's folder into a folder, for an admin to submit; returns it."""
+        """Write the job's folder into a folder, for an admin to submit; return its path."""
         if isinstance(self.settings.data, Files):
             warnings.warn(
                 f"the server will look for the silos' files ({_named(self.settings.data)}) in its own local "
-                'folder; if they are at the sites, give the experiment source = "remote" and their names',
+                'folder; if they are at the sites, use source = "remote" and the silos\' names',
                 FedILCWarning,
                 stacklevel=2,
             )
@@ -134,7 +133,7 @@ class FedILCRecipe(Recipe):  # type: ignore[misc]  # untyped nvflare: its class 
             raise ConfigError(f"the job cannot be written into {folder}: {error}") from error
         return Path(folder) / str(self._job.name)
 
-    def _simulate(self, env: SimEnv) -> None:
+    def _prepare_simulator(self, env: SimEnv) -> None:
         sites = _site_names(env)
         if VARIABLE in os.environ:
             os.environ[VARIABLE] = str(Path(os.environ[VARIABLE]).absolute())
@@ -143,47 +142,47 @@ class FedILCRecipe(Recipe):  # type: ignore[misc]  # untyped nvflare: its class 
                 f"{len(sites)} simulated sites share {env.num_threads} threads, and a silo must stay in its "
                 "process; give as many threads as sites"
             )
-        self.executor.simulated = self._trial(sites)
-        self._settle(str((self.out or RUNS / self.run_name).absolute()), anchored=True)
+        self.executor.simulated = self._site_configs(sites)
+        self._configure(str((self.out or RUNS / self.run_name).absolute()), absolute=True)
         allow_fedilc(Path(env.workspace_root) / self._job.name / "local", DEFAULT_CLASS_ALLOW_LIST)
 
-    def _prove(self, env: PocEnv) -> None:
+    def _prepare_poc(self, env: PocEnv) -> None:
         if env.project_conf_path:
             return
         sites = _site_names(env)
-        self._settle(self.run_name, anchored=True)
-        local = self._trial(sites) | {"server": {"runs": str(RUNS.absolute())}}
+        self._configure(self.run_name, absolute=True)
+        local = self._site_configs(sites) | {"server": {"runs": str(RUNS.absolute())}}
         self._project = tempfile.TemporaryDirectory(prefix="fedilc-poc-")
-        env.project_conf_path = str(project_file(Path(self._project.name), sites, local))
+        env.project_conf_path = str(write_poc_project(Path(self._project.name), sites, local))
 
-    def _trial(self, sites: list[str]) -> dict[str, dict[str, Any]]:
-        """What each site would say of itself: the experiment's silo of its name, or else by order."""
+    def _site_configs(self, sites: list[str]) -> dict[str, dict[str, Any]]:
+        """Return a configuration per site: the experiment's silo of its name, or else the silos in order."""
         if isinstance(self.settings.data, Remote) and VARIABLE not in os.environ:
             raise ConfigError(
-                "the silos of this experiment are elsewhere; to try it here, name a file in the environment "
-                f"variable {VARIABLE} that says where their examples come from, as docs/nvflare.md shows"
+                "the silos of this experiment are elsewhere; to try it here, write where their examples come "
+                f"from into a file, as in docs/nvflare.md, and name it in the environment variable {VARIABLE}"
             )
         dotted = [site for site in sites if "." in site]
         if dotted:
             raise ConfigError(
-                f"NVIDIA FLARE takes no site with a dot in its name, as {dotted[0]!r} has; give "
-                f"num_clients={len(self.silos)} instead, and sites are the silos in order"
+                f"NVIDIA FLARE takes no site with a dot in its name, such as {dotted[0]!r}; give "
+                f"num_clients={len(self.silos)} instead, and the sites are the silos in order"
             )
         by_name = set(sites) <= set(self.silos)
         if not by_name and (isinstance(self.settings.data, Remote) or len(sites) != len(self.silos)):
             raise ConfigError(
-                f"the {len(sites)} sites {', '.join(sites[:20])} do not stand for the {len(self.silos)} "
-                f"silos; give one for each, or call them as silos are called: {', '.join(self.silos[:20])}"
+                f"the {len(sites)} sites {', '.join(sites[:20])} do not match the {len(self.silos)} silos; "
+                f"give one site per silo, or name the sites like silos: {', '.join(self.silos[:20])}"
             )
         silos = sites if by_name else self.silos
-        told = {"experiment": _anchored(self.settings, self.folder), "device": self.settings.device}
-        return {site: {"silo": silo, **told} for site, silo in zip(sites, silos, strict=True)}
+        shared = {"experiment": _absolute(self.settings, self.folder), "device": self.settings.device}
+        return {site: {"silo": silo, **shared} for site, silo in zip(sites, silos, strict=True)}
 
-    def _settle(self, out: str, anchored: bool) -> None:
-        """Tell the server's side where the run is, and whether files are those of this machine."""
-        values = _anchored(self.settings, self.folder) if anchored else _plain(self.settings)
+    def _configure(self, out: str, absolute: bool) -> None:
+        """Give each controller its run folder and the settings, with absolute file names or as written."""
+        values = _absolute(self.settings, self.folder) if absolute else _plain(self.settings)
         for name, controller in self.controllers.items():
-            controller.out = f"{out}/{name}" if self.every else out
+            controller.out = f"{out}/{name}" if self.all_algorithms else out
             controller.experiment = values | {"algorithm": name}
 
 
@@ -195,8 +194,8 @@ def _plain(settings: Experiment) -> dict[str, Any]:
     return settings.model_dump(mode="json", exclude={"summary"})
 
 
-def _anchored(settings: Experiment, folder: Path) -> dict[str, Any]:
-    """The settings, with absolute paths for the files that are given relative to the experiment's folder."""
+def _absolute(settings: Experiment, folder: Path) -> dict[str, Any]:
+    """Return the settings with absolute paths for the files named relative to the experiment's folder."""
     values = _plain(settings)
     data = values["data"]
     if isinstance(settings.data, Files | Remote) and data["test"] is not None:

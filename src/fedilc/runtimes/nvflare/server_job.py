@@ -1,4 +1,4 @@
-"""The server's side of a job: the run put together over its sites, in a folder that outlives the job."""
+"""The server's side of a job: a run over its sites, in a folder that outlives the job."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from fedilc.training.result import Result
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where things are on the server: its local folder, and the folder of this run."""
+class ServerFolders:
+    """The server's `local` folder, and the folder of this run."""
 
     local: Path
     run: Path
 
     @classmethod
-    def of(cls, workspace: Path, local: Path, config: ServerConfig, out: str) -> Place:
-        """A run's folder below that of all runs; a job cannot name one elsewhere."""
+    def of(cls, workspace: Path, local: Path, config: ServerConfig, out: str) -> ServerFolders:
+        """Return the folders of a run, which a job can only name inside the server's folder of runs."""
         return cls(local, workspace / config.runs / require_inside(out))
 
 
 def require_inside(out: str) -> PurePosixPath:
-    """A run's name, if it cannot lead out of the folder of runs.
+    """Return a run's name as a path; raise if it leads out of the folder of runs.
 
     >>> require_inside("hospitals/first").name
     'first'
@@ -42,40 +42,42 @@ def require_inside(out: str) -> PurePosixPath:
     inside = PurePosixPath(out)
     if inside.is_absolute() or ".." in inside.parts or not inside.parts:
         raise ConfigError(
-            f"out={out!r} is not a name below the server's folder of runs; the server's own "
-            "local/fedilc.json says where that is"
+            f"out={out!r} is not a name inside the server's folder of runs; the server's own "
+            "local/fedilc.json says where that folder is"
         )
     return inside
 
 
-class _Tell(Callback):
-    """A line in the job's log when it begins, and one a round."""
+class _RoundLog(Callback):
+    """A line in the job's log at the start, and one per round."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self.tell = tell
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self.log = log
 
     def on_start(self, run: Run) -> None:
         done = len(run.history)
-        self.tell(f"the run in {run.out} goes on after round {done}" if done else f"the run is in {run.out}")
+        self.log(f"the run in {run.out} continues after round {done}" if done else f"the run is in {run.out}")
 
     def on_round(self, run: Run, record: Record) -> None:
-        self.tell(f"round {record['round']} of {run.rounds}: train loss {record['train_loss']:.6g}")
+        self.log(f"round {record['round']} of {run.rounds}: train loss {record['train_loss']:.6g}")
 
 
-def job_of(values: Mapping[str, Any], place: Place, builder: str | None, wire: Wire = "exact") -> Job:
-    """Return what is to be trained, from an experiment's settings as plain values."""
+def job_of(
+    values: Mapping[str, Any], folders: ServerFolders, builder: str | None, wire: Wire = "exact"
+) -> Job:
+    """Return the job of an experiment's settings, given as plain values."""
     settings = parse_experiment(values)
-    plan = plan_of(settings, place.local, builder)
+    plan = plan_of(settings, folders.local, builder)
     return Job(settings.name, settings.algorithm, settings, plan, wire)
 
 
-def run_job(job: Job, runtime: NVFlareRuntime, place: Place, tell: Callable[[str], None]) -> Result:
-    """Train over a job's sites; continue the run that the folder holds, if it is this one."""
-    return coordinate(job, job.training(runtime), "nvflare", place.run, [_Tell(tell)])
+def run_job(job: Job, runtime: NVFlareRuntime, folders: ServerFolders, log: Callable[[str], None]) -> Result:
+    """Train over a job's sites; continue the run in the folder, if it is this one."""
+    return coordinate(job, job.training(runtime), "nvflare", folders.run, [_RoundLog(log)])
 
 
 def copy_results(run: Path, job: Path) -> None:
-    """Put the run's files where NVIDIA FLARE collects a job's results, so that an admin can download them."""
+    """Copy the run's files to where NVIDIA FLARE collects a job's results, for an admin to download."""
     if not run.is_dir():
         return
     job.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A site's side of a job: it learns of the run once, then answers tasks, all as bytes."""
+"""A site's side of a job: it joins the run once, then executes tasks; all messages are bytes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ STEP = "step"
 TASKS = (JOIN, STEP)
 
 
-class Member:
-    """One site in one job; it stays in one process, and keeps its silo and the last weights there.
+class Site:
+    """One site in one job; it stays in one process and keeps its silo and the last weights in memory.
 
-    What the silo remembers from round to round is in the folder `states`, which outlives the job.
+    The silo's state between rounds is in `state_folder`, which outlives the job.
     """
 
     def __init__(
@@ -32,20 +32,20 @@ class Member:
         site: str,
         config: SiteConfig,
         home: Path,
-        tell: Callable[[str], None],
-        states: Path | None = None,
+        log: Callable[[str], None],
+        state_folder: Path | None = None,
     ) -> None:
         self.silo = config.silo or site
         self._config = config
-        self._make_silo = config.make_silo(self.silo, home, tell)
-        self._tell = tell
-        self._states = states
+        self._make_silo = config.make_silo(self.silo, home, log)
+        self._log = log
+        self._state_folder = state_folder
         self._joined: tuple[Manifest, SiloClient] | None = None
-        self._have = ""
+        self._held = ""
 
-    def answer(self, task: str, body: bytes) -> bytes:
-        """What this site says to a task."""
-        return self._join(body) if task == JOIN else self._work(body)
+    def execute(self, task: str, body: bytes) -> bytes:
+        """Return the body of the result of a task."""
+        return self._join(body) if task == JOIN else self._step(body)
 
     def _join(self, body: bytes) -> bytes:
         try:
@@ -57,21 +57,21 @@ class Member:
             names = ", ".join(manifest.silos)
             raise ProtocolError(f"the run {manifest.run!r} has no silo {self.silo!r}, only {names}")
         build, device = self._config.build(), self._config.device
-        client = make_client(manifest, self.silo, self._make_silo, build, device, self._states)
-        self._joined, self._have = (manifest, client), ""
-        self._tell(f"silo {self.silo!r} joins {manifest.run}, {manifest.algorithm}, {manifest.rounds} rounds")
+        client = make_client(manifest, self.silo, self._make_silo, build, device, self._state_folder)
+        self._joined, self._held = (manifest, client), ""
+        self._log(f"silo {self.silo!r} joins {manifest.run}, {manifest.algorithm}, {manifest.rounds} rounds")
         return json.dumps({"silo": self.silo, "manifest": manifest.hash}).encode()
 
-    def _work(self, body: bytes) -> bytes:
+    def _step(self, body: bytes) -> bytes:
         if self._joined is None:
-            raise ProtocolError("the server sends a task before it has told what the run is")
+            raise ProtocolError("the server sent a step before the run's manifest")
         manifest, client = self._joined
-        mine: dict[str, Tensor] = {name: p.detach() for name, p in client.bench.parameters.items()}
-        asked = unpack_request(body, manifest, self._have, mine)
-        if asked.run != manifest.hash:
-            raise ProtocolError("the server sends a task of another run than it says")
-        if self.silo not in asked.request.silos:
-            raise ProtocolError(f"the server sends silo {self.silo!r} a task of others")
-        reply = client.answer(asked.request)
-        self._have = asked.weights
+        weights: dict[str, Tensor] = {name: p.detach() for name, p in client.bench.parameters.items()}
+        received = unpack_request(body, manifest, self._held, weights)
+        if received.run != manifest.hash:
+            raise ProtocolError("the server sent a step of another run than the manifest's")
+        if self.silo not in received.request.silos:
+            raise ProtocolError(f"the server sent silo {self.silo!r} a step for other silos")
+        reply = client.answer(received.request)
+        self._held = received.weights
         return pack_reply(reply, manifest)

@@ -1,4 +1,4 @@
-"""From what users write to what coordinator and silo need: outlines, networks, silos."""
+"""Build what a coordinator and a silo need from what their users write: outlines, networks, silos."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedilc.config import Experiment, read_experiment
+from fedilc.config import Experiment
 from fedilc.config.sources import ManySilos, Remote, Source
 from fedilc.data import Federation, Silo
 from fedilc.data.checks import Report, silo_notes
 from fedilc.data.outline import Outline
 from fedilc.errors import ConfigError, DataError
 from fedilc.runtimes.remote.manifest import Manifest, ModelSpec
-from fedilc.runtimes.remote.user_code import call_own, find_function
+from fedilc.runtimes.remote.user_code import call_user_code, find_function
 from fedilc.seeds import seed_for
 
 
@@ -61,7 +61,7 @@ def plan_of(settings: Experiment, folder: Path, builder: str | None = None) -> P
 
 
 def refuse_thousands(data: Source, needs: str) -> None:
-    """Raise where an experiment has more silos than an engine can have processes; `needs` says of what."""
+    """Raise if an experiment has too many silos for one process each; `needs` names such a process."""
     if isinstance(data, ManySilos):
         raise ConfigError(
             f"this experiment has {data.silos} silos, and {needs} for each; use `fedilc run`, under torchrun "
@@ -89,26 +89,26 @@ def _remote_outline(name: str, data: Remote, folder: Path) -> Outline:
 
 
 def own_network(builder: str, seed: int) -> nn.Module:
-    """Return the network of the user's own `module:function`; its random choices depend on `seed` alone."""
+    """Return the network of the user's own `module:function`; its random choices depend only on `seed`."""
     function = find_function(builder, "model")
     with torch.random.fork_rng():
         torch.manual_seed(seed_for(seed, "model"))
-        made = call_own(function, builder)
-    if not isinstance(made, nn.Module):
-        raise ConfigError(f"{builder} gave {type(made).__name__}, not a torch.nn.Module")
-    return made
+        model = call_user_code(function, builder)
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"{builder} returned {type(model).__name__}, not a torch.nn.Module")
+    return model
 
 
 def network_from(builder: str) -> Callable[[Manifest], nn.Module]:
-    """A network of the silo's own: `module:function`, called without arguments."""
+    """Return a function that builds the network of the user's own `module:function`."""
     find_function(builder, "model")
     return lambda manifest: own_network(builder, manifest.seed)
 
 
 def silo_from_file(
-    name: str, path: Path, label: str, validation_share: float, tell: Callable[[str], None]
+    name: str, path: Path, label: str, validation_share: float, log: Callable[[str], None]
 ) -> Callable[[Manifest], Silo]:
-    """Return what makes a silo of one's own table, its columns put into the order of the manifest."""
+    """Return a function that reads the silo from a table, with its columns in the order of the manifest."""
     from fedilc.data.files import silo_of
     from fedilc.data.tables import read_table, same_columns
 
@@ -117,7 +117,7 @@ def silo_from_file(
         if manifest.columns is not None and table.columns:
             table = same_columns(str(path), table, "the run", manifest.columns)
         elif table.columns:
-            tell(f"the run names no columns, so that those of {path} are taken in their own order")
+            log(f"the run names no columns, so those of {path} are used in the order of the file")
         silo = silo_of(name, table, validation_share, manifest.seed)
         Report(notes=[*table.notes, *silo_notes(silo, table.columns, table.identifiers)]).warn()
         return silo
@@ -126,28 +126,27 @@ def silo_from_file(
 
 
 def silo_from_provider(name: str, provider: str) -> Callable[[Manifest], Silo]:
-    """A silo that a function of one's own makes: `module:function`, called with the silo's name."""
+    """Return a function that calls the user's own `module:function` with the silo's name."""
     function = find_function(provider, "provider")
 
     def make(_: Manifest) -> Silo:
-        silo = call_own(function, provider, name)
+        silo = call_user_code(function, provider, name)
         if not isinstance(silo, Silo):
-            raise DataError(f"{provider} gave {type(silo).__name__}, not a fedilc.Silo")
+            raise DataError(f"{provider} returned {type(silo).__name__}, not a fedilc.Silo")
         silo.name = name
         return silo
 
     return make
 
 
-def silo_from_experiment(name: str, experiment: str) -> Callable[[Manifest], Silo]:
-    """A silo of an experiment that is on this machine, for trying things out."""
-    settings, folder = read_experiment(experiment)
+def silo_from_experiment(name: str, settings: Experiment, folder: Path) -> Callable[[Manifest], Silo]:
+    """Return a function that takes the silo from an experiment on this machine, for a trial."""
 
     def make(manifest: Manifest) -> Silo:
         store = settings.data.store(manifest.seed, folder)
         if name not in store.sizes:
             some = ", ".join(list(store.sizes)[:20])
-            raise DataError(f"experiment {experiment!r} has no silo {name!r}; it has {some}")
+            raise DataError(f"experiment {settings.name!r} has no silo {name!r}; it has {some}")
         return store.open(name)
 
     return make

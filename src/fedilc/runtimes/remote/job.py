@@ -30,8 +30,7 @@ class Job:
     @property
     def needed(self) -> int:
         """How many silos a round needs at least."""
-        options = self.options
-        return options.min_silos or options.silos_per_round or len(self.plan.outline.silos)
+        return self.options.quorum(len(self.plan.outline.silos))
 
     @cached_property
     def specification(self) -> Specification:
