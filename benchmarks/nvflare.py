@@ -76,10 +76,10 @@ def _provisioned(folder: Path) -> Path:
     """Kits of a server, the sites and an admin, each with a certificate of its own."""
     from nvflare.tool.poc.poc_commands import prepare_poc_provision
 
-    from fedilc.runtimes.nvflare.proof import project_file
+    from fedilc.runtimes.nvflare.startup_kits import write_poc_project
 
     local = {name: {"provider": PROVIDER} for name in NAMES}
-    project = project_file(folder, NAMES, local, free_port())
+    project = write_poc_project(folder, NAMES, local, free_port())
     prepare_poc_provision([], SILOS, str(folder / "poc"), "", project_conf_path=str(project))
     return folder / "poc" / "fedilc" / "prod_00"
 
