@@ -632,6 +632,6 @@ def test_ctrl_c_says_in_one_sentence_how_to_go_on_and_that_works(tmp_path: Path)
         assert endless.ended() == 130
         *_, last = endless.said.splitlines(keepends=True)
     done = len(records(out))
-    assert one_sentence(last) == f"stopped after round {done}; the same command with --resume goes on"
+    assert one_sentence(last) == f"stopped after round {done}; run the same command with --resume to continue"
     fedilc("run", "-a", "fedsgd", "--rounds", done + 1, "--out", out, "--resume", *SMALL)
     assert [record["round"] for record in records(out)] == list(range(1, done + 2))

@@ -115,7 +115,7 @@ def test_every_flipped_bit_is_repaired_to_the_same_bits_or_refused_in_a_sentence
 
 def test_a_damaged_checkpoint_costs_one_round(copy: Path, whole: dict[str, str]) -> None:
     flip(copy / "checkpoint.safetensors", 8 * 1500)
-    with pytest.warns(FedILCWarning, match=r"checkpoint\.safetensors is damaged .* goes on from round 3"):
+    with pytest.warns(FedILCWarning, match=r"checkpoint\.safetensors is damaged .* continues from round 3"):
         run(copy, 6, resume=True)
     assert without_times(copy) == whole
 

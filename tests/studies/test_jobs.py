@@ -216,7 +216,7 @@ def test_an_interrupted_campaign_leaves_no_process_and_goes_on(campaign: list[st
     first.send_signal(signal.SIGINT)
     _, said = first.communicate(timeout=120)
     assert first.returncode == 130
-    assert "the same command goes on" in said
+    assert "run the same command to continue" in said
     assert "Traceback" not in said
     assert not processes_of(out)
     done = [len(path.read_bytes().splitlines()) for path in out.glob("runs/*/seed-0/history.jsonl")]

@@ -24,7 +24,7 @@ def names() -> tuple[str, ...]:
 
 
 def register(name: str, algorithm: Algorithm) -> None:
-    """Add an algorithm under a name of one's own; every silo of a run elsewhere must know it too."""
+    """Add an algorithm under a new name; in a run over machines, every silo must register it too."""
     if name in CATALOGUE:
         raise ConfigError(f"there is an algorithm {name!r} already; choose another name")
     if not isinstance(algorithm, Algorithm):

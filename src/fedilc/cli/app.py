@@ -17,9 +17,11 @@ from fedilc.cli.join import join
 from fedilc.cli.list import list_
 from fedilc.cli.nvflare import nvflare_app
 from fedilc.cli.report import report
-from fedilc.cli.reproduce import reproduce, sweep_app
+from fedilc.cli.reproduce import reproduce
 from fedilc.cli.run import run
-from fedilc.cli.serve import serve, token
+from fedilc.cli.serve import serve
+from fedilc.cli.sweep import sweep_app
+from fedilc.cli.token import token
 from fedilc.errors import FedILCError, FedILCWarning, StoppedError, printable
 
 app = typer.Typer(
@@ -51,7 +53,7 @@ def main() -> None:
     except OSError as error:
         if error.errno not in _MACHINE_FAULTS:
             raise
-        _say(f"{error.strerror}{f': {error.filename}' if error.filename else ''}; mend that and start again")
+        _say(f"{error.strerror}{f': {error.filename}' if error.filename else ''}; fix that and start again")
         sys.exit(2)
     except Exception as error:
         # typer's usage errors; where their base class lives depends on typer's version.

@@ -34,9 +34,9 @@ def eicu(
         typer.Option(help="The Parquet file to write; if not given, eicu.parquet in the data folder."),
     ] = None,
     silo_by: Annotated[str, typer.Option(help="What is a silo: hospital, or region.")] = "hospital",
-    silos: Annotated[int, typer.Option(help="Keep so many silos, those with the most patients.")] = 58,
+    silos: Annotated[int, typer.Option(help="Keep this many silos, those with the most patients.")] = 58,
     min_patients: Annotated[int, typer.Option(help="Leave out silos with fewer patients.")] = 50,
-    medicines: Annotated[int, typer.Option(help="Keep so many medicines, the most ordered.")] = 1399,
+    medicines: Annotated[int, typer.Option(help="Keep this many medicines, the most ordered.")] = 1399,
     min_uses: Annotated[int, typer.Option(help="Leave out medicines ordered for fewer patients.")] = 1,
     keep_cancelled: Annotated[
         bool, typer.Option("--keep-cancelled", help="Count cancelled orders too.")

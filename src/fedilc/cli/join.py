@@ -37,13 +37,13 @@ def join(
     label: Annotated[str, typer.Option(help="The column that holds the label.")] = "label",
     validation_share: Annotated[float, typer.Option(min=0, max=0.9, help="Held out of --data.")] = 0.3,
     provider: Annotated[
-        str | None, typer.Option(metavar="MODULE:FUNCTION", help="One's own function: name -> fedilc.Silo.")
+        str | None, typer.Option(metavar="MODULE:FUNCTION", help="Your own function: name -> fedilc.Silo.")
     ] = None,
     experiment: Annotated[
         str | None, typer.Option(help="Take the silo from an experiment on this machine, to try things out.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="MODULE:FUNCTION", help="One's own network, if not a built-in one.")
+        str | None, typer.Option(metavar="MODULE:FUNCTION", help="Your own network, if not a built-in one.")
     ] = None,
     ca: Annotated[Path | None, typer.Option(help="The certificate of the authority to trust.")] = None,
     client_cert: Annotated[

@@ -44,7 +44,7 @@ def export(
     changes: Changes = None,
     out: Annotated[
         str | None,
-        typer.Option(help="The run's name below the server's folder of runs; a run there goes on."),
+        typer.Option(help="The run's name below the server's folder of runs; a run there continues."),
     ] = None,
     timeout: Annotated[int, typer.Option(min=1, help="Seconds that a site has for each task.")] = 600,
     join_timeout: Annotated[int, typer.Option(min=1, help="Seconds to load its examples at first.")] = 600,

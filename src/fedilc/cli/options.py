@@ -30,7 +30,7 @@ ModelFunction = Annotated[
     typer.Option(
         "--model",
         metavar="MODULE:FUNCTION",
-        help="One's own network, in place of the experiment's; the function takes no arguments.",
+        help="Your own network, in place of the experiment's; the function takes no arguments.",
     ),
 ]
 DataDir = Annotated[

@@ -104,7 +104,7 @@ def _target(out: Path | None, stem: Path, resume: bool, restarted: bool) -> tupl
     """Return the run folder, and whether to continue the run in it.
 
     That is the folder given, or the first free one after `stem`; to resume without one given, the newest.
-    What an earlier attempt of the same launch began is gone on with, unasked.
+    A run that an earlier attempt of the same launch began is continued without --resume.
     """
     from fedilc.runtimes.torchrun import is_claimed
 
@@ -148,7 +148,7 @@ def _train(
     except KeyboardInterrupt:
         bar.close()
         done = len(RunFolder(out).history())
-        sentence = f"stopped after round {done}; the same command with --resume goes on"
+        sentence = f"stopped after round {done}; run the same command with --resume to continue"
         raise StoppedError(sentence) from None
     finally:
         bar.close()

@@ -1,4 +1,4 @@
-"""`fedilc serve` and `fedilc token`: a coordinator for silos that join over HTTP."""
+"""`fedilc serve`: a coordinator for silos that join over HTTP."""
 
 from __future__ import annotations
 
@@ -42,39 +42,6 @@ _FOREVER = 1e9
 TokensPath = Annotated[Path | None, typer.Option("--tokens", help="The file with everybody's hashed tokens.")]
 
 
-def token(
-    name: Annotated[str, typer.Argument(help="The silo's name, or the viewer's; `revoke NAME` ends one.")],
-    revoked: Annotated[str | None, typer.Argument(metavar="[NAME]", hidden=True)] = None,
-    tokens: Annotated[Path, typer.Option(help="The token file; it is made if it does not exist.")] = Path(
-        "tokens.json"
-    ),
-    viewer: Annotated[bool, typer.Option("--viewer", help="May watch, and nothing else.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Make a new one in place of the old.")] = False,
-    days: Annotated[
-        float | None, typer.Option(min=0, help="After how many days it ends (default: never)")
-    ] = None,
-) -> None:
-    """Make a token for a silo or a viewer, and show it once; the file keeps its hash.
-
-    `fedilc token revoke NAME` ends one. A coordinator that runs notices both at once.
-    """
-    from fedilc.runtimes.rest.tokens import add_token, revoke_token
-
-    role = "viewer" if viewer else "silo"
-    if revoked is not None:
-        if name != "revoke":
-            raise ConfigError(f"{name!r} is no command of `fedilc token`; write `fedilc token revoke NAME`")
-        revoke_token(tokens, revoked, "viewers" if viewer else "silos")
-        sys.stderr.write(f"the token of {role} {revoked!r} is revoked\n")
-        return
-    made = add_token(tokens, name, "viewers" if viewer else "silos", replace, days)
-    sys.stdout.write(f"{made}\n")
-    ends = "" if days is None else f" and ends in {days:g} days"
-    sys.stderr.write(
-        f"this is the token of {role} {name!r}; it is shown only now{ends} ({tokens} keeps its hash)\n"
-    )
-
-
 def serve(
     experiment: Annotated[
         str | None, typer.Argument(help="A TOML file or a shipped experiment.", show_default=False)
@@ -92,14 +59,14 @@ def serve(
         bool, typer.Option("--allow-insecure", help="No TLS on any address, behind a proxy that has it.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="The run folder; a run in it goes on (default: runs/NAME/served)")
+        Path | None, typer.Option(help="The run folder; a run in it continues (default: runs/NAME/served)")
     ] = None,
     algorithm: Annotated[list[str] | None, typer.Option("--algorithm", "-a", help="An algorithm.")] = None,
     rounds: Rounds = None,
     seed: Seed = None,
     min_silos: Annotated[int | None, typer.Option(help="Silos that a round needs (default: all)")] = None,
     round_timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds until a round goes on without a silent silo.")
+        float, typer.Option(min=0.1, help="Seconds until a round continues without a silent silo.")
     ] = 600.0,
     on_divergence: OnDivergence = None,
     wire: WireName = "exact",
@@ -202,7 +169,7 @@ class _Serving:
             done = self._done()
             if done >= self.settings.rounds:
                 raise StoppedError("the run is complete, and the page is down") from None
-            sentence = f"stopped after round {done}; the same command goes on, and silos wait for it"
+            sentence = f"stopped after round {done}; run the same command to continue; silos wait for it"
             raise StoppedError(sentence) from None
         finally:
             bar.close()

@@ -24,7 +24,7 @@ def chained(lines: Iterable[bytes], head: str = "") -> str:
 
 
 def sealed(value: Mapping[str, Any], length: int = 64) -> dict[str, Any]:
-    """Return a JSON object with the digest of its content, in so many hexadecimal digits."""
+    """Return a JSON object with the digest of its content, in `length` hexadecimal digits."""
     return {**value, _KEY: _content_digest(value)[:length]}
 
 

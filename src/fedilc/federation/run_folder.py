@@ -1,4 +1,4 @@
-"""A run folder: what a run is, what it has done, and where it goes on from.
+"""A run folder: what a run is, what it has done, and where it continues from.
 
     run.json                          the settings the run belongs to, with their digest
     history.jsonl                     one record per round, no clock in it
@@ -8,8 +8,8 @@
     .lock                             held by the process that trains here
 
 Every file is replaced by writing, syncing and renaming, or appended and cut back on resume to what
-the checkpoint vouches for: a run killed anywhere goes on from the last completed round. A checkpoint
-holds a digest of itself and one of the history up to it, so that damage is found: the run then goes on
+the checkpoint vouches for: a run killed anywhere continues from the last completed round. A checkpoint
+holds a digest of itself and one of the history up to it, so that damage is found: the run then continues
 from the round before, or is refused.
 """
 
@@ -154,8 +154,8 @@ class RunFolder:
         changed = changed_facts(machines[-1], now) if machines else ""
         if changed:
             warnings.warn(
-                f"{self.path} goes on with other software, threads or processor ({changed}); its last digits "
-                "may differ from those of a run that was not interrupted",
+                f"{self.path} continues with other software, threads or processor ({changed}); its last "
+                "digits may differ from those of a run that was not interrupted",
                 FedILCWarning,
                 stacklevel=4,
             )
@@ -192,7 +192,7 @@ class RunFolder:
                 raise error from None
             after = f"round {before.round}" if before else "the beginning"
             reason = str(error).partition("; ")[0]
-            warnings.warn(f"{reason}; the run goes on from {after}", FedILCWarning, stacklevel=2)
+            warnings.warn(f"{reason}; the run continues from {after}", FedILCWarning, stacklevel=2)
             return before
 
     def _before(self) -> Saved | None:
@@ -252,9 +252,7 @@ class RunFolder:
         `tensors` and `facts` are the server's state after the round.
         """
         line = _json(record)
-        with self._using(
-            f"round {record['round']} is not kept; mend that and resume, which goes on from the round before"
-        ):
+        with self._using(f"round {record['round']} is not kept; fix that and resume from the round before"):
             _append(self.history_file, line)
             self._head = chained([line.rstrip(b"\n")], self._head)
             self._note_time({"round": record["round"], "seconds": round(seconds, 6)})
@@ -280,7 +278,7 @@ class RunFolder:
 
     def _note_lost_time(self, error: OSError) -> None:
         warnings.warn(
-            f"{self.timing_file} cannot be written: {error.strerror}; the run goes on",
+            f"{self.timing_file} cannot be written: {error.strerror}; the run continues",
             FedILCWarning,
             stacklevel=3,
         )

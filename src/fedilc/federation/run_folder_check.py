@@ -67,4 +67,4 @@ def _require_sealed(file: Path) -> None:
                 raise ValueError("it is not complete")
             unsealed(json.loads(line))
         except (ValueError, AttributeError) as error:
-            raise ValueError(f"line {number} is damaged, and what it told is lost") from error
+            raise ValueError(f"line {number} is damaged, and its content is lost") from error

@@ -43,7 +43,7 @@ class Runtime(ABC):
         return answers
 
     def set_aside(self, _round: int, _reasons: Mapping[str, str]) -> None:
-        """Take note that a round goes on without the answers of these silos, for these reasons."""
+        """Take note that a round continues without the answers of these silos, for these reasons."""
         return
 
     def leave_out(self, _reasons: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""How strong the penalty is in each round."""
+"""How large lambda, the weight of the penalty, is in each round."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Schedule:
-    """lambda of each round: `start` for the first `anneal_rounds`, then `penalty`."""
+    """lambda per round: `start` for the first `anneal_rounds`, then `penalty_weight`."""
 
-    penalty: float
+    penalty_weight: float
     anneal_rounds: int = 0
     start: float = 1.0
 
     def at(self, round_: int) -> float:
         """Return lambda of a round; rounds count from 1."""
-        return self.start if round_ <= self.anneal_rounds else self.penalty
+        return self.start if round_ <= self.anneal_rounds else self.penalty_weight

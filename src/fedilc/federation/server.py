@@ -49,7 +49,7 @@ class _LostError(Exception):
 
 @dataclass
 class _Outcome:
-    """What a step brought: the aggregate of each group of tensors, and what each silo said beside them."""
+    """The result of a step: the aggregate of each group of tensors, and each silo's other answers."""
 
     aggregates: dict[str, Aggregate]
     answers: Facts
@@ -58,7 +58,7 @@ class _Outcome:
 
 @dataclass
 class Server:
-    """Holds w and the optimiser, and runs rounds over whatever runtime it is given.
+    """Hold w and the optimiser, and run rounds over any runtime.
 
     Args:
         model: the model whose trainable parameters are w.
@@ -128,7 +128,7 @@ class Server:
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], round_: int) -> None:
-        """Go on after a round, from what `tensors` and `facts` gave then."""
+        """Restore the state after a round from what `tensors` and `facts` returned then."""
         for name, parameter in self._parameters.items():
             parameter.copy_(tensors[f"weights.{name}"])
         restore_optimizer(self.optimizer, _below(tensors, "optimizer."))
@@ -137,12 +137,12 @@ class Server:
         self.version = round_
 
     def round(self, number: int, evaluate: bool = True) -> Record:
-        """Run one round: its steps, the server's own step, and evaluation. Returns its record.
+        """Run one round: its steps, the server's own step, and evaluation. Return its record.
 
         If a silo is lost between the steps, the whole round is asked again without it, because a
-        penalty gradient that misses one silo's term would be wrong. So it is if an answer is set aside;
-        of silos that were drawn, others are then drawn in place of all, or fewer if there are no others. A
-        silo set aside in three rounds is left out for good.
+        penalty gradient that misses one silo's term would be wrong. The same happens if an answer is set
+        aside as an outlier; with `silos_per_round`, silos are then drawn again from the others. A silo whose
+        answers were set aside in three rounds is not asked any more.
         """
         present, aside = self._drawn(number), dict[str, str]()
         while True:
@@ -165,9 +165,9 @@ class Server:
         return record
 
     def _drawn(self, number: int, aside: Mapping[str, str] | None = None) -> tuple[str, ...]:
-        """Return who is asked in a round: all that are there, or as many as `silos_per_round` says.
+        """Return the silos to ask in a round: all that are present, or `silos_per_round` of them.
 
-        Those left out for good and those that the round sets `aside` are not among them.
+        Silos that are left out for good, or set `aside` in this round, are not among them.
         """
         without = self.bound.left_out | dict(aside or {})
         least = self.min_silos or (1 if self.silos_per_round else len(self.silos))
@@ -187,14 +187,14 @@ class Server:
         return tuple(there[place] for place in chosen)
 
     def _train(self, number: int, silos: tuple[str, ...]) -> Record:
-        """Run the steps of a round, each of which is sent what those before it brought, and step."""
-        penalty = self.schedule.at(number) if self.schedule else 0.0
+        """Run the steps of a round, each of which may send the results of those before it, and update w."""
+        penalty_weight = self.schedule.at(number) if self.schedule else 0.0
         known: dict[str, Mapping[str, Tensor]] = {CONTROL: self.control.tensors}
         measurements: dict[str, dict[str, float]] = {}
         norms: dict[str, Norms] = {}
         answers: Facts = {}
-        for step in self.program.round(penalty):
-            numbers = {PENALTY_WEIGHT: penalty, STATE_SINCE: self.control.since}
+        for step in self.program.round(penalty_weight):
+            numbers = {PENALTY_WEIGHT: penalty_weight, STATE_SINCE: self.control.since}
             outcome = self._ask(step, self._request(step, number, silos, known, numbers))
             known |= {name: aggregate.value for name, aggregate in outcome.aggregates.items()}
             norms |= outcome.norms
@@ -202,10 +202,10 @@ class Server:
             if self.program.update in outcome.aggregates:
                 measurements = outcome.aggregates[self.program.update].measurements
         self.control.require_counted(answers)
-        if not self._update(number, known[self.program.update], known.get(PENALTY), penalty):
+        if not self._update(number, known[self.program.update], known.get(PENALTY), penalty_weight):
             raise self._diverged(number, norms)
         reduction = self.program.task.reduction
-        record = training_record(number, answers, self.silo_weights, penalty, reduction)
+        record = training_record(number, answers, self.silo_weights, penalty_weight, reduction)
         record["norms"] = self.bound.remember(norms)
         record |= {key: dict(by_name) for key, by_name in measurements.items()}
         record["silos"] = silo_records(answers, norms[self.program.update], self.max_norm)
@@ -287,7 +287,7 @@ class Server:
         if named:
             return DivergedError(
                 f"{what}; {sentence(named)} stands out: find out what is wrong there, or resume with "
-                "on_divergence=exclude to go on without it"
+                "on_divergence=exclude to continue without it"
             )
         return DivergedError(f"{what}; no silo stands out: lower the learning rate or the penalty")
 
@@ -297,13 +297,13 @@ class Server:
         number: int,
         update: Mapping[str, Tensor],
         penalty_gradient: Mapping[str, Tensor] | None,
-        penalty: float,
+        penalty_weight: float,
     ) -> bool:
         """Take a step; if weights or optimiser are no longer finite, undo it and return False."""
         total = dict(update)
         if penalty_gradient is not None:
             for name, product in penalty_gradient.items():
-                total[name] = total[name] + penalty * product
+                total[name] = total[name] + penalty_weight * product
         before = Undo(self.weights, self.optimizer)
         for name, parameter in self._parameters.items():
             parameter.grad = total[name]

@@ -140,7 +140,7 @@ def check_metrics(metrics: Any, expected: Mapping[str, Range], most_domains: int
         raise ProtocolError(f"it measures more than {most_domains} sub-domains")
     for name, found in domains.items():
         if not isinstance(name, str) or len(name) > _LONGEST_NAME or not isinstance(found, Mapping):
-            raise ProtocolError(f"it measures the sub-domain {str(name)[:100]!r}, which is none")
+            raise ProtocolError(f"it measures the sub-domain {str(name)[:100]!r}, which is not a name")
         _check_set(found, expected, f" of {name[:100]!r}")
 
 

@@ -36,7 +36,7 @@ def keep_freed_memory(owner: object) -> None:
 
 
 def return_freed_memory(least: int) -> None:
-    """Give blocks of at least so many bytes back to the system when they are freed.
+    """Give blocks of at least this many bytes back to the system when they are freed.
 
     For a process that holds large messages for a moment, in many threads: glibc would keep up to 32 MB of
     freed blocks in the heap of each.

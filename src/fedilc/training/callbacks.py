@@ -173,8 +173,8 @@ class KeepBest(Callback):
         try:
             write_tensors(path, self.weights, {"round": self.round})
         except OSError as error:
-            reason = error.strerror or str(error)
-            warnings.warn(f"{path} cannot be written: {reason}; the run goes on", FedILCWarning, stacklevel=2)
+            sentence = f"{path} cannot be written: {error.strerror or error}; the run continues"
+            warnings.warn(sentence, FedILCWarning, stacklevel=2)
 
     def _chosen(self, history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
         try:

@@ -51,7 +51,7 @@ class Result:
         round_, weights = self.kept.get(criterion, (None, {}))
         if round_ != chosen:
             raise CheckpointError(
-                f"the weights of round {chosen}, which {criterion!r} chooses, are not at hand: only the "
+                f"the weights of round {chosen}, which {criterion!r} chooses, are not available: only the "
                 "first rank keeps them, and a resumed run takes them from "
                 f"best-{criterion}.safetensors, if it is there and whole; train again to have them"
             )

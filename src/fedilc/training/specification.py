@@ -92,7 +92,7 @@ def _require_local_optimizer(local: LocalSteps) -> None:
 
 
 def _try_model(bench: Workbench, inputs: Tensor) -> tuple[Tensor, int]:
-    """Run the model on two examples, so that what cannot work is said before the first round."""
+    """Run the model on two examples, to report what cannot work before the first round."""
     sample, model = bench.inputs(inputs), bench.model
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
@@ -100,7 +100,7 @@ def _try_model(bench: Workbench, inputs: Tensor) -> tuple[Tensor, int]:
         logits = bench.predict(sample)
     except FedILCError:
         raise
-    except Exception as error:  # whatever a network of one's own raises
+    except Exception as error:  # a user's network may raise anything
         raise ConfigError(
             f"the model cannot take inputs of shape {tuple(sample.shape[1:])} and type {sample.dtype}: "
             f"{input_hint(sample, error)}"

@@ -146,7 +146,7 @@ def test_sigterm_ends_a_coordinator_as_ctrl_c_does(
     finally:
         signal.signal(signal.SIGTERM, before)
     assert stop.value.code == 130
-    assert "stopped after round 0; the same command goes on" in capsys.readouterr().err
+    assert "stopped after round 0; run the same command to continue" in capsys.readouterr().err
     assert [(line["event"], line.get("outcome")) for line in lines(file)][-1] == ("ended", "stopped")
 
 

@@ -1,0 +1,65 @@
+"""`fedilc sweep`: one algorithm over the values of a setting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedilc.cli.console import make_console
+from fedilc.cli.data import use_data_folder
+from fedilc.cli.jobs import EvaluateEvery, Jobs, Rounds, Seeds, Subset, job_changes, run_all
+from fedilc.cli.options import Changes, DataDir, ExperimentName, only_one
+from fedilc.errors import ConfigError
+
+sweep_app = typer.Typer(help="Run one algorithm over the values of a setting.", no_args_is_help=True)
+
+
+@sweep_app.command("lambda")
+def lambda_(
+    experiment: ExperimentName = "color-digits",
+    values: Annotated[str, typer.Option(help="Values of lambda, with commas.")] = "0,0.01,0.1,1,10,100",
+    algorithm: Annotated[
+        list[str] | None,
+        typer.Option("--algorithm", "-a", help="One with a penalty. (default: fishr-inter-geo)"),
+    ] = None,
+    seeds: Seeds = 3,
+    jobs: Jobs = None,
+    rounds: Rounds = None,
+    subset: Subset = None,
+    evaluate_every: EvaluateEvery = None,
+    changes: Changes = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where results go. (default: results/EXPERIMENT-lambda)")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Train with several weights of the penalty, and choose one by the silos' validation loss.
+
+    The test site's loss is shown beside it, also at the oracle's round: the round of lowest test loss, which
+    nobody can know in practice.
+    """
+    from fedilc.report.formats import rich_table
+    from fedilc.report.sweep_report import write_sweep
+    from fedilc.studies.sweep import Sweep
+
+    use_data_folder(data_dir)
+    given = [*job_changes(rounds, subset, evaluate_every), *(changes or [])]
+    name = only_one(algorithm, "a sweep") or "fishr-inter-geo"
+    sweep = Sweep.of(experiment, name, _values(values), seeds, given, out)
+    console = make_console()
+    run_all(console, sweep.jobs(), jobs)
+    console.print(rich_table(write_sweep(sweep)))
+    files = "tables.md, tables.tex, tables/*.csv, lambda.png"
+    console.print(f"results: {sweep.out} ({files})", markup=False, soft_wrap=True)
+
+
+def _values(text: str) -> list[float]:
+    try:
+        found = sorted({float(part) for part in text.split(",")})
+    except ValueError as error:
+        raise ConfigError(f"--values {text!r} is not a list of numbers like 0,0.1,1") from error
+    if found[0] < 0:
+        raise ConfigError(f"--values {text!r} has a negative lambda; give 0 or more")
+    return found
