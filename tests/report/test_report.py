@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from rich.table import Table
 from terminals import in_terminal
 
 from fedilc import algorithms
 from fedilc.errors import ConfigError
+from fedilc.evaluation.selection import selections
+from fedilc.report.formats import TableData
 from fedilc.report.plots import comparison_picture, loss_picture
 from fedilc.report.progress import ProgressBar
-from fedilc.report.tables import comparison_table, run_table, selections
+from fedilc.report.tables import comparison_table, run_table
 from fedilc.training.callbacks import Run
 
 History = list[dict[str, Any]]
@@ -46,11 +47,11 @@ NO_TEST: History = [record(6, 0.9, 0.5), record(7, 0.8, 0.6)]
 TRAIN_ONLY: History = [record(1, 0.9), record(2, 0.8)]
 
 
-def text(table: Table, styled: bool = False, width: int = 160) -> str:
+def text(table: TableData, styled: bool = False, width: int = 160) -> str:
     return in_terminal(table, width, styled)
 
 
-def rows(table: Table, styled: bool = False) -> dict[str, list[str]]:
+def rows(table: TableData, styled: bool = False) -> dict[str, list[str]]:
     """The body of a table, from the rule to the next blank line, by its first cell."""
     lines = text(table, styled).splitlines()
     rule = next(number for number, line in enumerate(lines) if set(line.strip()) == {"─"})
@@ -59,14 +60,13 @@ def rows(table: Table, styled: bool = False) -> dict[str, list[str]]:
     return {name: rest for name, *rest in cells}
 
 
-def headings(table: Table) -> list[str]:
-    return [" ".join(str(column.header).split()) for column in table.columns]
+def headings(table: TableData) -> list[str]:
+    return [column.title for column in table.columns]
 
 
-def caption(table: Table) -> str:
-    assert table.caption is not None
-    assert str(table.caption) in " ".join(text(table).split())
-    return str(table.caption)
+def caption(table: TableData) -> str:
+    assert table.notes[0] in " ".join(text(table).split())
+    return table.notes[0]
 
 
 def test_each_criterion_that_can_choose_has_a_round() -> None:
@@ -130,17 +130,19 @@ def test_a_run_that_one_choice_did_not_evaluate_shows_a_dash_there() -> None:
 Rows = dict[tuple[str, str], list[str]]
 
 
-def compared(table: Table, styled: bool = False) -> Rows:
-    """The body of a comparison by criterion, which only the first row of a group tells, and run."""
+def compared(table: TableData, styled: bool = False) -> Rows:
+    """The body of a comparison by criterion, which has a line of its own above its group, and run."""
     lines = text(table, styled).splitlines()
     rule = next(number for number, line in enumerate(lines) if set(line.strip()) == {"─"})
     found: Rows = {}
     criterion = ""
-    for line in takewhile(str.strip, lines[rule + 1 :]):
+    body = takewhile(lambda line: "On the " not in line, lines[rule + 1 :])
+    for line in filter(str.strip, body):
         cells = re.split(r" {2,}", line.strip())
-        if cells[0] in ("oracle", "validation", "last"):
-            criterion, *cells = cells
-        found[criterion, cells[0]] = cells[1:]
+        if len(cells) == 1:
+            criterion = re.sub(r"\x1b\[[0-9;]*m", "", cells[0])
+        else:
+            found[criterion, cells[0]] = cells[1:]
     return found
 
 
@@ -195,7 +197,7 @@ def test_a_comparison_names_its_second_column_after_what_it_compares() -> None:
 BEST = re.compile(r"\x1b\[1;32m(.*)\x1b\[0m")
 
 
-def marked(table: Table) -> dict[tuple[str, str], list[bool]]:
+def marked(table: TableData) -> dict[tuple[str, str], list[bool]]:
     """Which cells of the table are marked as the best of their column and group."""
     found = compared(table, True)
     return {name: [bool(BEST.fullmatch(cell)) for cell in cells] for name, cells in found.items()}
@@ -273,7 +275,7 @@ def test_a_comparison_of_all_algorithms_shows_every_number_in_a_terminal(width: 
     shown = text(comparison_table("demo", dict.fromkeys(algorithms.names(), DIFFERENT)), width=width)
     lines = shown.splitlines()
     for name in algorithms.names():
-        (one, two, three) = [line.split() for line in lines if name in line.split()[:2]]
+        (one, two, three) = [line.split() for line in lines if name in line.split()[:1]]
         for line, found in zip((one, two, three), DIFFERENT, strict=True):
             numbers = [found[key] for key in ("test_loss", "test_accuracy", "test_auroc")]
             worst = found["fairness"]["worst_accuracy"]

@@ -1,4 +1,4 @@
-"""Which round's model to report: three criteria, each a small function of the history."""
+"""Choose the round whose model is reported, by one of three criteria."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ORACLE = "oracle: the round of lowest test loss, which nobody can know in practi
 
 
 def _lowest(history: Sequence[Record], key: str, after: int = 0) -> Record | None:
-    """The earliest record with the lowest value of `key` after some rounds, if any record has it."""
+    """Return the earliest record with the lowest value of `key`, among rounds later than `after` if any."""
     measured = [record for record in history if record.get(key) is not None]
     late = [record for record in measured if record["round"] > after]
     return min(late or measured, key=lambda record: float(record[key]), default=None)
@@ -31,7 +31,7 @@ def select(history: Sequence[Record], criterion: str = "validation", *, warm_up:
 
     "oracle" is the lowest out-of-distribution test loss, which nobody can know in practice; it skips the
     first `warm_up` rounds if a later one was measured (the paper skips `PAPER_WARM_UP`). "validation" is the
-    lowest mean validation loss over the training silos, and "last" the last round: both are honest.
+    lowest mean validation loss over the training silos, and "last" the last round: both need no test set.
 
     >>> rounds = [{"round": r, "validation_loss": loss} for r, loss in enumerate([3, 1, 2], 6)]
     >>> select(rounds, "validation")["round"]
@@ -41,6 +41,12 @@ def select(history: Sequence[Record], criterion: str = "validation", *, warm_up:
         raise ConfigError(f"criterion {criterion!r} is unknown{nearest(criterion, CRITERIA)}")
     chosen = CRITERIA[criterion](history, warm_up)
     if chosen is None:
-        needs = {"oracle": "a test set", "validation": "validation examples"}.get(criterion)
-        raise ConfigError(f"criterion {criterion!r} cannot choose a round: it needs {needs or 'one'}")
+        needs = {"oracle": "a test set", "validation": "validation examples"}.get(criterion, "one")
+        raise ConfigError(f"criterion {criterion!r} cannot choose a round: it needs {needs}")
     return chosen
+
+
+def selections(history: Sequence[Record], *, warm_up: int = 0) -> dict[str, Record]:
+    """Return the record of the round that each criterion chooses, for the criteria that can choose one."""
+    chosen = {name: choose(history, warm_up) for name, choose in CRITERIA.items()}
+    return {name: record for name, record in chosen.items() if record is not None}

@@ -1,4 +1,4 @@
-"""The folder of a campaign: its tables, pictures and numbers."""
+"""Write the folder of a campaign: its tables, pictures and numbers."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from fedilc.evaluation.stored import (
     scores_csv,
     with_scores,
 )
-from fedilc.evaluation.summary import INCONSISTENCY, Campaign, history_csv, summarise
+from fedilc.evaluation.summary import Campaign, history_csv, summarise
 from fedilc.federation.tensor_files import write_atomically
 from fedilc.report.campaign_plots import campaign_pictures, inconsistency_picture
-from fedilc.report.campaign_tables import campaign_tables, size_notes
+from fedilc.report.campaign_tables import campaign_tables
 from fedilc.report.formats import TableData, write_tables
-from fedilc.report.inconsistency import inconsistency_table
 
 
 def write_campaign(folder: Path, campaign: Campaign, scores: ScoresByCurvature) -> list[TableData]:
-    """Put tables, pictures, and the numbers they are made from into a folder; return the tables."""
+    """Write tables, pictures, and the numbers that they are made from into a folder; return the tables."""
     scored = with_scores(campaign, scores)
     tables = _draw(folder, scored, scores)
     write_atomically(folder / FACTS, campaign_json(campaign).encode())
@@ -37,9 +36,9 @@ def write_campaign(folder: Path, campaign: Campaign, scores: ScoresByCurvature) 
 
 
 def remake_campaign(folder: Path) -> list[TableData]:
-    """Make tables and pictures again from a campaign's own numbers, without its runs; return the tables.
+    """Make tables and pictures again from a campaign's numbers, without its runs; return the tables.
 
-    The numbers stay as they are, but for `summary.json`, which is given the inconsistency scores of
+    The numbers stay the same, except that `summary.json` gets the inconsistency scores of
     `inconsistency-scores.csv`.
     """
     campaign, scores = read_campaign(folder)
@@ -50,8 +49,6 @@ def remake_campaign(folder: Path) -> list[TableData]:
 
 def _draw(folder: Path, campaign: Campaign, scores: ScoresByCurvature) -> list[TableData]:
     tables = campaign_tables(campaign)
-    if any(campaign.values(name, "last", f"{INCONSISTENCY}variance") for name in campaign.algorithms):
-        tables.append(inconsistency_table(campaign, size_notes(campaign)))
     for algorithm, found in scores.get("variance", {}).items():
         path = folder / "figures" / f"inconsistency-{algorithm}.png"
         title = f"{campaign.heading} · {algorithm}"

@@ -1,13 +1,21 @@
-"""The paper's tables from a campaign, with ours beside the paper's numbers."""
+"""The paper's tables, made from a campaign, with the paper's numbers beside ours."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedilc.evaluation import CRITERIA
+from fedilc.evaluation.inconsistency import CURVATURES
 from fedilc.evaluation.significance import FEWEST_SEEDS, LEVEL, compare, smallest_flip_p
-from fedilc.evaluation.summary import DOMAIN_ACCURACY, Campaign, lower_is_better, same_choices, unequal_runs
+from fedilc.evaluation.summary import (
+    DOMAIN_ACCURACY,
+    INCONSISTENCY,
+    Campaign,
+    lower_is_better,
+    same_choices,
+    unequal_runs,
+)
 from fedilc.report.cells import FAR, NOTHING, distance_cell, our_cell, paper_cell, verdict_cells, with_best
 from fedilc.report.claims import claims_table
 from fedilc.report.formats import Cell, Column, TableData
@@ -20,6 +28,7 @@ from fedilc.report.paper import (
 )
 
 BASELINE = "fedsgd"
+_MEAN = "Mean±sample deviation (n - 1) over seeds"
 CHOICES = (
     "Rounds are chosen by oracle: lowest OOD loss after round 5, as in the paper, which nobody can know in "
     "practice; validation: lowest mean validation loss of the silos; last: the last round."
@@ -29,10 +38,18 @@ _DAGGER = (
     "averaged batch by batch. The paper's areas are such."
 )
 
+_CURVATURES = {"variance": "C_e", "hessian": "Hessian"}
+_SCORES = (
+    "I / epsilon of a pair of silos is the largest ratio of their curvatures over the directions of the "
+    "classifier, 1 if they curve alike; lower is better. The curvature is C_e, the variance of the gradient, "
+    "as Fishr has it, or the exact diagonal of the Hessian, both at the weights of the last round. typical: "
+    "the geometric mean over pairs of silos; worst: the highest pair."
+)
+
 
 @dataclass(frozen=True)
 class Measure:
-    """A table of the paper: its file name, our metric, its title, and what the paper multiplies by."""
+    """A table of the paper: its file name, our metric, its title, and the paper's factor."""
 
     name: str
     metric: str
@@ -51,25 +68,26 @@ MEASURES = (
 
 
 def campaign_tables(campaign: Campaign) -> list[TableData]:
-    """Every table of the paper that the campaign has numbers for, and its claims checked.
+    """Return every table of the paper that the campaign has numbers for, and its claims and scores.
 
-    Each has a group of rows for each criterion. The paper's numbers stand in the group of the oracle,
-    by which the paper chooses; bold is the best of a group, as in the paper, ties included.
+    Each has a group of rows per criterion. The paper's numbers are in the group of the oracle, by which the
+    paper chooses its rounds; bold is the best of a group, as in the paper, ties included.
     """
     measures = [*MEASURES, *_fairness_measures(campaign)]
     tables = [_metric_table(campaign, measure) for measure in measures if _measured(campaign, measure.metric)]
     if campaign.domains:
         tables += [_domains_table(campaign), _domains_beside_paper(campaign)]
-    claims = claims_table(campaign, (*size_notes(campaign), CHOICES, *choice_notes(campaign)))
-    return [*tables, claims] if claims else tables
+    claims = claims_table(campaign, (size_note(campaign), CHOICES, *_same_choice_notes(campaign)))
+    scored = any(campaign.values(name, "last", f"{INCONSISTENCY}variance") for name in campaign.algorithms)
+    return [*tables, *([claims] if claims else []), *([_inconsistency_table(campaign)] if scored else [])]
 
 
-def size_notes(campaign: Campaign) -> tuple[str, ...]:
-    """First below every table: the data, the campaign's size, the Fishr reduction, and uneven runs.
+def size_note(campaign: Campaign) -> str:
+    """Return the first note of every table: the data, the size, the Fishr reduction, and unequal runs.
 
-    All in one note, since the first is the one that CSV and a short table in the terminal keep.
+    It is one note, because CSV and short tables in the terminal keep only the first.
 
-    >>> size_notes(Campaign("eicu-synthetic", {}, "5 seeds", synthetic=True))[0]
+    >>> size_note(Campaign("eicu-synthetic", {}, "5 seeds", synthetic=True))
     'SYNTHETIC DATA. eicu-synthetic: 5 seeds; fishr_reduction="sum", as in the authors\\' code.'
     """
     warning = "SYNTHETIC DATA. " if campaign.synthetic else ""
@@ -77,11 +95,11 @@ def size_notes(campaign: Campaign) -> tuple[str, ...]:
     size = f"{campaign.note}; " if campaign.note else ""
     first = f'{warning}{campaign.name}: {size}fishr_reduction="{campaign.fishr_reduction}", {whose}.'
     uneven = unequal_runs(campaign)
-    return (f"{first} {uneven}" if uneven else first,)
+    return f"{first} {uneven}" if uneven else first
 
 
-def choice_notes(campaign: Campaign) -> list[str]:
-    """Return a note on criteria that choose the same round in every run; none if each chooses another."""
+def _same_choice_notes(campaign: Campaign) -> list[str]:
+    """Return a note per pair of criteria that choose the same round in every run."""
     runs = sum(len(seeds) for seeds in campaign.histories.values())
     return [
         f"{one} and {other} choose the same round in each of the {runs} runs: they are one test, not two."
@@ -90,7 +108,7 @@ def choice_notes(campaign: Campaign) -> list[str]:
 
 
 def _metric_table(campaign: Campaign, measure: Measure) -> TableData:
-    """One metric: rows of algorithms under each criterion."""
+    """Return the table of one metric: a group per criterion, a row per algorithm."""
     paper = paper_numbers(paper_benchmark(campaign.name), measure.metric)
     rows: list[tuple[Cell, ...]] = []
     for criterion in CRITERIA:
@@ -111,9 +129,10 @@ def _metric_table(campaign: Campaign, measure: Measure) -> TableData:
 def _group(
     campaign: Campaign, label: str, measure: Measure, criterion: str, paper: Mapping[str, PaperNumber]
 ) -> list[tuple[Cell, ...]]:
-    """The algorithms under one criterion, ours and the paper's; nothing where it cannot choose."""
+    """Return a row per algorithm, with ours and the paper's numbers; none if the criterion cannot choose."""
     metric, scale, lower = measure.metric, measure.scale, lower_is_better(measure.metric)
-    # The paper chooses by the oracle: only there do its numbers belong, and only there can they stand alone.
+    # The paper chooses by the oracle, so its numbers are compared only there; there, algorithms that we
+    # did not run have a row too.
     numbers = paper if criterion == "oracle" else {}
     names = [name for name in campaign.algorithms if campaign.values(name, criterion, metric)]
     names = in_paper_order([*names, *(name for name in numbers if name not in names)])
@@ -149,18 +168,18 @@ def _columns(campaign: Campaign, paper: bool) -> list[Column]:
 
 
 def _notes(campaign: Campaign, paper: bool) -> list[str]:
-    ours = "ours: mean±sample deviation (n - 1) over seeds; bold is the best of its group."
+    ours = f"ours: {_MEAN.lower()}; bold is the best of its group."
     if paper and on_the_papers_data(campaign.name):
         ours += (
             " paper: over five seeds, at the round of lowest OOD loss. diff. in σ: (ours - paper) / the "
-            f"paper's deviation, with ! where ours is worse by more than {FAR:g}."
+            f"paper's deviation, with ! if ours is worse by more than {FAR:g}."
         )
     elif paper:
-        ours += " paper: of the full eICU database, not of these data, so there is no difference to take."
-    notes = [*size_notes(campaign), CHOICES, *choice_notes(campaign), ours]
+        ours += " paper: of the full eICU database, not of these data, so no difference is shown."
+    notes = [size_note(campaign), CHOICES, *_same_choice_notes(campaign), ours]
     if _tested(campaign):
         notes.append(
-            f"against {BASELINE}: paired over seeds; better or worse where the t-test has p < {LEVEL:g}, "
+            f"against {BASELINE}: paired over seeds; better or worse if the t-test has p < {LEVEL:g}, "
             f"not tested below {FEWEST_SEEDS} seeds. p: t-test/exact sign flips (with n seeds never below "
             f"2/2^n, which is {smallest_flip_p(5):.4f} for five), not corrected for many comparisons."
         )
@@ -178,7 +197,7 @@ def _measured(campaign: Campaign, metric: str) -> bool:
 
 
 def _fairness_measures(campaign: Campaign) -> list[Measure]:
-    """Over sub-environments, as in the paper, where the campaign has them, else over silos."""
+    """Return the measures over sub-environments, as in the paper, or over silos if there are none."""
     group, over = "fairness", "silos"
     if _measured(campaign, "domain_fairness_variance"):
         group, over = "domain_fairness", "sub-environments"
@@ -190,15 +209,16 @@ def _fairness_measures(campaign: Campaign) -> list[Measure]:
 
 
 def _domains_table(campaign: Campaign) -> TableData:
-    """The paper's layout: a row for each sub-environment, a column for each algorithm."""
+    """Return the accuracies in the paper's layout: a row per sub-environment, a column per algorithm."""
     names = in_paper_order(campaign.algorithms)
     rows = []
     for criterion in CRITERIA:
         for metric in campaign.domains:
             cells = with_best({name: our_cell(campaign, name, criterion, metric) for name in names}, False)
             if any(cell is not NOTHING for cell in cells.values()):
-                where = metric.removeprefix(DOMAIN_ACCURACY)
-                rows.append((Cell(criterion), Cell(where), *map(_breakable, cells.values())))
+                # A space before the deviation is a place to break: six such cells are wider than a terminal.
+                broken = (replace(cell, text=cell.text.replace("±", " ±")) for cell in cells.values())
+                rows.append((Cell(criterion), Cell(metric.removeprefix(DOMAIN_ACCURACY)), *broken))
     return TableData(
         name="sub-environments",
         source=campaign.name,
@@ -209,22 +229,13 @@ def _domains_table(campaign: Campaign) -> TableData:
             *(Column(name, (f"{name}, mean", f"{name}, deviation")) for name in names),
         ),
         rows=tuple(rows),
-        notes=(
-            *size_notes(campaign),
-            CHOICES,
-            "Mean±sample deviation (n - 1) over seeds; bold is the best of its row.",
-        ),
+        notes=(size_note(campaign), CHOICES, f"{_MEAN}; bold is the best of its row."),
         grouped=True,
     )
 
 
-def _breakable(cell: Cell) -> Cell:
-    """With a place to break, since six of them are wider than a terminal."""
-    return Cell(cell.text.replace("±", " ±"), cell.bold, cell.parts)
-
-
 def _domains_beside_paper(campaign: Campaign) -> TableData:
-    """The same under the oracle, beside the paper's: a group for each sub-environment."""
+    """Return the accuracies at the oracle's round beside the paper's: a group per sub-environment."""
     benchmark = paper_benchmark(campaign.name)
     papers = {metric: paper_numbers(benchmark, metric) for metric in campaign.domains}
     rows: list[tuple[Cell, ...]] = []
@@ -240,4 +251,32 @@ def _domains_beside_paper(campaign: Campaign) -> TableData:
         rows=tuple(rows),
         notes=tuple(_notes(campaign, known)),
         grouped=True,
+    )
+
+
+def _inconsistency_table(campaign: Campaign) -> TableData:
+    """Return, per algorithm, the score of the typical pair of silos and of the worst, over seeds."""
+    metrics = {
+        f"{_CURVATURES[curvature]}, {pair}": f"{INCONSISTENCY}{curvature}{end}"
+        for curvature in CURVATURES
+        for pair, end in (("typical", ""), ("worst", "_worst"))
+    }
+    cells = {
+        title: {
+            name: our_cell(campaign, name, "last", metric) for name in in_paper_order(campaign.algorithms)
+        }
+        for title, metric in metrics.items()
+    }
+    columns = [with_best(column, lower=True) for column in cells.values()]
+    names = [name for name in columns[0] if any(column[name].parts for column in columns)]
+    return TableData(
+        name="inconsistency",
+        source=campaign.name,
+        title=f"{campaign.heading}: inconsistency score (lower is better)",
+        columns=(
+            Column("algorithm", words=True),
+            *(Column(title, (f"{title}, mean", f"{title}, deviation")) for title in metrics),
+        ),
+        rows=tuple((Cell(name), *(column[name] for column in columns)) for name in names),
+        notes=(size_note(campaign), _SCORES),
     )

@@ -1,4 +1,4 @@
-"""The cells of a campaign's tables: our numbers, the paper's, how far apart, and more than noise or not."""
+"""Cells of tables: means with deviations, the paper's numbers, differences and results of tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FAR = 2.0
 
 
 def mean_cell(values: Sequence[float], scale: float = 1.0, runs: int | None = None) -> Cell:
-    """Mean and deviation as the paper prints them; one value has no deviation.
+    """Return mean and deviation as the paper prints them; one value has no deviation.
 
     >>> mean_cell([0.5, 0.6]).text, mean_cell([0.5]).text, mean_cell([0.5], runs=2).text
     ('0.550±0.071', '0.500', '0.500 (1 of 2 seeds)')
@@ -28,13 +28,13 @@ def mean_cell(values: Sequence[float], scale: float = 1.0, runs: int | None = No
 
 
 def our_cell(campaign: Campaign, algorithm: str, criterion: str, metric: str, scale: float = 1.0) -> Cell:
-    """One algorithm's mean, which says so where not every seed has the number."""
+    """Return one algorithm's mean over seeds; the text says so if not every seed has the number."""
     values = list(campaign.values(algorithm, criterion, metric).values())
     return mean_cell(values, scale, len(campaign.numbers.get(algorithm, {}).get(criterion, {})))
 
 
 def paper_cell(number: PaperNumber | None, scale: float = 1.0) -> Cell:
-    """The paper's mean and deviation.
+    """Return the paper's mean and deviation.
 
     >>> paper_cell(PaperNumber(0.542, 0.006)).text
     '0.542±0.006'
@@ -46,10 +46,10 @@ def paper_cell(number: PaperNumber | None, scale: float = 1.0) -> Cell:
 
 
 def with_best(cells: Mapping[str, Cell], lower: bool) -> dict[str, Cell]:
-    """The same cells, the best mean in bold as it is printed, where at least two have one.
+    """Return the cells with the best mean, as it is printed, in bold, if at least two have a mean.
 
-    >>> found = with_best({"a": mean_cell([0.5001]), "b": mean_cell([0.5002]), "c": NOTHING}, True)
-    >>> [cell.bold for cell in found.values()]
+    >>> cells = with_best({"a": mean_cell([0.5001]), "b": mean_cell([0.5002]), "c": NOTHING}, True)
+    >>> [cell.bold for cell in cells.values()]
     [True, True, False]
     """
     means = {name: float(cell.text.split("±")[0].split()[0]) for name, cell in cells.items() if cell.parts}
@@ -60,7 +60,7 @@ def with_best(cells: Mapping[str, Cell], lower: bool) -> dict[str, Cell]:
 
 
 def distance_cell(values: Sequence[float], number: PaperNumber | None, lower: bool) -> Cell:
-    """How many of the paper's deviations lie between our mean and the paper's, with ! where that is bad.
+    """Return the difference of our mean to the paper's, in its deviations; with ! if ours is much worse.
 
     >>> distance_cell([0.572], PaperNumber(0.566, 0.009), True).text
     '+0.7'
@@ -76,7 +76,7 @@ def distance_cell(values: Sequence[float], number: PaperNumber | None, lower: bo
 
 
 def verdict_cells(test: PairedTest | None) -> tuple[Cell, Cell]:
-    """The verdict, and the two p-values behind it."""
+    """Return the verdict of a test, and its two p-values."""
     if test is None:
         return NOTHING, NOTHING
     verdict = Cell(test.verdict, parts=(test.verdict, f"{test.difference:.6g}"))
@@ -87,7 +87,7 @@ def verdict_cells(test: PairedTest | None) -> tuple[Cell, Cell]:
 
 
 def p_text(value: float | None) -> str:
-    """Return a p-value as it is usually printed, without the zero that it begins with.
+    """Return a p-value as it is usually printed, without its first zero.
 
     >>> p_text(0.0312), p_text(1e-5), p_text(1.0)
     ('.031', '<.001', '1.000')

@@ -1,4 +1,4 @@
-"""What the paper says about the order of the algorithms, and whether a campaign finds it."""
+"""The paper's claims about the order of the algorithms, tested on the numbers of a campaign."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a campaign says of a claim under one criterion.
+    """The result of a claim's test under one criterion.
 
     Attributes:
         verdict: "yes" or "no" if p < 0.05 after Holm's correction; "yes, uncorrected" or "no, uncorrected" if
@@ -41,7 +41,7 @@ class Judgement:
     corrected: float | None = None
 
 
-# What a metric is called here, and what the paper multiplies it by.
+# The title of each metric, and the factor that the paper multiplies it by.
 _METRICS = {
     "test_loss": ("OOD loss", 1.0),
     "test_accuracy": ("OOD accuracy", 1.0),
@@ -107,7 +107,7 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
 
 
 def claims_table(campaign: Campaign, notes: Sequence[str]) -> TableData | None:
-    """Return the paper's claims on this benchmark and what the campaign says; None if it makes none."""
+    """Return the table of the paper's claims on this benchmark and their tests; None if it makes none."""
     benchmark = paper_benchmark(campaign.name)
     if benchmark is None:
         return None
@@ -143,10 +143,9 @@ def _notes(tests: int, judged: Iterable[Judgement]) -> list[str]:
             "uncorrected: only the p of the test taken alone is. Else within noise."
         )
     if any(one.verdict.endswith("?") for one in judged):
-        untested = (
+        notes.append(
             f"Below {FEWEST_SEEDS} seeds nothing is tested: yes? and no? only say whose mean is better."
         )
-        notes.append(untested)
     return notes
 
 
@@ -158,7 +157,7 @@ def claims_of(campaign: Campaign) -> tuple[Claim, ...]:
 
 
 def judge(campaign: Campaign, claims: Sequence[Claim]) -> dict[tuple[Claim, str], Judgement]:
-    """Return what the campaign says of each claim under each criterion, corrected for their number.
+    """Return the result of each claim under each criterion, corrected for the number of tests.
 
     Criteria that choose the same rounds make the same test, which counts once.
     """
@@ -170,10 +169,10 @@ def judge(campaign: Campaign, claims: Sequence[Claim]) -> dict[tuple[Claim, str]
 
 
 def _alone(campaign: Campaign, claim: Claim, criterion: str) -> Judgement:
-    """Judge one claim as if it were the only one.
+    """Judge one claim without a correction for the other claims.
 
-    The winner must beat every rival, so that the highest p of those tests is the claim's. If a rival is
-    ahead, the lowest p of those that are, times the number of rivals, is that of the opposite.
+    The winner must beat every rival, so the claim's p is the highest p of those tests. If rivals are ahead,
+    the p of the opposite is the lowest p among them, times the number of rivals.
     """
     ours = campaign.values(claim.winner, criterion, claim.metric)
     rivals = _ranked(campaign, claim, criterion)
@@ -209,8 +208,7 @@ def _row(campaign: Campaign, benchmark: str, claim: Claim, judged: Sequence[Judg
     paper = {name: number.mean for name, number in paper_numbers(benchmark, claim.metric).items()}
     rivals = _sorted({name: paper[name] for name in claim.rivals if name in paper}, claim.metric)
     measured = "last" if claim.metric.startswith(INCONSISTENCY) else "oracle"
-    ours = list(campaign.values(claim.winner, measured, claim.metric).values())
-    winner = spread(ours)[0] if ours else None
+    winner = _means(campaign, [claim.winner], measured, claim.metric).get(claim.winner)
     return (
         Cell(title),
         Cell(claim.sentence),
@@ -228,16 +226,20 @@ def _answer(one: Judgement) -> Cell:
 
 
 def _pair(winner: float | None, rivals: dict[str, float], scale: float) -> str:
-    """The winner's mean and the best rival's."""
+    """Return the winner's mean and the best rival's."""
     if winner is None or not rivals:
         return "-"
     return f"{scale * winner:.3f}, {scale * next(iter(rivals.values())):.3f}"
 
 
 def _ranked(campaign: Campaign, claim: Claim, criterion: str) -> dict[str, float]:
-    """The means of the rivals that were run, the best first."""
-    values = {name: campaign.values(name, criterion, claim.metric).values() for name in claim.rivals}
-    return _sorted({name: spread(list(found))[0] for name, found in values.items() if found}, claim.metric)
+    """Return the means of the rivals that were run, the best first."""
+    return _sorted(_means(campaign, claim.rivals, criterion, claim.metric), claim.metric)
+
+
+def _means(campaign: Campaign, names: Sequence[str], criterion: str, metric: str) -> dict[str, float]:
+    values = {name: list(campaign.values(name, criterion, metric).values()) for name in names}
+    return {name: spread(seeds)[0] for name, seeds in values.items() if seeds}
 
 
 def _sorted(means: dict[str, float], metric: str) -> dict[str, float]:
@@ -245,7 +247,7 @@ def _sorted(means: dict[str, float], metric: str) -> dict[str, float]:
 
 
 def _domains_row(campaign: Campaign, benchmark: str) -> tuple[Cell, ...]:
-    """In how many sub-environments fishr-intra-geo is the best; a count, without a test."""
+    """Return the row that counts the sub-environments in which fishr-intra-geo is best; it has no test."""
     papers = [paper_numbers(benchmark, metric) for metric in campaign.domains]
     theirs = sum(max(row, key=lambda name: row[name].mean) == _INTRA for row in papers if row)
     led = {criterion: _domains_led(campaign, criterion, list(papers[0])) for criterion in CRITERIA}
@@ -261,12 +263,8 @@ def _domains_row(campaign: Campaign, benchmark: str) -> tuple[Cell, ...]:
 
 
 def _domains_led(campaign: Campaign, criterion: str, names: Sequence[str]) -> int | None:
-    """How often it leads those of the paper's table that were run; None where nothing can be counted."""
-    led = 0
-    for metric in campaign.domains:
-        values = {name: list(campaign.values(name, criterion, metric).values()) for name in names}
-        means = {name: spread(found)[0] for name, found in values.items() if found}
-        if _INTRA not in means or len(means) < 2:
-            return None
-        led += max(means, key=lambda name: means[name]) == _INTRA
-    return led
+    """Return how often it leads the algorithms of the paper's table; None without a rival or without it."""
+    domains = [_means(campaign, names, criterion, metric) for metric in campaign.domains]
+    if any(_INTRA not in means or len(means) < 2 for means in domains):
+        return None
+    return sum(max(means, key=lambda name: means[name]) == _INTRA for means in domains)

@@ -1,4 +1,4 @@
-"""One table, written for the terminal, as Markdown, as CSV and as LaTeX."""
+"""A table, and its four formats: terminal, Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import csv
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from textwrap import wrap
 
+from rich import box
 from rich.markup import escape
 from rich.table import Table
 
 from fedilc.errors import ConfigError
 from fedilc.federation.tensor_files import write_atomically
-from fedilc.report.tables import empty_table
 
-_TERMINAL, _NARROWEST = 80, 5
-_LONG, _PARAGRAPH = 24, 0.24
+_TERMINAL, _MIN_WIDTH = 80, 5  # characters
+_LONG = 24  # characters, beyond which words in LaTeX get a paragraph column
 
 
 @dataclass(frozen=True)
 class Column:
-    """A heading; where CSV splits the column into several, their headings; whether it holds words."""
+    """A heading; the headings in CSV if that splits the column into several; whether it holds words."""
 
     title: str
     parts: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """What a reader sees; whether it is the best; and its parts where CSV splits the column."""
+    """The text; whether it is the best value; and the texts in CSV if that splits the column."""
 
     text: str
     bold: bool = False
@@ -42,16 +42,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class TableData:
-    """A table, whatever it is written as.
+    """A table in no particular format; `console.print` shows it in the terminal.
 
     Args:
-        name: for its file and those who look for it.
+        name: of its CSV file.
         source: what it is about, such as a benchmark; with the name, its label in LaTeX.
         title: one line above it.
         columns: the headings.
-        rows: a cell for each column.
+        rows: one cell per column.
         notes: lines below it; the first says what it was made from, and goes into every CSV row.
-        grouped: rows with the same first cell belong together under it.
+        grouped: whether the first cell of a row names the group of rows that it belongs to.
     """
 
     name: str
@@ -69,14 +69,22 @@ class TableData:
                     f"a row of the table {self.name!r} has {len(row)} cells for {len(self.columns)} columns"
                 )
 
+    def __rich__(self) -> Table:
+        return rich_table(self)
+
     @property
-    def width(self) -> int:
-        """How many characters wide its cells make it, without a column of groups."""
+    def widths(self) -> list[int]:
+        """Return the width of the widest cell of each column, in characters, without a column of groups."""
         columns = zip(*(row[self.grouped :] for row in self.rows), strict=True)
-        return sum(2 + max(len(cell.text) for cell in column) for column in columns)
+        return [max(len(cell.text) for cell in column) for column in columns] or [0] * len(self.columns)
+
+    @property
+    def is_wide(self) -> bool:
+        """Return whether its cells are together wider than a terminal of 80 characters."""
+        return sum(2 + width for width in self.widths) > _TERMINAL
 
     def groups(self) -> list[tuple[str, list[tuple[Cell, ...]]]]:
-        """The rows under each first cell, without it; all under "" where rows are not grouped."""
+        """Return the rows per first cell, without that cell; all under "" if rows are not grouped."""
         if not self.grouped:
             return [("", list(self.rows))]
         runs = groupby(self.rows, key=lambda row: row[0].text)
@@ -84,30 +92,45 @@ class TableData:
 
 
 def rich_table(table: TableData, *, all_notes: bool = True) -> Table:
-    """For the terminal; a group has a line of its own. `all_notes=False` keeps the first note only.
+    """Return the table for the terminal, each group below a line with its name.
 
-    Where a table would be wider than 80 characters, all but its first column break at every space.
+    If the cells are wider than 80 characters together, all columns but the first break at every space.
+    `all_notes=False` keeps the first note only.
     """
-    shown = empty_table(table.title)
-    shown.collapse_padding = True
-    columns = list(zip(*(row[table.grouped :] for row in table.rows), strict=True))
-    gap = "\n" if table.width > _TERMINAL else " "
-    for number, column in enumerate(table.columns[table.grouped :]):
-        texts = (
-            [cell.text.replace(" ", gap if number else " ") for cell in columns[number]] if columns else []
+    rich = Table(
+        title=escape(table.title),
+        title_justify="left",
+        title_style="bold",
+        header_style="",
+        caption="\n".join(escape(note) for note in table.notes[: None if all_notes else 1]),
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    gap = "\n" if table.is_wide else " "
+    groups = [
+        (name, [(first, *(replace(c, text=c.text.replace(" ", gap)) for c in rest)) for first, *rest in rows])
+        for name, rows in table.groups()
+    ]
+    columns = table.columns[table.grouped :]
+    titled = sum(2 + max(len(c.title), width) for c, width in zip(columns, table.widths, strict=False))
+    for number, column in enumerate(columns):
+        lines = [line for _, rows in groups for row in rows for line in row[number].text.split("\n")]
+        width = max([_MIN_WIDTH, *map(len, lines)]) if titled > _TERMINAL else _TERMINAL
+        rich.add_column(
+            escape("\n".join(wrap(column.title, width, break_long_words=False))),
+            justify="left" if column.words else "right",
+            no_wrap=number > 0,
+            overflow="ellipsis" if number else "fold",
         )
-        widest = max(len(line) for text in (*texts, "-" * _NARROWEST) for line in text.split("\n"))
-        title = escape("\n".join(wrap(column.title, widest, break_long_words=False)))
-        shown.add_column(title, justify="left" if column.words else "right", no_wrap=number > 0)
-    for name, rows in table.groups():
+    for name, rows in groups:
         if table.grouped:
-            shown.add_section()
-            shown.add_row(f"[bold]{escape(name)}[/]")
-        for first, *rest in rows:
-            broken = (Cell(cell.text.replace(" ", gap), cell.bold) for cell in rest)
-            shown.add_row(*(_rich_cell(cell) for cell in (first, *broken)))
-    shown.caption = "\n".join(escape(note) for note in table.notes[: None if all_notes else 1])
-    return shown
+            rich.add_section()
+            rich.add_row(f"[bold]{escape(name)}[/]")
+        for row in rows:
+            rich.add_row(*map(_rich_cell, row))
+    return rich
 
 
 def _rich_cell(cell: Cell) -> str:
@@ -115,7 +138,7 @@ def _rich_cell(cell: Cell) -> str:
 
 
 def markdown(table: TableData) -> str:
-    """A heading, a pipe table, and the notes as a list.
+    """Return a heading, a pipe table, and the notes as a list.
 
     >>> columns = (Column("a", words=True), Column("b"))
     >>> print(markdown(TableData("t", "demo", "Losses", columns, ((Cell("x"), Cell("1", True)),))))
@@ -137,7 +160,7 @@ def markdown(table: TableData) -> str:
 
 
 def csv_text(table: TableData) -> str:
-    """One row a row, numbers apart from their deviations, and the first note as last column.
+    """Return the rows as CSV: means and deviations in columns of their own, the first note in the last.
 
     >>> columns = (Column("a"), Column("loss", ("mean", "deviation")))
     >>> row = (Cell("x"), Cell("0.5±0.1", parts=("0.5", "0.1")))
@@ -159,7 +182,7 @@ def csv_text(table: TableData) -> str:
 
 
 def latex(table: TableData) -> str:
-    """A floating table with booktabs' rules; needs `\\usepackage{booktabs}`."""
+    """Return a floating LaTeX table with the rules of the package booktabs."""
     columns = table.columns[table.grouped :]
     body: list[str] = []
     for name, rows in table.groups():
@@ -172,7 +195,7 @@ def latex(table: TableData) -> str:
         r"\begin{table}[htb]",
         rf"\caption{{{_latex(table.title)}}}",
         rf"\label{{tab:{table.source}-{table.name}}}",
-        r"\centering" + (r"\footnotesize" if table.width > _TERMINAL else r"\small"),
+        r"\centering" + (r"\footnotesize" if table.is_wide else r"\small"),
         rf"\begin{{tabular}}{{@{{}}{_latex_columns(table)}@{{}}}}",
         r"\toprule",
         " & ".join(_latex(column.title) for column in columns) + r" \\",
@@ -187,7 +210,7 @@ def latex(table: TableData) -> str:
 
 
 def write_tables(folder: Path, tables: Sequence[TableData]) -> list[Path]:
-    """Write tables.md, tables.tex and tables/NAME.csv, each as a whole or not at all."""
+    """Write tables.md, tables.tex and tables/NAME.csv, each atomically, and return their paths."""
     contents = {
         folder / "tables.md": "\n".join(markdown(table) for table in tables),
         folder / "tables.tex": "% needs \\usepackage{booktabs}\n"
@@ -208,8 +231,8 @@ def _pipes(cells: Sequence[str]) -> str:
 
 
 def _markdown(text: str) -> str:
-    """Text as it is: an underscore inside a word is harmless, other marks get a backslash."""
-    return re.sub(r"[\\|*<`\[\]]|(?<!\w)_|_(?!\w)", lambda found: "\\" + found[0], " ".join(text.split()))
+    """Return the text with a backslash before each mark; an underscore inside a word is harmless."""
+    return re.sub(r"[\\|*<`\[\]]|(?<!\w)_|_(?!\w)", lambda mark: "\\" + mark[0], " ".join(text.split()))
 
 
 _LATEX = {
@@ -232,17 +255,16 @@ def _latex(text: str) -> str:
 
 
 def _latex_columns(table: TableData) -> str:
-    """l, r, or a paragraph where words would run over the page."""
-    found = ""
-    for number, column in enumerate(table.columns[table.grouped :], start=table.grouped):
-        longest = max((len(row[number].text) for row in table.rows), default=0)
-        wide = rf"p{{{_PARAGRAPH}\linewidth}}" if longest > _LONG else "l"
-        found += wide if column.words else "r"
-    return found
+    """Return one letter per column, or a paragraph if words would run over the page."""
+    columns = zip(table.columns[table.grouped :], table.widths, strict=False)
+    return "".join(
+        "r" if not column.words else r"p{0.24\linewidth}" if width > _LONG else "l"
+        for column, width in columns
+    )
 
 
 def _latex_cell(cell: Cell) -> str:
-    # A hyphen is shorter than a minus.
+    # Mathematics mode prints a minus sign, which is longer than a hyphen.
     signed = re.fullmatch(r"([+-][\d.]+)(.*)", cell.text)
     text = f"${signed[1]}${_latex(signed[2])}" if signed else _latex(cell.text)
     return rf"\textbf{{{text}}}" if cell.bold else text

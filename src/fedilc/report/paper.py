@@ -1,4 +1,4 @@
-"""The paper's own numbers, shipped with the package, under our names."""
+"""The numbers of the paper's tables, under the names that fedilc has for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BENCHMARKS = ("color-mnist", "rotated-cifar10", "eicu")
 ORDER = ("fedsgd", "geometric", "fedcurv", "fishr-inter-geo", "fishr-intra-arith", "fishr-intra-geo")
 
 _OTHER_DATA = ("eicu-demo", "eicu-synthetic")
-# The paper's areas are of thresholded predictions, so they stand beside our thresholded ones.
+# The paper's areas are those of thresholded predictions, so they are compared with our thresholded ones.
 _TABLES = {
     "test_loss": "ood_loss",
     "test_accuracy": "ood_accuracy",
@@ -37,7 +37,7 @@ class PaperNumber:
 
 
 def paper_benchmark(campaign: str) -> str | None:
-    """The paper's benchmark that a campaign is a form of; None where it is none of them.
+    """Return the paper's benchmark that a campaign is a variant of; None if it is no such variant.
 
     >>> paper_benchmark("eicu-synthetic"), paper_benchmark("color-digits")
     ('eicu', None)
@@ -46,7 +46,7 @@ def paper_benchmark(campaign: str) -> str | None:
 
 
 def on_the_papers_data(campaign: str) -> bool:
-    """Whether a campaign's numbers may be held against the paper's, which the eICU demo's may not.
+    """Return whether a campaign has the paper's data, so that their numbers can be compared.
 
     >>> on_the_papers_data("eicu"), on_the_papers_data("eicu-demo")
     (True, False)
@@ -55,7 +55,7 @@ def on_the_papers_data(campaign: str) -> bool:
 
 
 def paper_numbers(benchmark: str | None, metric: str) -> dict[str, PaperNumber]:
-    """The paper's numbers for one of our metrics, by algorithm; empty where it prints none.
+    """Return the paper's numbers for one of our metrics, by algorithm; empty if it prints none.
 
     >>> paper_numbers("color-mnist", "test_loss")["fishr-inter-geo"]
     PaperNumber(mean=0.542, std=0.006)
@@ -77,7 +77,7 @@ def paper_numbers(benchmark: str | None, metric: str) -> dict[str, PaperNumber]:
 
 
 def in_paper_order(names: Iterable[str]) -> list[str]:
-    """The paper's algorithms in the order of its tables, then the others as they come.
+    """Return the paper's algorithms in the order of its tables, then the others in their given order.
 
     >>> in_paper_order(["mine", "geometric", "fedsgd"])
     ['fedsgd', 'geometric', 'mine']

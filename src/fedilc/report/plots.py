@@ -1,93 +1,108 @@
-"""Pictures of runs."""
+"""Loss curves: of one run, of several runs, and of the seeds of several algorithms."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedilc.evaluation.selection import ORACLE
-from fedilc.report.style import COLOURS, STYLE, save
-from fedilc.report.tables import History, selections
+from fedilc.evaluation.selection import ORACLE, Record, selections
+from fedilc.report.style import COLOURS, STYLE, add_title, save
+from fedilc.report.tables import History
 
 PANELS = {
     "train_loss": "train loss (mean over silos)",
     "validation_loss": "validation loss (mean over silos)",
     "test_loss": "OOD test loss",
 }
-STYLES = ("-", "--", ":")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line in a panel, and the style of the line; `seeds` has a history per seed."""
+
+    label: str
+    seeds: Sequence[Sequence[Record]]
+    color: str
+    linestyle: Any = "-"
+
+    def draw(self, axes: Axes, key: str) -> None:
+        """Draw the mean over seeds of the rounds that all seeds have measured, and the range over seeds."""
+        seeds = [{r["round"]: r[key] for r in history if r.get(key) is not None} for history in self.seeds]
+        rounds = sorted(set.intersection(*map(set, seeds)))
+        if not rounds:
+            return
+        values = np.array([[seed[number] for number in rounds] for seed in seeds], float)
+        style: dict[str, Any] = {"color": self.color, "linestyle": self.linestyle, "linewidth": 1.6}
+        axes.plot(rounds, values.mean(0), marker="o" if len(rounds) < 2 else None, label=self.label, **style)
+        if len(seeds) > 1:
+            edges = values.min(0), values.max(0)
+            axes.fill_between(rounds, *edges, color=self.color, alpha=0.15, linewidth=0)
 
 
 def loss_picture(path: Path, title: str, history: History) -> None:
-    """One run: train, validation and OOD loss in one panel, with the rounds that were chosen."""
+    """Draw the train, validation and OOD loss of one run in one panel, with the rounds that were chosen."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.5, 4.4), layout="constrained")
         axes = figure.add_subplot()
         for (key, label), colour in zip(PANELS.items(), COLOURS, strict=False):
-            _line(axes, history, key, label, colour)
+            Curve(label, [history], colour).draw(axes, key)
         chosen = selections(history)
         for criterion, record in chosen.items():
             key = "validation_loss" if criterion == "validation" else "test_loss"
             if criterion != "last" and record.get(key) is not None:
-                axes.plot(record["round"], record[key], "o", color="black", markersize=5, zorder=5)
-                late = record["round"] > history[-1]["round"] / 2
+                point = record["round"], record[key]
+                axes.plot(*point, "o", color="black", markersize=5, zorder=5)
                 axes.annotate(
                     f"{criterion}: round {record['round']}",
-                    (record["round"], record[key]),
+                    point,
                     (0, -7),
                     textcoords="offset points",
                     fontsize=9,
-                    ha="right" if late else "left",
+                    ha="right" if record["round"] > history[-1]["round"] / 2 else "left",
                     va="top",
                     bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1},
                 )
-        _finish(axes, title)
-        if "oracle" in chosen:
-            axes.set_xlabel(f"round\n{ORACLE}")
+        _label(axes, title, f"round\n{ORACLE}" if "oracle" in chosen else "round")
         axes.legend()
         save(figure, path)
 
 
 def comparison_picture(path: Path, title: str, histories: Mapping[str, History]) -> None:
-    """Several runs: a panel for each loss, a line for each run."""
-    keys = [
-        key for key in PANELS if any(record.get(key) is not None for h in histories.values() for record in h)
+    """Draw several runs: a panel per loss, a line per run."""
+    styles = ("-", "--", ":")
+    curves = [
+        Curve(name, [history], COLOURS[number % 8], styles[number // 8 % 3])
+        for number, (name, history) in enumerate(histories.items())
     ]
+    draw_curves(path, title, "", curves)
+
+
+def draw_curves(path: Path, title: str, note: str, curves: Sequence[Curve]) -> None:
+    """Draw a panel per loss that was measured, with a line per curve, and one legend below them."""
+    records = [record for curve in curves for history in curve.seeds for record in history]
+    keys = [key for key in PANELS if any(record.get(key) is not None for record in records)]
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(5.0 * len(keys), 4.6), layout="constrained")
+        figure = Figure(figsize=(5.0 * len(keys), 4.8), layout="constrained")
         panels = figure.subplots(1, len(keys), squeeze=False)[0]
         for axes, key in zip(panels, keys, strict=True):
-            for number, (name, history) in enumerate(histories.items()):
-                _line(
-                    axes,
-                    history,
-                    key,
-                    name,
-                    COLOURS[number % len(COLOURS)],
-                    STYLES[number // len(COLOURS) % 3],
-                )
-            _finish(axes, PANELS[key])
-        figure.suptitle(title)
+            for curve in curves:
+                curve.draw(axes, key)
+            _label(axes, PANELS[key])
+        add_title(figure, title, note)
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels)))
         save(figure, path)
 
 
-def _line(axes: Axes, history: History, key: str, label: str, colour: str, style: str = "-") -> None:
-    points = [(record["round"], record[key]) for record in history if record.get(key) is not None]
-    if points:
-        rounds, values = zip(*points, strict=True)
-        marker = "o" if len(points) < 2 else None
-        axes.plot(rounds, values, label=label, color=colour, linestyle=style, linewidth=1.7, marker=marker)
-
-
-def _finish(axes: Axes, title: str) -> None:
-    axes.set_title(title)
-    axes.set_xlabel("round")
+def _label(axes: Axes, title: str, xlabel: str = "round") -> None:
+    axes.set(title=title, xlabel=xlabel, ylabel="cross-entropy")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylabel("cross-entropy")
     axes.margins(x=0.01)

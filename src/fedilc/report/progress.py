@@ -22,7 +22,7 @@ _LOSSES = {"train_loss": "train", "validation_loss": "val", "test_loss": "OOD"}
 
 
 class ProgressBar(Callback):
-    """Shows round, losses and time left; where output is no terminal, one line now and then."""
+    """Shows round, losses and time left; one line per fifth of the rounds if output is no terminal."""
 
     def __init__(self, console: Console, label: str) -> None:
         self.console = console
@@ -39,6 +39,7 @@ class ProgressBar(Callback):
         self._seen: dict[str, tuple[int, float]] = {}
 
     def on_start(self, run: Run) -> None:
+        """Start the bar at the rounds that are done."""
         done = len(run.history)
         if not self.console.is_terminal:
             if done:
@@ -48,29 +49,31 @@ class ProgressBar(Callback):
         self.task = self.progress.add_task(self.label, total=run.rounds, completed=done, losses="")
 
     def on_round(self, run: Run, record: Record) -> None:
+        """Show the losses of a round."""
         for key, name in _LOSSES.items():
             if record.get(key) is not None:
                 self._seen[name] = record["round"], record[key]
-        losses = _described(self._seen, record["round"])
+        losses = _describe(self._seen, record["round"])
         if self.task is not None:
             self.progress.update(self.task, completed=record["round"], losses=losses)
         elif record["round"] % max(1, run.rounds // 5) == 0:
             self.console.print(f"{self.label}: round {record['round']}/{run.rounds}  {losses}")
 
     def on_end(self, _run: Run) -> None:
+        """Stop the bar."""
         self.close()
 
     def close(self) -> None:
-        """Leave the bar as it stands, also where the run did not end."""
+        """Stop the bar as it is, even if the run did not end."""
         if self.task is not None:
             self.progress.stop()
             self.task = None
 
 
-def _described(seen: Mapping[str, tuple[int, float]], now: int) -> str:
-    """Return the latest losses in words; those of an earlier round come after its number.
+def _describe(seen: Mapping[str, tuple[int, float]], now: int) -> str:
+    """Return the latest losses as text; those of an earlier round follow its number.
 
-    >>> _described({"train": (12, 0.5), "val": (10, 0.25), "OOD": (10, 0.75)}, 12)
+    >>> _describe({"train": (12, 0.5), "val": (10, 0.25), "OOD": (10, 0.75)}, 12)
     'train 0.500  round 10: val 0.250  OOD 0.750'
     """
     words, at = [], now

@@ -1,4 +1,4 @@
-"""How all our pictures look, and how they reach the disk."""
+"""The common style of all pictures, and how they are saved."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STYLE: dict[Any, Any] = {
 
 
 def colour_of(algorithm: str) -> str:
-    """The same colour for the same algorithm in every picture; what is not in the catalogue is grey.
+    """Return an algorithm's colour, the same in every picture; grey if it is not in the catalogue.
 
     >>> colour_of("fedsgd") == COLOURS[0]
     True
@@ -37,34 +37,34 @@ def colour_of(algorithm: str) -> str:
 
 
 def line_of(algorithm: str) -> tuple[float, tuple[float, ...] | None]:
-    """A solid line, but dashes for `fishr-intra-arith`, which would else hide `fedcurv`, its equal."""
+    """Return a solid line, but dashes for `fishr-intra-arith`, which would hide its equal `fedcurv`."""
     return (0, (3, 3)) if algorithm == "fishr-intra-arith" else (0, None)
 
 
 def add_title(figure: Figure, title: str, note: str) -> None:
-    """Put a title above a picture, and below it the note in as many lines as it takes."""
+    """Add a title above a picture, and below the title a note, in as many lines as they need."""
     width = int(12 * figure.get_figwidth())
     lines = [*wrap(title, width, break_on_hyphens=False), *wrap(note.removeprefix("; "), width)]
     figure.suptitle("\n".join(lines), fontsize=10.5)
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a picture as a whole or not at all, in the format its name ends with."""
+    """Write a picture atomically, in the format that its suffix names."""
     kind = path.suffix.lstrip(".").lower() or "png"
     picture = io.BytesIO()
     try:
         figure.savefig(picture, format=kind, dpi=130)
-        content = _small(picture) if kind == "png" else picture.getvalue()
+        content = _with_256_colours(picture) if kind == "png" else picture.getvalue()
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)
     except (OSError, ValueError) as error:
         raise ConfigError(f"the picture {path} cannot be written: {str(error).splitlines()[0]}") from error
 
 
-def _small(picture: io.BytesIO) -> bytes:
-    """The same PNG with 256 colours, rare ones among them: a third of the bytes."""
-    small = io.BytesIO()
+def _with_256_colours(picture: io.BytesIO) -> bytes:
+    """Return the PNG with 256 colours, which are enough for it, in a third of the bytes."""
+    content = io.BytesIO()
     with Image.open(picture) as image:
-        few = image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-        few.save(small, "png", optimize=True)
-    return small.getvalue()
+        small = image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        small.save(content, "png", optimize=True)
+    return content.getvalue()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,21 +82,20 @@ class Sweep:
             parts.append(f"evaluated every {settings.evaluate_every} rounds")
         return f'{", ".join(parts)}; fishr_reduction="{settings.fishr_reduction}"'
 
-    def found(self) -> Swept:
-        """Return the records that each criterion chooses, by value and seed."""
-        from fedilc.evaluation import CRITERIA, select
+    def swept(self) -> Swept:
+        """Return the records that each criterion chooses, by value and seed.
+
+        A criterion that cannot choose a round of every run, for want of examples, is left out.
+        """
+        from fedilc.evaluation.selection import CRITERIA, selections
         from fedilc.federation import RunFolder
 
-        histories = {
-            value: [RunFolder(self.job(value, seed).folder).history() for seed in range(self.seeds)]
+        chosen = {
+            value: [selections(RunFolder(self.job(value, s).folder).history()) for s in range(self.seeds)]
             for value in self.values
         }
-        chosen: Swept = {}
-        for criterion in CRITERIA:
-            # A federation without validation examples, or without a test set, lacks that criterion.
-            with contextlib.suppress(ConfigError):
-                chosen[criterion] = {
-                    value: [select(history, criterion) for history in seeds]
-                    for value, seeds in histories.items()
-                }
-        return chosen
+        return {
+            criterion: {value: [run[criterion] for run in runs] for value, runs in chosen.items()}
+            for criterion in CRITERIA
+            if all(criterion in run for runs in chosen.values() for run in runs)
+        }
