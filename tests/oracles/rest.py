@@ -21,10 +21,9 @@ from torch import Tensor
 from fedilc.config import Experiment, parse_experiment
 from fedilc.federation import Reply, Request, Runtime
 from fedilc.federation.program import MATCHED, PENALTY_WEIGHT, UPDATE
-from fedilc.runtimes.remote.builders import plan_of
-from fedilc.runtimes.remote.job import Job
 from fedilc.runtimes.remote.manifest import Manifest, Wire
 from fedilc.runtimes.remote.open_request import Posted
+from fedilc.runtimes.remote.run import RemoteRun
 from fedilc.runtimes.remote.wire import pack_reply, unpack_request
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.listener import Address, listening
@@ -47,10 +46,10 @@ def training_of(
     settings: Experiment, wire: Wire = "exact", connect: Callable[[Board], Runtime] | None = None
 ) -> tuple[Training, Board]:
     """A run put together as a coordinator does, and its board, which nobody serves yet."""
-    job = Job(settings.name, settings.algorithm, settings, plan_of(settings, Path()), wire)
-    board = Board(job.manifest)
+    run = RemoteRun.of(settings, Path(), wire=wire)
+    board = Board(run.manifest)
     runtime = connect(board) if connect is not None else _Nobody(board.silos)
-    return job.training(runtime), board
+    return run.training(runtime), board
 
 
 class _Nobody(Runtime):

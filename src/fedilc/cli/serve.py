@@ -147,15 +147,13 @@ class _Serving:
     def run(self) -> None:
         """Wait for silos and train; Ctrl-C and SIGTERM end with a sentence on how to go on."""
         from fedilc.report.progress import ProgressBar
-        from fedilc.runtimes.remote.builders import plan_of
-        from fedilc.runtimes.remote.job import Job
+        from fedilc.runtimes.remote.run import RemoteRun
         from fedilc.runtimes.rest.coordinator import serve
 
         bar = ProgressBar(self.console, self.settings.algorithm)
         try:
-            plan = plan_of(self.settings, self.folder, self.model)
             serve(
-                Job(self.settings.name, self.settings.algorithm, self.settings, plan, self.wire),
+                RemoteRun.of(self.settings, self.folder, self.model, self.wire),
                 self.target,
                 self.address,
                 self.tokens,

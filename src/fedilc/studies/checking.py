@@ -56,9 +56,9 @@ def prepare(settings: Experiment, folder: Path, own: str | None = None) -> tuple
 def _model(settings: Experiment, store: SiloStore, own: str | None) -> nn.Module:
     if own is None:
         return settings.model.build(store, settings.seed)
-    from fedilc.runtimes.remote.builders import own_network
+    from fedilc.runtimes.remote.builders import user_network
 
-    return own_network(own, settings.seed)
+    return user_network(own, settings.seed)
 
 
 def check_experiment(settings: Experiment, folder: Path, own: str | None = None) -> Checked:
@@ -80,11 +80,11 @@ def check_experiment(settings: Experiment, folder: Path, own: str | None = None)
 def _check(settings: Experiment, folder: Path, own: str | None, found: Checked) -> None:
     data = settings.data
     if isinstance(data, Remote):
-        from fedilc.runtimes.remote.builders import plan_of
+        from fedilc.runtimes.remote.run import RemoteRun
 
-        plan = plan_of(settings, folder, own)
+        run = RemoteRun.of(settings, folder, own)
         found.rows = [Row(name, "joins from elsewhere", inputs=tuple(data.inputs)) for name in data.silos]
-        _try(settings, plan.outline, plan.model, None)
+        _try(settings, run.outline, run.model, None)
         return
     if isinstance(data, Files):
         examined = data.examine(settings.seed, folder)

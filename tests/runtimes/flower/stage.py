@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from needs import need
 
-from fedilc.runtimes.flower.engine import ENVIRONMENT
+from fedilc.runtimes.flower import ENVIRONMENT
 
 ALONE = ["unshare", "--map-root-user", "--net", "--pid", "--fork", "--mount-proc", "--kill-child"]
 

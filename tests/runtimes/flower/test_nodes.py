@@ -390,7 +390,7 @@ def test_two_nodes_of_one_partition_are_not_both_asked(caplog: pytest.LogCapture
     with caplog.at_level(logging.WARNING, "flwr"):
         result = strategy.start(grid, num_rounds=1, timeout=10)
     assert list(result.history[0]["silos"]) == ["clinic-0", "clinic-1"]
-    assert "partition-id 1 is already that of node 101" in caplog.text
+    assert "partition-id 1 already belongs to node 101" in caplog.text
 
 
 def test_a_node_without_partition_id_is_told_what_to_do() -> None:

@@ -12,7 +12,7 @@ from command import Refusal, fedilc
 
 from fedilc.config import shipped_experiments
 from fedilc.errors import ConfigError, DataError
-from fedilc.runtimes.flower.engine import require_flower
+from fedilc.runtimes.flower import require_flower
 from fedilc.runtimes.flower.template import new_app
 
 REMOTE = """

@@ -13,9 +13,8 @@ from fedilc.config import read_experiment
 from fedilc.errors import ConfigError, DataError
 from fedilc.runtimes.nvflare.local_config import ServerConfig, SiteConfig, read_config
 from fedilc.runtimes.nvflare.site import JOIN, Site
-from fedilc.runtimes.remote.builders import plan_of
-from fedilc.runtimes.remote.job import Job
 from fedilc.runtimes.remote.manifest import Manifest
+from fedilc.runtimes.remote.run import RemoteRun
 
 
 def written(folder: Path, values: object) -> Path:
@@ -73,7 +72,7 @@ def manifest_of(tmp_path: Path, columns: list[str]) -> Manifest:
         f"inputs = [{len(columns)}]\ncolumns = {json.dumps(columns)}\n[model]\nhidden = [4]\n"
     )
     settings, folder = read_experiment(str(tmp_path / "hospitals.toml"))
-    return Job("h", "fedsgd", settings, plan_of(settings, folder)).manifest
+    return RemoteRun.of(settings, folder).manifest
 
 
 def test_a_site_brings_its_table_with_the_columns_in_the_order_of_the_run(tmp_path: Path) -> None:

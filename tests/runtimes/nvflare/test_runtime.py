@@ -18,8 +18,9 @@ from fedilc.errors import CheckpointError, ConfigError, SilosLostError
 from fedilc.federation import RunFolder
 from fedilc.runtimes.nvflare.local_config import ServerConfig, SiteConfig
 from fedilc.runtimes.nvflare.runtime import NVFlareRuntime
-from fedilc.runtimes.nvflare.server_job import ServerFolders, copy_results, job_of, run_job
+from fedilc.runtimes.nvflare.server_folders import ServerFolders, copy_results
 from fedilc.runtimes.nvflare.site import JOIN, STEP, Site
+from fedilc.runtimes.remote.run import RemoteRun, RoundLog
 from fedilc.runtimes.remote.wire import read_header
 
 SITES = ("site-1", "site-2", "site-3")
@@ -48,13 +49,11 @@ class Sites:
             if answer is not TimeoutError:
                 yield site, answer
 
-    def train(self, experiment: Path, run: Path, *changes: str) -> None:
+    def train(self, experiment: Path, out: Path, *changes: str) -> None:
         settings, _ = read_experiment(str(experiment), changes)
-
-        place = ServerFolders(run.parent, run)
-        job = job_of(settings.model_dump(mode="json"), place, None)
-        self.runtime = NVFlareRuntime(job.manifest, SITES, job.needed, self.carry, self.said.append)
-        run_job(job, self.runtime, place, self.said.append)
+        run = RemoteRun.of(settings, out.parent)
+        self.runtime = NVFlareRuntime(run.manifest, SITES, run.needed, self.carry, self.said.append)
+        run.train(run.training(self.runtime), "nvflare", out, [RoundLog(self.said.append)])
 
 
 @pytest.mark.parametrize("algorithm", [*algorithms.PAPER, *OTHERS])

@@ -16,9 +16,8 @@ from command import Refusal, fedilc
 
 from fedilc.data import Silo
 from fedilc.errors import ConfigError, FedILCWarning
-from fedilc.runtimes.remote.builders import plan_of
-from fedilc.runtimes.remote.job import Job
 from fedilc.runtimes.remote.manifest import Manifest
+from fedilc.runtimes.remote.run import RemoteRun
 from fedilc.runtimes.rest import coordinator
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.http_client import CoordinatorError, Line
@@ -264,12 +263,12 @@ def test_a_run_folder_of_a_coordinator_is_its_owners_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = remote()
-    job = Job(settings.name, settings.algorithm, settings, plan_of(settings, tmp_path))
+    run = RemoteRun.of(settings, tmp_path)
 
     def stop(*_: object) -> None:
         raise InterruptedError
 
-    monkeypatch.setattr(coordinator, "coordinate", stop)
+    monkeypatch.setattr(RemoteRun, "train", stop)
     with pytest.raises(InterruptedError):
-        coordinator.serve(job, tmp_path / "run", Address(port=0, insecure=True), None)
+        coordinator.serve(run, tmp_path / "run", Address(port=0, insecure=True), None)
     assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700

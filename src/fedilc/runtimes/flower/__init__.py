@@ -1,18 +1,29 @@
-"""FedILC on Flower: a ServerApp, a ClientApp, and a strategy for a ServerApp of one's own."""
+"""Train on Flower: a ServerApp, a ClientApp, and a strategy for your own ServerApp."""
 
 from __future__ import annotations
 
+import logging
+import os
 from typing import TYPE_CHECKING
 
+from fedilc.errors import ConfigError
 from fedilc.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedilc.runtimes.flower.client import make_client_app
-    from fedilc.runtimes.flower.example import silo_of
+    from fedilc.runtimes.flower.client import make_client_app, silo_of
     from fedilc.runtimes.flower.server import make_server_app
     from fedilc.runtimes.flower.strategy import FedILC
 
 __all__ = ["FedILC", "make_client_app", "make_server_app", "silo_of"]
+
+ENVIRONMENT = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
+logger = logging.getLogger("flwr")
 
 __getattr__ = lazily(
     __name__,
@@ -20,6 +31,22 @@ __getattr__ = lazily(
         "FedILC": "fedilc.runtimes.flower.strategy",
         "make_client_app": "fedilc.runtimes.flower.client",
         "make_server_app": "fedilc.runtimes.flower.server",
-        "silo_of": "fedilc.runtimes.flower.example",
+        "silo_of": "fedilc.runtimes.flower.client",
     },
 )
+
+
+def require_flower() -> None:
+    """Raise if Flower is not installed; call this before anything of Flower is imported.
+
+    Flower and Ray read the environment when they are imported: this switches off telemetry, update checks and
+    the installation of packages, unless the user has set these variables.
+    """
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    try:
+        import flwr.app
+    except ImportError as error:
+        raise ConfigError(f"Flower cannot be used ({error}); run pip install 'fedilc[flower]'") from error
+    if not hasattr(flwr.app, "Message"):
+        raise ConfigError("this Flower is too old or too new; run pip install 'fedilc[flower]'")

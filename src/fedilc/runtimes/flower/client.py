@@ -1,13 +1,14 @@
-"""The ClientApp: a node's silo, its own network, and answers to what the ServerApp asks.
+"""Make the ClientApp: a node's silo, its own network, and its replies to the ServerApp.
 
-In a deployment every message may meet a new process; then silo, network and forward pass are made again.
-Where the process lives on, as in a simulation, they are kept.
+In a deployment, every message may reach a new process, which builds silo, network and forward pass again.
+If the process stays, as in a simulation, they are kept.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 import pooch
 from torch import nn
 
+from fedilc.config import read_experiment
+from fedilc.config.sources import Remote
 from fedilc.data import Silo
 from fedilc.errors import ConfigError, DataError, FedILCError, ProtocolError
 from fedilc.federation.client import SiloClient
 from fedilc.gradients.forward import KEPT_BYTES
-from fedilc.runtimes.flower.engine import require_flower
+from fedilc.runtimes.flower import require_flower
 from fedilc.runtimes.flower.messaging import make_content, read_about, read_body
 from fedilc.runtimes.flower.runtime import STEP
 from fedilc.runtimes.remote.client import make_client
@@ -33,52 +36,84 @@ if TYPE_CHECKING:
     from flwr.app import Context, Message
     from flwr.clientapp import ClientApp
 
-MOST_CLIENTS = 16
+MAX_CLIENTS = 16
 _clients: OrderedDict[tuple[str, int, str], SiloClient] = OrderedDict()
 
 
 def make_client_app(
     make_silo: Callable[..., Silo], make_model: Callable[[], nn.Module] | None = None, device: str = "auto"
 ) -> ClientApp:
-    """A ClientApp for silos of one's own.
+    """Return a ClientApp for your own silos.
 
     Args:
-        make_silo: gives the `fedilc.Silo` of a partition, called with `partition_id`; and with the run's
-            `seed` too, if it has an argument of that name. A node that names a function of its own with
+        make_silo: returns the `fedilc.Silo` of a partition; called with `partition_id`, and with the run's
+            `seed` too, if it has an argument of that name. A node that names its own function with
             `--node-config 'make-silo="my_module:make_silo"'` uses that one.
-        make_model: gives the network, where it is not one of fedilc's; the weights come with each message.
+        make_model: returns the network, if it is not one of fedilc's; the weights come with each message.
         device: "auto" (a GPU if there is one), "cpu", "cuda", ...
     """
     require_flower()
     from flwr.clientapp import ClientApp
 
-    answering = Answering(make_silo, make_model, device)
+    handlers = Handlers(make_silo, make_model, device)
     app = ClientApp()
-    app.query("silo")(answering.describe)
-    app.train(STEP)(answering.answer)
+    app.query("silo")(handlers.describe)
+    app.train(STEP)(handlers.step)
     return app
 
 
+def silo_of(
+    experiment: str | os.PathLike[str],
+    partition_id: int,
+    seed: int = 0,
+    folder: str | os.PathLike[str] | None = None,
+) -> Silo:
+    """Return a silo of an experiment on this machine, to try an app before it has its own data.
+
+    Args:
+        experiment: a shipped experiment or a TOML file.
+        partition_id: the silo's place in the order of the experiment's silos, from 0.
+        seed: the run's.
+        folder: what file names in the experiment are relative to, if not its own folder.
+
+    >>> silo_of("color-digits", 1)
+    Silo('flip-0.30', ... examples of shape (2, 8, 8), ... for validation)
+    """
+    settings, own_folder = read_experiment(os.fspath(experiment))
+    if isinstance(settings.data, Remote):
+        raise ConfigError(
+            f"the silos of experiment {settings.name!r} are elsewhere; let make_silo in client_app.py return "
+            "this node's fedilc.Silo"
+        )
+    store = settings.data.store(seed, own_folder if folder is None else Path(folder))
+    if not 0 <= partition_id < len(store.silos):
+        raise DataError(
+            f"experiment {settings.name!r} has {len(store.silos)} silos, and none for partition-id "
+            f"{partition_id}; start as many nodes as there are silos"
+        )
+    return store.open(store.silos[partition_id])
+
+
 @dataclass(frozen=True)
-class Answering:
-    """What a node answers. Its methods travel to a simulation's processes by name, without the cache."""
+class Handlers:
+    """A node's message handlers; a simulation pickles them for its processes, without the cached clients."""
 
     make_silo: Callable[..., Silo]
     make_model: Callable[[], nn.Module] | None
     device: str
 
     def describe(self, message: Message, context: Context) -> Message:
-        """Which silo this node has."""
-        return _replying(message, lambda: self._description(message, context))
+        """Reply with a description of this node's silo."""
+        return _reply(message, lambda: self._description(message, context))
 
-    def answer(self, message: Message, context: Context) -> Message:
-        """The answer to a request of the round."""
-        return _replying(message, lambda: self._answer(message, context))
+    def step(self, message: Message, context: Context) -> Message:
+        """Reply to a request of the round."""
+        return _reply(message, lambda: self._step(message, context))
 
     def _description(self, message: Message, context: Context) -> Any:
         partition = _partition(context.node_config)
         silo = self._silo(partition, _whole(read_about(message.content), "seed"), context.node_config)
-        told = {
+        description = {
             "partition": partition,
             "partitions": context.node_config.get("num-partitions"),
             "name": silo.name,
@@ -86,25 +121,25 @@ class Answering:
             "inputs": list(silo.x.shape[1:]),
             "whole": not silo.x.is_floating_point(),
         }
-        return make_content({"silo": json.dumps(told)})
+        return make_content({"silo": json.dumps(description)})
 
-    def _answer(self, message: Message, context: Context) -> Any:
+    def _step(self, message: Message, context: Context) -> Any:
         about = read_about(message.content)
         try:
             manifest = read_manifest(json.loads(about.get("manifest", "")))
         except ValueError as error:
             raise ProtocolError(f"the manifest cannot be read: {error}") from error
         name = about.get("silo", "")
-        asked = unpack_request(read_body(message.content), manifest, "", {})
-        if asked.run != manifest.hash or name not in asked.request.silos:
+        received = unpack_request(read_body(message.content), manifest, "", {})
+        if received.run != manifest.hash or name not in received.request.silos:
             raise ProtocolError("the request is of another run than its manifest, or for other silos")
         client = self._client(manifest, name, context.node_config)
         kept = sum(client.computation.kept_bytes for client in _clients.values())
-        reply = client.answer(asked.request, KEPT_BYTES - kept)
+        reply = client.answer(received.request, KEPT_BYTES - kept)
         return make_content({}, pack_reply(reply, manifest))
 
     def _client(self, manifest: Manifest, name: str, node: Mapping[str, Any]) -> SiloClient:
-        """What computes for the silo in this run, made at the first message that this process sees."""
+        """Return the silo's client in this run; the first message to this process builds it."""
         partition = _partition(node)
         key = (manifest.hash, partition, name)
         if key not in _clients:
@@ -119,21 +154,21 @@ class Answering:
                 return silo
 
             build = self._model if self.make_model is not None else None
-            _clients[key] = make_client(manifest, name, make, build, self.device, _states(node))
+            _clients[key] = make_client(manifest, name, make, build, self.device, _state_folder(node))
         _clients.move_to_end(key)
-        while len(_clients) > MOST_CLIENTS:
+        while len(_clients) > MAX_CLIENTS:
             _clients.popitem(last=False)
         return _clients[key]
 
     def _model(self, _: Manifest) -> nn.Module:
         assert self.make_model is not None
-        made = call_user_code(self.make_model, "make_model")
-        if not isinstance(made, nn.Module):
-            raise ConfigError(f"make_model gave {type(made).__name__}, not a torch.nn.Module")
-        return made
+        model = call_user_code(self.make_model, "make_model")
+        if not isinstance(model, nn.Module):
+            raise ConfigError(f"make_model returned {type(model).__name__}, not a torch.nn.Module")
+        return model
 
     def _silo(self, partition: int, seed: int, node: Mapping[str, Any]) -> Silo:
-        """The silo of the node's own function, if it names one, or of the app's."""
+        """Return the silo of the node's own function, if it names one, or else of the app's."""
         own = node.get("make-silo")
         function = self.make_silo if own is None else find_function(str(own), "make-silo")
         takes_seed = "seed" in inspect.signature(function).parameters
@@ -141,12 +176,12 @@ class Answering:
             lambda: function(partition, seed=seed) if takes_seed else function(partition), "make_silo"
         )
         if not isinstance(silo, Silo):
-            raise DataError(f"make_silo({partition}) gave {type(silo).__name__}, not a fedilc.Silo")
+            raise DataError(f"make_silo({partition}) returned {type(silo).__name__}, not a fedilc.Silo")
         return silo
 
 
-def _replying(message: Message, work: Callable[[], Any]) -> Message:
-    """The answer, or one sentence about why there is none; what nobody foresaw is left to Flower."""
+def _reply(message: Message, work: Callable[[], Any]) -> Message:
+    """Reply with the content, or with one sentence on why there is none; Flower handles any other error."""
     from flwr.app import Message
 
     try:
@@ -162,8 +197,8 @@ def _partition(node: Mapping[str, Any]) -> int:
     return _whole(node, "partition-id")
 
 
-def _states(node: Mapping[str, Any]) -> Path:
-    """Return where the node keeps what its silo remembers: its `state-folder`, or the user's cache."""
+def _state_folder(node: Mapping[str, Any]) -> Path:
+    """Return where the node keeps its silo's state: its `state-folder`, or the user's cache."""
     given = node.get("state-folder")
     return Path(pooch.os_cache("fedilc")) / "state" if given is None else Path(str(given))
 

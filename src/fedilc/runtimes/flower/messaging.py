@@ -1,7 +1,6 @@
-"""One exchange over Flower's grid: a message to each node, and what comes back until the time is up.
+"""Send a message to each node over Flower's grid, and yield the replies as they come, until a timeout.
 
-Flower's own `send_and_receive` sleeps three seconds between looks and keeps all replies until the last;
-here replies are handed on as they come.
+Flower's own `send_and_receive` polls every three seconds and keeps all replies until the last.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
     from flwr.serverapp import Grid
 
-_FIRST_PAUSE = 0.02
-_LONGEST_PAUSE = 0.5
+_FIRST_POLL_SECONDS = 0.02
+_LONGEST_POLL_SECONDS = 0.5
 _LONGEST_REASON = 400
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a node said: records, or why there are none; `final` if it is of no use to ask again."""
+class NodeReply:
+    """A node's records, or why there are none; `final` if asking again is of no use."""
 
     node: int
     content: RecordDict | None
@@ -35,7 +34,7 @@ class Answer:
 
 
 def make_content(about: Mapping[str, str], body: bytes | None = None) -> RecordDict:
-    """Texts and a body as records; the body is an array of bytes, which Flower sends in parts."""
+    """Return texts and a body as records; the body is an array of bytes, which Flower sends in parts."""
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
     records: dict[str, Any] = {"about": ConfigRecord(dict(about))}
@@ -46,32 +45,32 @@ def make_content(about: Mapping[str, str], body: bytes | None = None) -> RecordD
 
 
 def read_about(content: RecordDict) -> dict[str, str]:
-    """The texts of a message."""
+    """Return the texts of a message."""
     record = content.config_records.get("about")
     if record is None or not all(isinstance(value, str) for value in record.values()):
-        raise ProtocolError("the message is not one of fedilc's; both sides need fedilc's apps")
+        raise ProtocolError("the message is not one of fedilc's; run fedilc's apps on both sides")
     return dict(record)
 
 
-def read_body(content: RecordDict, most: int | None = None) -> bytes:
-    """The bytes of a message, unless there are more than `most`."""
+def read_body(content: RecordDict, max_bytes: int | None = None) -> bytes:
+    """Return the bytes of a message; raise if there are more than `max_bytes`."""
     record = content.array_records.get("body")
     if record is None or "message" not in record:
-        raise ProtocolError("the message has no body; both sides need fedilc's apps")
+        raise ProtocolError("the message has no body; run fedilc's apps on both sides")
     body: bytes = record["message"].data
-    if most is not None and len(body) > most:
-        raise ProtocolError(f"the message has {len(body)} bytes, more than the {most} that it may have")
+    if max_bytes is not None and len(body) > max_bytes:
+        raise ProtocolError(f"the message has {len(body)} bytes, more than the {max_bytes} allowed")
     return body
 
 
 def exchange(
     grid: Grid, kind: str, contents: Mapping[int, RecordDict], timeout: float, group: str = ""
-) -> Iterator[Answer]:
-    """Send each node its records; yield an answer for each, those that did not come at the end.
+) -> Iterator[NodeReply]:
+    """Send each node its records; yield one reply per node, those that did not come at the end.
 
-    Every reply is fetched by itself: Flower waits minutes for one whose sender died while sending it, and
-    that must not hold up the others. Replies are known by the message they reply to, since an error for a
-    lost node names another sender.
+    Every reply is fetched on its own thread: Flower waits minutes for one whose sender died while sending it,
+    and that must not delay the others. A reply is matched by the message it replies to, because the error for
+    a lost node names another sender.
     """
     from flwr.app import Message
 
@@ -79,23 +78,23 @@ def exchange(
         Message(content, node, kind, ttl=timeout, group_id=group) for node, content in contents.items()
     ]
     deadline = time.monotonic() + timeout
-    taken = {str(name) for name in grid.push_messages(messages) if name}
+    accepted = {str(name) for name in grid.push_messages(messages) if name}
     waiting = {str(message.metadata.message_id): int(message.metadata.dst_node_id) for message in messages}
-    for name in waiting.keys() - taken:
-        yield Answer(waiting.pop(name), None, "the SuperLink did not take the message for it")
+    for name in waiting.keys() - accepted:
+        yield NodeReply(waiting.pop(name), None, "the SuperLink did not accept the message for it")
     replies: SimpleQueue[tuple[str, Message | Exception]] = SimpleQueue()
     over = threading.Event()
     for name in waiting:
         threading.Thread(target=_fetch, args=(grid, name, replies, over), daemon=True).start()
     try:
         while waiting:
-            name, found = replies.get(timeout=max(deadline - time.monotonic(), 0.0))
-            if isinstance(found, Exception):
-                raise found
-            yield _answer(waiting.pop(name), found)
+            name, reply = replies.get(timeout=max(deadline - time.monotonic(), 0.0))
+            if isinstance(reply, Exception):
+                raise reply
+            yield _read(waiting.pop(name), reply)
     except Empty:
         for node in waiting.values():
-            yield Answer(node, None, f"it did not answer within {timeout:g} s", final=True)
+            yield NodeReply(node, None, f"it did not reply within {timeout:g} s", final=True)
     finally:
         over.set()
 
@@ -103,29 +102,29 @@ def exchange(
 def _fetch(
     grid: Grid, name: str, replies: SimpleQueue[tuple[str, Message | Exception]], over: threading.Event
 ) -> None:
-    """Look for one reply until it is there, or nobody waits for it any more."""
-    pause = _FIRST_PAUSE
+    """Poll for one reply until it is there or `over` is set."""
+    pause = _FIRST_POLL_SECONDS
     while not over.is_set():
         try:
-            found = list(grid.pull_messages([name]))
+            messages = list(grid.pull_messages([name]))
         except Exception as error:
             replies.put((name, error))
             return
-        if found:
-            replies.put((name, found[0]))
+        if messages:
+            replies.put((name, messages[0]))
             return
         over.wait(pause)
-        pause = min(1.3 * pause, _LONGEST_PAUSE)
+        pause = min(1.3 * pause, _LONGEST_POLL_SECONDS)
 
 
-def _answer(node: int, reply: Message) -> Answer:
+def _read(node: int, reply: Message) -> NodeReply:
     if reply.has_error():
-        reason = " ".join(str(reply.error.reason or "it gave no reason").split())
+        reason = " ".join(str(reply.error.reason or "no reason given").split())
         if len(reason) > _LONGEST_REASON:
             reason = "... " + reason[-_LONGEST_REASON:]
-        return Answer(node, None, f"Flower's error {reply.error.code}: {reason}")
+        return NodeReply(node, None, f"Flower's error {reply.error.code}: {reason}")
     try:
         problem = read_about(reply.content).get("problem", "")
     except ProtocolError as error:
-        return Answer(node, None, str(error))
-    return Answer(node, None, problem, final=True) if problem else Answer(node, reply.content)
+        return NodeReply(node, None, str(error))
+    return NodeReply(node, None, problem, final=True) if problem else NodeReply(node, reply.content)

@@ -1,4 +1,4 @@
-"""The ServerApp of an experiment."""
+"""Make the ServerApp of an experiment."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from fedilc.config import read_experiment
 from fedilc.errors import ConfigError, FedILCError
 from fedilc.federation import RunFolder
-from fedilc.runtimes.flower.coordinator import run_job
-from fedilc.runtimes.flower.engine import logger, require_flower
-from fedilc.runtimes.flower.nodes import Roll
-from fedilc.runtimes.remote.builders import plan_of
-from fedilc.runtimes.remote.job import Job
+from fedilc.runtimes.flower import logger, require_flower
+from fedilc.runtimes.flower.nodes import NodeRegistry
+from fedilc.runtimes.flower.runtime import train_on_nodes
 from fedilc.runtimes.remote.manifest import find_wire
+from fedilc.runtimes.remote.run import RemoteRun
 from fedilc.training.result import Result
 
 if TYPE_CHECKING:
@@ -25,23 +24,23 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid, ServerApp
 
 TIMEOUT_SECONDS = 600.0
-_SHORT = {"algorithm": "algorithm", "rounds": "rounds", "seed": "seed", "min-silos": "min_silos"}
-_OTHERS = ("set", "timeout", "wire", "out")
+_SETTINGS = {"algorithm": "algorithm", "rounds": "rounds", "seed": "seed", "min-silos": "min_silos"}
+_OTHER_KEYS = ("set", "timeout", "wire", "out")
 
 
 def make_server_app(
     experiment: str | os.PathLike[str], folder: str | os.PathLike[str] | None = None
 ) -> ServerApp:
-    """A ServerApp that trains an experiment.
+    """Return a ServerApp that trains an experiment.
 
     Args:
         experiment: a shipped experiment or a TOML file.
         folder: what file names in the experiment are relative to, if not its own folder.
 
     The run's configuration (`--run-config`) may have `algorithm`, `rounds`, `seed` and `min-silos`, which
-    win over the experiment where they are neither empty nor 0; `set` with further changes, as in
-    "penalty_weight=5 model.hidden=[16]"; `timeout`, seconds an exchange may take; `wire`, exact or float16;
-    and `out`, the run folder, in which a run that was cut off goes on.
+    replace the experiment's unless they are empty or 0; `set` with further changes, such as
+    "penalty_weight=5 model.hidden=[16]"; `timeout`, the seconds that an exchange may take; `wire`, exact or
+    float16; and `out`, the run folder, in which an interrupted run continues.
     """
     require_flower()
     from flwr.serverapp import ServerApp
@@ -65,31 +64,32 @@ def run_experiment(
     config: Mapping[str, Any],
     folder: str | os.PathLike[str] | None = None,
 ) -> Result:
-    """Train an experiment over the grid, changed as the run's configuration says."""
-    settings, own_folder = read_experiment(os.fspath(experiment), changes_of(config))
-    timeout = timeout_of(config.get("timeout") or TIMEOUT_SECONDS)
+    """Train an experiment over the grid, with the changes of the run's configuration."""
+    settings, own_folder = read_experiment(os.fspath(experiment), read_changes(config))
+    timeout = read_timeout(config.get("timeout") or TIMEOUT_SECONDS)
     wire = find_wire(str(config.get("wire") or "exact"))
     out = Path(str(config.get("out") or Path("runs") / settings.name / "flower")).expanduser().absolute()
     logger.info(
         "fedilc: %s, %s, %d rounds; run folder %s", settings.name, settings.algorithm, settings.rounds, out
     )
-    plan = plan_of(settings, own_folder if folder is None else Path(folder))
-    job = Job(settings.name, settings.algorithm, settings, plan, wire)
-    result = run_job(Roll(grid, settings.seed, timeout), job, out)
+    run = RemoteRun.of(settings, own_folder if folder is None else Path(folder), wire=wire)
+    result = train_on_nodes(NodeRegistry(grid, settings.seed, timeout), run, out)
     done = len(RunFolder(out).history())
     logger.info("fedilc: %s after round %d; run folder %s", result.stopped or "complete", done, out)
     return result
 
 
-def changes_of(config: Mapping[str, Any]) -> list[str]:
-    """What the run's configuration changes in the experiment, as `key=value`.
+def read_changes(config: Mapping[str, Any]) -> list[str]:
+    """Return the changes of the experiment in the run's configuration, as `key=value`.
 
-    >>> changes_of({"algorithm": "fedsgd", "rounds": 0, "set": "penalty_weight=5 model.hidden=[16]"})
+    >>> read_changes({"algorithm": "fedsgd", "rounds": 0, "set": "penalty_weight=5 model.hidden=[16]"})
     ['penalty_weight=5', 'model.hidden=[16]', 'algorithm=fedsgd']
     """
     for key in config:
-        if key not in _SHORT and key not in _OTHERS:
-            raise ConfigError(f"the run's configuration has {key!r}; use {', '.join([*_SHORT, *_OTHERS])}")
+        if key not in _SETTINGS and key not in _OTHER_KEYS:
+            raise ConfigError(
+                f"the run's configuration has {key!r}; use {', '.join([*_SETTINGS, *_OTHER_KEYS])}"
+            )
     changes = shlex.split(str(config.get("set") or ""))
     for change in changes:
         if change.split("=")[0].split(".")[0] in ("data", "name"):
@@ -97,15 +97,17 @@ def changes_of(config: Mapping[str, Any]) -> list[str]:
                 f"{change!r} would change the data for the server alone; change the experiment that both "
                 "server_app.py and client_app.py name"
             )
-    return changes + [f"{name}={config[key]}" for key, name in _SHORT.items() if config.get(key)]
+    return changes + [f"{name}={config[key]}" for key, name in _SETTINGS.items() if config.get(key)]
 
 
-def timeout_of(given: Any) -> float:
-    """Seconds that an exchange may take."""
+def read_timeout(given: Any) -> float:
+    """Return the seconds that an exchange may take."""
     try:
         seconds = float(given)
     except (TypeError, ValueError):
         seconds = math.nan
     if not 0 < seconds < math.inf:
-        raise ConfigError(f"timeout={given!r} is not a number of seconds; every exchange must end")
+        raise ConfigError(
+            f"timeout={given!r} is not a number of seconds above 0; every exchange needs a timeout"
+        )
     return seconds

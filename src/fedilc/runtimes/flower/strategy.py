@@ -1,4 +1,4 @@
-"""A strategy for a ServerApp of one's own: `FedILC(...).start(grid, ...)`."""
+"""Train from your own ServerApp: `FedILC(...).start(grid, ...)`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from fedilc.data import LossName
 from fedilc.data.outline import Outline
 from fedilc.errors import ConfigError, SilosLostError
 from fedilc.federation import Record
-from fedilc.runtimes.flower.coordinator import run_job
-from fedilc.runtimes.flower.engine import require_flower
-from fedilc.runtimes.flower.nodes import Described, Roll
-from fedilc.runtimes.flower.server import timeout_of
-from fedilc.runtimes.remote.builders import Plan
-from fedilc.runtimes.remote.job import Job
+from fedilc.runtimes.flower import require_flower
+from fedilc.runtimes.flower.nodes import NodeRegistry, NodeSilo
+from fedilc.runtimes.flower.runtime import train_on_nodes
+from fedilc.runtimes.flower.server import read_timeout
 from fedilc.runtimes.remote.manifest import ModelSpec
+from fedilc.runtimes.remote.run import RemoteRun
 from fedilc.training.callbacks import Callback, Run
 from fedilc.training.result import Result
 
@@ -41,26 +40,26 @@ class Trained(Result):
     """A trained model, its history, and the same weights as Flower's arrays.
 
     Attributes:
-        evaluate_metrics_serverapp: what `evaluate_fn` gave, by round.
+        evaluate_metrics_serverapp: what `evaluate_fn` returned, by round.
     """
 
     evaluate_metrics_serverapp: dict[int, MetricRecord] = field(default_factory=dict)
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """The trained weights by name."""
+        """Return the trained weights by name."""
         return {name: tensor.detach() for name, tensor in self.model.state_dict().items()}
 
     @property
     def arrays(self) -> ArrayRecord:
-        """The trained weights as Flower holds them."""
+        """Return the trained weights as Flower's arrays."""
         from flwr.app import ArrayRecord
 
         return ArrayRecord(self.weights)
 
 
 class FedILC:
-    """Trains a model over Flower's nodes with any of fedilc's algorithms.
+    """A strategy that trains a model over Flower's nodes with any of fedilc's algorithms.
 
     The nodes run `make_client_app(make_silo, make_model)`, with the same network. Silos are in the order
     of their nodes' partition-id.
@@ -70,8 +69,8 @@ class FedILC:
         model: any module from inputs to logits.
         loss: "binary" (one logit) or "multiclass".
         learning_rate: of `torch.optim.Adam`, on the server.
-        num_silos: how many nodes take part; None is what the nodes' num-partitions says.
-        settings: the further settings of `fedilc.train`: `penalty_weight`, `environment_size`,
+        num_silos: how many nodes take part; None is the num-partitions of the nodes.
+        settings: other settings of `fedilc.train`: `penalty_weight`, `environment_size`,
             `weight_decay`, `min_silos`, `seed`, `zeros`, `covariance`, ...
 
     >>> FedILC(algorithm="fishr-inter-geo", model=nn.Linear(4, 1), penalty_weight=15.0)
@@ -115,33 +114,35 @@ class FedILC:
         out: str | os.PathLike[str] | None = None,
         name: str = "flower",
     ) -> Trained:
-        """Train for some rounds, and return model, history and arrays.
+        """Train, and return model, history and arrays.
 
         Args:
-            grid: what the ServerApp's main function is given.
-            initial_arrays: the first weights, like `ArrayRecord(model.state_dict())`; None is the model's.
-            num_rounds: how many steps the server takes.
+            grid: the argument of the ServerApp's main function.
+            initial_arrays: the first weights, as `ArrayRecord(model.state_dict())`; None is the model's.
+            num_rounds: how many rounds to train.
             timeout: seconds that any exchange with the nodes may take.
             evaluate_fn: called with the round, 0 before the first, and the arrays.
-            out: a run folder with history and checkpoints; a run that was cut off goes on there.
-            name: how the run is called.
+            out: a run folder for history and checkpoints; an interrupted run continues there.
+            name: the run's name.
         """
         require_flower()
         options = self._options(num_rounds)
         model = self._initial(initial_arrays)
-        roll = Roll(grid, options.seed, timeout_of(timeout))
-        members = self._members(roll)
-        inputs = members[0].inputs
-        sample = torch.zeros(2, *inputs, dtype=torch.int64 if members[0].whole else torch.float32)
-        names = tuple(member.name for member in members)
+        registry = NodeRegistry(grid, options.seed, read_timeout(timeout))
+        silos = self._silos(registry)
+        inputs = silos[0].inputs
+        sample = torch.zeros(2, *inputs, dtype=torch.int64 if silos[0].whole else torch.float32)
+        names = tuple(silo.name for silo in silos)
         if len(set(names)) < len(names):
-            raise ConfigError(f"two silos have the same name, of {', '.join(names)}; let make_silo name each")
+            raise ConfigError(
+                f"two silos have the same name in {', '.join(names)}; let make_silo give each its own"
+            )
         outline = Outline(name, names, sample, self.loss, {silo: {} for silo in names})
-        spec = ModelSpec(name=None, inputs=inputs, outputs=1)
-        job = Job(name, self.algorithm, options, Plan(outline, spec, model))
-        watch = _Evaluation(evaluate_fn, model)
-        found = run_job(roll, job, Path(out) if out is not None else None, [watch])
-        return Trained(**vars(found), evaluate_metrics_serverapp=watch.found)
+        network = ModelSpec(name=None, inputs=inputs, outputs=1)
+        run = RemoteRun(name, self.algorithm, options, outline, network, model)
+        evaluation = _Evaluation(evaluate_fn, model)
+        result = train_on_nodes(registry, run, Path(out) if out is not None else None, [evaluation])
+        return Trained(**vars(result), evaluate_metrics_serverapp=evaluation.metrics)
 
     def _initial(self, arrays: ArrayRecord | None) -> nn.Module:
         model = copy.deepcopy(self.model)
@@ -153,31 +154,31 @@ class FedILC:
                 raise ConfigError(f"initial_arrays are not weights of the model: {reason}") from error
         return model
 
-    def _members(self, roll: Roll) -> list[Described]:
-        """All silos, in order: who takes part is settled before the first round."""
+    def _silos(self, registry: NodeRegistry) -> list[NodeSilo]:
+        """Return all silos, in order; they cannot change after the first round has started."""
 
         def enough() -> bool:
-            known = self.num_silos or roll.partitions
-            return bool(roll.members) and (known is None or len(roll.members) >= known)
+            known = self.num_silos or registry.partitions
+            return bool(registry.silos) and (known is None or len(registry.silos) >= known)
 
-        roll.wait(enough)
-        expected = self.num_silos or roll.partitions
+        registry.wait(enough)
+        expected = self.num_silos or registry.partitions
         if expected is None:
-            raise ConfigError("the nodes do not say how many they are; give FedILC num_silos")
-        places = sorted(place for place in roll.members if place < expected)
+            raise ConfigError("the nodes do not say how many there are; give FedILC num_silos")
+        places = sorted(place for place in registry.silos if place < expected)
         if len(places) < expected:
-            reason = next(iter(roll.problems.values()), "start the others and run again")
+            reason = next(iter(registry.problems.values()), "start the others and run again")
             raise SilosLostError(f"{len(places)} of {expected} silos are there: {reason}")
-        return [roll.members[place] for place in places]
+        return [registry.silos[place] for place in places]
 
 
 class _Evaluation(Callback):
-    """What the user's function says of the weights, before the first round and after each."""
+    """A callback that calls the user's function before the first round and after each."""
 
     def __init__(self, function: Evaluate | None, model: nn.Module) -> None:
         self.function = function
         self.state = model.state_dict()
-        self.found: dict[int, MetricRecord] = {}
+        self.metrics: dict[int, MetricRecord] = {}
 
     def on_start(self, run: Run) -> None:
         if not run.history:
@@ -193,4 +194,4 @@ class _Evaluation(Callback):
 
         measured = self.function(number, ArrayRecord({**self.state, **run.weights}))
         if measured is not None:
-            self.found[number] = measured
+            self.metrics[number] = measured

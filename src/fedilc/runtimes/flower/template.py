@@ -1,4 +1,4 @@
-"""A thin app folder that `flwr run` runs: what both sides need is the installed fedilc."""
+"""Write an app folder for `flwr run`; the code itself is in the installed fedilc."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ version = "1.0.0"
 description = $description
 license = "Apache-2.0"
 requires-python = ">=3.11"
-# fedilc must be installed beside Flower wherever this runs; nothing is installed on the way.
+# Install fedilc beside Flower wherever this runs; Flower installs nothing.
 dependencies = ["flwr[simulation]>=1.41,<1.42"]
 
 [tool.flwr.app]
@@ -34,20 +34,20 @@ fab-include = [$files]
 serverapp = "server_app:app"
 clientapp = "client_app:app"
 
-# Change these with --run-config 'algorithm="fedsgd" rounds=5'. What is empty or 0 is as in the experiment.
+# Change these with --run-config 'algorithm="fedsgd" rounds=5'. If empty or 0, the experiment's value is used.
 [tool.flwr.app.config]
 algorithm = ""
 rounds = 0
 seed = 0
 min-silos = 0
-set = ""            # further settings: "penalty_weight=5 model.hidden=[16]"
+set = ""            # other settings: "penalty_weight=5 model.hidden=[16]"
 timeout = 600.0     # seconds that an exchange with the nodes may take
 wire = "exact"      # or float16, for half the bytes
-out = $out          # the run folder, where the ServerApp runs; a run that was cut off goes on there
+out = $out          # the run folder, where the ServerApp runs; an interrupted run continues there
 """)
 
 _SERVER = Template('''\
-"""The ServerApp: it trains the experiment over the nodes, and keeps a checkpoint of every round."""
+"""The ServerApp: it trains the experiment over the nodes, and writes a checkpoint per round."""
 
 $imports
 
@@ -56,7 +56,7 @@ app = make_server_app(EXPERIMENT$folder)
 ''')
 
 _CLIENT = Template('''\
-"""The ClientApp: it answers for the silo of its node. The examples stay there."""
+"""The ClientApp: it computes for the silo of its node. The examples stay there."""
 
 $imports
 
@@ -64,10 +64,10 @@ EXPERIMENT = $experiment
 
 
 def make_silo(partition_id: int, seed: int = 0) -> Silo:
-    """The silo of the node with this partition-id: put your own data here.
+    """Return the silo of the node with this partition-id: put your own data here.
 
-    Return fedilc.Silo(name, x, y, x_val, y_val): inputs with examples first, labels 0/1 or class numbers.
-    What is here now takes the silo from the experiment, to try things out.
+    It is fedilc.Silo(name, x, y, x_val, y_val): inputs with examples first, labels 0/1 or class numbers.
+    As written, it takes the silo from the experiment, for a trial.
     """
     return silo_of(EXPERIMENT, partition_id, seed$folder)
 
@@ -91,14 +91,14 @@ On real nodes: `docs/flower.md` of fedilc.
 
 
 def new_app(folder: Path, experiment: str) -> int:
-    """Write the app folder of an experiment; how many silos it has."""
+    """Write the app folder of an experiment; return how many silos it has."""
     settings, own_folder = read_experiment(experiment)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} exists and is not an empty folder; choose another one")
     silos = _silos(settings.data, own_folder)
     shipped = experiment in shipped_experiments()
     copied = "" if shipped else _copied_name(Path(experiment))
-    words = {
+    fields = {
         "name": _app_name(folder),
         "experiment_name": settings.name,
         "description": json.dumps(f"{settings.name} with fedilc on Flower"),
@@ -116,10 +116,10 @@ def new_app(folder: Path, experiment: str) -> int:
     server = f"{paths}from fedilc.runtimes.flower import make_server_app"
     client = f"{paths}from fedilc import Silo\nfrom fedilc.runtimes.flower import make_client_app, silo_of"
     files = {
-        "pyproject.toml": _PYPROJECT.substitute(words),
-        "server_app.py": _SERVER.substitute(words, imports=server),
-        "client_app.py": _CLIENT.substitute(words, imports=client),
-        "README.md": _README.substitute(words),
+        "pyproject.toml": _PYPROJECT.substitute(fields),
+        "server_app.py": _SERVER.substitute(fields, imports=server),
+        "client_app.py": _CLIENT.substitute(fields, imports=client),
+        "README.md": _README.substitute(fields),
     }
     if copied:
         files[copied] = Path(experiment).read_text()
@@ -128,7 +128,7 @@ def new_app(folder: Path, experiment: str) -> int:
 
 
 def _silos(data: Source, folder: Path) -> int:
-    """How many silos there are, told from the settings alone: the data need not be here yet."""
+    """Return how many silos there are, from the settings alone: the data need not be here yet."""
     refuse_thousands(data, "Flower needs a node")
     for key in ("silos", "flips", "angles"):
         given = getattr(data, key, None)
@@ -140,7 +140,7 @@ def _silos(data: Source, folder: Path) -> int:
 
 
 def _app_name(folder: Path) -> str:
-    """A name as Flower wants it: letters, digits and hyphens, a letter first.
+    """Return a name that Flower accepts: letters, digits and hyphens, a letter first.
 
     >>> _app_name(Path("my_app.2"))
     'my-app-2'
@@ -154,13 +154,13 @@ def _copied_name(path: Path) -> str:
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> None:
-    """All files or none: they are written inside the folder under another name, then put in place."""
+    """Write all files or none: first into a temporary folder inside it, then move them into place."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".fedilc-") as beside:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".fedilc-") as temporary:
             for name, text in files.items():
-                (Path(beside) / name).write_text(text)
+                (Path(temporary) / name).write_text(text)
             for name in files:
-                (Path(beside) / name).replace(folder / name)
+                (Path(temporary) / name).replace(folder / name)
     except OSError as error:
         raise ConfigError(f"{folder} cannot be written: {error.strerror}") from error

@@ -18,12 +18,14 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.private.fed.simulator.simulator_const import SimulatorConstants
 
+from fedilc.config import parse_experiment
 from fedilc.errors import CheckpointError, FedILCError
 from fedilc.runtimes.nvflare.local_config import ServerConfig, read_config
 from fedilc.runtimes.nvflare.runtime import NVFlareRuntime
-from fedilc.runtimes.nvflare.server_job import ServerFolders, copy_results, job_of, run_job
+from fedilc.runtimes.nvflare.server_folders import ServerFolders, copy_results
 from fedilc.runtimes.nvflare.site import BODY, JOIN
 from fedilc.runtimes.remote.manifest import Wire
+from fedilc.runtimes.remote.run import RemoteRun, RoundLog
 
 RESULTS = "fedilc"
 _TICK_SECONDS = 0.2
@@ -98,10 +100,10 @@ class FedILCController(Controller):  # type: ignore[misc]  # untyped nvflare: it
 
         engine = fl_ctx.get_engine()
         sites = [client.name for client in engine.get_clients()]
-        job = job_of(self.experiment, folders, config.model, self.wire)
-        self._runtime = NVFlareRuntime(job.manifest, sites, job.needed, send, log)
+        run = RemoteRun.of(parse_experiment(self.experiment), folders.local, config.model, self.wire)
+        self._runtime = NVFlareRuntime(run.manifest, sites, run.needed, send, log)
         try:
-            run_job(job, self._runtime, folders, log)
+            run.train(run.training(self._runtime), "nvflare", folders.run, [RoundLog(log)])
         except CheckpointError:
             raise  # the folder holds another run, which is not the submitter's to download
         except BaseException:

@@ -23,7 +23,7 @@ from fedilc.errors import ConfigError, FedILCWarning
 from fedilc.runtimes.nvflare.controller import FedILCController
 from fedilc.runtimes.nvflare.executor import SiloExecutor
 from fedilc.runtimes.nvflare.local_config import VARIABLE
-from fedilc.runtimes.nvflare.server_job import require_inside
+from fedilc.runtimes.nvflare.server_folders import require_inside
 from fedilc.runtimes.nvflare.site import TASKS
 from fedilc.runtimes.nvflare.startup_kits import allow_fedilc, write_poc_project
 from fedilc.runtimes.remote.builders import refuse_thousands

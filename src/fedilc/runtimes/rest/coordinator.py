@@ -11,8 +11,8 @@ from fedilc.aggregation import _kernels
 from fedilc.errors import ConfigError
 from fedilc.federation import Record
 from fedilc.gradients.memory import return_freed_memory
-from fedilc.runtimes.remote.job import Job, coordinate
 from fedilc.runtimes.remote.manifest import Manifest
+from fedilc.runtimes.remote.run import RemoteRun
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.audit import Audit
 from fedilc.runtimes.rest.listener import Address, listening
@@ -54,7 +54,7 @@ class Watch(Callback):
 
 
 def serve(
-    job: Job,
+    run: RemoteRun,
     out: Path,
     address: Address,
     tokens: Tokens | TokenFile | None,
@@ -70,10 +70,10 @@ def serve(
     while they, and the page, are still answered.
     """
     address.require_safe(tokens)
-    _require_tokens(job.plan.outline.silos, tokens, address)
+    _require_tokens(run.outline.silos, tokens, address)
     _kernels.load()
-    board = Board(job.manifest, audit=Audit(out / AUDIT_FILE), spool=Spool(out))
-    training = job.training(RestRuntime(board, job.needed, round_timeout))
+    board = Board(run.manifest, audit=Audit(out / AUDIT_FILE), spool=Spool(out))
+    training = run.training(RestRuntime(board, run.needed, round_timeout))
     if len(board.silos) * 4 * board.manifest.numbers > 4 * MEMORY_BYTES:
         return_freed_memory(LARGE_BLOCK_BYTES)  # it costs time, and few small answers need it not
     try:
@@ -90,7 +90,7 @@ def serve(
             watch = Watch(board, open_doors)
             if not out.exists():
                 out.mkdir(mode=0o700, parents=True)
-            result = coordinate(job, training, "rest", out, [watch, *callbacks])
+            result = run.train(training, "rest", out, [watch, *callbacks])
             here = _here(board)
             board.finish(result.stopped or "complete")
             if afterwards is not None:

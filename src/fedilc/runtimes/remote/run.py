@@ -1,0 +1,139 @@
+"""Set up a run over silos elsewhere, the same way for every runtime that reaches them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedilc.config import Experiment, Options
+from fedilc.config.sources import Remote
+from fedilc.data import Federation, Silo
+from fedilc.data.checks import Report
+from fedilc.data.outline import Outline
+from fedilc.federation import Record, RunFolder, Runtime
+from fedilc.runtimes.remote.builders import user_network
+from fedilc.runtimes.remote.manifest import Manifest, ModelSpec, Wire, make_manifest
+from fedilc.training.callbacks import Callback, Run
+from fedilc.training.loop import Training
+from fedilc.training.result import Result
+from fedilc.training.specification import Specification
+
+_LOGGED = {"train_loss": "train loss", "validation_loss": "validation loss", "test_loss": "OOD loss"}
+
+
+@dataclass(frozen=True)
+class RemoteRun:
+    """What a coordinator trains: settings, first weights, its own test set, and no example of a silo."""
+
+    name: str
+    algorithm: str
+    options: Options
+    outline: Outline
+    network: ModelSpec
+    model: nn.Module
+    columns: list[str] | None = None
+    wire: Wire = "exact"
+
+    @classmethod
+    def of(
+        cls, settings: Experiment, folder: Path, builder: str | None = None, wire: Wire = "exact"
+    ) -> RemoteRun:
+        """Return the run of an experiment, with its network or that of the user's own `builder`.
+
+        If the experiment's data can be built here, only their outline is used; silos bring their own.
+        """
+        data = settings.data
+        if isinstance(data, Remote):
+            outline, inputs, columns = _remote_outline(settings.name, data, folder), data.inputs, data.columns
+            outputs = data.classes if data.loss == "multiclass" else 1
+        else:
+            store = data.store(settings.seed, folder)
+            outline, inputs, outputs = Outline.of(store), list(store.inputs), store.outputs
+            columns = list(store.columns) or None
+        if builder is not None:
+            model = user_network(builder, settings.seed)
+            network = ModelSpec(name=None, inputs=inputs, outputs=outputs)
+        else:
+            model = settings.model.of_shape(inputs, outputs, settings.seed)
+            network = ModelSpec(
+                name=settings.model.name, inputs=inputs, outputs=outputs, sizes=settings.model.sizes
+            )
+        return cls(settings.name, settings.algorithm, settings, outline, network, model, columns, wire)
+
+    @property
+    def needed(self) -> int:
+        """Return how many silos a round needs at least."""
+        return self.options.quorum(len(self.outline.silos))
+
+    @cached_property
+    def specification(self) -> Specification:
+        """Return the run without its runtime."""
+        return Specification.of(self.outline, self.model, self.algorithm, self.options)
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """Return what silos are told about the run."""
+        network = self.network.model_copy(update={"outputs": self.specification.outputs})
+        return make_manifest(self.name, self.specification, network, self.wire, self.columns)
+
+    def training(self, runtime: Runtime) -> Training:
+        """Return the training over a runtime; raise if it cannot work."""
+        return Training(self.specification, runtime)
+
+    def train(
+        self, training: Training, runtime: str, out: Path | None, callbacks: Sequence[Callback] = ()
+    ) -> Result:
+        """Train over the runtime of that name; continue the run in `out`, if it is this one."""
+        facts = {"experiment": self.name, "wire": self.wire, "runtime": runtime}
+        resume = out is not None and RunFolder(out).settings_file.exists()
+        return training.run(list(callbacks), out, resume, facts)
+
+
+class RoundLog(Callback):
+    """A line in a runtime's log at the start, and one per round."""
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self.log = log
+
+    def on_start(self, run: Run) -> None:
+        """Log the run folder."""
+        self._since = time.perf_counter()
+        done = len(run.history)
+        continues = f" and continues after round {done} of {run.rounds}" if done else ""
+        self.log(f"the run is in {run.out}{continues}")
+
+    def on_round(self, run: Run, record: Record) -> None:
+        """Log the losses and the seconds of a round."""
+        now = time.perf_counter()
+        losses = [
+            f"{label} {record[key]:.6g}" for key, label in _LOGGED.items() if record.get(key) is not None
+        ]
+        seconds = f"{now - self._since:.1f} s"
+        self.log(f"round {record['round']} of {run.rounds}: {', '.join([*losses, seconds])}")
+        self._since = now
+
+
+def _remote_outline(name: str, data: Remote, folder: Path) -> Outline:
+    sample = torch.zeros(2, *data.inputs)
+    test: tuple[Tensor, Tensor] | tuple[None, None] = (None, None)
+    if data.test is not None:
+        from fedilc.data.tables import read_table, same_columns
+
+        table = read_table(folder / data.test, data.label)
+        if data.columns is not None and table.columns:
+            table = same_columns("the test set", table, "data.columns", data.columns)
+        Report(notes=list(table.notes)).warn()
+        test = torch.from_numpy(table.x), torch.as_tensor(table.y)
+        checked = Federation(name, [Silo(data.silos[0], sample, [0, 0])], *test, loss=data.loss)
+        checked.check_classes(data.classes)
+    facts: dict[str, dict[str, Any]] = {silo: {} for silo in data.silos}
+    outline = Outline(name, tuple(data.silos), sample, data.loss, facts, *test)
+    label = data.label if data.test is not None else None
+    return replace(outline, columns=tuple(data.columns or ()), label=label)
