@@ -5,7 +5,6 @@ from fedilc.federation.messages import Reply, Request
 from fedilc.federation.program import Program
 from fedilc.federation.run_folder import RunFolder
 from fedilc.federation.runtime import Runtime
-from fedilc.federation.schedule import Schedule
 from fedilc.federation.server import Record, Server
 from fedilc.federation.task import Reduction, Task
 
@@ -17,7 +16,6 @@ __all__ = [
     "Request",
     "RunFolder",
     "Runtime",
-    "Schedule",
     "Server",
     "SiloClient",
     "Task",

@@ -27,10 +27,10 @@ from fedilc.federation.program import (
 )
 from fedilc.federation.round_record import silo_records, training_record
 from fedilc.federation.runtime import Facts, Runtime
-from fedilc.federation.schedule import Schedule
 from fedilc.federation.silo_weights import SiloWeights
 from fedilc.federation.steps import Step
 from fedilc.gradients.optimizers import RateSchedule
+from fedilc.penalties import PenaltySchedule
 from fedilc.seeds import numpy_generator
 
 Record = dict[str, Any]
@@ -83,7 +83,7 @@ class Server:
     runtime: Runtime
     program: Program
     silo_weights: SiloWeights = field(default_factory=SiloWeights)
-    schedule: Schedule | None = None
+    schedule: PenaltySchedule | None = None
     rate: RateSchedule = field(default_factory=RateSchedule)
     min_silos: int | None = None
     silos_per_round: int | None = None

@@ -9,7 +9,7 @@ from fedilc.aggregation import Aggregator, Mean, aggregator_options, build_aggre
 from fedilc.algorithms import Algorithm
 from fedilc.config import Options
 from fedilc.data import LossName
-from fedilc.penalties import Penalty, build_penalty
+from fedilc.penalties import Penalty, build_penalty, penalty_options
 
 Reduction = Literal["mean", "sum"]
 _AGGREGATION = ("zeros", "agreement")
@@ -41,7 +41,8 @@ def make_task(algorithm: Algorithm, loss: LossName, options: Options) -> Task:
     whole = algorithm.intra is None or algorithm.intra == "whole"
     penalty = None
     if algorithm.penalty is not None:
-        penalty = build_penalty(algorithm.penalty, covariance=options.covariance)
+        known = penalty_options(algorithm.penalty)
+        penalty = build_penalty(algorithm.penalty, **{key: getattr(options, key) for key in known})
     return Task(
         algorithm=algorithm,
         loss=loss,
@@ -80,6 +81,8 @@ def unused_options(algorithm: Algorithm, options: Options) -> dict[str, Any]:
     levels = (algorithm.inter, "mean" if algorithm.intra in (None, "whole") else algorithm.intra)
     known = {key for level in levels if level is not None for key in aggregator_options(level)}
     unused = {key: value for key, value in _given(options, *_AGGREGATION).items() if key not in known}
+    if algorithm.penalty is None or "covariance" not in penalty_options(algorithm.penalty):
+        unused |= _given(options, "covariance")
     if algorithm.local is None:
         unused |= _given(options, "batch_size", "local_learning_rate", "local_optimizer", "proximal")
     if algorithm.weights not in ("group-dro", "afl"):

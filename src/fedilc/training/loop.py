@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from fedilc.config import Options
 from fedilc.errors import ConfigError, FedILCWarning
 from fedilc.evaluation import measure, thresholded_areas
-from fedilc.federation import Program, RunFolder, Runtime, Schedule, Server
+from fedilc.federation import Program, RunFolder, Runtime, Server
 from fedilc.federation.outliers import NormBound, sentence
 from fedilc.federation.silo_state import FOLDER as SILO_STATES
 from fedilc.federation.silo_weights import make_weights
 from fedilc.gradients.optimizers import RateSchedule, make_optimizer
+from fedilc.penalties import PenaltySchedule
 from fedilc.training.callbacks import Callback, KeepBest, Run, refuse_key
 from fedilc.training.records import flatten
 from fedilc.training.result import Result
@@ -30,7 +31,7 @@ def make_server(model: nn.Module, runtime: Runtime, program: Program, options: O
     silos, algorithm = runtime.silos, program.task.algorithm
     if options.min_silos is not None and options.min_silos > len(silos):
         raise ConfigError(f"min_silos={options.min_silos} is more than the {len(silos)} silos there are")
-    schedule = Schedule(options.penalty_weight, options.penalty_anneal_rounds, options.penalty_start)
+    schedule = PenaltySchedule(options.penalty_weight, options.penalty_anneal_rounds, options.penalty_start)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     rate = RateSchedule(
         options.learning_rate_schedule,

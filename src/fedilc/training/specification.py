@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,14 +15,15 @@ from fedilc.algorithms import Algorithm, LocalSteps, find_algorithm
 from fedilc.config import Options
 from fedilc.data.digest import weights_digest
 from fedilc.data.outline import Outline, data_facts
-from fedilc.errors import ConfigError, FedILCError, ModelError
+from fedilc.errors import ConfigError, FedILCError, FedILCWarning, ModelError
 from fedilc.federation import Program
-from fedilc.federation.task import make_task
+from fedilc.federation.task import make_task, unused_options
 from fedilc.gradients import Loss, Workbench, logits_layer, require_logits, require_supported
 from fedilc.gradients.device import find_device
 from fedilc.gradients.optimizers import make_optimizer
 from fedilc.models import input_hint
-from fedilc.training.notes import note_settings, note_sizes
+
+_TIMES_LARGER = 10
 
 
 @dataclass(frozen=True)
@@ -71,13 +73,13 @@ class Specification:
 
     def note(self) -> None:
         """Say which settings are legal but may not be what was meant."""
-        note_settings(self.name, self.algorithm, self.options)
+        _note_settings(self.name, self.algorithm, self.options)
         self.note_sizes(self.outline.facts)
 
     def note_sizes(self, silos: Mapping[str, Mapping[str, Any]]) -> None:
         """Say that silos count equally, if they are unlike."""
         sizes = {silo: int(facts["examples"]) for silo, facts in silos.items() if "examples" in facts}
-        note_sizes(self.algorithm, sizes)
+        _note_sizes(self.algorithm, sizes)
 
     @property
     def sizes_known(self) -> bool:
@@ -137,3 +139,37 @@ def run_facts(spec: Specification) -> dict[str, Any]:
         "choices": spec.algorithm.describe(),
         **spec.options.model_dump(),
     }
+
+
+def _note_settings(name: str, algorithm: Algorithm, options: Options) -> None:
+    """Say which settings leave out something that the algorithm is about, or change nothing in it."""
+    if algorithm.intra not in (None, "whole") and options.environment_size is None:
+        _say(
+            f"{name} works on environments inside a silo, but environment_size is None, "
+            "so that each silo is one environment; set environment_size to 1 or to a batch size"
+        )
+    for key, value in unused_options(algorithm, options).items():
+        _say(f"{key}={value} changes nothing in {name}: no part of it takes it")
+
+
+def _note_sizes(algorithm: Algorithm, sizes: Mapping[str, int]) -> None:
+    """Say that silos count equally, if one has ten times the training examples of another or more."""
+    if len(sizes) < 2 or algorithm.weights != "equal":
+        return
+    smallest, largest = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
+    if sizes[largest] < _TIMES_LARGER * sizes[smallest]:
+        return
+    choice = 'set weights = "examples" to count examples instead'
+    if algorithm.inter != "mean":
+        choice = (
+            'an algorithm that takes a mean across silos can count examples instead (weights = "examples"), '
+            "and a geometric mean cannot: leave very small silos out, or join them"
+        )
+    _say(
+        f"silo {smallest!r} has {sizes[smallest]} training examples and {largest!r} has {sizes[largest]}, "
+        f"and each silo counts equally; {choice}"
+    )
+
+
+def _say(sentence: str) -> None:
+    warnings.warn(sentence, FedILCWarning, stacklevel=4)
