@@ -120,6 +120,34 @@ class ExactSum:
         """Take over words, none of which exceeds 2^62."""
         self.lowest, self.words, self._bound = lowest, words, 1 << 62
 
+    def digits(self) -> tuple[int, Tensor]:
+        """Return the sum in two's complement: the lowest word's number, and rows of 32 bits, none in vain."""
+        if not len(self.words):
+            return 0, self.words.to(torch.int32)
+        self.widen(self.lowest, self.lowest + len(self.words) + 1)
+        self._bound = _MOST
+        self.carry()
+        rows = self.words.to(torch.int32)
+        start, stop = 0, len(rows)
+        while stop > 1 and bool((rows[stop - 1] == rows[stop - 2] >> 31).all()):
+            stop -= 1
+        while start < stop and not bool(rows[start].any()):
+            start += 1
+        return (self.lowest + start if start < stop else 0), rows[start:stop]
+
+    def add_digits(self, lowest: int, rows: Tensor) -> None:
+        """Add a sum as `digits` gives it, in place."""
+        if not len(rows):
+            return
+        if self._bound + (1 << 32) > _MOST:
+            self.carry()
+        self._bound += 1 << 32
+        self.widen(lowest, lowest + len(rows))
+        start = lowest - self.lowest
+        for place, row in enumerate(rows.to(self.device), start):
+            last = place == start + len(rows) - 1
+            self.words[place] += row if last else row.long() & DIGIT
+
     def merged(self, other: ExactSum) -> ExactSum:
         """Return the sum of both, in a new object."""
         both = ExactSum(self.shape, self.device)

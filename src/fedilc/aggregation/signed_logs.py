@@ -73,6 +73,10 @@ class SignedLogs:
         low = ((units - high) * 2.0**32).round()
         self._add_wide(torch.stack([counts, low.long(), high.long()]).view(3, 2, -1))
 
+    def add_words(self, words: Tensor) -> None:
+        """Add what `words` gives."""
+        self._add_wide(words)
+
     def _add_wide(self, words: Tensor) -> None:
         self.spill()
         self.wide = self.wide + words.to(self.device) if self.wide.numel() else words.to(self.device)

@@ -1,7 +1,7 @@
 """The protocol, written once: what the server asks, what a silo answers, what a run leaves on disk."""
 
 from fedilc.federation.client import SiloClient
-from fedilc.federation.messages import Reply, Request
+from fedilc.federation.messages import Carried, Reply, Request
 from fedilc.federation.program import Program
 from fedilc.federation.run_folder import RunFolder
 from fedilc.federation.runtime import Runtime
@@ -9,6 +9,7 @@ from fedilc.federation.server import Record, Server
 from fedilc.federation.task import Reduction, Task
 
 __all__ = [
+    "Carried",
     "Program",
     "Record",
     "Reduction",

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from fedilc.aggregation import Aggregator, Sums
-from fedilc.federation.messages import Reply, Request
+from fedilc.federation.messages import Carried, Reply, Request
 
 Facts = dict[str, dict[str, Any]]
 
@@ -27,8 +27,8 @@ class Runtime(ABC):
     leads: bool = True
 
     @abstractmethod
-    def ask(self, request: Request) -> Iterator[Reply]:
-        """Yield replies as they come; a silo that is lost yields nothing."""
+    def ask(self, request: Request) -> Iterator[Reply] | Iterator[Reply | Carried]:
+        """Yield replies as they come, of single silos or of many; a silo that is lost yields nothing."""
 
     def present(self) -> tuple[str, ...]:
         """Return the silos to ask in the next round; wait until there are enough."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -10,11 +9,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fedilc.aggregation import Aggregate, Aggregator, Sums, norm_of
-from fedilc.aggregation.base import require_finite
+from fedilc.aggregation import Aggregate
 from fedilc.errors import DivergedError, SilosLostError
 from fedilc.federation.control_variates import ControlVariates, ForgottenError
-from fedilc.federation.messages import Reply, Request, check_reply
+from fedilc.federation.messages import Carried, Reply, Request, check_reply
 from fedilc.federation.optimizer_state import Undo, all_finite, optimizer_tensors, restore_optimizer
 from fedilc.federation.outliers import NormBound, Norms, sentence, suspects
 from fedilc.federation.program import (
@@ -28,6 +26,7 @@ from fedilc.federation.program import (
 from fedilc.federation.round_record import silo_records, training_record
 from fedilc.federation.runtime import Facts, Runtime
 from fedilc.federation.silo_weights import SiloWeights
+from fedilc.federation.step_sums import METRICS, NORMS, StepSums
 from fedilc.federation.steps import Step
 from fedilc.gradients.optimizers import RateSchedule
 from fedilc.penalties import PenaltySchedule
@@ -35,7 +34,6 @@ from fedilc.seeds import numpy_generator
 
 Record = dict[str, Any]
 OnDivergence = Literal["stop", "exclude"]
-_NORMS, _METRICS = "norms", "metrics"
 
 
 class _LostError(Exception):
@@ -222,57 +220,46 @@ class Server:
     ) -> Request:
         tensors = {name: known[name] for name in step.sends}
         sent = {name: numbers[name] for name in step.sent_numbers}
-        return Request(step.name, number, self.version, silos, self.weights, tensors, sent)
+        learnt = self.silo_weights.state()
+        return Request(step.name, number, self.version, silos, self.weights, tensors, sent, learnt)
 
     def _ask(self, step: Step, request: Request) -> _Outcome:
         """Ask silos for a step, add up their answers, and hold them to the bound on norms."""
-        device = next(iter(self._parameters.values())).device
-        sums: dict[str, tuple[Aggregator, Sums]] = {}
-        for name, answer in step.answers.items():
-            like = (
-                self.weights if answer.like.keys() == self._parameters.keys() else _blank(answer.like, device)
-            )
-            sums[name] = answer.aggregator, answer.aggregator.zero(like)
-        answers: Facts = {}
+        total = StepSums(step, self._like(step), self.silo_weights, self.on_divergence == "stop")
         asked = self.runtime.mine(request.silos)
         for reply in self._checked(step, request):
-            answers[reply.silo] = {**reply.numbers, _NORMS: self._add(step, reply, sums)}
-        missing = [silo for silo in asked if silo not in answers]
+            total.add(reply)
+        missing = [silo for silo in asked if silo not in total.replies]
         if missing:
             raise _LostError(missing)
-        found = self.runtime.combine(list(sums.values()), answers)
+        found = self.runtime.combine(list(total.sums.values()), total.facts())
         answers = {silo: found[silo] for silo in request.silos if silo in found}
         norms = {name: self._bounded(step, name, answers) for name in step.answers}
-        return _Outcome({name: rule.finalize(state) for name, (rule, state) in sums.items()}, answers, norms)
+        aggregates = {name: rule.finalize(state) for name, (rule, state) in total.sums.items()}
+        return _Outcome(aggregates, answers, norms)
 
-    def _checked(self, step: Step, request: Request) -> Iterator[Reply]:
+    def _like(self, step: Step) -> dict[str, Mapping[str, Tensor]]:
+        """Return tensors like the aggregates of a step, on the device of w."""
+        device = next(iter(self._parameters.values())).device
+        return {
+            name: self.weights
+            if answer.like.keys() == self._parameters.keys()
+            else _blank(answer.like, device)
+            for name, answer in step.answers.items()
+        }
+
+    def _checked(self, step: Step, request: Request) -> Iterator[Reply | Carried]:
         """Yield each silo's first reply as it comes; sums are exact, so that the order changes no bit."""
         seen: set[str] = set()
         for reply in self.runtime.ask(request):
             check_reply(reply, request, step)
-            if reply.silo not in seen:
-                seen.add(reply.silo)
+            if seen.isdisjoint(reply.silos):
+                seen.update(reply.silos)
                 yield reply
-
-    def _add(self, step: Step, reply: Reply, sums: Mapping[str, tuple[Aggregator, Sums]]) -> dict[str, float]:
-        """Add an answer to the sums of its groups, unless it is infinite; return its norms."""
-        found: dict[str, float] = {}
-        source = f"silo {reply.silo!r}"
-        for name, (aggregator, state) in sums.items():
-            answer, values = step.answers[name], reply.tensors[name]
-            norm = norm_of(values)
-            found[name] = math.sqrt(norm) if answer.order == 2 else norm
-            if norm < math.inf:
-                weight = self.silo_weights.of(reply.silo, reply.numbers) if answer.weighted else None
-                aggregator.accumulate(state, values, source, weight)
-            elif self.on_divergence == "stop":
-                for key, value in values.items():
-                    require_finite(value, source, key)
-        return found
 
     def _bounded(self, step: Step, name: str, answers: Facts) -> Norms:
         """Return the norms of a step's answers; raise if some are to be set aside."""
-        norms = {silo: facts[_NORMS][name] for silo, facts in answers.items()}
+        norms = {silo: facts[NORMS][name] for silo, facts in answers.items()}
         outliers = self.bound.outliers(name, norms, step.answers[name].cancels)
         if outliers:
             raise _LostError(outliers, outliers)
@@ -325,12 +312,12 @@ class Server:
     def _evaluate(self, number: int, silos: tuple[str, ...]) -> Record:
         step = self.program.steps[EVALUATE]
         request = self._request(step, number, silos, {}, {})
-        measured: Facts = {}
+        total = StepSums(step, {}, self.silo_weights)
         for reply in self._checked(step, request):
-            if reply.metrics:
-                measured[reply.silo] = {_METRICS: reply.metrics}
+            total.add(reply)
+        measured = {silo: facts for silo, facts in total.facts().items() if METRICS in facts}
         found = self.runtime.combine([], measured)
-        record: Record = {"validation": {silo: found[silo][_METRICS] for silo in silos if silo in found}}
+        record: Record = {"validation": {silo: found[silo][METRICS] for silo in silos if silo in found}}
         if self.test is not None:
             record["test"] = self.test()
         return record

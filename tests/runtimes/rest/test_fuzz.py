@@ -179,7 +179,7 @@ def test_damaged_and_lying_answers_are_4xx_and_the_run_is_unharmed(
     asyncio.run(good_ones())
     reply = board.take(1)
     assert reply is not None
-    assert reply.silo == "a"
+    assert reply.silos == ("a",)
 
 
 def test_bytes_changed_in_the_header_without_a_digest_never_break_anything(

@@ -131,6 +131,9 @@ class Manifest(Section):
     fishr_reduction: Literal["mean", "sum"]
     classifier: str | None
     seed: int
+    max_norm: Annotated[float, Field(gt=0)] | None = Field(None, description="to which answers are clipped")
+    weights_step: Annotated[float, Field(gt=0)] = 0.01
+    weights_power: Annotated[float, Field(ge=0)] = 1.0
     silos: list[Name] = Field(max_length=100_000)
     model: ModelSpec
     columns: list[str] | None = Field(None, description="the inputs' columns in the silos' tables, in order")

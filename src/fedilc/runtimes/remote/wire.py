@@ -84,9 +84,14 @@ def pack(
     return packed_with_digest(sent, words) if digest else packed(sent, words)
 
 
-def unpack(body: bytes, expected: Mapping[str, Form]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """Return what `pack` was given, if it is finite tensors like those `expected` and nothing else."""
-    entries, about = read_header(body, header_room(expected))
+def unpack(
+    body: bytes, expected: Mapping[str, Form], room: int = 0
+) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    """Return what `pack` was given, if it is finite tensors like those `expected` and nothing else.
+
+    The header may be `room` bytes larger than these tensors need.
+    """
+    entries, about = read_header(body, header_room(expected) + room)
     for name in entries:
         if name not in expected:
             raise ProtocolError(f"it holds the tensor {_short(name)}, which was not asked for")
@@ -184,6 +189,7 @@ class _Task(Section):
     round: Annotated[int, Field(ge=1)]
     silos: list[str]
     numbers: dict[Name, float]
+    silo_weights: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
     scales: dict[str, float]
 
 
@@ -197,9 +203,14 @@ class Asked:
     weights: str
 
 
-def pack_request(request: Request, manifest: Manifest, weights: str, with_weights: bool) -> bytes:
-    """Return a task for a silo, with the weights if it does not have those of that name yet."""
-    about = {
+def pack_request(
+    request: Request, manifest: Manifest, weights: str, with_weights: bool, to_carrier: bool = False
+) -> bytes:
+    """Return a task for a silo, with the weights if it does not have those of that name yet.
+
+    A sub-coordinator is told how much each silo counts as well.
+    """
+    about: dict[str, Any] = {
         "run": manifest.hash,
         "task": task_name(request, manifest.hash, weights),
         "weights": weights,
@@ -208,6 +219,8 @@ def pack_request(request: Request, manifest: Manifest, weights: str, with_weight
         "silos": list(request.silos),
         "numbers": dict(request.numbers),
     }
+    if to_carrier:
+        about["silo_weights"] = dict(request.silo_weights)
     groups = dict(request.tensors) | ({WEIGHTS: request.weights} if with_weights else {})
     return pack(groups, about, lambda group: group == WEIGHTS and manifest.wire == "float16", digest=True)
 
@@ -235,8 +248,10 @@ def unpack_request(body: bytes, manifest: Manifest, have: str, weights: Mapping[
         raise ProtocolError("the coordinator asks for a round or for silos that the run does not have")
     sent = groups.pop(WEIGHTS, None) or weights
     version = int(hashlib.sha256(about.weights.encode()).hexdigest()[:15], 16)
-    silos = tuple(about.silos)
-    request = Request(about.step, about.round, version, silos, sent, groups, about.numbers)
+    if not set(about.silo_weights) <= set(manifest.silos):
+        raise ProtocolError("the coordinator weighs silos that the run does not have")
+    told = tuple(about.silos), sent, groups, about.numbers, about.silo_weights
+    request = Request(about.step, about.round, version, *told)
     return Asked(request, about.task, about.run, about.weights)
 
 
@@ -249,15 +264,15 @@ def answer_forms(step: Step, wire: Wire) -> dict[str, Form]:
 def pack_reply(reply: Reply, manifest: Manifest) -> bytes:
     """Return a silo's answer as bytes; what is not a finite number is sent as none."""
     answers = manifest.program.steps[reply.step].answers
-    about = {"numbers": _finite(reply.numbers), "metrics": _finite(reply.metrics)}
+    about = {"numbers": finite(reply.numbers), "metrics": finite(reply.metrics)}
     return pack(reply.tensors, about, lambda name: manifest.wire == "float16" and not answers[name].exact)
 
 
-def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
+def finite(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return numbers, nested or not, with none in place of what is no finite number."""
     most = torch.finfo(torch.float64).max
     return {
-        key: _finite(value)
+        key: finite(value)
         if isinstance(value, Mapping)
         else (value if Range(-most, most).holds(value) else None)
         for key, value in values.items()

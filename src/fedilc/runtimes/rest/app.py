@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -37,6 +38,7 @@ _THREADS = 40
 _WAKE_SECONDS = 5.0
 _SILENCE_SECONDS = 60.0
 _JOINING_BYTES = 4096
+_LEAF_BYTES = 2048
 _SMALL_BYTES = 1 << 16
 _REFUSALS = refusals(401, 403, 404, 408, 409, 410, 413, 415, 429)
 
@@ -57,6 +59,21 @@ class Joining(BaseModel):
     examples: Annotated[int, Field(ge=1, le=MOST_EXAMPLES)]
 
 
+class Carrying(BaseModel):
+    """What a sub-coordinator says of itself when it joins, and again when it has other silos than before."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    manifest: Annotated[str, Field(min_length=64, max_length=64, description="the manifest's hash")]
+    leaves: Annotated[
+        dict[str, Annotated[int, Field(ge=1, le=MOST_EXAMPLES)]], Field(description="examples of each silo")
+    ]
+    lost: Annotated[
+        dict[str, Annotated[str, Field(max_length=500)]],
+        Field(default_factory=dict, description="why it has others no longer"),
+    ]
+
+
 class Taken(BaseModel):
     """An answer was taken, now or before."""
 
@@ -64,10 +81,13 @@ class Taken(BaseModel):
 
 
 class Joined(BaseModel):
-    """A silo is part of the run."""
+    """A silo is part of the run; a sub-coordinator learns which of its silos have answered what is up."""
 
     silo: str
     round: int
+    round_timeout: float | None = None
+    task: str = ""
+    answered: list[str] = []
 
 
 def make_app(watched: Board | Watchable, tokens: Tokens | TokenFile | None) -> FastAPI:
@@ -114,19 +134,23 @@ class Desk:
         self._busy: Counter[str] = Counter()
 
     @contextmanager
-    def serving(self, silo: str) -> Iterator[None]:
-        """While a request of a silo is answered."""
-        if silo not in self.board.silos:
+    def serving(self, silo: str, joining: bool = False) -> Iterator[None]:
+        """While a request of a silo is answered, or of a sub-coordinator that has joined or is about to."""
+        known = self.board.knows(silo)
+        if not known and not joining:
             raise HTTPException(404, f"no silo of this run is called {silo!r}")
         if self._busy[silo] >= AT_ONCE:
             detail = f"silo {silo!r} has {AT_ONCE} requests open already"
             raise HTTPException(429, detail, {"Retry-After": "1"})
         self._busy[silo] += 1
-        self.board.arrived(silo)
+        if known:
+            self.board.arrived(silo)
         try:
             yield
         finally:
             self._busy[silo] -= 1
+            if not self._busy[silo]:
+                del self._busy[silo]
 
 
 def _add_silos(app: FastAPI, board: Board, doors: Doors) -> None:
@@ -134,7 +158,9 @@ def _add_silos(app: FastAPI, board: Board, doors: Doors) -> None:
     desk, wakeup = Desk(board), Wakeup(board.listen_for_tasks)
     app.state.wakeups.append(wakeup)
     speaks = [Depends(doors.speak)]
-    joining = {"required": True, "content": {"application/json": {"schema": Joining.model_json_schema()}}}
+    schemas = [Joining.model_json_schema(), Carrying.model_json_schema()]
+    joining = {"required": True, "content": {"application/json": {"schema": {"anyOf": schemas}}}}
+    most_joining = _JOINING_BYTES + _LEAF_BYTES * len(board.silos)
 
     @app.post(
         "/v1/silos/{silo}/join",
@@ -144,10 +170,18 @@ def _add_silos(app: FastAPI, board: Board, doors: Doors) -> None:
     )
     async def join(request: Request, silo: SiloName) -> Joined:
         """Take part in the run; a silo that was away joins again."""
-        with desk.serving(silo):
-            said = _joining((await _read(request, _JOINING_BYTES, Spool())).content())
+        with desk.serving(silo, joining=True):
+            said = _joining((await _read(request, most_joining, Spool())).content())
             if said.manifest != board.manifest.hash:
                 raise HTTPException(409, "the silo knows another manifest than this run's")
+            if isinstance(said, Carrying):
+                doors.require_carries(request, silo, said.leaves)
+                _raise(board.join_carrier(silo, said.leaves, said.lost))
+                task, answered = board.answered(silo)
+                patience, round_ = board.round_timeout, board.progress.round
+                return Joined(silo=silo, round=round_, round_timeout=patience, task=task, answered=answered)
+            if silo not in board.silos:
+                raise HTTPException(404, f"no silo of this run is called {silo!r}")
             _raise(board.join(silo, said.examples))
             return Joined(silo=silo, round=board.progress.round)
 
@@ -215,7 +249,8 @@ async def _next_task(
         if isinstance(posted, Refusal):
             _raise(posted)
         elif posted is not None:
-            body = posted.at_hand(have) or await run_in_threadpool(posted.body, have)
+            to_carrier = silo not in board.silos
+            body = posted.at_hand(have, to_carrier) or await run_in_threadpool(posted.body, have, to_carrier)
             if body is None:
                 continue
             board.seen(silo, sent=len(body))
@@ -233,9 +268,14 @@ def _raise(refusal: Refusal | None) -> None:
         raise HTTPException(refusal.status, refusal.reason)
 
 
-def _joining(body: bytes) -> Joining:
+def _joining(body: bytes) -> Joining | Carrying:
     try:
-        return Joining.model_validate_json(body)
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        found = None
+    try:
+        kind = Carrying if isinstance(found, dict) and "leaves" in found else Joining
+        return kind.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"][:1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from fastapi import HTTPException, Path, Request
@@ -61,6 +62,19 @@ class Doors:
         if not speaks:
             self._refuse(request)
         _trust(request, f"silos/{silo}" if tokens is not None else None)
+
+    def require_carries(self, request: Request, carrier: str, silos: Iterable[str]) -> None:
+        """Let in a sub-coordinator with these silos, if its token or its certificate is for all of them."""
+        tokens = self.tokens
+        if tokens is None:
+            return
+        for silo in silos:
+            if silo not in tokens.carries.get(carrier, ()) and silo not in _certified(request):
+                raise HTTPException(
+                    403,
+                    f"{carrier!r} may not answer for silo {silo[:100]!r}; whoever runs this coordinator "
+                    f"allows it with `fedilc token {carrier} --carries`",
+                )
 
     def _refuse(self, request: Request) -> None:
         wait = self.limit.failed(request.client.host if request.client else "?")

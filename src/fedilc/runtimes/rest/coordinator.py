@@ -91,14 +91,14 @@ def serve(
             if not out.exists():
                 out.mkdir(mode=0o700, parents=True)
             result = run.train(training, "rest", out, [watch, *callbacks])
-            here = _here(board)
+            here = board.here()
             board.finish(result.stopped or "complete")
             if afterwards is not None:
                 afterwards(result)
             if watch.was_over:
-                _say_goodbye(board, board.silos, LATE_FAREWELL_SECONDS)
+                say_goodbye(board, board.silos, LATE_FAREWELL_SECONDS)
             else:
-                _say_goodbye(board, here, FAREWELL_SECONDS)
+                say_goodbye(board, here, FAREWELL_SECONDS)
         return result
     except BaseException as error:
         board.audit.event("ended", outcome=str(error) or "stopped")
@@ -111,15 +111,11 @@ def _require_tokens(silos: Iterable[str], tokens: Tokens | TokenFile | None, add
     for silo in silos:
         require_name(silo)
         needed = tokens is not None and address.client_authority is None
-        if needed and tokens is not None and silo not in tokens.current().silos:
+        if needed and tokens is not None and not tokens.current().admits(silo):
             raise ConfigError(f"silo {silo!r} has no token; make one with `fedilc token {silo}`")
 
 
-def _here(board: Board) -> list[str]:
-    return [name for name, silo in board.silos.items() if silo.state in ("waiting", "working", "answered")]
-
-
-def _say_goodbye(board: Board, silos: Iterable[str], patience: float) -> None:
+def say_goodbye(board: Board, silos: Iterable[str], patience: float) -> None:
     """Stay until these silos have been told that the run is over, but not for ever."""
     awaited, deadline = set(silos), time.monotonic() + patience
     while time.monotonic() < deadline and not awaited <= board.told:

@@ -36,7 +36,7 @@ def exposition(
     by_state = {_label(state=state): sum(silo["state"] == state for silo in silos) for state in _STATES}
     lines += _metric("silos", "gauge", "Silos by state.", by_state)
     for name, (kind, about, key) in _SILO.items():
-        values = {_label(silo=silo["name"]): silo[key] for silo in silos}
+        values = {_label(silo=silo["name"]): silo[key] for silo in [*silos, *status.get("carriers", [])]}
         lines += _metric(f"silo_{name}", kind, about, values)
     refused = {_label(status=code): times for code, times in sorted(refusals.items())}
     lines += _metric("http_refused_total", "counter", "Refused requests by status.", refused)

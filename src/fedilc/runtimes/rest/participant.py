@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 from urllib.parse import quote
 
 from torch import Tensor, nn
@@ -41,48 +42,54 @@ class _UnreadableError(CoordinatorError):
     """An answer that is not a manifest, or not as it was sent."""
 
 
-@dataclass
-class Participant:
-    """One silo in one run, from joining to the end."""
+class Member(ABC):
+    """Whoever takes part in a run over one line: a silo, or a sub-coordinator with silos of its own."""
 
     line: Line
     name: str
-    make_silo: Callable[[Manifest], Silo]
-    build: Callable[[Manifest], nn.Module] | None = None
-    device: str = "auto"
-    tell: Callable[[str], None] = lambda _: None
-    limits: Limits = field(default_factory=Limits)
+    tell: Callable[[str], None]
+    limits: Limits
+    unknown: tuple[int, ...] = (409,)
 
-    def take_part(self) -> str:
+    @abstractmethod
+    def _joining(self) -> dict[str, Any]:
+        """What it says of itself, beside the manifest's hash."""
+
+    @abstractmethod
+    def _weights(self) -> Mapping[str, Tensor]:
+        """The weights that it was sent last."""
+
+    @abstractmethod
+    def _reply(self, manifest: Manifest, asked: Asked) -> bytes | None:
+        """Return the answer to a task; None if it has none."""
+
+    def _joined(self, manifest: Manifest, _answer: Answer) -> None:
+        """Take note of what the coordinator says when it is joined."""
+        self.tell(f"joined {manifest.run}, {manifest.algorithm}, {manifest.rounds} rounds")
+
+    def _work(self, manifest: Manifest) -> str:
         """Work until the run is over; returns how it ended."""
-        manifest = self._read_manifest()
-        if self.name not in manifest.silos:
-            names = ", ".join(manifest.silos)
-            raise CoordinatorError(f"the run {manifest.run!r} has no silo {self.name!r}, only {names}")
-        worker = make_client(manifest, self.name, self.make_silo, self.build, self.device, self.limits.state)
-        self.limits.require_examples(len(worker.silo), self.name)
-        self.limits.remember(manifest, self.line.url, self.name)
         have, along, retries = "", None, None
-        self._join(manifest, worker)
+        self._join(manifest)
         while True:
             answer = along or self._next(manifest, have)
             along = None
             if answer.status == 410:
                 return answer.reason
-            if answer.status == 409:
+            if answer.status in self.unknown:
                 self._require_same(manifest)
                 if retries is not None:
                     retries.pause(answer.reason)
                 retries = retries or Retries(self.line)
-                self._join(manifest, worker)
+                self._join(manifest)
             elif answer.status == 200:
                 try:
-                    asked = self._asked(answer, manifest, have, worker.bench.parameters)
+                    asked = self._asked(answer, manifest, have)
                 except DamagedError as error:
                     along = Answer(400, json.dumps({"detail": str(error)}).encode())
                     continue
                 have = asked.weights
-                along = self._answer(worker, manifest, asked)
+                along = self._answer(manifest, asked)
                 retries = retries if along is not None and along.status in _RETRIED else None
             elif answer.status in _RETRIED:
                 have, retries = "", retries or Retries(self.line)
@@ -103,25 +110,22 @@ class Participant:
     def _path(self, rest: str) -> str:
         return f"/v1/silos/{quote(self.name, safe='')}/{rest}"
 
-    def _asked(
-        self, answer: Answer, manifest: Manifest, have: str, weights: dict[str, nn.Parameter]
-    ) -> Asked:
-        """The task, if it is one of this run and for this silo."""
-        mine: dict[str, Tensor] = {name: parameter.detach() for name, parameter in weights.items()}
-        asked = unpack_request(answer.body, manifest, have, mine)
+    def _asked(self, answer: Answer, manifest: Manifest, have: str) -> Asked:
+        """The task, if it is one of this run."""
+        asked = unpack_request(answer.body, manifest, have, self._weights())
         if asked.run != manifest.hash:
             self._require_same(manifest)
             raise CoordinatorError("the coordinator sends tasks of another run than it says")
-        if self.name not in asked.request.silos:
-            raise ProtocolError(f"the coordinator sends silo {self.name!r} a task of others")
         return asked
 
-    def _answer(self, worker: SiloClient, manifest: Manifest, asked: Asked) -> Answer | None:
+    def _answer(self, manifest: Manifest, asked: Asked) -> Answer | None:
         """Bring what was asked for; returns what came along, if anything: the next task, the run's end, or a
         refusal after which the task is asked for again."""
         request = asked.request
         self.tell(f"round {request.round} of {manifest.rounds}: {request.step}")
-        body = pack_reply(worker.answer(request), manifest)
+        body = self._reply(manifest, asked)
+        if body is None:
+            return None
         answer = self.line.call(
             "PUT",
             self._path(f"rounds/{request.round}/{quote(request.step, safe='')}"),
@@ -130,7 +134,7 @@ class Participant:
             content=body,
             headers={"Content-Type": MEDIA_TYPE, "Content-Digest": content_digest(body)},
         )
-        if answer.status not in (200, 409, 410, *_RETRIED):
+        if answer.status not in (200, 410, *self.unknown, *_RETRIED):
             self._refused(answer)
         return answer if answer.status in (410, *_RETRIED) or answer.media == MEDIA_TYPE else None
 
@@ -149,7 +153,7 @@ class Participant:
         self.limits.require_run(manifest, self.line.url, self.name)
         return manifest
 
-    def _read_manifest(self) -> Manifest:
+    def read_manifest(self) -> Manifest:
         """Return the manifest; one damaged answer is no reason to leave."""
         retries = Retries(self.line)
         for _ in range(_ATTEMPTS - 1):
@@ -161,14 +165,14 @@ class Participant:
 
     def _require_same(self, manifest: Manifest) -> None:
         """Raise if the coordinator has another run now."""
-        if self._read_manifest().hash != manifest.hash:
+        if self.read_manifest().hash != manifest.hash:
             raise CoordinatorError(
                 "the coordinator now runs something else than what this silo joined; find out why, and join "
                 "again if that is right"
             )
 
-    def _join(self, manifest: Manifest, worker: SiloClient) -> None:
-        body = {"manifest": manifest.hash, "examples": len(worker.silo)}
+    def _join(self, manifest: Manifest) -> None:
+        body = {"manifest": manifest.hash, **self._joining()}
         retries = Retries(self.line)
         for _ in range(_ATTEMPTS):
             answer = self.line.call("POST", self._path("join"), json=body)
@@ -179,10 +183,51 @@ class Participant:
             self._require_same(manifest)
         if answer.status != 200:
             self._refused(answer)
-        self.tell(f"joined {manifest.run}, {manifest.algorithm}, {manifest.rounds} rounds")
+        self._joined(manifest, answer)
 
     def _refused(self, answer: Answer) -> NoReturn:
         raise CoordinatorError(f"the coordinator refuses silo {self.name!r}: {answer.reason}")
+
+
+@dataclass
+class Participant(Member):
+    """One silo in one run, from joining to the end."""
+
+    line: Line
+    name: str
+    make_silo: Callable[[Manifest], Silo]
+    build: Callable[[Manifest], nn.Module] | None = None
+    device: str = "auto"
+    tell: Callable[[str], None] = lambda _: None
+    limits: Limits = field(default_factory=Limits)
+    _worker: SiloClient = field(init=False)
+
+    def take_part(self) -> str:
+        """Work until the run is over; returns how it ended."""
+        manifest = self.read_manifest()
+        if self.name not in manifest.silos:
+            names = ", ".join(manifest.silos)
+            raise CoordinatorError(f"the run {manifest.run!r} has no silo {self.name!r}, only {names}")
+        folder = self.limits.state
+        self._worker = make_client(manifest, self.name, self.make_silo, self.build, self.device, folder)
+        self.limits.require_examples(len(self._worker.silo), self.name)
+        self.limits.remember(manifest, self.line.url, self.name)
+        return self._work(manifest)
+
+    def _joining(self) -> dict[str, Any]:
+        return {"examples": len(self._worker.silo)}
+
+    def _weights(self) -> Mapping[str, Tensor]:
+        return {name: parameter.detach() for name, parameter in self._worker.bench.parameters.items()}
+
+    def _asked(self, answer: Answer, manifest: Manifest, have: str) -> Asked:
+        asked = super()._asked(answer, manifest, have)
+        if self.name not in asked.request.silos:
+            raise ProtocolError(f"the coordinator sends silo {self.name!r} a task of others")
+        return asked
+
+    def _reply(self, manifest: Manifest, asked: Asked) -> bytes:
+        return pack_reply(self._worker.answer(asked.request), manifest)
 
 
 def _most_bytes(manifest: Manifest) -> int:

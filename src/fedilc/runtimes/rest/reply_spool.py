@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from fedilc.federation import Reply
+from fedilc.federation import Carried, Reply
 
 MEMORY_BYTES = 12 << 20
 READ_AT_ONCE = 16
@@ -155,28 +155,28 @@ class Body:
 class HeldReply:
     """An answer that was taken and waits for its turn: decoded, or as bytes on the disk."""
 
-    silo: str
-    _reply: Reply | None
-    _read: Callable[[bytes, str], Reply]
+    silos: tuple[str, ...]
+    _reply: Reply | Carried | None
+    _read: Callable[[bytes], Reply | Carried]
     _body: Body | None = None
 
-    def reply(self) -> Reply:
+    def reply(self) -> Reply | Carried:
         """Return the answer, once."""
         reply, body = self._reply, self._body
         self._reply = self._body = None
         if reply is None:
             assert body is not None
-            return self._read(body.content(), self.silo)
+            return self._read(body.content())
         if body is not None:
             body.forget()
         return reply
 
 
-def hold(reply: Reply, read: Callable[[bytes, str], Reply], body: bytes | Body) -> HeldReply:
+def hold(reply: Reply | Carried, read: Callable[[bytes], Reply | Carried], body: bytes | Body) -> HeldReply:
     """Hold an answer that is not added up yet; the bytes that it was read from are kept on the disk only."""
     if isinstance(body, bytes):
-        return HeldReply(reply.silo, reply, read)
+        return HeldReply(reply.silos, reply, read)
     if body.on_disk:
-        return HeldReply(reply.silo, None, read, body)
+        return HeldReply(reply.silos, None, read, body)
     body.drop_parts()
-    return HeldReply(reply.silo, reply, read, body)
+    return HeldReply(reply.silos, reply, read, body)

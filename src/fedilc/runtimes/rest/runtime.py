@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from fedilc.federation import Reply, Request, Runtime
+from fedilc.federation import Carried, Reply, Request, Runtime
 from fedilc.runtimes.remote.open_request import Posting
 from fedilc.runtimes.rest.task_queue import Board
 
@@ -26,6 +26,7 @@ class RestRuntime(Runtime):
         self.silos = tuple(board.silos)
         self._posting = Posting(board.manifest)
         self._left_out: set[str] = set()
+        board.round_timeout = round_timeout
 
     def present(self) -> tuple[str, ...]:
         """The silos to ask in the next round; waits for those that are needed."""
@@ -45,20 +46,21 @@ class RestRuntime(Runtime):
         """Why these silos did not answer, as the page has it."""
         return self.board.reasons(silos)
 
-    def ask(self, request: Request) -> Iterator[Reply]:
+    def ask(self, request: Request) -> Iterator[Reply | Carried]:
         """Put the request up; yield answers as they come."""
-        self.board.post(self._posting.post(request))
-        waiting, patient = set(request.silos), True
+        asked = self.mine(request.silos)
+        self.board.post(self._posting.post(request), asked)
+        waiting, patient = set(asked), True
         deadline = time.monotonic() + self.round_timeout
         try:
             while waiting:
                 held = self.board.take(_TICK_SECONDS)
                 if held is not None:
-                    waiting.discard(held.silo)
+                    waiting.difference_update(held.silos)
                     yield held.reply()
                     continue
-                late, answered = time.monotonic() >= deadline, len(request.silos) - len(waiting)
-                if self.board.hopeless() or (late and answered >= self.min_silos):
+                late = time.monotonic() >= deadline or self.board.gone(waiting)
+                if self.board.hopeless() or (late and len(asked) - len(waiting) >= self.min_silos):
                     break
                 if late and patient:
                     patient = False

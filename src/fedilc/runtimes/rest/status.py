@@ -12,7 +12,7 @@ State = Literal["not joined", "waiting", "working", "answered", "lost", "set asi
 
 @dataclass
 class SiloState:
-    """What the coordinator knows of a silo."""
+    """What the coordinator knows of a silo, and by which sub-coordinator it answers, if by any."""
 
     name: str
     state: State = "not joined"
@@ -23,6 +23,7 @@ class SiloState:
     bytes_sent: int = 0
     strikes: int = 0
     reason: str | None = None
+    via: str | None = None
 
 
 @dataclass(frozen=True)

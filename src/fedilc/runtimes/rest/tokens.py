@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from filelock import FileLock
 
@@ -46,11 +46,12 @@ def _hash(token: str) -> str:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Who may speak for which silo, and who may watch."""
+    """Who may speak for which silo, and who may watch; and which sub-coordinator carries which silos."""
 
     silos: dict[str, str] = field(default_factory=dict)
     viewers: dict[str, str] = field(default_factory=dict)
     expires: dict[str, float] = field(default_factory=dict)
+    carries: dict[str, list[str]] = field(default_factory=dict)
     clock: Callable[[], float] = time.time
 
     @classmethod
@@ -62,7 +63,8 @@ class Tokens:
             if not all(_HASH.fullmatch(v) for kind in kinds.values() for v in kind.values()):
                 raise ValueError("it holds what is not a token's hash")
             ends = {key: datetime.fromisoformat(end) for key, end in found.get("expires", {}).items()}
-            return cls(**kinds, expires={key: end.timestamp() for key, end in ends.items()})
+            carries = {str(name): [str(silo) for silo in s] for name, s in found.get("carries", {}).items()}
+            return cls(**kinds, expires={key: end.timestamp() for key, end in ends.items()}, carries=carries)
         except OSError as error:
             raise ConfigError(
                 f"the token file {path} cannot be read ({error.strerror}); make it with `fedilc token NAME "
@@ -74,6 +76,11 @@ class Tokens:
     def current(self) -> Tokens:
         """These tokens, which never change."""
         return self
+
+    def admits(self, silo: str) -> bool:
+        """Whether a silo has a token of its own, or a sub-coordinator that has one carries it."""
+        carried = any(silo in silos and name in self.silos for name, silos in self.carries.items())
+        return silo in self.silos or carried
 
     def is_silo(self, name: str, token: str) -> bool:
         """Whether the token is that of this silo."""
@@ -133,19 +140,27 @@ class TokenFile:
 
 
 def add_token(
-    path: Path, name: str, kind: Kind = "silos", replace: bool = False, days: float | None = None
+    path: Path,
+    name: str,
+    kind: Kind = "silos",
+    replace: bool = False,
+    days: float | None = None,
+    carries: Sequence[str] = (),
 ) -> str:
     """Make a token for a name and keep its hash; the token itself is returned and kept nowhere.
 
-    It ends after `days`, or when it is replaced or revoked.
+    It ends after `days`, or when it is replaced or revoked. That of a sub-coordinator `carries` silos.
     """
-    require_name(name)
+    for one in (name, *carries):
+        require_name(one)
     with _changing(path) as known:
         if name in known[kind] and not replace:
             raise ConfigError(f"{name!r} has a token in {path} already; make it a new one with --replace")
         token = secrets.token_urlsafe(32)
         known[kind][name] = _hash(token)
         known["expires"].pop(f"{kind}/{name}", None)
+        if carries:
+            known["carries"][name] = list(carries)
         if days is not None:
             end = datetime.now(UTC) + timedelta(days=days)
             known["expires"][f"{kind}/{name}"] = end.isoformat(timespec="seconds")
@@ -161,10 +176,12 @@ def revoke_token(path: Path, name: str, kind: Kind = "silos") -> None:
             some = ", ".join(known[kind]) or "nobody"
             raise ConfigError(f"{name!r} has no token in {path}; among its {kind} are {some}")
         known["expires"].pop(f"{kind}/{name}", None)
+        if kind == "silos":
+            known["carries"].pop(name, None)
 
 
 @contextmanager
-def _changing(path: Path) -> Iterator[dict[str, dict[str, str]]]:
+def _changing(path: Path) -> Iterator[dict[str, dict[str, Any]]]:
     """What a token file holds, written back at the end; no other process changes it meanwhile."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -174,7 +191,12 @@ def _changing(path: Path) -> Iterator[dict[str, dict[str, str]]]:
                 key: datetime.fromtimestamp(end, UTC).isoformat(timespec="seconds")
                 for key, end in tokens.expires.items()
             }
-            known = {"silos": dict(tokens.silos), "viewers": dict(tokens.viewers), "expires": ends}
+            known: dict[str, dict[str, Any]] = {
+                "silos": dict(tokens.silos),
+                "viewers": dict(tokens.viewers),
+                "expires": ends,
+                "carries": dict(tokens.carries),
+            }
             yield known
             _write_private(path, json.dumps(known, indent=2) + "\n")
     except OSError as error:

@@ -1,0 +1,144 @@
+"""Exact sums as they travel from one coordinator to the next, and what of them is refused.
+
+A sum of values is a whole number in two's complement, cut into rows of 32 bits, the lowest first: two or
+three rows for most gradients. Of signs and logarithms there are counts (8 bits up to 255 values) and two
+rows. How many values there are, and their weights, does not travel: whoever merges counts them himself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedilc.aggregation.base import Aggregator
+from fedilc.aggregation.exact_sum import DIGIT, ExactSum
+from fedilc.aggregation.fixed_point import NARROW
+from fedilc.aggregation.signed_logs import SignedLogs
+from fedilc.aggregation.sums import Sums
+from fedilc.errors import ProtocolError
+
+# The words that a sum of up to 2^31 float32 or float64 numbers can need, and the exponents that they have.
+_WORDS = {torch.float32: (28, 39), torch.float64: (0, 67)}
+_LOGS = {torch.float32: (-149, 128), torch.float64: (-1074, 1024)}
+_NARROW = (torch.float16, torch.bfloat16, torch.float32)
+_COUNTS = {255: torch.uint8, (1 << 15) - 1: torch.int16, (1 << 31) - 1: torch.int32}
+
+
+@dataclass(frozen=True)
+class PackedSums:
+    """Tensors by name, and for each sum of values the number of its lowest word."""
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    lowest: dict[str, int] = field(default_factory=dict)
+
+
+def pack_sums(state: Sums, values: int) -> PackedSums:
+    """Return the sums of a state of at most this many values."""
+    packed = PackedSums()
+    for name, by_key in state.parts.items():
+        for key, part in by_key.items():
+            place = f"{name}/{key}"
+            if isinstance(part, ExactSum):
+                packed.lowest[place], packed.tensors[place] = part.digits()
+            else:
+                counts, low, high = part.words()
+                packed.tensors[f"{place}/counts"] = counts.to(_count_dtype(values))
+                packed.tensors[f"{place}/low"] = low.to(torch.int32)
+                packed.tensors[f"{place}/high"] = high.to(_high_dtype(part))
+    return packed
+
+
+def add_packed(state: Sums, packed: PackedSums) -> None:
+    """Add sums to those of a state, in place; the caller counts the values and their weights."""
+    for name, by_key in state.parts.items():
+        for key, part in by_key.items():
+            place, found = f"{name}/{key}", packed.tensors
+            if isinstance(part, ExactSum):
+                part.add_digits(packed.lowest[place], found[place])
+            else:
+                low = found[f"{place}/low"].long() & DIGIT
+                counts, high = found[f"{place}/counts"].long(), found[f"{place}/high"].long()
+                part.add_words(torch.stack([counts, low, high]))
+
+
+@dataclass(frozen=True)
+class SumsForm:
+    """What packed sums of answers like `like` must be: derived from the step, never from the sender.
+
+    Args:
+        aggregator: how the answers become one.
+        like: the parameters, as tensors without storage.
+        weighted: whether answers have weights, by which their products are of float64.
+    """
+
+    aggregator: Aggregator
+    like: Mapping[str, Tensor]
+    weighted: bool
+
+    def tensors(self, values: int, rows: Mapping[str, int] | None = None) -> dict[str, Tensor]:
+        """Return the tensors of sums of at most so many values, without storage.
+
+        `rows` are those of each sum of values, by name; None is the most that there can be.
+        """
+        found: dict[str, Tensor] = {}
+        for place, part, dtype in self._parts():
+            size = part.shape.numel()
+            if isinstance(part, ExactSum):
+                least, stop = _WORDS[dtype]
+                count = stop - least if rows is None else rows[place]
+                found[place] = torch.empty(count, size, dtype=torch.int32, device="meta")
+            else:
+                kinds = {"counts": _count_dtype(values), "low": torch.int32, "high": _high_dtype(part)}
+                for key, kind in kinds.items():
+                    found[f"{place}/{key}"] = torch.empty(2, size, dtype=kind, device="meta")
+        return found
+
+    def rows(self, shapes: Mapping[str, object], lowest: Mapping[str, object]) -> dict[str, int]:
+        """Return how many rows each sum has by the shapes that a sender declares; raise if that cannot be."""
+        found: dict[str, int] = {}
+        for place, part, dtype in self._parts():
+            if isinstance(part, ExactSum):
+                shape, first, (least, stop) = shapes.get(place), lowest.get(place), _WORDS[dtype]
+                count = shape[0] if isinstance(shape, list) and len(shape) == 2 else None
+                if type(count) is not int or type(first) is not int:
+                    raise ProtocolError(f"its sum {place!r} is not there, or has no lowest word")
+                if count < 0 or (count > 0 and not (least <= first and first + count <= stop)):
+                    raise ProtocolError(
+                        f"its sum {place!r} has the words {first} to {first + count - 1}, and no sum of "
+                        f"{str(dtype).removeprefix('torch.')} has others than {least} to {stop - 1}"
+                    )
+                found[place] = count
+        return found
+
+    def check(self, packed: PackedSums, values: int) -> None:
+        """Raise if these cannot be sums of so many values; shapes and dtypes are right already."""
+        for place, part, dtype in self._parts():
+            if isinstance(part, SignedLogs):
+                counts, low, high = (packed.tensors[f"{place}/{k}"].long() for k in ("counts", "low", "high"))
+                if bool((counts < 0).any()) or bool((counts.sum(0) > values).any()):
+                    raise ProtocolError(f"its counts of {place!r} are not those of {values} values")
+                least, most = (bound << part.kind.fraction - 32 for bound in _LOGS[dtype])
+                wrong = (high < least * counts) | (high > most * counts) | ((counts == 0) & (low != 0))
+                if bool(wrong.any()):
+                    raise ProtocolError(f"its sums of logarithms of {place!r} are those of no {dtype} values")
+
+    def _parts(self) -> Iterator[tuple[str, ExactSum | SignedLogs, torch.dtype]]:
+        """Yield each sum's name, an empty one like it, and the dtype of the numbers that it adds up."""
+        empty = self.aggregator.zero(self.like)
+        for name, by_key in empty.parts.items():
+            terms = self.aggregator.terms(torch.empty(0, dtype=self.like[name].dtype))
+            for key, part in by_key.items():
+                added = terms[key].dtype if isinstance(part, ExactSum) else part.dtype
+                wide = added not in _NARROW or (self.weighted and isinstance(part, ExactSum))
+                yield f"{name}/{key}", part, torch.float64 if wide else torch.float32
+
+
+def _count_dtype(values: int) -> torch.dtype:
+    return next(dtype for most, dtype in _COUNTS.items() if values <= most)
+
+
+def _high_dtype(part: SignedLogs) -> torch.dtype:
+    return torch.int32 if part.kind == NARROW else torch.int64

@@ -1,0 +1,98 @@
+"""A step's answers added up as they come: those of single silos, and those that arrive as sums of many."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torch import Tensor
+
+from fedilc.aggregation import Aggregator, Sums, norm_of
+from fedilc.aggregation.base import require_finite
+from fedilc.aggregation.packed_sums import add_packed, pack_sums
+from fedilc.federation.messages import Carried, Reply
+from fedilc.federation.runtime import Facts
+from fedilc.federation.silo_weights import SiloWeights
+from fedilc.federation.steps import Step
+
+NORMS, METRICS = "norms", "metrics"
+
+
+class StepSums:
+    """The sums of each group of a step's answers, and what each silo said beside them.
+
+    Args:
+        step: the step that is answered.
+        like: tensors of the shapes, dtypes and devices of the aggregates, by group.
+        weights: how much each silo counts in a mean.
+        strict: whether an answer that is not finite is an error, rather than left out of the sums.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        like: Mapping[str, Mapping[str, Tensor]],
+        weights: SiloWeights,
+        strict: bool = False,
+    ) -> None:
+        self.step, self.weights, self.strict = step, weights, strict
+        self.sums: dict[str, tuple[Aggregator, Sums]] = {
+            name: (answer.aggregator, answer.aggregator.zero(like[name]))
+            for name, answer in step.answers.items()
+        }
+        self.replies: dict[str, Reply] = {}
+        self.norms: dict[str, dict[str, float]] = {}
+
+    def add(self, reply: Reply | Carried) -> None:
+        """Add an answer to the sums of its groups, unless it is infinite."""
+        if isinstance(reply, Carried):
+            self._merge(reply)
+        else:
+            self._add(reply)
+
+    def facts(self) -> Facts:
+        """Return the numbers, norms and metrics of each silo."""
+        found: Facts = {}
+        for silo, reply in self.replies.items():
+            found[silo] = {**reply.numbers, NORMS: self.norms[silo]}
+            if reply.metrics:
+                found[silo][METRICS] = reply.metrics
+        return found
+
+    def carried(self, carrier: str, step: str, round_: int) -> Carried:
+        """Return all that was added as the answer of one sub-coordinator."""
+        count = len(self.replies)
+        sums = {name: pack_sums(state, count) for name, (_, state) in self.sums.items()}
+        return Carried(carrier, step, round_, dict(self.replies), dict(self.norms), sums)
+
+    def _add(self, reply: Reply) -> None:
+        norms: dict[str, float] = {}
+        source = f"silo {reply.silo!r}"
+        for name, (aggregator, state) in self.sums.items():
+            answer, values = self.step.answers[name], reply.tensors[name]
+            norm = norm_of(values)
+            norms[name] = math.sqrt(norm) if answer.order == 2 else norm
+            if norm < math.inf:
+                aggregator.accumulate(state, values, source, self._weight(name, reply))
+            elif self.strict:
+                for key, value in values.items():
+                    require_finite(value, source, key)
+        self._keep(reply, norms)
+
+    def _merge(self, carried: Carried) -> None:
+        for name, (_, state) in self.sums.items():
+            for silo, reply in carried.replies.items():
+                if carried.norms[silo][name] < math.inf:
+                    state.counted(1, self._weight(name, reply))
+            add_packed(state, carried.sums[name])
+        for silo, reply in carried.replies.items():
+            self._keep(reply, carried.norms[silo])
+
+    def _weight(self, group: str, reply: Reply) -> float | None:
+        weighted = self.step.answers[group].weighted
+        return self.weights.of(reply.silo, reply.numbers) if weighted else None
+
+    def _keep(self, reply: Reply, norms: dict[str, float]) -> None:
+        self.replies[reply.silo] = replace(reply, tensors={})
+        self.norms[reply.silo] = norms

@@ -1,0 +1,145 @@
+"""A sub-coordinator's answer as bytes: the sums of its silos' tensors, and each silo's numbers and norms.
+
+Whoever reads derives from the step what must be there, and refuses all else with one sentence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from fedilc.aggregation.packed_sums import PackedSums, SumsForm
+from fedilc.errors import ProtocolError
+from fedilc.federation import Carried, Reply
+from fedilc.federation.steps import Range, Step, check_metrics, check_numbers
+from fedilc.runtimes.remote.wire import HEADER_BYTES, Form, finite, header_room, pack, read_header, unpack
+
+_LARGEST_HEADER = 100_000_000
+_LONGEST_REASON = 500
+_NORM = Range(0.0, math.inf)
+
+
+def pack_carried(carried: Carried) -> bytes:
+    """Return a sub-coordinator's answer as bytes; a norm that is infinite is sent as none."""
+    about = {
+        "replies": {
+            silo: {
+                "numbers": finite(reply.numbers),
+                "metrics": finite(reply.metrics),
+                "norms": finite(carried.norms[silo]),
+            }
+            for silo, reply in carried.replies.items()
+        },
+        "lost": carried.lost,
+        "lowest": {f"{group}/{name}": n for group, s in carried.sums.items() for name, n in s.lowest.items()},
+    }
+    return pack({group: sums.tensors for group, sums in carried.sums.items()}, about)
+
+
+def most_carried_bytes(step: Step, silos: int) -> int:
+    """Return how large an answer for so many silos may be."""
+    tensors = _largest(step, silos)
+    size = sum(like.numel() * like.element_size() for like in tensors.values())
+    return size + header_room(tensors) + _room(silos) + 8
+
+
+def read_carried(
+    body: bytes, step: Step, round_: int, carrier: str, silos: Collection[str], wanted: Collection[str]
+) -> Carried:
+    """Return a sub-coordinator's answer for some of `silos`, or raise an error that says what is wrong.
+
+    `wanted` are those whose answers it may bring; all `silos` are its own.
+    """
+    forms, room = _sums_forms(step), _room(len(silos))
+    entries, about = read_header(body, header_room(_largest(step, len(silos))) + room)
+    replies, norms = _replies(about.get("replies"), step, round_, wanted)
+    lowest = about.get("lowest")
+    if not isinstance(lowest, dict):
+        raise ProtocolError("its sums have no lowest words")
+    expected: dict[str, Form] = {}
+    for group, form in forms.items():
+        shapes = {
+            name.removeprefix(f"{group}/"): entry.get("shape")
+            for name, entry in entries.items()
+            if name.startswith(f"{group}/") and isinstance(entry, dict)
+        }
+        rows = form.rows(shapes, _below(lowest, group))
+        likes = form.tensors(len(replies), rows)
+        expected |= {f"{group}/{name}": Form(like) for name, like in likes.items()}
+    tensors, _ = unpack(body, expected, room)
+    sums: dict[str, PackedSums] = {}
+    for group, form in forms.items():
+        sums[group] = PackedSums(tensors[group], _below(lowest, group))
+        form.check(sums[group], sum(norms[silo][group] < math.inf for silo in replies))
+    lost = _lost(about.get("lost"), set(silos) - set(replies))
+    return Carried(carrier, step.name, round_, replies, norms, sums, lost)
+
+
+def _replies(
+    found: Any, step: Step, round_: int, wanted: Collection[str]
+) -> tuple[dict[str, Reply], dict[str, dict[str, float]]]:
+    """Return what each silo said beside its tensors, and the norms of those."""
+    if not isinstance(found, Mapping) or not found:
+        raise ProtocolError("it answers for no silo")
+    replies, norms = dict[str, Reply](), dict[str, dict[str, float]]()
+    for silo, said in found.items():
+        if silo not in wanted:
+            raise ProtocolError(f"it answers for {silo[:100]!r}, for which it was not asked")
+        try:
+            if not isinstance(said, Mapping) or set(said) != {"numbers", "metrics", "norms"}:
+                raise ProtocolError("what it says is not numbers, metrics and norms")
+            check_numbers(said["numbers"], step.numbers)
+            check_metrics(said["metrics"], step.metrics)
+            norms[silo] = _norms(said["norms"], step)
+        except ProtocolError as error:
+            raise ProtocolError(f"of silo {silo!r}: {error}") from error
+        replies[silo] = Reply(silo, step.name, round_, {}, dict(said["numbers"]), dict(said["metrics"]))
+    return replies, norms
+
+
+def _norms(found: Any, step: Step) -> dict[str, float]:
+    if not isinstance(found, Mapping) or set(found) != set(step.answers):
+        raise ProtocolError("its norms are not those of the step's answers")
+    norms = {group: math.inf if norm is None else norm for group, norm in found.items()}
+    for group, norm in norms.items():
+        if not _NORM.holds(norm):
+            raise ProtocolError(f"the norm of its {group} is not a number from 0 on")
+    return norms
+
+
+def _lost(found: Any, others: set[str]) -> dict[str, str]:
+    """Return why silos of its own that it does not answer for are lost; it may have told of some before."""
+    if not isinstance(found, Mapping):
+        raise ProtocolError("its lost silos are not an object")
+    if not all(isinstance(reason, str) and len(reason) <= _LONGEST_REASON for reason in found.values()):
+        raise ProtocolError("why silos are lost is not a sentence")
+    return {silo: reason for silo, reason in found.items() if silo in others}
+
+
+def _sums_forms(step: Step) -> dict[str, SumsForm]:
+    return {
+        group: SumsForm(answer.aggregator, answer.like, answer.weighted)
+        for group, answer in step.answers.items()
+    }
+
+
+def _largest(step: Step, silos: int) -> dict[str, Tensor]:
+    """Return the tensors of an answer at their largest, by the names that they have in a message."""
+    return {
+        f"{group}/{name}": tensor
+        for group, form in _sums_forms(step).items()
+        for name, tensor in form.tensors(silos).items()
+    }
+
+
+def _below(lowest: Mapping[str, Any], group: str) -> dict[str, Any]:
+    start = f"{group}/"
+    return {name.removeprefix(start): n for name, n in lowest.items() if name.startswith(start)}
+
+
+def _room(silos: int) -> int:
+    """Return how much more a header may hold: as much for each silo as one that answers itself may."""
+    return min(_LARGEST_HEADER, silos * HEADER_BYTES)
