@@ -34,6 +34,7 @@ import fedilc.report.plots
 import fedilc.report.tables
 import fedilc.runtimes.rest.coordinator
 import fedilc.runtimes.rest.participant
+import fedilc.runtimes.rest.sub_coordinator
 from fedilc import train
 from fedilc.config import read_experiment
 from fedilc.federation.tensor_files import read_tensors

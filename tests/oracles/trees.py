@@ -1,10 +1,11 @@
-"""Trees of coordinators in one process: real servers on the loopback, and silos that compute, a thread each."""
+"""Trees of coordinators in one process: real servers on loopback, silos that compute, a thread each."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from fedilc.runtimes.rest.participant import Participant
 from fedilc.runtimes.rest.runtime import RestRuntime
 from fedilc.runtimes.rest.sub_coordinator import SubCoordinator, serve_below
 from fedilc.runtimes.rest.task_queue import Board
+from fedilc.training import Training
 from rest import in_background, served, training_of
 
 Tree = Mapping[str, Any]
@@ -85,26 +87,42 @@ def grow(url: str, tree: Tree, out: Path, stack: contextlib.ExitStack) -> None:
             stack.enter_context(in_background(partial(take_part, url, name)))
 
 
-def trained(
-    settings: Experiment,
-    tree: Tree,
-    out: Path,
-    wire: Wire = "exact",
-    watch: Callable[[Board, str], object] = lambda _board, _url: None,
-    round_timeout: float = 600.0,
-) -> Outcome:
-    """A whole run over a tree: its history and weights; `watch` is given the root's board and address."""
-    needed = settings.min_silos or len(settings.data.silos)  # type: ignore[attr-defined]
+@dataclass
+class Root:
+    """The coordinator at the top, which others join, and its run."""
+
+    board: Board
+    url: str
+    training: Training
+    stack: contextlib.ExitStack
+
+    def run(self) -> Outcome:
+        """Train; everybody is told that it is over."""
+        try:
+            result = self.training.run([], None, False, {})
+        finally:
+            self.board.finish("complete")
+        return result.history, dict(result.model.state_dict())
+
+
+@contextlib.contextmanager
+def root(settings: Experiment, wire: Wire = "exact", round_timeout: float = 600.0) -> Iterator[Root]:
+    """A coordinator that listens; whoever joins on its stack is waited for at the end."""
+    needed = settings.min_silos or settings.silos_per_round or len(settings.data.silos)  # type: ignore[attr-defined]
     connect = partial(RestRuntime, min_silos=needed, round_timeout=round_timeout)
     training, board = training_of(settings, wire, connect)
     with served(board) as client, contextlib.ExitStack() as stack:
-        grow(str(client.base_url), tree, out, stack)
-        watch(board, str(client.base_url))
         try:
-            result = training.run([], None, False, {})
+            yield Root(board, str(client.base_url), training, stack)
         finally:
             board.finish("complete")
-    return result.history, dict(result.model.state_dict())
+
+
+def trained(settings: Experiment, tree: Tree, out: Path, wire: Wire = "exact") -> Outcome:
+    """A whole run over a tree: its history and weights."""
+    with root(settings, wire) as top:
+        grow(top.url, tree, out, top.stack)
+        return top.run()
 
 
 def assert_same(left: Outcome, right: Outcome) -> None:

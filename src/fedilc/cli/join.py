@@ -88,7 +88,9 @@ def join(
     make_silo = _silo(silo, data, label, validation_share, provider, experiment, say)
     build = network_from(model) if model is not None else None
     limits = Limits(max_parameters, min_examples, manifest_digest, state)
-    line = Line(url, _token(token_file), ca, give_up_after, allow_insecure, client_cert, client_key, tell=say)
+    line = Line(
+        url, read_token(token_file), ca, give_up_after, allow_insecure, client_cert, client_key, tell=say
+    )
     for secret, what in ((token_file, "this silo's token"), (client_key, "its certificate's key")):
         warn_if_public(secret, what)
     say.start()
@@ -126,7 +128,8 @@ def _silo(
     return builders.silo_from_experiment(name, *read_experiment(experiment or ""))
 
 
-def _token(path: Path | None) -> str | None:
+def read_token(path: Path | None) -> str | None:
+    """Return the token that a file holds; None if there is no file."""
     if path is None:
         return None
     try:

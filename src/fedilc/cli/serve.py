@@ -26,6 +26,7 @@ from fedilc.cli.options import (
     as_changes,
     only_one,
 )
+from fedilc.cli.serve_below import Upstream
 from fedilc.errors import ConfigError, StoppedError
 from fedilc.lazy import quick_imports
 
@@ -75,13 +76,26 @@ def serve(
         Path | None, typer.Option(help="Only show the page of this run folder.", show_default=False)
     ] = None,
     stay: Annotated[bool, typer.Option("--stay", help="Keep the page up after the last round.")] = False,
+    upstream: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Answer this coordinator with sums of the silos here."),
+    ] = None,
+    silo: Annotated[str | None, typer.Option(help="With --upstream: this one's name there.")] = None,
+    token_file: Annotated[Path | None, typer.Option(help="With --upstream: its token there.")] = None,
+    ca: Annotated[Path | None, typer.Option(help="With --upstream: the authority to trust there.")] = None,
+    client_cert: Annotated[
+        Path | None, typer.Option(help="With --upstream: its certificate there, in place of a token.")
+    ] = None,
+    client_key: Annotated[Path | None, typer.Option(help="Its key, PEM.")] = None,
     model: ModelFunction = None,
     data_dir: DataDir = None,
     log_format: LogFormat = None,
 ) -> None:
     """Coordinate silos that join from elsewhere, and show the run on a page.
 
-    With --model, each silo brings the same network, by the same option of `join`.
+    With --model, each silo brings the same network, by the same option of `join`. With --upstream there is
+    no experiment: the run is that of the coordinator above, for which this one is one silo that answers for
+    many.
     """
     from fedilc.runtimes.rest import require_server
 
@@ -100,6 +114,26 @@ def serve(
     if view is not None:
         _view(console, view, address, known)
         return
+    if upstream is None and any(given is not None for given in (silo, token_file, ca, client_cert)):
+        raise ConfigError("--silo, --token-file, --ca and --client-cert go with --upstream URL; give it too")
+    patience = round_timeout if math.isfinite(round_timeout) else _FOREVER
+    if upstream is not None:
+        above = Upstream(upstream, silo, token_file, ca, client_cert, client_key, allow_insecure)
+        settings_given = {
+            "the experiment": experiment,
+            "--algorithm": algorithm,
+            "--rounds": rounds,
+            "--seed": seed is not None,
+            "--min-silos": min_silos,
+            "--on-divergence": on_divergence,
+            "--wire": wire != "exact",
+            "--set": changes,
+            "--model": model,
+            "--stay": stay,
+        }
+        above.require_alone(settings_given)
+        above.serve(console, out, address, known, patience)
+        return
     if experiment is None:
         raise ConfigError("name an experiment to serve, or a run folder to show with --view")
     if data_dir is not None:
@@ -114,7 +148,6 @@ def serve(
     }
     settings, folder = read_experiment(experiment, [*(changes or []), *as_changes(short)])
     target = out or Path("runs") / settings.name / "served"
-    patience = round_timeout if math.isfinite(round_timeout) else _FOREVER
     _Serving(console, settings, folder, target, address, known, patience, find_wire(wire), model, stay).run()
 
 

@@ -22,6 +22,9 @@ def token(
     days: Annotated[
         float | None, typer.Option(min=0, help="After how many days it ends (default: never)")
     ] = None,
+    carries: Annotated[
+        list[str] | None, typer.Option(metavar="SILO", help="A silo behind a sub-coordinator; may repeat.")
+    ] = None,
 ) -> None:
     """Make a token for a silo or a viewer, and show it once; the file keeps its hash.
 
@@ -36,7 +39,7 @@ def token(
         revoke_token(tokens, revoked, "viewers" if viewer else "silos")
         sys.stderr.write(f"the token of {role} {revoked!r} is revoked\n")
         return
-    made = add_token(tokens, name, "viewers" if viewer else "silos", replace, days)
+    made = add_token(tokens, name, "viewers" if viewer else "silos", replace, days, carries or ())
     sys.stdout.write(f"{made}\n")
     ends = "" if days is None else f" and ends in {days:g} days"
     sys.stderr.write(

@@ -28,7 +28,7 @@ class Carriers:
     def tell(self, name: str, leaves: Iterable[str]) -> tuple[str, ...]:
         """Take note of all silos that a sub-coordinator has; return those that it has no longer."""
         self.states.setdefault(name, SiloState(name, "waiting"))
-        now = set(leaves)
+        now = dict.fromkeys(leaves)
         gone = tuple(silo for silo in self.leaves(name) if silo not in now)
         for silo in gone:
             del self._of[silo]

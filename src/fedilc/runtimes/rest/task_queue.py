@@ -304,7 +304,7 @@ class Board:
                 return Refusal(410, f"the run is over: {self.progress.outcome}")
             if state.state == "not joined":
                 return Refusal(409, f"silo {name!r} has not joined; join first")
-            due = [silo for silo in self._due(behind) if self.silos[silo].state not in _ABSENT]
+            due = self._due(behind)
             if self._posted is None or not due:
                 return None
             for silo in (self.silos[leaf] for leaf in due):

@@ -51,8 +51,8 @@ class Tokens:
     silos: dict[str, str] = field(default_factory=dict)
     viewers: dict[str, str] = field(default_factory=dict)
     expires: dict[str, float] = field(default_factory=dict)
-    carries: dict[str, list[str]] = field(default_factory=dict)
     clock: Callable[[], float] = time.time
+    carries: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> Tokens:

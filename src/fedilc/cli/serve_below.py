@@ -1,0 +1,84 @@
+"""`fedilc serve --upstream`: a coordinator of silos that answers another coordinator."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedilc.cli.join import read_token
+from fedilc.errors import ConfigError, StoppedError, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedilc.runtimes.remote.manifest import Manifest
+    from fedilc.runtimes.rest.listener import Address
+    from fedilc.runtimes.rest.tokens import TokenFile, Tokens
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """The coordinator above, and how to reach it."""
+
+    url: str
+    silo: str | None
+    token_file: Path | None
+    ca: Path | None
+    client_cert: Path | None
+    client_key: Path | None
+    allow_insecure: bool
+
+    def require_alone(self, given: Mapping[str, object]) -> None:
+        """Raise if options were given that the coordinator above decides on."""
+        if self.silo is None:
+            raise ConfigError("--upstream needs --silo NAME, the name that the coordinator above knows")
+        for option, value in given.items():
+            if value:
+                raise ConfigError(
+                    f"with --upstream the run is the one of the coordinator above: leave out {option}"
+                )
+
+    def serve(
+        self,
+        console: Console,
+        out: Path | None,
+        address: Address,
+        tokens: Tokens | TokenFile | None,
+        round_timeout: float,
+    ) -> None:
+        """Serve silos for the coordinator above until its run is over."""
+        from fedilc.runtimes.rest.http_client import Line
+        from fedilc.runtimes.rest.private_files import warn_if_public
+        from fedilc.runtimes.rest.sub_coordinator import SubCoordinator, serve_below
+
+        name = self.silo or ""
+        said: set[str] = set()
+
+        def say(sentence: str) -> None:
+            if sentence not in said and not sentence.startswith("round "):
+                said.add(sentence)
+                console.print(f"{name}: {printable(sentence)}", markup=False, soft_wrap=True)
+
+        def ready(url: str, manifest: Manifest) -> None:
+            console.print(f"silos join at {url}, and the page is there", markup=False, soft_wrap=True)
+            console.print(f"their sums go to {self.url}; manifest {manifest.hash[:16]}", markup=False)
+            sys.stdout.flush()
+
+        for secret, what in ((self.token_file, "this silo's token"), (self.client_key, "its own key")):
+            warn_if_public(secret, what)
+        certificate = self.client_cert, self.client_key
+        token = read_token(self.token_file)
+        line = Line(self.url, token, self.ca, None, self.allow_insecure, *certificate, tell=say)
+        folder = out or Path("runs") / name
+        try:
+            outcome = serve_below(
+                SubCoordinator(line, name, round_timeout, say), folder, address, tokens, ready
+            )
+        except KeyboardInterrupt:
+            raise StoppedError("stopped; the same command goes on, and silos wait for it") from None
+        finally:
+            line.close()
+        sys.stdout.write(f"{name}: the run is over: {printable(outcome)}\n")

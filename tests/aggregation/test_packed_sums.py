@@ -1,0 +1,112 @@
+"""Sums that travelled are the sums that were sent, in no more bytes than their form allows."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stacks import EVERY, TIES, accumulated, bits, stacks
+from torch import Tensor
+
+from fedilc.aggregation import Aggregator, Clipped, Mean, Sums, WeightedGeometricMean
+from fedilc.aggregation.exact_sum import ExactSum
+from fedilc.aggregation.packed_sums import PackedSums, SumsForm, add_packed, pack_sums
+from fedilc.errors import ProtocolError
+
+CPU = torch.device("cpu")
+
+
+def travelled(aggregator: Aggregator, parts: list[Sums], like: Tensor, weighted: bool) -> Sums:
+    """A state that was sent all parts, each held to its form."""
+    state = aggregator.zero({"w": like})
+    form = SumsForm(aggregator, {"w": torch.empty_like(like, device="meta")}, weighted)
+    for part in parts:
+        packed = pack_sums(part, part.count)
+        largest = form.tensors(part.count)
+        shapes: dict[str, object] = {name: list(tensor.shape) for name, tensor in packed.tensors.items()}
+        expected = form.tensors(part.count, form.rows(shapes, packed.lowest))
+        assert packed.tensors.keys() == expected.keys() == largest.keys()
+        for name, tensor in packed.tensors.items():
+            assert (tensor.shape, tensor.dtype) == (expected[name].shape, expected[name].dtype)
+            assert tensor.numel() <= largest[name].numel()
+        form.check(packed, part.count)
+        add_packed(state, packed)
+        state.counted(part.count)
+        state.weighted += part.weighted
+        state.weights = state.weights.merged(part.weights)
+    return state
+
+
+@settings(max_examples=40)
+@given(stacks(), st.sampled_from(EVERY), st.integers(0, 12))
+def test_any_split_over_the_wire_gives_the_bits_of_all_values_together(
+    rows: Tensor, aggregator: Aggregator, cut: int
+) -> None:
+    whole = accumulated(aggregator, rows)
+    halves = [accumulated(aggregator, part) for part in (rows[:cut], rows[cut:]) if len(part)]
+    found = aggregator.finalize(travelled(aggregator, halves, rows[0], weighted=False))
+    expected = aggregator.finalize(whole)
+    assert bits(found.value["w"]) == bits(expected.value["w"])
+    assert found.measurements == expected.measurements
+
+
+@settings(max_examples=40)
+@given(stacks(), st.lists(st.floats(1e-300, 1e6), min_size=12, max_size=12))
+def test_so_it_does_with_weights(rows: Tensor, weights: list[float]) -> None:
+    mean = Clipped(Mean(), 1e300)
+    rows, weights = rows.float().nan_to_num(), weights[: len(rows)]
+    parts = [accumulated(mean, row.unsqueeze(0), [weight]) for row, weight in zip(rows, weights, strict=True)]
+    found = mean.finalize(travelled(mean, parts, rows[0], weighted=True)).value["w"]
+    assert bits(found) == bits(mean.finalize(accumulated(mean, rows, weights)).value["w"])
+
+
+@given(st.lists(st.sampled_from([*TIES, 1e308, -1e308, 5e-324]), min_size=1, max_size=40))
+def test_digits_are_the_sum_itself(values: list[float]) -> None:
+    total = ExactSum(torch.Size([1]), CPU)
+    total.add(torch.tensor(values, dtype=torch.float64).view(-1, 1))
+    lowest, rows = total.digits()
+    digits = [int(row) & 0xFFFFFFFF for row in rows[:-1]] + [int(row) for row in rows[-1:]]
+    found = sum(
+        Fraction(digit) * Fraction(2) ** (32 * (lowest + place) - 1074) for place, digit in enumerate(digits)
+    )
+    assert found == sum(map(Fraction, values))
+
+
+def test_gradients_of_usual_size_take_a_third_of_the_words_that_sums_have_in_memory() -> None:
+    rows = 1e-3 * torch.randn(8, 1000, generator=torch.Generator().manual_seed(1))
+    for aggregator, most in ((Mean(), 12), (WeightedGeometricMean(), 18)):
+        packed = pack_sums(accumulated(aggregator, rows), 8)
+        assert sum(t.numel() * t.element_size() for t in packed.tensors.values()) <= most * 1000
+
+
+FORM = SumsForm(WeightedGeometricMean(), {"w": torch.empty(2, device="meta")}, weighted=False)
+FORGED: dict[str, dict[str, list[list[int]]]] = {
+    "more members than values": {"counts": [[2, 2], [2, 1]]},
+    "logarithms of nothing": {"counts": [[0, 1], [0, 0]], "low": [[1, 0], [0, 0]]},
+    "logarithms of larger numbers than there are": {"high": [[129 << 4, 0], [0, 0]]},
+    "logarithms of smaller ones": {"high": [[-150 << 4, 0], [0, 0]]},
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_sums_that_no_values_have_are_refused(what: str) -> None:
+    usual = {"counts": [[1, 1], [0, 0]], "low": [[0, 0], [0, 0]], "high": [[0, 0], [0, 0]]}
+    dtypes = {"counts": torch.uint8, "low": torch.int32, "high": torch.int32}
+    tensors = {
+        f"w/signs/{key}": torch.tensor(values, dtype=dtypes[key])
+        for key, values in (usual | FORGED[what]).items()
+    }
+    with pytest.raises(ProtocolError, match="w/signs"):
+        FORM.check(PackedSums(tensors), 3)
+
+
+@pytest.mark.parametrize(
+    ("lowest", "shape"), [(27, [1, 2]), (38, [2, 2]), (30, [2]), (None, [1, 2]), (True, [1, 2])]
+)
+def test_words_that_no_sum_of_float32_has_are_refused(lowest: object, shape: list[int]) -> None:
+    form = SumsForm(Mean(), {"w": torch.empty(2, device="meta")}, weighted=False)
+    with pytest.raises(ProtocolError, match="w/total"):
+        form.rows({"w/total": shape}, {"w/total": lowest})

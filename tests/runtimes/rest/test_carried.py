@@ -1,0 +1,255 @@
+"""What a sub-coordinator sends is held to the step that was asked for, and refused with one sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from command import Refusal
+from trees import calling
+
+from fedilc.errors import ConfigError
+from fedilc.federation.messages import Carried
+from fedilc.federation.packing import packed
+from fedilc.federation.silo_weights import SiloWeights
+from fedilc.federation.step_sums import StepSums
+from fedilc.runtimes.remote.carried import pack_carried
+from fedilc.runtimes.remote.open_request import Posted
+from fedilc.runtimes.rest.http_client import CoordinatorError, Line
+from fedilc.runtimes.rest.sub_coordinator import SubCoordinator
+from fedilc.runtimes.rest.task_queue import STRIKES, Board
+from fedilc.runtimes.rest.tokens import Tokens, add_token
+from rest import bearer, board_of, detail, good_reply, post, put, remote, served, training_of
+
+STEP = "matched-update"
+
+
+def carrying() -> tuple[Board, Posted]:
+    """A board at which a sub-coordinator answers for `a` and `b`, and a silo for itself."""
+    board = training_of(remote(("a", "b", "c")))[1]
+    assert board.join_carrier("north", {"a": 10, "b": 10}, {}) is None
+    board.join("c", 10)
+    return board, post(board, STEP)
+
+
+def carried_of(posted: Posted, *silos: str) -> Carried:
+    like = {
+        group: {name: torch.empty(one.shape) for name, one in answer.like.items()}
+        for group, answer in posted.step.answers.items()
+    }
+    total = StepSums(posted.step, like, SiloWeights())
+    for silo in silos:
+        total.add(good_reply(posted.request, posted.manifest, silo))
+    return total.carried("north", STEP, 1)
+
+
+def accept(board: Board, posted: Posted, body: bytes) -> Any:
+    return board.accept("north", 1, STEP, posted.name, body)
+
+
+def test_sums_of_both_are_taken_once_and_both_have_answered() -> None:
+    board, posted = carrying()
+    body = pack_carried(carried_of(posted, "a", "b"))
+    assert len(body) <= posted.most_carried_bytes(2)
+    assert accept(board, posted, body) is None
+    assert accept(board, posted, body) is None
+    held = board.take(1)
+    assert held is not None
+    assert held.silos == ("a", "b")
+    assert board.take(0) is None
+    assert {board.silos[name].state for name in "ab"} == {"answered"}
+    assert accept(board, posted, pack_carried(carried_of(posted, "a"))).status == 409
+    assert board.answered("north") == (posted.name, ["a", "b"])
+
+
+def test_its_silos_may_be_answered_for_in_parts() -> None:
+    board, posted = carrying()
+    first = carried_of(posted, "a")
+    first.lost = {"b": "did not answer in time"}
+    assert accept(board, posted, pack_carried(first)) is None
+    assert (board.silos["b"].state, board.silos["b"].reason) == ("lost", "did not answer in time")
+    assert board.task_for("north") is None
+    board.join_carrier("north", {"a": 10, "b": 10}, {})
+    assert board.task_for("north") is posted
+    assert accept(board, posted, pack_carried(carried_of(posted, "b"))) is None
+    found = [board.take(0) for _ in range(2)]
+    assert [held.silos for held in found if held is not None] == [("a",), ("b",)]
+
+
+Forge = Callable[[dict[str, torch.Tensor], dict[str, Any]], None]
+FIRST = "gradient/1.weight/signs"
+
+
+def tensor(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Forge:
+    def forge(tensors: dict[str, torch.Tensor], _about: dict[str, Any]) -> None:
+        tensors[name] = change(tensors[name])
+
+    return forge
+
+
+def told(change: Callable[[dict[str, Any]], object]) -> Forge:
+    return lambda _tensors, about: (change(about), None)[1]
+
+
+def of_a(**changes: Any) -> Forge:
+    return told(lambda about: about["replies"]["a"].update(changes))
+
+
+def loss(value: object) -> Forge:
+    return told(lambda about: about["replies"]["a"]["numbers"].update(loss=value))
+
+
+FORGED: dict[str, tuple[Forge, str]] = {
+    "another shape": (tensor(f"{FIRST}/counts", lambda t: t[:, :-1]), "was expected"),
+    "another dtype": (tensor(f"{FIRST}/counts", lambda t: t.to(torch.int16)), "'U8' of shape"),
+    "no values": (tensor(f"{FIRST}/low", lambda t: t.float()), "'I32' of shape"),
+    "more members than silos": (tensor(f"{FIRST}/counts", lambda t: t + 3), "are not those of 2 values"),
+    "impossible logarithms": (tensor(f"{FIRST}/high", lambda t: t + (1 << 20)), "no torch.float32 values"),
+    "more words than a sum has": (
+        tensor("penalty/1.weight/total", lambda t: t.repeat(9, 1)),
+        "no sum of float32 has others than 28 to 38",
+    ),
+    "a sum that is far away": (
+        told(lambda about: about["lowest"].update({"penalty/1.weight/total": 10**9})),
+        "no sum of float32 has others",
+    ),
+    "no place of a sum": (told(lambda about: about["lowest"].clear()), "no lowest word"),
+    "no places": (told(lambda about: about.update(lowest=3)), "no lowest words"),
+    "a tensor too many": (lambda tensors, _: tensors.update(x=torch.zeros(1)), "which was not asked for"),
+    "a tensor too few": (lambda tensors, _: (tensors.pop(f"{FIRST}/low"), None)[1], "it lacks the tensor"),
+    "a loss that is none": (loss("low"), "of silo 'a': its loss is not a number"),
+    "a loss of NaN": (loss(float("nan")), "of silo 'a': its loss is not a number"),
+    "other numbers": (of_a(numbers={"loss": 1.0}), "of silo 'a': its numbers are"),
+    "other examples": (
+        told(lambda about: about["replies"]["a"]["numbers"].update(examples=11)),
+        "silo 'a' tells of 11 examples, and joined with 10",
+    ),
+    "a negative norm": (of_a(norms={"gradient": -1.0, "penalty": 1.0}), "the norm of its gradient"),
+    "one norm of two": (of_a(norms={"gradient": 1.0}), "its norms are not those"),
+    "metrics that were not asked for": (of_a(metrics={"loss": 1.0}), "was not asked to"),
+    "another silo": (
+        told(lambda about: about["replies"].update(c=about["replies"]["a"])),
+        "it answers for 'c', for which it was not asked",
+    ),
+    "no silo": (told(lambda about: about["replies"].clear()), "it answers for no silo"),
+    "a silo that says nothing": (told(lambda about: about["replies"].update(a=3)), "of silo 'a'"),
+    "losses that are none": (told(lambda about: about.update(lost=["b"])), "its lost silos"),
+    "a loss without end": (told(lambda about: about.update(lost={"b": "x" * 501})), "not a sentence"),
+}
+
+
+def forged(posted: Posted, forge: Forge) -> bytes:
+    carried = carried_of(posted, "a", "b")
+    tensors = {f"{group}/{name}": t for group, s in carried.sums.items() for name, t in s.tensors.items()}
+    body = pack_carried(carried)
+    size = int.from_bytes(body[:8], "little")
+    about = json.loads(json.loads(body[8 : 8 + size])["__metadata__"]["fedilc"])
+    forge(tensors, about)
+    return packed(tensors, {"fedilc": json.dumps(about)})
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_forged_sums_are_refused_with_a_sentence(what: str) -> None:
+    board, posted = carrying()
+    forge, reason = FORGED[what]
+    refusal = accept(board, posted, forged(posted, forge))
+    assert refusal.status == 422
+    assert reason in refusal.reason
+    assert board.take(0) is None
+    assert accept(board, posted, forged(posted, lambda _tensors, _about: None)) is None
+
+
+def test_after_three_times_the_sub_coordinator_is_set_aside_and_its_silos_with_it() -> None:
+    board, posted = carrying()
+    for number in range(STRIKES):
+        assert f"{number + 1} of {STRIKES}" in accept(board, posted, b"nonsense").reason
+    assert {board.silos[name].state for name in "ab"} == {"set aside"}
+    assert str(board.silos["a"].reason).startswith("north: the body is not a message")
+    assert board.silos["c"].state == "waiting"
+    for refusal in (board.task_for("north"), board.join_carrier("north", {"a": 10}, {})):
+        assert "'north' was set aside" in refusal.reason  # type: ignore[union-attr]
+
+
+def test_a_body_larger_than_the_steps_sums_is_not_read() -> None:
+    board, posted = carrying()
+    with served(board) as client:
+        response = put(client, posted, "north", b"x" * (posted.most_carried_bytes(2) + 1))
+        assert response.status_code == 413
+        good = put(client, posted, "north", pack_carried(carried_of(posted, "a", "b")))
+        assert good.status_code == 200, good.text
+
+
+def test_the_page_and_the_metrics_of_the_root_show_silos_and_who_carries_them() -> None:
+    board, posted = carrying()
+    with served(board) as client:
+        put(client, posted, "north", pack_carried(carried_of(posted, "a", "b")))
+        silos = {silo["name"]: silo for silo in client.get("/v1/status").json()["silos"]}
+        assert [silos[name]["via"] for name in "abc"] == ["north", "north", None]
+        assert silos["a"]["state"] == "answered"
+        metrics = client.get("/metrics").text
+    assert 'fedilc_silos{state="answered"} 2' in metrics
+    assert 'fedilc_silo_loss{silo="b"} 0.5' in metrics
+    assert 'fedilc_silo_received_bytes_total{silo="north"}' in metrics
+
+
+def test_a_token_carries_the_silos_that_it_was_made_for(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    north = add_token(file, "north", carries=["a", "b"])
+    add_token(file, "c")
+    board = training_of(remote(("a", "b", "c")))[1]
+    with served(board, Tokens.read(file)) as client:
+        join = partial(client.post, "/v1/silos/north/join", headers=bearer(north))
+        said = {"manifest": board.manifest.hash, "leaves": {"a": 3, "c": 3}}
+        refused = join(json=said)
+        assert refused.status_code == 403
+        assert "'north' may not answer for silo 'c'" in detail(refused)
+        assert join(json={**said, "leaves": {"a": 3, "b": 3}}).json()["silo"] == "north"
+        assert join(json={**said, "leaves": {"a": 0}}).status_code == 422
+        other = client.post("/v1/silos/c/join", headers=bearer(north), json={**said, "examples": 3})
+        assert other.status_code in (401, 422)
+        line = Line(str(client.base_url), north)
+        sub = SubCoordinator(line, "north")
+        below = Board(sub.find_run())
+        below.join("c", 3)
+        with pytest.raises(CoordinatorError, match="refuses silo 'north': 'north' may not answer for"):
+            sub.take_part(below)
+        line.close()
+
+
+def test_a_sub_coordinator_has_a_name_of_its_own() -> None:
+    board = board_of(remote(("a", "b")))
+    with served(board) as client:
+        said = {"manifest": board.manifest.hash, "leaves": {"b": 3}}
+        refused = client.post("/v1/silos/a/join", json=said)
+        assert (refused.status_code, "name of its own" in detail(refused)) == (422, True)
+        refused = client.post("/v1/silos/north/join", json={**said, "leaves": {"x": 3}})
+        assert (refused.status_code, detail(refused)) == (422, "no silo of this run is called 'x'")
+        with (
+            calling(str(client.base_url)) as line,
+            pytest.raises(ConfigError, match="'a' is a silo of the run"),
+        ):
+            SubCoordinator(line, "a").find_run()
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("--insecure --upstream http://127.0.0.1:9", "--upstream needs --silo NAME"),
+        ("color-digits --insecure --upstream http://127.0.0.1:9 --silo n", "leave out the experiment"),
+        ("--insecure --upstream http://127.0.0.1:9 --silo n --rounds 3", "leave out --rounds"),
+        ("--insecure --upstream http://192.0.2.1 --silo n", "has no TLS"),
+        ("--upstream https://127.0.0.1:9 --silo n", "--cert and --key"),
+        ("color-digits --insecure --silo n", "go with --upstream URL"),
+    ],
+)
+def test_a_sub_coordinator_that_cannot_or_should_not_start_says_why(
+    words: str, reason: str, refusal: Refusal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert reason in refusal("serve", *words.split())
+    assert not list(tmp_path.iterdir())
