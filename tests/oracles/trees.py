@@ -23,7 +23,7 @@ from fedilc.runtimes.rest.participant import Participant
 from fedilc.runtimes.rest.runtime import RestRuntime
 from fedilc.runtimes.rest.sub_coordinator import SubCoordinator, serve_below
 from fedilc.runtimes.rest.task_queue import Board
-from fedilc.training import Training
+from fedilc.training.loop import Training
 from rest import in_background, served, training_of
 
 Tree = Mapping[str, Any]
