@@ -172,11 +172,12 @@ def tables(printed: str) -> list[Rows]:
     for rule in rules:
         rows: Rows = {}
         criterion = ""
-        for line in takewhile(str.strip, lines[rule + 1 :]):
-            cells = line.split()
-            if cells[0] in CRITERIA:
-                criterion, *cells = cells
-            rows[criterion, cells[0]] = cells[1:]
+        body = takewhile(lambda line: not line.startswith("On the "), lines[rule + 1 :])
+        for cells in filter(None, map(str.split, body)):
+            if len(cells) == 1:
+                criterion = cells[0]
+            else:
+                rows[criterion, cells[0]] = cells[1:]
         found.append(rows)
     return found
 
