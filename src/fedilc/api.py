@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Unpack
 
@@ -38,7 +38,8 @@ def train(
     weight_decay: float = 0.0,
     penalty_weight: float = 1.0,
     environment_size: int | None = None,
-    weights: str | None = None,
+    weights: str | Mapping[str, float] | None = None,
+    balance: str | None = None,
     seed: int = 0,
     device: str | torch.device = "auto",
     runtime: Runtime | None = None,
@@ -67,8 +68,11 @@ def train(
             is as in the paper: a silo of 6 examples counts as much as one of 2,000. "examples" is n_e/n over
             the silos that answer, for updates and train loss; the penalty and the validation means count
             silos equally. "group-dro" and "afl" (with `weights_step`) and "q-ffl" (with `weights_power`)
-            follow the silos' losses. A geometric mean across silos refuses all but "equal": in it each silo
-            is one vote and one factor, whatever its size.
+            follow the silos' losses. {"a": 2.0, "b": 1.0} gives each silo a weight. A geometric mean across
+            silos refuses all but "equal": in it each silo is one vote and one factor, whatever its size.
+        balance: "weights" lets the classes of each silo count equally in its loss (an example of class c of K
+            counts n/(K n_c)), "oversample" repeats examples of the rarer ones at random until all are as
+            frequent; None or "none" takes examples as they are. Validation and test stay as they are.
         seed: every random choice of the run derives from it.
         device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1", ...
         runtime: how requests reach the silos; None is in this process.
@@ -120,6 +124,7 @@ def train(
         "penalty_weight": penalty_weight,
         "environment_size": environment_size,
         "weights": weights,
+        "balance": balance,
         "seed": seed,
         "device": str(device),
     }

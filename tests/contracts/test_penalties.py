@@ -41,6 +41,8 @@ class Network(nn.Module):
 
 
 def losses_of(logits: Tensor, y: Tensor) -> Tensor:
+    if y.is_floating_point():
+        return (logits[:, 0] - y).square() / 2
     if logits.shape[1] == 1:
         return functional.binary_cross_entropy_with_logits(logits[:, 0], y.to(logits), reduction="none")
     return functional.cross_entropy(logits, y, reduction="none")
@@ -115,17 +117,16 @@ def combined(rule: str, values: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     return aggregator.finalize(state).value
 
 
-@pytest.fixture(params=[1, 10], ids=["binary", "ten-classes"])
+@pytest.fixture(params=[1, 10, 0], ids=["binary", "ten-classes", "regression"])
 def problem(request: pytest.FixtureRequest, generator: torch.Generator) -> tuple[Federation, Network]:
     outputs = request.param
     silos = []
     for number, examples in enumerate(EXAMPLES):
         x = torch.randn(examples, 5, generator=generator, dtype=torch.float64) + number / 3
-        silos.append(
-            Silo(f"silo {number}", x, torch.randint(0, max(2, outputs), (examples,), generator=generator))
-        )
-    loss = "binary" if outputs == 1 else "multiclass"
-    return Federation("f", silos, loss=loss), Network(outputs, generator).double()
+        y = torch.randint(0, max(2, outputs), (examples,), generator=generator)
+        silos.append(Silo(f"silo {number}", x, y if outputs else x[:, 0].square() + y))
+    loss = {0: "regression", 1: "binary", 10: "multiclass"}[outputs]
+    return Federation("f", silos, loss=loss), Network(outputs or 1, generator).double()
 
 
 def step_of(

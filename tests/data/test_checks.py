@@ -166,7 +166,7 @@ def test_a_silo_with_one_example_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("labels", "said"),
-    [((1, 2), "no silo has an example of class 0:"), ((0, 5), "no silo has an example of class 1, 2, 3, 4:")],
+    [((0, 2), "no silo has an example of class 1:"), ((0, 5), "no silo has an example of class 1, 2, 3, 4:")],
 )
 def test_classes_that_nobody_has_are_named(labels: tuple[int, int], said: str) -> None:
     x, y = examples(0)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedilc import Federation, Silo
-from fedilc.errors import DataError
+from fedilc.errors import DataError, FedILCWarning
 
 NAN, INF = float("nan"), float("inf")
 X, Y = [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]], [0, 1, 1]
@@ -151,3 +151,26 @@ def test_sub_domains_must_name_each_validation_example() -> None:
         Silo("a", [[0.0]], [1], [[1.0]], [0], domains=["x", "y"])
     with pytest.raises(DataError, match="domains has 1 names but x_val has 0 examples"):
         Silo("a", [[0.0]], [1], domains=["x"])
+
+
+def test_class_numbers_from_one_are_taken_from_zero_with_a_note_and_without_touching_the_silos() -> None:
+    silos = [Silo("a", X, [1, 2, 3], X, [3, 1, 1]), Silo("b", X, [2, 3, 2])]
+    with pytest.warns(
+        FedILCWarning, match="the labels 1 to 3 are taken as the classes 0 to 2: logit 0 stands"
+    ):
+        federation = Federation("f", silos, X, [1, 1, 2], loss="multiclass")
+    assert federation.outputs == 3
+    assert federation.silos[0].y.tolist() == [0, 1, 2]
+    assert federation.silos[0].y_val.tolist() == [2, 0, 0]
+    assert federation.silos[1].y.tolist() == [1, 2, 1]
+    assert federation.y_test.tolist() == [0, 0, 1]
+    assert silos[0].y.tolist() == [1, 2, 3]
+
+
+def test_class_numbers_stay_if_a_0_occurs_anywhere_and_quantities_always_do() -> None:
+    federation = Federation("f", [Silo("a", X, [1, 2, 2])], X, [0, 1, 2], loss="multiclass")
+    assert federation.silos[0].y.tolist() == [1, 2, 2]
+    for loss in ("regression", "huber"):
+        federation = Federation("f", [Silo("a", X, [1.5, 2, -7])], loss=loss)
+        assert federation.silos[0].y.tolist() == [1.5, 2, -7]
+        assert federation.outputs == 1

@@ -16,7 +16,7 @@ from fedilc import train
 from fedilc.config import read_experiment
 from fedilc.config.sources import Files
 from fedilc.data import Silo, streamed_files
-from fedilc.errors import CheckpointError, DataError
+from fedilc.errors import CheckpointError, DataError, FedILCWarning
 
 NAMES = ("a", "b", "c")
 
@@ -49,6 +49,40 @@ def test_streamed_silos_are_those_in_memory(folder: Path) -> None:
         opened = store.open(silo.name)
         for part in ("x", "y", "x_val", "y_val"):
             assert torch.equal(getattr(opened, part), getattr(silo, part))
+
+
+def test_streamed_class_numbers_from_one_are_those_in_memory(tmp_path: Path) -> None:
+    for name in (*NAMES, "test"):
+        write(tmp_path, name, classes=3)
+        text = pl.read_csv(tmp_path / f"{name}.csv").with_columns(pl.col("label") + 1)
+        text.write_csv(tmp_path / f"{name}.csv")
+    files = source(loss="multiclass")
+    with pytest.warns(FedILCWarning, match="the labels 1 to 3 are taken as the classes 0 to 2"):
+        store = files.store(5, tmp_path)
+    with pytest.warns(FedILCWarning, match="the labels 1 to 3 are taken as the classes 0 to 2"):
+        federation = files.build(5, tmp_path)
+    assert store.outputs == federation.outputs == 3
+    assert torch.equal(store.y_test, federation.y_test)
+    for silo in federation.silos:
+        opened = store.open(silo.name)
+        assert torch.equal(opened.y, silo.y)
+        assert torch.equal(opened.y_val, silo.y_val)
+
+
+def test_streamed_quantities_are_those_in_memory_and_hold_examples_out(tmp_path: Path) -> None:
+    for name in (*NAMES, "test"):
+        write(tmp_path, name)
+        frame = pl.read_csv(tmp_path / f"{name}.csv")
+        frame.with_columns(label=2 * pl.col("one") + 0.5).write_csv(tmp_path / f"{name}.csv")
+    store, federation = (
+        make(5, tmp_path) for f in [source(loss="regression")] for make in (f.store, f.build)
+    )
+    assert store.outputs == federation.outputs == 1
+    for silo in federation.silos:
+        opened = store.open(silo.name)
+        assert (len(silo.y), len(silo.y_val)) == (8, 4)
+        assert torch.equal(opened.y, silo.y)
+        assert torch.equal(opened.y_val, silo.y_val)
 
 
 @pytest.mark.parametrize("algorithm", ["fishr-inter-geo", "fishr-intra-geo"])

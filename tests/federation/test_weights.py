@@ -190,6 +190,44 @@ def test_the_command_refuses_them_before_anything_is_trained(refusal: Refusal, t
     assert "weights='exampels' is not valid" in refusal("run", "--set", "weights=exampels")
 
 
+def test_a_weight_for_each_silo_weighs_its_gradient(generator: torch.Generator, tmp_path: Path) -> None:
+    federation, model = federation_of(generator), mlp().double()
+    given = {"s0": 2, "s1": 0.5, "s2": 1.5}
+    found, result = stepped_gradient(federation, model, "fedsgd", tmp_path, weights=given)
+    means = [losses(model, silo.x, silo.y).mean() for silo in federation.silos]
+    total = sum(weight * mean for weight, mean in zip(given.values(), means, strict=True)) / 4
+    for value, right in zip(found.values(), gradients(model, total), strict=True):
+        torch.testing.assert_close(value, right, rtol=1e-9, atol=1e-12)
+    assert result.history[0]["train_loss"] == pytest.approx(total.item())
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ({"s0": 1, "s1": 1, "s9": 1}, r"none is given for it: 's2'; the silos are s0, s1, s2"),
+        ({"s0": 1, "s1": 1, "s2": 1, "s9": 1}, "there is no such silo: 's9'"),
+        (
+            {"s0": 1, "s1": 1, "s2": 0},
+            "is not valid: give one of equal, .* or a number above 0 for each silo",
+        ),
+        ({}, "is not valid: give one of equal"),
+    ],
+)
+def test_weights_that_do_not_fit_the_silos_are_refused(
+    weights: dict[str, float], said: str, generator: torch.Generator
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        train(
+            federation_of(generator), mlp().double(), "fedsgd", rounds=1, learning_rate=0.1, weights=weights
+        )
+
+
+def test_weights_by_name_are_refused_for_a_geometric_mean(generator: torch.Generator) -> None:
+    given = {"s0": 1.0, "s1": 1.0, "s2": 2.0}
+    with pytest.raises(ConfigError, match=r"weights=\{'s0'.*weighs a mean across silos.*silos count equally"):
+        train(federation_of(generator), mlp().double(), rounds=1, learning_rate=0.1, weights=given)
+
+
 def write_silo(path: Path, examples: int, mislabelled: bool, random: np.random.Generator) -> None:
     x = random.normal(size=(examples, 2))
     y = (x[:, 0] > 0) != mislabelled

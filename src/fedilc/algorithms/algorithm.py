@@ -86,8 +86,8 @@ class Algorithm:
         inter: how the silos' updates become one: an aggregation by name or object.
         penalty: what silos match, by name ("fishr", "vrex", "coral", "iga", "irm") or object, or None.
         weights: how much each silo counts in a mean across silos: "equal"; "examples" for n_e/n over the
-            silos that answer; or weights that follow the silos' losses: "group-dro", "afl", "q-ffl". The
-            penalty is a mean over silos in either case.
+            silos that answer; weights that follow the silos' losses: "group-dro", "afl", "q-ffl"; or a
+            weight for each silo, as in {"a": 2.0, "b": 1.0}. The penalty is a mean over silos in any case.
         optimizer: what the server does with the result: "adam", "adamw", "sgd" or "yogi".
         optimizer_options: its options, as in {"momentum": 0.9}.
         summary: one line for tables.
@@ -102,7 +102,7 @@ class Algorithm:
     intra: str | Aggregator | None = "whole"
     inter: str | Aggregator = "mean"
     penalty: str | Penalty | None = None
-    weights: str = "equal"
+    weights: str | Mapping[str, float] = "equal"
     optimizer: str = "adam"
     optimizer_options: Mapping[str, Any] = field(default_factory=dict)
     summary: str = ""
@@ -117,7 +117,7 @@ class Algorithm:
                 object.__setattr__(self, level, _ALIASES.get(choice, choice))
         if self.update != GRADIENT and not isinstance(self.update, LocalSteps):
             raise ConfigError(f"update={self.update!r} is unknown; give 'gradient' or LocalSteps(...)")
-        if self.weights not in WEIGHTS:
+        if isinstance(self.weights, str) and self.weights not in WEIGHTS:
             raise ConfigError(f"weights={self.weights!r} is unknown{nearest(str(self.weights), WEIGHTS)}")
         if self.weights != "equal" and self.inter != "mean":
             inter = self.inter if isinstance(self.inter, str) else type(self.inter).__name__

@@ -24,6 +24,13 @@ OnDivergence = Annotated[
         show_default=False,
     ),
 ]
+Balance = Annotated[
+    str | None,
+    typer.Option(
+        help="Let the classes of each silo count equally: none, weights or oversample. (default: none)",
+        show_default=False,
+    ),
+]
 WireName = Annotated[str, typer.Option(help="exact, or float16 for half the bytes.")]
 ModelFunction = Annotated[
     str | None,

@@ -11,6 +11,7 @@ import typer
 from fedilc.cli.console import drawn, make_console
 from fedilc.cli.data import use_data_folder
 from fedilc.cli.options import (
+    Balance,
     Changes,
     DataDir,
     ExperimentName,
@@ -38,6 +39,7 @@ def run(
     ] = None,
     rounds: Rounds = None,
     seed: Seed = None,
+    balance: Balance = None,
     on_divergence: OnDivergence = None,
     changes: Changes = None,
     out: Annotated[Path | None, typer.Option(help="The run folder. (default: a new one in runs/)")] = None,
@@ -59,6 +61,7 @@ def run(
         "algorithm": names[0] if names else None,
         "rounds": rounds,
         "seed": seed,
+        "balance": balance,
         "on_divergence": on_divergence,
     }
     asked = [*(changes or []), *as_changes(short)]

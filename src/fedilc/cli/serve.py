@@ -16,6 +16,7 @@ from fedilc.cli.console import drawn, make_console
 from fedilc.cli.data import use_data_folder
 from fedilc.cli.logs import LogFormat, log_to_stderr
 from fedilc.cli.options import (
+    Balance,
     Changes,
     DataDir,
     ModelFunction,
@@ -69,6 +70,7 @@ def serve(
     round_timeout: Annotated[
         float, typer.Option(min=0.1, help="Seconds until a round continues without a silent silo.")
     ] = 600.0,
+    balance: Balance = None,
     on_divergence: OnDivergence = None,
     wire: WireName = "exact",
     changes: Changes = None,
@@ -144,6 +146,7 @@ def serve(
         "rounds": rounds,
         "seed": seed,
         "min_silos": min_silos,
+        "balance": balance,
         "on_divergence": on_divergence,
     }
     settings, folder = read_experiment(experiment, [*(changes or []), *as_changes(short)])

@@ -6,12 +6,14 @@ import tomllib
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, PositiveInt, SerializeAsAny, model_validator
+from pydantic import Field, PositiveInt, SerializeAsAny, field_validator, model_validator
 
 from fedilc.algorithms import Algorithm, find_algorithm
+from fedilc.algorithms.algorithm import WEIGHTS
 from fedilc.config.section import Section, validated
 from fedilc.config.sources import SOURCES, Source
 from fedilc.errors import ConfigError, FedILCWarning, nearest
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 
 _ALGORITHM = "fishr-inter-geo"
+Balance = Literal["weights", "oversample"]
 NETWORKS = {
     "mlp": "392-390-390-1 for Color-MNIST; set hidden = [..] for other widths",
     "cnn": "three 3x3 convolutions with GroupNorm for Rotated-CIFAR10",
@@ -43,8 +46,9 @@ class Options(Section):
         None, ge=1, description="examples an environment inside a silo; none is the whole silo"
     )
     seed: int = Field(0, ge=0, description="every random choice derives from it")
-    weights: Literal["equal", "examples", "group-dro", "afl", "q-ffl"] | None = Field(
-        None, description="how much a silo counts in a mean; none is the algorithm's own"
+    weights: str | dict[str, float] | None = Field(
+        None,
+        description="how much a silo counts in a mean: a rule, or a number each; none is the algorithm's",
     )
     weights_step: float = Field(0.01, gt=0, description="step size of the weights group-dro and afl")
     weights_power: float = Field(1.0, ge=0, description="q of the weights q-ffl")
@@ -66,6 +70,9 @@ class Options(Section):
         None, ge=1, description="rounds between steps of the rate; none is a third"
     )
     decay_factor: float = Field(0.1, gt=0, le=1, description="of each such step")
+    balance: Balance | None = Field(
+        None, description="let the classes of a silo count equally: none, weights or oversample"
+    )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
     zeros: Literal["ignore", "strict", "authors"] = Field("ignore", description="what a zero is")
     agreement: float | None = Field(None, ge=0, le=1, description="least |mean(sign)| to keep")
@@ -91,6 +98,26 @@ class Options(Section):
     def quorum(self, silos: int) -> int:
         """Return how many of the run's silos a round needs at least."""
         return self.min_silos or self.silos_per_round or silos
+
+    @field_validator("balance", mode="before")
+    @classmethod
+    def _none_is_a_word(cls, value: object) -> object:
+        return None if value == "none" else value
+
+    @field_validator("weights", mode="before")
+    @classmethod
+    def _rule_or_numbers(cls, value: object) -> object:
+        if isinstance(value, Mapping):
+            numbers = list(value.values())
+            if numbers and not any(
+                isinstance(n, bool) or not isinstance(n, int | float) or not 0 < n < inf for n in numbers
+            ):
+                return dict(value)
+        elif value is None or value in WEIGHTS:
+            return value
+        raise ValueError(
+            f"give one of {', '.join(WEIGHTS)}, or a number above 0 for each silo, as in {{a = 2.0, b = 1.0}}"
+        )
 
     @model_validator(mode="before")
     @classmethod

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from fedilc.config.section import Section
+from fedilc.data.loss_name import LossName
 from fedilc.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class Files(Source):
     silos: dict[str, str] | str = Field(description="a pattern like 'silos/*.csv', or name = file")
     label: str = Field("label", description="the column that holds the label")
     test: str | None = None
-    loss: Literal["binary", "multiclass"] = "binary"
+    loss: LossName = "binary"
     validation_share: float = Field(0.3, ge=0, lt=1)
     in_memory: bool = Field(True, description="false: each file is read when its silo is asked")
 
@@ -227,7 +228,7 @@ class Remote(Source):
     silos: list[str] = Field(min_length=1, description="the names of the silos, in order")
     inputs: list[PositiveInt] = Field(min_length=1, description="the shape of one input")
     columns: list[str] | None = Field(None, description="the inputs' columns in the silos' tables, in order")
-    loss: Literal["binary", "multiclass"] = "binary"
+    loss: LossName = "binary"
     classes: int = Field(1, ge=1, description="how many classes; for multiclass")
     test: str | None = Field(None, description="a file with a test set of the coordinator's own")
     label: str = Field("label", description="the column of that file that holds the label")

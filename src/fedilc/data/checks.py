@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fedilc.data.column_notes import column_notes
+from fedilc.data.loss_name import LossName, has_classes
 from fedilc.data.overlap import is_trained_on, shared_rows
 from fedilc.data.profile import TEST, Profile, profile_of
 from fedilc.data.rows import same_rows
-from fedilc.data.silo import Federation, LossName, Silo
+from fedilc.data.silo import Federation, Silo
 from fedilc.errors import DataProblemsError, FedILCWarning, listed
 
 _MOST_LOGITS = 10_000
@@ -43,11 +44,14 @@ def check_federation(federation: Federation) -> Report:
     return compare(silos, test, federation.columns, federation.loss)
 
 
-def silo_notes(silo: Silo, columns: Sequence[str], identifiers: Sequence[str]) -> list[str]:
+def silo_notes(
+    silo: Silo, columns: Sequence[str], identifiers: Sequence[str], loss: LossName = "binary"
+) -> list[str]:
     """Return notes on one silo alone, as its owner can see it."""
     profile = profile_of(silo, columns, identifiers if columns else None)
     rows = shared_rows([profile], None)
-    return [*rows, *label_notes([profile], None, "binary"), *column_notes([profile], columns)]
+    loss = "binary" if has_classes(loss) else loss  # which classes other silos have is not known here
+    return [*rows, *label_notes([profile], None, loss), *column_notes([profile], columns)]
 
 
 def compare(
@@ -78,6 +82,8 @@ def label_notes(silos: Sequence[Profile], test: Profile | None, loss: LossName) 
     single = [silo.title for silo in silos if len(silo.trained) == 1]
     if single:
         notes.append(f"{_have(single)} one training example only")
+    if not has_classes(loss):
+        return notes
     one = [silo for silo in silos if len(silo.trained) > 1 and len(silo.trained_labels) == 1]
     if one:
         names = [f"{silo.title} (label {next(iter(silo.trained_labels))})" for silo in one]
@@ -86,11 +92,13 @@ def label_notes(silos: Sequence[Profile], test: Profile | None, loss: LossName) 
         notes.append(f"the test set has one class only (label {next(iter(test.labels))}), so it has no AUROC")
     if loss == "multiclass":
         trained = trained_labels(silos)
-        missing = [str(label) for label in range(max(trained) + 1) if label not in trained]
+        first = int(numbered_from_one(silos, test))
+        missing = [str(label) for label in range(first, max(trained) + 1) if label not in trained]
         if missing:
             notes.append(
                 f"no silo has an example of class {listed(missing, 5)}: labels up to {max(trained)} make "
-                f"{max(trained) + 1} logits, and {len(trained)} classes occur; number them 0, 1, 2, ..."
+                f"{max(trained) + 1 - first} logits, and {len(trained)} classes occur; number them 0, 1, 2, "
+                "..."
             )
     return notes
 
@@ -111,6 +119,12 @@ def class_problems(silos: Sequence[Profile], test: Profile | None) -> list[str]:
         for part in every
         if max(part.labels) >= logits
     ]
+
+
+def numbered_from_one(silos: Sequence[Profile], test: Profile | None) -> bool:
+    """Return whether class numbers begin at 1, in training, validation and test."""
+    every = [*silos, test] if test is not None else silos
+    return min(min(part.labels) for part in every) == 1
 
 
 def trained_labels(silos: Sequence[Profile]) -> frozenset[int]:

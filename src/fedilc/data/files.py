@@ -11,29 +11,34 @@ import numpy as np
 
 from fedilc.data.checks import Report, class_problems, compare
 from fedilc.data.digest import silo_digest
+from fedilc.data.loss_name import LossName, has_classes
 from fedilc.data.profile import TEST, Profile, profile_of
-from fedilc.data.silo import Federation, LossName, Silo, label_problem
+from fedilc.data.silo import Federation, Silo, label_problem
 from fedilc.data.tables import Table, read_table, same_columns
 from fedilc.errors import DataError, DataProblemsError, listed
 from fedilc.seeds import numpy_generator
 
 
-def split(table: Table, share: float, random: np.random.Generator) -> tuple[Table, Table]:
-    """Return training and validation parts, each class in the same proportion."""
+def split(
+    table: Table, share: float, random: np.random.Generator, by_class: bool = True
+) -> tuple[Table, Table]:
+    """Return training and validation parts, each class in the same proportion if there are classes."""
     held_out = np.zeros(len(table.y), dtype=bool)
-    for label in np.unique(table.y):
-        members = np.flatnonzero(table.y == label)
+    classes = table.y if by_class else np.zeros(len(table.y))
+    for label in np.unique(classes):
+        members = np.flatnonzero(classes == label)
         held_out[random.permutation(members)[: round(share * len(members))]] = True
     train = Table(table.x[~held_out], table.y[~held_out], table.columns)
     return train, Table(table.x[held_out], table.y[held_out], table.columns)
 
 
-def silo_of(name: str, table: Table, validation_share: float, seed: int) -> Silo:
+def silo_of(name: str, table: Table, validation_share: float, seed: int, loss: LossName = "binary") -> Silo:
     """Return a silo of a table's examples, some of them held out for validation.
 
     Which ones depends on the labels and the seed, not on the silo's name or its place among others.
     """
-    train, held_out = split(table, validation_share, numpy_generator(seed, "files", "validation"))
+    random = numpy_generator(seed, "files", "validation")
+    train, held_out = split(table, validation_share, random, has_classes(loss))
     if not len(train.y):
         raise DataError(
             f"validation_share={validation_share:g} leaves silo {name!r}, which has {len(table.y)} examples, "
@@ -94,7 +99,8 @@ class SiloFiles:
                     first, found.columns, shape = name, table.columns, table.x.shape[1:]
                 table = same_columns(name, table, first, found.columns)
                 self._check(name, path, table, first, shape)
-                silo = silo_of(name, table, 0.0 if name == TEST else self.validation_share, seed)
+                share = 0.0 if name == TEST else self.validation_share
+                silo = silo_of(name, table, share, seed, self.loss)
             except DataError as error:
                 problems += [(path, said) for said in getattr(error, "problems", [str(error)])]
                 labels = getattr(error, "labels", None)

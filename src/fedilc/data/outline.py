@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from fedilc.data.digest import digest
-from fedilc.data.silo import LossName
+from fedilc.data.loss_name import LossName
 from fedilc.data.silo_store import SiloStore
 
 
@@ -21,7 +21,7 @@ class Outline:
         name: how the federation is called.
         silos: the participants' names, in the order in which their replies are added up.
         sample: two inputs, or two of the same shape and type, to try the model on.
-        loss: "binary" or "multiclass".
+        loss: which one, by name.
         facts: what identifies each silo's data, as far as it is known here.
         x_test: inputs of the out-of-distribution test set, if it is here.
         y_test: its labels.

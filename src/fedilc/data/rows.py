@@ -28,7 +28,8 @@ def row_hashes(x: NDArray[np.float32]) -> Hashes:
 
 def with_labels(hashes: Hashes, y: NDArray[np.float32]) -> Hashes:
     """Return hashes of inputs and labels together."""
-    return hashes ^ (y.astype(np.int64) * np.int64(0x9E3779B97F4A7C1))
+    bits = (y.astype(np.float32) + np.float32(0)).view(np.int32).astype(np.int64)
+    return hashes ^ (bits * np.int64(0x9E3779B97F4A7C1))
 
 
 def _rows(x: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedilc.errors import DataError, nearest
-
-LossName = Literal["binary", "multiclass"]
+from fedilc.data.loss_name import LossName, has_classes
+from fedilc.errors import DataError, FedILCWarning, nearest
 
 
 @dataclass(init=False)
@@ -23,7 +24,7 @@ class Silo:
     Args:
         name: how the silo is called in messages, tables and errors.
         x: the inputs, examples first; a tensor or anything `torch.as_tensor` takes.
-        y: one label an example, 0/1 (float or int) or class numbers.
+        y: one label per example: 0/1 (float or int), class numbers, or any numbers for regression.
         x_val: validation inputs of the same width.
         y_val: validation labels.
         domains: the sub-domain each validation example is from, where the silo knows; the validation
@@ -84,7 +85,9 @@ class Federation:
         silos: the participants; their inputs must have one shape and their names must differ.
         x_test: inputs of the out-of-distribution test set, if there is one.
         y_test: its labels.
-        loss: "binary" (one logit, labels 0/1) or "multiclass" (a logit for each class number).
+        loss: "binary" (one logit, labels 0/1), "multiclass" (a logit for each class number), "regression"
+            (one output, squared error) or "huber" (the same with errors over 1 counted linearly). Class
+            numbers of "multiclass" that begin at 1 are taken as 0, 1, ..., with a note.
         columns: the names of the inputs, in order, if they are a table's columns.
         label: what the labels are called, if they have a name; run folders keep it with the columns.
 
@@ -124,6 +127,7 @@ class Federation:
         if x_test is not None:
             self.x_test, self.y_test = _pair(x_test, y_test, "the test set", "x_test", "y_test")
         self._check_silos()
+        self._number_from_zero()
 
     def _check_silos(self) -> None:
         if not self.silos:
@@ -135,8 +139,7 @@ class Federation:
         first = self.silos[0]
         for silo in self.silos:
             _same_width(silo.x, first.x, f"silo {silo.name!r}", f"silo {first.name!r}")
-            for labels, part in ((silo.y, "y"), (silo.y_val, "y_val")):
-                _check_labels(labels, self.loss, f"silo {silo.name!r}: {part}")
+            check_labels(silo, self.loss)
         if self.columns and first.x.shape[1:] != (len(self.columns),):
             raise DataError(
                 f"{len(self.columns)} columns are named, but inputs have shape {tuple(first.x.shape[1:])}; "
@@ -157,22 +160,60 @@ class Federation:
     @property
     def outputs(self) -> int:
         """How many logits a model for these labels has."""
-        if self.loss == "binary":
+        if self.loss != "multiclass":
             return 1
         return 1 + max(int(silo.y.max()) for silo in self.silos)
 
+    def _number_from_zero(self) -> None:
+        """Let class numbers that begin at 1 everywhere begin at 0, in silos of this federation's own."""
+        every = [*(y for silo in self.silos for y in (silo.y, silo.y_val)), self.y_test]
+        labels = [y for y in every if y is not None]
+        if self.loss != "multiclass" or min(int(y.min()) for y in labels) != 1:
+            return
+        note_numbered_from_one(max(int(y.max()) for y in labels))
+        self.silos = [numbered_from_zero(silo) for silo in self.silos]
+        self.y_test = None if self.y_test is None else self.y_test - 1
+
     def check_classes(self, classes: int) -> None:
         """Raise where a label is not one of the class numbers 0..classes-1 of a multiclass model."""
-        if self.loss != "multiclass":
-            return
-        labelled = [(f"silo {s.name!r}", y) for s in self.silos for y in (s.y, s.y_val)]
-        for where, labels in [*labelled, ("the test set", self.y_test)]:
-            if labels is not None and int(labels.max()) >= classes:
-                raise DataError(
-                    f"{where} has the label {int(labels.max())}, but the model has {classes} "
-                    f"logits for the classes 0 to {classes - 1}; widen the model's last layer or "
-                    "correct the label"
-                )
+        if self.loss == "multiclass":
+            check_classes(self.silos, self.y_test, classes)
+
+
+def note_numbered_from_one(classes: int) -> None:
+    """Say that class numbers are taken from 0 on."""
+    warnings.warn(
+        f"the labels 1 to {classes} are taken as the classes 0 to {classes - 1}: logit 0 stands for the "
+        'label 1; that they have an order is not used (loss = "regression" takes labels as quantities)',
+        FedILCWarning,
+        stacklevel=4,
+    )
+
+
+def numbered_from_zero(silo: Silo) -> Silo:
+    """Return a silo whose class numbers are one less; the silo given stays as it is."""
+    other = copy.copy(silo)
+    other.y = silo.y - 1
+    other.y_val = None if silo.y_val is None else silo.y_val - 1
+    return other
+
+
+def check_classes(silos: Iterable[Silo], y_test: Tensor | None, classes: int) -> None:
+    """Raise if a label is not one of the class numbers 0..classes-1."""
+    labelled = [(f"silo {s.name!r}", y) for s in silos for y in (s.y, s.y_val)]
+    for where, labels in [*labelled, ("the test set", y_test)]:
+        if labels is not None and int(labels.max()) >= classes:
+            raise DataError(
+                f"{where} has the label {int(labels.max())}, but the model has {classes} "
+                f"logits for the classes 0 to {classes - 1}; widen the model's last layer or "
+                "correct the label"
+            )
+
+
+def check_labels(silo: Silo, loss: LossName) -> None:
+    """Raise if a label of a silo is none of this loss."""
+    for labels, part in ((silo.y, "y"), (silo.y_val, "y_val")):
+        _check_labels(labels, loss, f"silo {silo.name!r}: {part}")
 
 
 def _tensor(values: Any, where: str, part: str) -> Tensor:
@@ -253,6 +294,8 @@ def _check_labels(labels: Tensor | None, loss: LossName, where: str) -> None:
 
 def label_problem(labels: NDArray[Any], loss: LossName) -> tuple[int, str] | None:
     """Return the first example whose label is none of this loss, and a sentence about it."""
+    if not has_classes(loss):
+        return None
     if loss == "binary":
         wrong = (labels != 0) & (labels != 1)
         expected = '0 or 1 for loss = "binary"; loss = "multiclass" takes class numbers'

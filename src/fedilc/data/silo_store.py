@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedilc.data.digest import silo_digest
-from fedilc.data.silo import Federation, LossName, Silo
+from fedilc.data.loss_name import LossName
+from fedilc.data.silo import Federation, Silo, check_classes
 from fedilc.errors import DataError
 
 
@@ -22,7 +23,7 @@ class SiloStore:
         make: gives a silo that is not in memory, by name; it checks what it gives.
         sample: two inputs.
         outputs: how many logits a model for the labels has.
-        loss: "binary" or "multiclass".
+        loss: which one, by name.
         x_test: inputs of the out-of-distribution test set, if there is one.
         y_test: its labels.
         held: the silos in memory, where they stay there between requests; None if they do not.
@@ -103,9 +104,8 @@ class SiloStore:
 
     def check_classes(self, classes: int) -> None:
         """Raise where a label of a silo in memory, or of the test set, is not one of 0..classes-1."""
-        if self.held:
-            silos = self.held.values()
-            Federation(self.name, silos, self.x_test, self.y_test, self.loss).check_classes(classes)
+        if self.held and self.loss == "multiclass":
+            check_classes(self.held.values(), self.y_test, classes)
 
 
 def _elsewhere(name: str) -> Silo:

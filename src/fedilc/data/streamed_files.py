@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
+from fedilc.data.checks import numbered_from_one, trained_labels
 from fedilc.data.files import Examined, SiloFiles, silo_of
-from fedilc.data.silo import Federation, Silo
+from fedilc.data.silo import Silo, note_numbered_from_one, numbered_from_zero
 from fedilc.data.silo_store import SiloStore
 from fedilc.data.tables import read_table, same_columns
 
@@ -15,25 +18,32 @@ def streamed_store(files: SiloFiles, found: Examined, seed: int, folder: Path) -
     first = next(iter(found.files))
     assert found.sample is not None
 
-    def open_(name: str) -> Silo:
-        table = read_table(found.files[name], files.label)
-        return silo_of(name, same_columns(name, table, first, found.columns), files.validation_share, seed)
+    profiles = list(found.profiles.values())
+    from_one = files.loss == "multiclass" and numbered_from_one(profiles, found.test)
 
+    def open_(name: str) -> Silo:
+        table = same_columns(name, read_table(found.files[name], files.label), first, found.columns)
+        silo = silo_of(name, table, files.validation_share, seed, files.loss)
+        return numbered_from_zero(silo) if from_one else silo
+
+    labels = max(trained_labels(profiles))
+    if from_one:
+        note_numbered_from_one(labels)
     test = found.test_table
-    x_test, y_test = (test.x, test.y) if test is not None else (None, None)
-    small = Federation(folder.name or "files", [found.sample], x_test, y_test, files.loss)
-    labels = max(max(profile.trained_labels) for profile in found.profiles.values())
+    x_test, y_test = None, None
+    if test is not None:
+        x_test, y_test = torch.from_numpy(test.x), torch.from_numpy(test.y) - int(from_one)
     return SiloStore(
-        small.name,
+        folder.name or "files",
         {name: len(profile.trained) for name, profile in found.profiles.items()},
         open_,
         found.sample.x,
-        1 if files.loss == "binary" else labels + 1,
+        labels + 1 - int(from_one) if files.loss == "multiclass" else 1,
         files.loss,
-        small.x_test,
-        small.y_test,
+        x_test,
+        y_test,
         seen=found.digests,
         columns=found.columns,
         label=files.label,
-        validates=any(len(profile.held_out) for profile in found.profiles.values()),
+        validates=any(len(profile.held_out) for profile in profiles),
     )

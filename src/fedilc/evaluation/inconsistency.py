@@ -10,8 +10,9 @@ The curvature lambda^e is taken over the classifier's parameters, in one of two 
     variance   C_e, the diagonal that Fishr matches: the variance of the per-example gradient. The paper
                takes it to be proportional to the Hessian, which holds only if the model is calibrated.
     hessian    the diagonal of the Hessian itself. The loss is convex in the logits, so that it has a closed
-               form: the mean over examples of p_k (1 - p_k) a_j^2 for logit k and feature j (a = 1 for the
-               bias), with p the probability that the model gives.
+               form: the mean over examples of l''_k a_j^2 for logit k and feature j (a = 1 for the bias). Of
+               a cross-entropy l'' is p (1 - p), with p the probability that the model gives; of a squared
+               error it is 1; of Huber's loss it is 1 up to an error of 1 and 0 beyond it.
 """
 
 from __future__ import annotations
@@ -69,9 +70,8 @@ def _hessian_diagonal(bench: Workbench, silo: Silo) -> Tensor:
         squares = chunk.only_features().double().square()
         if bench.classifier is not None and bench.classifier.bias is not None:
             squares = torch.cat([squares, squares.new_ones(len(squares), 1)], 1)
-        logits = chunk.logits.double()
-        p = logits.sigmoid() if bench.loss.name == "binary" else logits.softmax(1)
-        total = total + (p * (1 - p)).T @ squares
+        curvature = bench.loss.curvature(chunk.logits.double(), labels.double())
+        total = total + curvature.T @ squares
     bench.model.train()
     return (total / len(silo)).flatten()
 

@@ -1,4 +1,4 @@
-"""Loss, accuracy, AUROC and AUPRC of a whole set at once, never batch by batch."""
+"""Metrics of a whole set at once, never batch by batch."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from fedilc.gradients import Loss
 
 
 def measure(loss: Loss, logits: Tensor, y: Tensor) -> dict[str, float | None]:
-    """Metrics of these examples; what is not defined (an area of a single class) is None.
+    """Return metrics of these examples; what is not defined (an area of a single class) is None.
 
-    Multiclass areas are one-against-rest means over the classes that occur.
+    Of classes: loss, accuracy, AUROC and AUPRC; multiclass areas are one-against-rest means over the classes
+    that occur. Of quantities: loss, root mean squared error, mean absolute error and R^2.
 
     >>> import torch
     >>> scores = torch.tensor([[-2.0], [-1.0], [1.0], [3.0]])
@@ -25,6 +26,9 @@ def measure(loss: Loss, logits: Tensor, y: Tensor) -> dict[str, float | None]:
     """
     logits, y = logits.cpu(), y.cpu()
     values = loss.per_example(logits, y).double()
+    if not loss.has_classes:
+        errors = _errors(logits[:, 0].double(), y.double())
+        return {"loss": _finite(values.mean()), **errors, "examples": len(y)}
     if loss.name == "binary":
         right = (logits[:, 0] > 0) == (y > 0.5)
         targets = (y > 0.5).unsqueeze(1)
@@ -34,12 +38,27 @@ def measure(loss: Loss, logits: Tensor, y: Tensor) -> dict[str, float | None]:
         logits = _log_odds(logits.double())[:, y.unique()]
     auroc, auprc = _areas(targets.numpy(), logits.double().numpy())
     return {
-        "loss": mean if math.isfinite(mean := float(values.mean())) else None,
+        "loss": _finite(values.mean()),
         "accuracy": float(right.double().mean()),
         "auroc": auroc,
         "auprc": auprc,
         "examples": len(y),
     }
+
+
+def _errors(predicted: Tensor, y: Tensor) -> dict[str, float | None]:
+    """Return RMSE, MAE and R^2 = 1 - (sum of squared errors)/(sum of squares around the mean of y)."""
+    errors = predicted - y
+    squares, spread = errors.square().sum(), (y - y.mean()).square().sum()
+    return {
+        "rmse": _finite((squares / len(y)).sqrt()),
+        "mae": _finite(errors.abs().mean()),
+        "r2": _finite(1 - squares / spread) if spread > 0 else None,
+    }
+
+
+def _finite(value: Tensor) -> float | None:
+    return number if math.isfinite(number := float(value)) else None
 
 
 def _log_odds(logits: Tensor) -> Tensor:

@@ -194,12 +194,12 @@ def _metrics(seeds: list[dict[str, float]]) -> dict[str, dict[str, Any]]:
 
 
 def lower_is_better(metric: str) -> bool:
-    """Whether less of it is good: losses, variances and inconsistencies, not accuracies, areas and entropies.
+    """Return whether less of it is good: losses, errors, variances and inconsistencies, not areas and entropies.
 
     >>> lower_is_better("test_loss"), lower_is_better("fairness_entropy")
     (True, False)
     """
-    return metric.endswith(("loss", "variance")) or metric.startswith(INCONSISTENCY)
+    return metric.endswith(("loss", "rmse", "mae", "variance")) or metric.startswith(INCONSISTENCY)
 
 
 def same_choices(campaign: Campaign) -> list[tuple[str, str]]:

@@ -29,6 +29,7 @@ from fedilc.federation.program import (
 from fedilc.federation.silo_state import SiloState
 from fedilc.federation.steps import DOMAINS
 from fedilc.gradients import Computed, SiloComputation, Workbench
+from fedilc.gradients.balance import balanced
 from fedilc.gradients.forward import KEPT_BYTES
 from fedilc.gradients.local_steps import take_steps
 
@@ -56,8 +57,9 @@ class SiloClient:
         self.votes = votes if task.environment_size is not None else None
         size = task.environment_size if task.intra is not None else None
         x, y = bench.inputs(silo.x), bench.labels(silo.y)
+        x, y, loss = balanced(x, y, bench.loss, task.balance, task.seed, silo.name)
         self.computation = SiloComputation(
-            bench, silo.name, x, y, size, self.votes is not None, task.seed, task.penalty
+            bench, silo.name, x, y, size, self.votes is not None, task.seed, task.penalty, loss=loss
         )
 
     def answer(self, request: Request, keep_bytes: int = KEPT_BYTES) -> Reply:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fedilc.aggregation import Aggregator, Clipped, Mean, Sum
+from fedilc.data.loss_name import has_classes
 from fedilc.federation.steps import Answer, Like, Range, Step
 from fedilc.federation.task import Task
 
@@ -29,7 +30,8 @@ LARGEST = 1e100
 MOST_EXAMPLES = 2**53
 MOST_ROUNDS = 2**31
 _SHARE, _ANY = Range(0, 1), Range(-LARGEST, LARGEST)
-METRICS = {"loss": _ANY, "accuracy": _SHARE, "auroc": _SHARE, "auprc": _SHARE, "examples": _ANY}
+_CLASSES = {"loss": _ANY, "accuracy": _SHARE, "auroc": _SHARE, "auprc": _SHARE, "examples": _ANY}
+_QUANTITIES = {"loss": _ANY, "rmse": _ANY, "mae": _ANY, "r2": Range(-LARGEST, 1), "examples": _ANY}
 
 
 def without_storage(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -63,7 +65,8 @@ class Program:
     @cached_property
     def steps(self) -> dict[str, Step]:
         """Return all steps by name."""
-        found = [self._update(UPDATE), Step(EVALUATE, metrics=METRICS)]
+        metrics = _CLASSES if has_classes(self.task.loss) else _QUANTITIES
+        found = [self._update(UPDATE), Step(EVALUATE, metrics=metrics)]
         penalty = self.task.penalty
         if penalty is not None:
             found.append(self._update(MATCHED))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from fedilc.errors import ConfigError, listed
+
 Numbers = Mapping[str, float | None]
 _LARGEST_EXPONENT = 500.0
 _LEAST_SHARE = 1e-3
@@ -39,6 +41,23 @@ class Examples(SiloWeights):
     def of(self, _silo: str, numbers: Numbers) -> float:
         """Return the number of examples."""
         return int(numbers["examples"] or 0)
+
+
+class Given(SiloWeights):
+    """A weight for each silo, as the user gave them."""
+
+    def __init__(self, weights: Mapping[str, float], silos: Sequence[str]) -> None:
+        unlike = sorted(weights.keys() ^ set(silos))
+        if unlike:
+            what = "there is no such silo" if unlike[0] in weights else "none is given for it"
+            raise ConfigError(
+                f"weights gives each silo a number, and {what}: {unlike[0]!r}; the silos are {listed(silos)}"
+            )
+        self.weights = dict(weights)
+
+    def of(self, silo: str, _numbers: Numbers) -> float:
+        """Return the silo's weight."""
+        return self.weights[silo]
 
 
 class _Learnt(SiloWeights):
@@ -129,8 +148,12 @@ def project_to_simplex(values: Sequence[float]) -> list[float]:
     return [max(value - shift, 0.0) for value in values]
 
 
-def make_weights(name: str, silos: Sequence[str], step: float = 0.01, power: float = 1.0) -> SiloWeights:
-    """Return the rule of a name, as an algorithm's `weights` has it."""
+def make_weights(
+    choice: str | Mapping[str, float], silos: Sequence[str], step: float = 0.01, power: float = 1.0
+) -> SiloWeights:
+    """Return the rule that an algorithm's `weights` names, or that of the numbers it gives."""
+    if not isinstance(choice, str):
+        return Given(choice, silos)
     rules: dict[str, Callable[[], SiloWeights]] = {
         "equal": SiloWeights,
         "examples": Examples,
@@ -138,4 +161,4 @@ def make_weights(name: str, silos: Sequence[str], step: float = 0.01, power: flo
         "afl": lambda: AFL(silos, step),
         "q-ffl": lambda: QFFL(power),
     }
-    return rules[name]()
+    return rules[choice]()

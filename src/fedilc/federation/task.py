@@ -8,7 +8,9 @@ from typing import Any, Literal
 from fedilc.aggregation import Aggregator, Mean, aggregator_options, build_aggregator
 from fedilc.algorithms import Algorithm
 from fedilc.config import Options
-from fedilc.data import LossName
+from fedilc.config.experiment import Balance
+from fedilc.data.loss_name import LossName, has_classes
+from fedilc.errors import ConfigError
 from fedilc.penalties import Penalty, build_penalty, penalty_options
 
 Reduction = Literal["mean", "sum"]
@@ -21,7 +23,7 @@ class Task:
 
     `intra` is the aggregator of environments, None if the silo is one environment. `reduction`
     says whether the penalty is the mean over silos (the paper) or their sum (the authors' code). `max_norm`
-    is to which every answer like w is clipped.
+    is to which every answer like w is clipped. `balance` says how a silo's classes count equally, if at all.
     """
 
     algorithm: Algorithm
@@ -34,10 +36,16 @@ class Task:
     classifier: str | None = None
     seed: int = 0
     max_norm: float | None = None
+    balance: Balance | None = None
 
 
 def make_task(algorithm: Algorithm, loss: LossName, options: Options) -> Task:
     """Return what silos must know of a run with these settings."""
+    if options.balance is not None and not has_classes(loss):
+        raise ConfigError(
+            f"balance={options.balance!r} lets classes count equally, and loss={loss!r} has no classes; "
+            "leave balance out"
+        )
     whole = algorithm.intra is None or algorithm.intra == "whole"
     penalty = None
     if algorithm.penalty is not None:
@@ -54,6 +62,7 @@ def make_task(algorithm: Algorithm, loss: LossName, options: Options) -> Task:
         classifier=options.classifier,
         seed=options.seed,
         max_norm=options.max_norm,
+        balance=options.balance,
     )
 
 

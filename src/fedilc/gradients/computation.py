@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedilc.gradients.environments import Chunk, Layout, later, lay_out, lay_out_mean
 from fedilc.gradients.forward import KEPT_BYTES, Pass, private_randomness
+from fedilc.gradients.losses import Loss
 from fedilc.gradients.per_example import Sink, stream_environments
 from fedilc.gradients.workbench import Workbench
 from fedilc.seeds import seed_for
@@ -58,6 +59,7 @@ class SiloComputation:
         seed: the run's.
         statistic: what the silos match, if anything.
         step: the number of a local step; random choices of the first are those of the whole gradient.
+        loss: of the silo's own, if classes count differently in it; None is the bench's.
     """
 
     def __init__(
@@ -71,8 +73,10 @@ class SiloComputation:
         seed: int = 0,
         statistic: Statistic | None = None,
         step: int = 1,
+        loss: Loss | None = None,
     ) -> None:
         self.bench = bench
+        self.loss = loss or bench.loss
         self.name = name
         self.x, self.y = x, y
         self.environment_size = environment_size
@@ -87,7 +91,7 @@ class SiloComputation:
         x, y = (self.x, self.y) if rows is None else (self.x[rows], self.y[rows])
         size = self.environment_size
         return SiloComputation(
-            self.bench, self.name, x, y, size, self.streams, self.seed, self.statistic, step
+            self.bench, self.name, x, y, size, self.streams, self.seed, self.statistic, step, self.loss
         )
 
     def forget(self) -> None:
@@ -185,7 +189,7 @@ class SiloComputation:
 
     def _pass(self, layout: Layout, cut: Chunk, taps: bool) -> Pass:
         x, y = layout.rows(cut, self.x), layout.rows(cut, self.y)
-        return self.bench.forward(x, y, self._taps() if taps else {})
+        return self.bench.forward(x, y, self._taps() if taps else {}, self.loss)
 
     def _randomness(self, round_: int, chunk: int) -> AbstractContextManager[None]:
         """Return a random stream per chunk, so that keeping some chunks changes no bit of the others."""
@@ -218,7 +222,7 @@ class SiloComputation:
         """Hand the mean gradients of the chunk's environments to the sink."""
         if cut.stop - cut.start >= cut.size and cut.closes and not partial:
             plan = self.bench.plan(self.x, self.y)
-            stream_environments(self.bench.model, self.bench.loss, chunk, cut.size, plan, sink, keep_graph)
+            stream_environments(self.bench.model, self.loss, chunk, cut.size, plan, sink, keep_graph)
             return
         if not partial:
             partial.update({n: torch.zeros_like(p) for n, p in self.bench.parameters.items()})

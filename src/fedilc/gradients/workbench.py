@@ -94,8 +94,8 @@ class Workbench:
             self._plan = plan_layers(self.model, self.loss, x, y)
         return self._plan
 
-    def forward(self, x: Tensor, y: Tensor, taps: Mapping[str, nn.Module]) -> Pass:
-        """Return one chunk's forward pass with features, and taps on the layers asked for."""
+    def forward(self, x: Tensor, y: Tensor, taps: Mapping[str, nn.Module], loss: Loss | None = None) -> Pass:
+        """Return one chunk's forward with features and the taps asked for; `loss` may be a silo's own."""
         if not self._keeps_memory:
             keep_freed_memory(self)
             self._keeps_memory = True
@@ -103,7 +103,7 @@ class Workbench:
             logits = self.loss.logits(self.model(x.clone() if self._clones else x))
         parameters = list(self.parameters.values())
         return Pass(
-            x, y, logits, seen, recorded, self.loss, parameters, self.classifier, self.classifier_name
+            x, y, logits, seen, recorded, loss or self.loss, parameters, self.classifier, self.classifier_name
         )
 
     def predict(self, x: Tensor) -> Tensor:

@@ -17,9 +17,15 @@ _METRICS = {
     "test_accuracy": "OOD accuracy",
     "test_auroc": "OOD AUROC",
     "test_auprc": "OOD AUPRC",
+    "test_rmse": "OOD RMSE",
+    "test_mae": "OOD MAE",
+    "test_r2": "OOD R²",
     "validation_loss": "validation loss",
     "validation_accuracy": "validation accuracy",
     "validation_auroc": "validation AUROC",
+    "validation_rmse": "validation RMSE",
+    "validation_mae": "validation MAE",
+    "validation_r2": "validation R²",
     "train_loss": "train loss",
 }
 _SETS = {"test": "out-of-distribution test set", "validation": "validation sets", "train": "training sets"}
@@ -67,7 +73,8 @@ def comparison_table(title: str, histories: Mapping[str, History], first: str = 
             rows.append((Cell(criterion), Cell(name), Cell(str(record["round"])), *numbers, _worst(record)))
     headings = ("round", *(_METRICS[metric] for metric in metrics), "worst silo")
     readings = [ORACLE if c == "oracle" else f"{c}: {_READINGS[c]}" for c in criteria]
-    note = f"On the {_SETS[part]}. {'; '.join(readings)}. Worst silo: its validation accuracy."
+    worst = "RMSE" if any("validation_rmse" in record for record in records) else "accuracy"
+    note = f"On the {_SETS[part]}. {'; '.join(readings)}. Worst silo: its validation {worst}."
     if len({history[-1]["round"] for history in histories.values()}) > 1:
         note += " The runs have different numbers of rounds: the rows under 'last' show them."
     return TableData(
@@ -87,8 +94,13 @@ def _cell(record: Record, metric: str) -> Cell:
 
 
 def _worst(record: Record, *, named: bool = False) -> Cell:
-    """Return the validation accuracy of the worst silo, and its name."""
+    """Return the validation accuracy of the worst silo, or its RMSE, and its name."""
     fairness = record.get("fairness")
-    if not fairness:
+    if fairness:
+        return Cell(f"{fairness['worst_accuracy']:.3f}" + f" {fairness['worst_silo']}" * named)
+    errors = {name: numbers.get("validation_rmse") for name, numbers in record.get("silos", {}).items()}
+    known = {name: error for name, error in errors.items() if error is not None}
+    if not known:
         return NOTHING
-    return Cell(f"{fairness['worst_accuracy']:.3f}" + f" {fairness['worst_silo']}" * named)
+    worst = max(known, key=known.__getitem__)
+    return Cell(f"{known[worst]:.3f}" + f" {worst}" * named)

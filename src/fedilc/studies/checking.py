@@ -13,6 +13,7 @@ from torch import nn
 from fedilc.config import Experiment, Options
 from fedilc.config.sources import Files, Remote
 from fedilc.data.checks import Report
+from fedilc.data.loss_name import has_classes
 from fedilc.data.outline import Outline
 from fedilc.data.profile import TEST
 from fedilc.data.silo_store import SiloStore
@@ -90,8 +91,16 @@ def _check(settings: Experiment, folder: Path, own: str | None, found: Checked) 
         examined = data.examine(settings.seed, folder)
         found.hidden = max(0, len(examined.profiles) - NAMED)
         parts = [*list(examined.profiles.values())[:NAMED], *([examined.test] if examined.test else [])]
+        classes = has_classes(data.loss)
         found.rows = [
-            Row(p.name, _below(p.file, folder), len(p.trained), len(p.held_out), p.shape, dict(p.labels))
+            Row(
+                p.name,
+                _below(p.file, folder),
+                len(p.trained),
+                len(p.held_out),
+                p.shape,
+                dict(p.labels) if classes else None,
+            )
             for p in parts
         ]
         found.report.problems += examined.report.problems

@@ -11,8 +11,8 @@ from fedilc.federation import Record
 from fedilc.federation.steps import DOMAINS
 
 NAMED_SILOS = 100
-_METRICS = ("loss", "accuracy", "auroc", "auprc")
-_DOMAIN_METRICS = ("accuracy", "loss", "examples")
+_METRICS = ("loss", "accuracy", "auroc", "auprc", "rmse", "mae", "r2")
+_DOMAIN_METRICS = ("accuracy", "loss", "rmse", "examples")
 
 Metrics = Mapping[str, Any]
 
@@ -27,11 +27,12 @@ def flatten(record: Record) -> Record:
     silos = record.pop("silos")
     flat = dict(record)
     for key in _METRICS:
-        values = [value for numbers in validation.values() if (value := numbers[key]) is not None]
+        values = [value for numbers in validation.values() if (value := numbers.get(key)) is not None]
         if values:
             flat[f"validation_{key}"] = sum(values) / len(values)
     flat |= {f"test_{key}": value for key, value in test.items() if key != "examples"}
-    if validation:
+    classes = any("accuracy" in numbers for numbers in validation.values())
+    if classes:
         flat["fairness"] = fairness(
             {silo: numbers["accuracy"] or 0.0 for silo, numbers in validation.items()}
         )
@@ -45,6 +46,7 @@ def flatten(record: Record) -> Record:
         }
         if domains:
             entry["validation_domains"] = domains
+        if classes:
             by_domain |= {f"{silo} {name}": found["accuracy"] or 0.0 for name, found in domains.items()}
     if by_domain:
         flat["domain_fairness"] = fairness(by_domain)

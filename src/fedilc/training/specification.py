@@ -66,7 +66,8 @@ class Specification:
         require_supported(model, environments=votes)
         bench = Workbench(model, loss)
         sample, outputs = _try_model(bench, outline.sample)
-        require_logits(model, sample)
+        if loss.has_classes:
+            require_logits(model, sample)
         if task.penalty is not None and task.penalty.needs_classifier:
             task = replace(task, classifier=logits_layer(model, loss, sample, options.classifier))
         return cls(outline, name, found, options, model, bench, Program.of(task, model), outputs)
@@ -133,7 +134,7 @@ def run_facts(spec: Specification) -> dict[str, Any]:
         "loss": outline.loss,
         "columns": list(outline.columns) or None,
         "label": outline.label,
-        "classes": [0, 1] if outline.loss == "binary" else list(range(spec.outputs)),
+        "classes": _classes(spec),
         "model": {"layers": repr(spec.model), "weights": weights_digest(spec.model)},
         "algorithm": spec.name,
         "choices": spec.algorithm.describe(),
@@ -173,3 +174,10 @@ def _note_sizes(algorithm: Algorithm, sizes: Mapping[str, int]) -> None:
 
 def _say(sentence: str) -> None:
     warnings.warn(sentence, FedILCWarning, stacklevel=4)
+
+
+def _classes(spec: Specification) -> list[int] | None:
+    """Return the classes that the model tells apart; None if it predicts a quantity."""
+    if not spec.bench.loss.has_classes:
+        return None
+    return [0, 1] if spec.outline.loss == "binary" else list(range(spec.outputs))

@@ -67,7 +67,7 @@ class FedILC:
     Args:
         algorithm: a name from `fedilc.algorithms`.
         model: any module from inputs to logits.
-        loss: "binary" (one logit) or "multiclass".
+        loss: "binary" (one logit), "multiclass", "regression" or "huber".
         learning_rate: of `torch.optim.Adam`, on the server.
         num_silos: how many nodes take part; None is the num-partitions of the nodes.
         settings: other settings of `fedilc.train`: `penalty_weight`, `environment_size`,

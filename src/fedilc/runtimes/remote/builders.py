@@ -57,8 +57,9 @@ def silo_from_file(
             table = same_columns(str(path), table, "the run", manifest.columns)
         elif table.columns:
             log(f"the run names no columns, so those of {path} are used in the order of the file")
-        silo = silo_of(name, table, validation_share, manifest.seed)
-        Report(notes=[*table.notes, *silo_notes(silo, table.columns, table.identifiers)]).warn()
+        silo = silo_of(name, table, validation_share, manifest.seed, manifest.loss)
+        notes = silo_notes(silo, table.columns, table.identifiers, manifest.loss)
+        Report(notes=[*table.notes, *notes]).warn()
         return silo
 
     return make

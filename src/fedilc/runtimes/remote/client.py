@@ -8,7 +8,8 @@ from pathlib import Path
 
 from torch import nn
 
-from fedilc.data import Federation, Silo
+from fedilc.data import Silo
+from fedilc.data.silo import check_classes, check_labels
 from fedilc.errors import ConfigError
 from fedilc.evaluation import measure
 from fedilc.federation.client import SiloClient
@@ -41,7 +42,9 @@ def make_client(
             f"silo {name!r} has inputs of shape {inputs} and the run takes "
             f"{manifest.model.inputs}; give it the columns that the run was agreed on"
         )
-    Federation(manifest.run, [silo], loss=manifest.loss).check_classes(manifest.model.outputs)
+    check_labels(silo, manifest.loss)
+    if manifest.loss == "multiclass":
+        check_classes([silo], None, manifest.model.outputs)
     loss, program = Loss(manifest.loss), manifest.program
     bench = Workbench(model.to(find_device(device)), loss, program.task.classifier)
     state = None

@@ -16,14 +16,16 @@ from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field, PositiveInt, ValidationError, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 from torch import Tensor, nn
 
 from fedilc.algorithms import Algorithm, LocalSteps
 from fedilc.algorithms.algorithm import GRADIENT
 from fedilc.config import Options
+from fedilc.config.experiment import Balance
 from fedilc.config.section import Section, validated
 from fedilc.data.digest import weights_digest
+from fedilc.data.loss_name import LossName
 from fedilc.errors import ConfigError, ModelError, ProtocolError
 from fedilc.federation import Program
 from fedilc.federation.packing import raw_bytes
@@ -111,7 +113,7 @@ class Choices(Section):
     intra: Name
     inter: Name
     penalty: Name | None
-    weights: Name = "equal"
+    weights: Name | dict[Name, PositiveFloat] = "equal"
     local: LocalChoices | None = None
 
 
@@ -123,7 +125,8 @@ class Manifest(Section):
     algorithm: Name
     choices: Choices
     rounds: int
-    loss: Literal["binary", "multiclass"]
+    loss: LossName
+    balance: Balance | None = None
     environment_size: int | None
     zeros: Literal["ignore", "strict", "authors"]
     agreement: float | None
