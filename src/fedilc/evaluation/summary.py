@@ -194,7 +194,7 @@ def _metrics(seeds: list[dict[str, float]]) -> dict[str, dict[str, Any]]:
 
 
 def lower_is_better(metric: str) -> bool:
-    """Return whether less of it is good: losses, errors, variances and inconsistencies, not areas and entropies.
+    """Return whether less of it is good: losses, errors, variances, inconsistencies; not areas, entropies.
 
     >>> lower_is_better("test_loss"), lower_is_better("fairness_entropy")
     (True, False)
