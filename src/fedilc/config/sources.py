@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
+from fedilc.algorithms.loss_name import LossName
 from fedilc.config.section import Section
-from fedilc.data.loss_name import LossName
 from fedilc.errors import ConfigError, DataError
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from fedilc.algorithms.loss_name import LossName, has_classes
 from fedilc.data.column_notes import column_notes
-from fedilc.data.loss_name import LossName, has_classes
 from fedilc.data.overlap import is_trained_on, shared_rows
 from fedilc.data.profile import TEST, Profile, profile_of
 from fedilc.data.rows import same_rows

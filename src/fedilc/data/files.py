@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedilc.algorithms.loss_name import LossName, has_classes
 from fedilc.data.checks import Report, class_problems, compare
 from fedilc.data.digest import silo_digest
-from fedilc.data.loss_name import LossName, has_classes
 from fedilc.data.profile import TEST, Profile, profile_of
 from fedilc.data.silo import Federation, Silo, label_problem
 from fedilc.data.tables import Table, read_table, same_columns

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from fedilc.algorithms.loss_name import LossName
 from fedilc.data.digest import digest
-from fedilc.data.loss_name import LossName
 from fedilc.data.silo_store import SiloStore
 
 

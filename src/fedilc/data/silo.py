@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedilc.data.loss_name import LossName, has_classes
+from fedilc.algorithms.loss_name import LossName, has_classes
 from fedilc.errors import DataError, FedILCWarning, nearest
 
 

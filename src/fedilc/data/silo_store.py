@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedilc.algorithms.loss_name import LossName
 from fedilc.data.digest import silo_digest
-from fedilc.data.loss_name import LossName
 from fedilc.data.silo import Federation, Silo, check_classes
 from fedilc.errors import DataError
 

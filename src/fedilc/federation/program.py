@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fedilc.aggregation import Aggregator, Clipped, Mean, Sum
-from fedilc.data.loss_name import has_classes
+from fedilc.algorithms.loss_name import has_classes
 from fedilc.federation.steps import Answer, Like, Range, Step
 from fedilc.federation.task import Task
 

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from fedilc.aggregation import Aggregator, Mean, aggregator_options, build_aggregator
 from fedilc.algorithms import Algorithm
+from fedilc.algorithms.loss_name import LossName, has_classes
 from fedilc.config import Options
 from fedilc.config.experiment import Balance
-from fedilc.data.loss_name import LossName, has_classes
 from fedilc.errors import ConfigError
 from fedilc.penalties import Penalty, build_penalty, penalty_options
 

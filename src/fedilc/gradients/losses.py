@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedilc.data.loss_name import LossName, has_classes
+from fedilc.algorithms.loss_name import LossName, has_classes
 from fedilc.errors import ModelError
 
 _OUTPUTS = {"binary": "one logit", "multiclass": "one logit for each class"}

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from fedilc.algorithms.loss_name import has_classes
 from fedilc.config import Experiment, Options
 from fedilc.config.sources import Files, Remote
 from fedilc.data.checks import Report
-from fedilc.data.loss_name import has_classes
 from fedilc.data.outline import Outline
 from fedilc.data.profile import TEST
 from fedilc.data.silo_store import SiloStore

@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 from fedilc.algorithms import Algorithm, LocalSteps
 from fedilc.algorithms.algorithm import GRADIENT
+from fedilc.algorithms.loss_name import LossName
 from fedilc.config import Options
 from fedilc.config.experiment import Balance
 from fedilc.config.section import Section, validated
 from fedilc.data.digest import weights_digest
-from fedilc.data.loss_name import LossName
 from fedilc.errors import ConfigError, ModelError, ProtocolError
 from fedilc.federation import Program
 from fedilc.federation.packing import raw_bytes
