@@ -18,8 +18,8 @@ from certificates import make_certificates
 from fedilc.runtimes.rest import connections, http_server
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.connections import (
-    MOST_OF_A_SILO,
-    MOST_OF_A_VIEWER,
+    MAX_PER_SILO,
+    MAX_PER_VIEWER,
     SPARE_CONNECTIONS,
     Connections,
 )
@@ -161,7 +161,7 @@ class Fake:
     """A connection that remembers whether it was cut."""
 
     def __init__(self, address: str) -> None:
-        self.address, self.heard, self.was_cut = address, False, False
+        self.address, self.has_received, self.was_cut = address, False, False
 
     def abort(self) -> None:
         self.was_cut = True
@@ -218,7 +218,7 @@ def test_a_slow_client_has_a_fair_chance_among_many_from_its_address(
     for _ in range(300):
         held = Connections(silos=0, descriptors=10_000)
         for fake in added(held, ["here"] * 30):
-            fake.heard = heard
+            fake.has_received = heard
         (slow,) = added(held, ["here"])
         for _ in range(newcomers):
             added(held, ["here"])[0].heard = heard
@@ -234,9 +234,7 @@ def test_who_has_begun_to_speak_is_kept_while_others_are_silent() -> None:
     assert not begun.was_cut
 
 
-@pytest.mark.parametrize(
-    ("credential", "most"), [("silos/a", MOST_OF_A_SILO), ("viewers/me", MOST_OF_A_VIEWER)]
-)
+@pytest.mark.parametrize(("credential", "most"), [("silos/a", MAX_PER_SILO), ("viewers/me", MAX_PER_VIEWER)])
 def test_a_credential_holds_only_so_many_connections_and_loses_its_oldest(credential: str, most: int) -> None:
     held = Connections(silos=3, descriptors=10_000)
     others = added(held, ["here"] * 10, "silos/b")
@@ -247,10 +245,10 @@ def test_a_credential_holds_only_so_many_connections_and_loses_its_oldest(creden
 
 def test_a_proxys_connection_counts_for_the_credential_shown_last() -> None:
     held = Connections(silos=3, descriptors=10_000)
-    fakes = added(held, ["proxy"] * MOST_OF_A_SILO, "silos/a")
+    fakes = added(held, ["proxy"] * MAX_PER_SILO, "silos/a")
     for fake in fakes:
         held.trust(fake, "silos/b")
-    fakes += added(held, ["proxy"] * MOST_OF_A_SILO, "silos/a")
+    fakes += added(held, ["proxy"] * MAX_PER_SILO, "silos/a")
     assert not any(fake.was_cut for fake in fakes)
     for fake in fakes:
         held.remove(fake)
@@ -260,7 +258,7 @@ def test_a_proxys_connection_counts_for_the_credential_shown_last() -> None:
 def test_a_silo_with_too_many_connections_loses_the_oldest_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "MOST_OF_A_SILO", 3)
+    monkeypatch.setattr(connections, "MAX_PER_SILO", 3)
     token = add_token(tmp_path / "tokens.json", "a")
     request = f"GET /v1/manifest HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n"
     with served(board_of(), Tokens.read(tmp_path / "tokens.json")) as client, silent(client, 5) as raws:

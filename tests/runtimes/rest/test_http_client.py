@@ -19,7 +19,7 @@ import pytest
 from ports import free_port
 
 from fedilc.errors import ConfigError
-from fedilc.runtimes.rest.http_client import LONGEST_PAUSE, CoordinatorError, Line
+from fedilc.runtimes.rest.http_client import MAX_PAUSE_SECONDS, CoordinatorError, Line
 
 Handle = Callable[[BaseHTTPRequestHandler, int], None]
 
@@ -84,9 +84,11 @@ def test_pauses_grow_up_to_a_limit_and_vary() -> None:
     with pytest.raises(InterruptedError):
         line.call("GET", "/")
     for number, seconds in enumerate(slept):
-        usual = min(LONGEST_PAUSE, 0.2 * 2**number)
+        usual = min(MAX_PAUSE_SECONDS, 0.2 * 2**number)
         assert 0.5 * usual <= seconds <= 1.5 * usual
-    assert len({round(seconds / min(LONGEST_PAUSE, 0.2 * 2**n), 6) for n, seconds in enumerate(slept)}) > 10
+    assert (
+        len({round(seconds / min(MAX_PAUSE_SECONDS, 0.2 * 2**n), 6) for n, seconds in enumerate(slept)}) > 10
+    )
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_a_live_run_asks_for_a_token_moves_and_is_found_again_after_its_coordina
         _everything_live_is_there(tab, url)
         coordinator.kill()
         tab.until(lambda: tab.shows("#trouble"), "the page does not notice that the coordinator is gone")
-        assert "does not answer" in tab.text("#trouble p")
+        assert "does not respond" in tab.text("#trouble p")
         assert tab.text("#connection") == "reconnecting"
         live.serve(int(url.rpartition(":")[2]))
         tab.until(lambda: tab.text("#connection") == "live", "the page did not come back by itself")
@@ -105,7 +105,7 @@ def test_a_live_run_asks_for_a_token_moves_and_is_found_again_after_its_coordina
 
 def _enter_with_token(tab: Browser, url: str, live: Live) -> None:
     tab.open(url)
-    tab.until(lambda: tab.shows("#door"), "nobody asks for a token")
+    tab.until(lambda: tab.shows("#token-form"), "the page does not ask for a token")
     assert tab.console() == []
     tab.type("#token", "wrong", "\n")
     tab.until(lambda: "not a viewer token" in tab.text("#token-answer"), "a wrong token is not refused")
@@ -114,7 +114,7 @@ def _enter_with_token(tab: Browser, url: str, live: Live) -> None:
     tab.console()
     tab.type("#token", live.viewer, "\n")
     tab.until(lambda: tab.shows("#run"), "a good token is not taken")
-    assert not tab.shows("#door")
+    assert not tab.shows("#token-form")
     assert tab.run("return [localStorage.length, document.cookie, location.href]") == [0, "", f"{url}/"]
 
 
@@ -331,11 +331,11 @@ def test_who_guesses_tokens_is_told_to_wait(tab: Browser, tmp_path: Path) -> Non
     add_token(tmp_path / "tokens.json", "me", "viewers")
     with shown(tab, staged([silo("one")], []), Tokens.read(tmp_path / "tokens.json")) as url:
         tab.open(url, **PHONE)
-        tab.until(lambda: tab.shows("#door"), "nobody asks for a token")
+        tab.until(lambda: tab.shows("#token-form"), "the page does not ask for a token")
         assert tab.overflow() <= 0
 
         def waits() -> bool:
-            if tab.run("return !document.querySelector('#door button').disabled"):
+            if tab.run("return !document.querySelector('#token-form button').disabled"):
                 tab.type("#token", "guess", "\n")
             return "Wait " in tab.text("#token-answer")
 

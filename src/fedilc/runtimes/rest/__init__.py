@@ -1,4 +1,4 @@
-"""The paper's protocol over HTTP: a coordinator, and silos that join from behind their firewalls."""
+"""Train over HTTP: a coordinator, and silos that connect to it from behind their firewalls."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from fedilc.errors import ConfigError
 
 
 def require_server() -> None:
-    """Raise one sentence if the packages that a coordinator needs are not installed; a silo needs none."""
+    """Raise if the packages that a coordinator needs are not installed; a silo needs none of them."""
     missing = [name for name in ("fastapi", "uvicorn", "httptools") if find_spec(name) is None]
     if missing:
         raise ConfigError(
-            f"a coordinator needs {', '.join(missing)}, which the plain package leaves out; install it with: "
-            "pip install 'fedilc[serve]'"
+            f"a coordinator needs {', '.join(missing)}, which the plain package leaves out; install them "
+            "with pip install 'fedilc[serve]'"
         )

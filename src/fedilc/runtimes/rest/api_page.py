@@ -1,4 +1,4 @@
-"""The resources as a page to read, made from the OpenAPI document; nothing is fetched from elsewhere."""
+"""Show the HTTP API as a page, made from the OpenAPI document; nothing is fetched from elsewhere."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _PAGE = """<!doctype html>
   <title>{title}</title>
   <link rel="icon" type="image/svg+xml" href="page/icon.svg">
   <link rel="stylesheet" href="page/style.css">
-  <link rel="stylesheet" href="page/guide.css">
+  <link rel="stylesheet" href="page/api.css">
 </head>
 <body>
 <main>
 <h1>{title}</h1>
-<p>{about} Version {version}. The same for machines is <a href="openapi.json">openapi.json</a>.</p>
+<p>{about} Version {version}. The machine-readable form is <a href="openapi.json">openapi.json</a>.</p>
 {resources}
 </main>
 </body>
@@ -34,7 +34,7 @@ _PAGE = """<!doctype html>
 
 
 def add_guide(app: FastAPI) -> None:
-    """The page at /docs."""
+    """Add the page at /docs."""
 
     @app.get("/docs", include_in_schema=False)
     async def guide() -> HTMLResponse:
@@ -42,46 +42,46 @@ def add_guide(app: FastAPI) -> None:
 
 
 def guide_of(document: dict[str, Any]) -> str:
-    """An OpenAPI document as HTML: each resource, what it takes, and what it answers."""
+    """Return an OpenAPI document as HTML: each resource, its parameters, and its responses."""
     info = document["info"]
     parts = [
         _resource(path, method, operation)
         for path, methods in document["paths"].items()
         for method, operation in methods.items()
     ]
-    words = {"title": info["title"], "about": info.get("description", ""), "version": info["version"]}
-    return _PAGE.format(resources="\n".join(parts), **{key: escape(word) for key, word in words.items()})
+    fields = {"title": info["title"], "about": info.get("description", ""), "version": info["version"]}
+    return _PAGE.format(resources="\n".join(parts), **{key: escape(text) for key, text in fields.items()})
 
 
 def _resource(path: str, method: str, operation: dict[str, Any]) -> str:
     about = escape(operation.get("description", operation.get("summary", "")))
     rows = "\n".join(
-        f"<dt>{escape(name)}</dt><dd>{escape(words)}</dd>"
-        for name, words in (*_taken(operation), *_answered(operation))
+        f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>"
+        for name, text in (*_parameters(operation), *_responses(operation))
     )
     heading = f"<h2><code>{method.upper()} {escape(path)}</code></h2>"
     return f"<section>\n{heading}\n<p>{about}</p>\n<dl>\n{rows}\n</dl>\n</section>"
 
 
-def _taken(operation: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Parameters and body."""
+def _parameters(operation: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield names and descriptions of the parameters and the body."""
     for parameter in operation.get("parameters", []):
         need = "required" if parameter.get("required") else "optional"
-        words = parameter.get("description") or parameter.get("schema", {}).get("description", "")
+        text = parameter.get("description") or parameter.get("schema", {}).get("description", "")
         choices = parameter.get("schema", {}).get("enum")
-        words = words or ("one of " + ", ".join(map(str, choices)) if choices else "")
-        yield parameter["name"], f"{parameter['in']}, {need}" + (f": {words}" if words else "")
+        text = text or ("one of " + ", ".join(map(str, choices)) if choices else "")
+        yield parameter["name"], f"{parameter['in']}, {need}" + (f": {text}" if text else "")
     kinds = operation.get("requestBody", {}).get("content", {})
     if kinds:
         yield "body", " or ".join(kinds)
 
 
-def _answered(operation: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What comes back, refusals in one line."""
+def _responses(operation: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the statuses and media types of responses; all refusals share one line."""
     refused = []
-    for status, answer in operation.get("responses", {}).items():
+    for status, response in operation.get("responses", {}).items():
         if status.startswith("2"):
-            yield status, " or ".join(answer.get("content", {})) or answer.get("description", "")
+            yield status, " or ".join(response.get("content", {})) or response.get("description", "")
         else:
             refused.append(status)
     if refused:

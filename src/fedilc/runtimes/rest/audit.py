@@ -1,4 +1,4 @@
-"""What happened in a run over HTTP: audit.jsonl in the run folder, the log, and counters for metrics."""
+"""Record the events of a run over HTTP: audit.jsonl in the run folder, the log, and counters for metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedilc.errors import printable
 from fedilc.federation.digests import sealed
 
 LOGGER = logging.getLogger("fedilc.coordinator")
-logging.getLogger("fedilc").addHandler(logging.NullHandler())  # without --log-format, no bare words
+logging.getLogger("fedilc").addHandler(logging.NullHandler())  # without --log-format, nothing is printed
 WINDOW_SECONDS = 60.0
 MAX_BYTES = 64 << 20
 DIGITS = 16
@@ -34,11 +34,11 @@ Kind = tuple[tuple[str, str | int], ...]
 
 @dataclass
 class Audit:
-    """Writes events down, each line with a digest; of those that repeat, one line per minute and their sum.
+    """The event log of a coordinator: one line per event, each with a digest.
 
-    Without a file, events are logged and counted only. If the file cannot be written, that is logged once per
-    minute: the run does not end for it. A file of 64 MB makes room for a new one; one such is kept. Every
-    method may be called from any thread.
+    An event that repeats gets one line per minute, and then their number. Without a file, events are only
+    logged and counted. If the file cannot be written, that is logged once per minute, and the run continues.
+    At 64 MB a new file is begun, and one previous file is kept. Every method may be called from any thread.
     """
 
     file: Path | None = None
@@ -50,7 +50,7 @@ class Audit:
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def event(self, event: str, **facts: Any) -> None:
-        """Write down that something happened, at once."""
+        """Write an event at once."""
         with self._lock:
             line = sealed({"time": self._now(), "event": event, **facts}, DIGITS)
             level = logging.WARNING if event in _WARNINGS else logging.INFO
@@ -87,7 +87,7 @@ class Audit:
             self.repeated("refused", kind)
 
     def flush(self, now: bool = False) -> None:
-        """Write the sums of events that repeated, once per minute or `now`."""
+        """Write how often events were repeated, once per minute or `now`."""
         with self._lock:
             if not now and self.clock() - self._since < WINDOW_SECONDS:
                 return
@@ -104,7 +104,7 @@ class Audit:
 
 
 def _append(path: Path, line: bytes) -> None:
-    """Append a line, in place of what a crash or a full disk left of the one before."""
+    """Append a line; remove the incomplete line that a crash or a full disk may have left."""
     if path.exists() and path.stat().st_size >= MAX_BYTES:
         path.replace(path.with_stem(f"{path.stem}-previous"))
     with path.open("a+b") as file:
@@ -118,7 +118,7 @@ def _append(path: Path, line: bytes) -> None:
 
 
 class AuditedRefusals:
-    """Counts and writes down every refused request; that a run is over (410) is no refusal."""
+    """Middleware that records every refused request; 410, the run is over, is not a refusal."""
 
     def __init__(self, app: ASGIApp, audit: Audit) -> None:
         self.app, self.audit = app, audit
@@ -126,7 +126,7 @@ class AuditedRefusals:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         status = 0
 
-        async def watched(message: Message) -> None:
+        async def observed_send(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -136,11 +136,11 @@ class AuditedRefusals:
                 status = 0
             await send(message)
 
-        await self.app(scope, receive, watched if scope["type"] == "http" else send)
+        await self.app(scope, receive, observed_send if scope["type"] == "http" else send)
 
 
 def _reason(body: bytes) -> str:
-    """The sentence of a refusal."""
+    """Return the reason in the body of a refusal."""
     try:
         return str(json.loads(body)["detail"])
     except (ValueError, KeyError, TypeError):

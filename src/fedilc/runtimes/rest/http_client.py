@@ -1,4 +1,4 @@
-"""A silo's connection to the coordinator: made again whenever it breaks, with pauses that grow and vary."""
+"""A silo's HTTP client: it retries whenever the connection breaks, with growing random pauses."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fedilc.errors import ConfigError, FedILCError, printable
 from fedilc.runtimes.rest.loopback import is_loopback
 
 POLL_SECONDS = 25.0
-LONGEST_PAUSE = 30.0
-LONGEST_RETRY_AFTER = 120.0
-MOST_BYTES = 4 << 20
+MAX_PAUSE_SECONDS = 30.0
+MAX_RETRY_AFTER_SECONDS = 120.0
+MAX_BYTES = 4 << 20
 
 
 class CoordinatorError(FedILCError):
@@ -29,7 +29,7 @@ class CoordinatorError(FedILCError):
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back: a status and a body of limited size."""
+    """A status and a body of limited size."""
 
     status: int
     body: bytes
@@ -37,7 +37,7 @@ class Answer:
     media: str = ""
 
     def json(self) -> Any:
-        """The body as JSON, None where it is none."""
+        """Return the body as JSON, or None if it is not JSON."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError):
@@ -45,9 +45,9 @@ class Answer:
 
     @property
     def reason(self) -> str:
-        """The one sentence of a refusal."""
-        found = self.json()
-        detail = found.get("detail") if isinstance(found, dict) else None
+        """Return the reason of a refusal in one sentence."""
+        body = self.json()
+        detail = body.get("detail") if isinstance(body, dict) else None
         if isinstance(detail, str):
             return printable(detail)[:500]
         where = f" and points to {printable(self.place)[:200]}" if self.place else ""
@@ -56,9 +56,9 @@ class Answer:
 
 @dataclass
 class Line:
-    """A coordinator's address, and how to keep calling it.
+    """A client of one coordinator, which retries until it succeeds or `give_up_after` seconds have passed.
 
-    The environment's proxy settings are followed, except to this machine itself.
+    It uses the environment's proxy settings, except for a coordinator on this machine.
     """
 
     url: str
@@ -84,7 +84,7 @@ class Line:
                 or not self.token
             ):
                 raise ConfigError(
-                    "the token file does not hold a token; it is one line that `fedilc token` shows"
+                    "the token file does not hold a token; a token is the one line that `fedilc token` shows"
                 )
             headers["Authorization"] = f"Bearer {self.token}"
         timeout = httpx.Timeout(20.0, read=POLL_SECONDS + 60.0, write=120.0)
@@ -100,7 +100,7 @@ class Line:
             raise ConfigError(f"the environment's proxy settings cannot be used: {error}") from error
 
     def _host(self) -> str:
-        """The host of the address, or one sentence about what is wrong with it."""
+        """Return the host of the address; raise if the address is not usable or not safe."""
         try:
             url = urlsplit(self.url)
             host, _port = url.hostname, url.port
@@ -111,8 +111,8 @@ class Line:
             raise ConfigError(f"{self.url!r} is not an address like https://host:8443")
         if url.scheme == "http" and not is_loopback(host) and not self.allow_insecure:
             raise ConfigError(
-                f"{self.url} has no TLS, and token and gradients would travel in the open: use https://, or "
-                "--allow-insecure if something else protects the connection"
+                f"{self.url} has no TLS, so that others could read token and gradients: use https://, "
+                "or --allow-insecure if something else protects the connection"
             )
         return host
 
@@ -134,49 +134,49 @@ class Line:
         return context
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         self._client.close()
 
-    def call(self, method: str, path: str, most: int = MOST_BYTES, **options: Any) -> Answer:
-        """Make a request until it is answered; 5xx and 429 are waited out as well."""
+    def call(self, method: str, path: str, max_bytes: int = MAX_BYTES, **options: Any) -> Answer:
+        """Send a request until a response comes; retry 408, 429 and 5xx too."""
         retries = Retries(self)
         while True:
             wait = 0.0
             try:
                 with self._client.stream(method, path, **options) as response:
                     if response.status_code < 500 and response.status_code not in (408, 429):
-                        return self._answer(response, most)
+                        return self._read(response, max_bytes)
                     trouble = f"it answers {response.status_code}"
                     wait = _seconds(response.headers.get("retry-after", ""))
             except httpx.RequestError as error:
                 trouble = str(error) or type(error).__name__
-                self._require_hope(trouble, error)
+                self._require_retryable(trouble, error)
             retries.pause(trouble, wait)
 
-    def _answer(self, response: httpx.Response, most: int) -> Answer:
-        """Read an answer as it is: what is encoded, against our wish, could be of any size once decoded."""
+    def _read(self, response: httpx.Response, max_bytes: int) -> Answer:
+        """Read a response of limited size; refuse an encoded one, whose size after decoding is unknown."""
         encoding = response.headers.get("content-encoding", "identity")
         if encoding.strip().lower() != "identity":
             raise CoordinatorError(
-                f"{self.url} sends an answer encoded as {printable(encoding)[:50]!r}, which was not asked "
+                f"{self.url} sends a response encoded as {printable(encoding)[:50]!r}, which was not asked "
                 "for; let no proxy compress it"
             )
         parts, size = [], 0
         for part in response.iter_raw():
             size += len(part)
-            if size > most:
-                raise CoordinatorError(f"{self.url} sends more than the {most} bytes that this can take")
+            if size > max_bytes:
+                raise CoordinatorError(f"{self.url} sends more than the {max_bytes} bytes expected")
             parts.append(part)
         headers = response.headers
         media = headers.get("content-type", "")
         return Answer(response.status_code, b"".join(parts), headers.get("location"), media)
 
-    def _require_hope(self, trouble: str, error: Exception) -> None:
-        """Raise where to call again would change nothing."""
+    def _require_retryable(self, trouble: str, error: Exception) -> None:
+        """Raise if a retry cannot help."""
         if "CERTIFICATE_VERIFY_FAILED" in trouble:
             raise CoordinatorError(
-                f"the certificate of {self.url} is not to be trusted: {trouble}; if its authority is one of "
-                "your own, name that with --ca FILE"
+                f"the certificate of {self.url} is not trusted: {trouble}; if you have your own certificate "
+                "authority, name it with --ca FILE"
             ) from error
         if "WRONG_VERSION_NUMBER" in trouble or "RECORD_LAYER_FAILURE" in trouble:
             raise CoordinatorError(f"{self.url} does not speak TLS; is its address http://?") from error
@@ -186,14 +186,14 @@ class Line:
 
 @dataclass
 class Retries:
-    """Pauses between attempts at one thing, which grow and vary, until it is time to give up."""
+    """Growing random pauses between the attempts of one request, until it is time to give up."""
 
     line: Line
     _since: float = field(default_factory=time.monotonic)
     _pause: float = 0.2
 
     def pause(self, trouble: str, least: float = 0.0) -> None:
-        """Wait before the next attempt, at least so many seconds; raises when the time is over."""
+        """Wait `least` seconds or longer before the next attempt; raise if the time is up."""
         line = self.line
         wait = max(least, self._pause * line.dice.uniform(0.5, 1.5))
         left = None if line.give_up_after is None else self._since + line.give_up_after - time.monotonic()
@@ -201,12 +201,12 @@ class Retries:
             raise CoordinatorError(f"{line.url} could not be reached for {line.give_up_after:g} s: {trouble}")
         line.tell(f"waiting for the coordinator ({trouble})")
         line.sleep(wait if left is None else min(wait, left))
-        self._pause = min(LONGEST_PAUSE, 2 * self._pause)
+        self._pause = min(MAX_PAUSE_SECONDS, 2 * self._pause)
 
 
 def _seconds(text: str) -> float:
-    """A Retry-After in seconds; dates and nonsense are no reason to wait longer than otherwise."""
+    """Return a Retry-After in seconds; 0 if it is a date or not valid."""
     try:
-        return min(LONGEST_RETRY_AFTER, max(0.0, float(text)))
+        return min(MAX_RETRY_AFTER_SECONDS, max(0.0, float(text)))
     except ValueError:
         return 0.0

@@ -1,7 +1,7 @@
-"""An HTTP server that bounds what a client can cost before it has shown a token.
+"""Serve HTTP with limits on what a client can cost before it has shown a token.
 
-uvicorn's parser sets no limit on headers, and its connections have none on their number or on the time that a
-header may take. Both are added here; a request that is served costs no more than before.
+uvicorn limits neither the size of headers, nor the number of connections, nor the time that a header may
+take. This adds these limits, at no cost to requests that are served.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ HEADER_SECONDS = 10.0
 LINGER_SECONDS = 1.0
 DISCARD_SECONDS = 60.0
 RETRY_SECONDS = 1.0
-ACCEPTS_AT_ONCE = 64
+ACCEPT_BATCH = 64
 
 
 class Server(uvicorn.Server):
-    """uvicorn, with limits on connections, handshakes and headers."""
+    """A uvicorn server with limits on connections, handshakes and headers."""
 
     def __init__(
         self, config: uvicorn.Config, connections: Connections, refused: Callable[[int, str, str], None]
@@ -43,14 +43,14 @@ class Server(uvicorn.Server):
         self.servers = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen; connections are accepted here, so that they are counted before TLS."""
+        """Start to listen; accept connections here, to count them before the TLS handshake."""
         for sock in sockets or ():
             sock.setblocking(False)
             self._listen(sock)
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more, and end."""
+        """Stop to accept connections, and shut down."""
         for sock in sockets or ():
             asyncio.get_running_loop().remove_reader(sock)
         await super().shutdown(sockets)
@@ -60,12 +60,12 @@ class Server(uvicorn.Server):
             asyncio.get_running_loop().add_reader(sock, self._accept, sock)
 
     def _accept(self, sock: socket.socket) -> None:
-        for _ in range(ACCEPTS_AT_ONCE):
+        for _ in range(ACCEPT_BATCH):
             try:
                 accepted, peer = sock.accept()
             except (BlockingIOError, ConnectionError):
                 return
-            except OSError:  # no descriptors are left: those who wait are accepted later
+            except OSError:  # no descriptors are left: accept the waiting clients later
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(sock)
                 loop.call_later(RETRY_SECONDS, self._listen, sock)
@@ -74,18 +74,18 @@ class Server(uvicorn.Server):
 
 
 class Accepted:
-    """A connection from its first moment, before TLS is agreed on."""
+    """A connection from its first moment, before the TLS handshake."""
 
     def __init__(self, server: Server, sock: socket.socket, address: str) -> None:
         self.server = server
         self.address = address
         self.transport: asyncio.Transport | None = None
-        self.heard = False
+        self.has_received = False
         self._sock = sock
         self._cut = False
 
     def begin(self) -> None:
-        """Count the connection, and serve it."""
+        """Count the connection, and start to serve it."""
         self._sock.setblocking(False)
         self.server.connections.add(self)
         tasks, task = self.server.server_state.tasks, asyncio.ensure_future(self._open())
@@ -93,7 +93,7 @@ class Accepted:
         task.add_done_callback(tasks.discard)
 
     async def _open(self) -> None:
-        """Agree on TLS, if that is spoken here, and hand over to HTTP."""
+        """Do the TLS handshake, if the server has a certificate, and start the HTTP protocol."""
         context = self.server.config.ssl
         timeout = HEADER_SECONDS if context is not None else None
         try:
@@ -104,7 +104,7 @@ class Accepted:
                 await loop.connect_accepted_socket(
                     self._protocol, self._sock, ssl=context, ssl_handshake_timeout=timeout
                 )
-        except OSError:  # among them timeouts and errors of TLS
+        except OSError:  # includes timeouts and TLS errors
             self.server.connections.remove(self)
 
     def _protocol(self) -> asyncio.Protocol:
@@ -114,7 +114,7 @@ class Accepted:
         return protocol
 
     def abort(self) -> None:
-        """Close at once, whatever is still to be sent."""
+        """Close at once, even if something is still to be sent."""
         self._cut = True
         if self.transport is not None:
             self.transport.abort()
@@ -124,28 +124,32 @@ class Accepted:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The common and DNS names in the client's certificate, if it has shown one."""
+        """Return the common and DNS names in the client's certificate, if it has shown one."""
         secure = self.transport.get_extra_info("ssl_object") if self.transport is not None else None
-        found = secure.getpeercert() if secure is not None else None
-        if not found:
+        certificate = secure.getpeercert() if secure is not None else None
+        if not certificate:
             return frozenset()
-        common = [value for part in found.get("subject", ()) for key, value in part if key == "commonName"]
-        return frozenset(common) | {value for key, value in found.get("subjectAltName", ()) if key == "DNS"}
+        common = [
+            value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"
+        ]
+        return frozenset(common) | {
+            value for key, value in certificate.get("subjectAltName", ()) if key == "DNS"
+        }
 
     def trust(self, credential: str | None) -> None:
-        """Count this connection as one on which a good credential was shown."""
+        """Count this connection as one on which a valid credential was shown."""
         self.server.connections.trust(self, credential)
 
 
 class TooLargeError(Exception):
-    """A request's headers are more than is accepted."""
+    """The headers of a request are larger than allowed."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP connection; headers have a largest size, a largest number and a longest time.
+    """uvicorn's HTTP protocol with limits on the size, the number and the time of headers.
 
-    Bytes are counted from the last progress: complete headers, a part of a body, a complete request. What
-    remains without progress are headers and URLs without end, trailers and extensions of chunks.
+    Bytes are counted since the last progress: complete headers, a part of a body, a complete request. What
+    makes no progress is endless headers, URLs, trailers and chunk extensions.
     """
 
     accepted: Accepted
@@ -154,15 +158,15 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(*arguments)
         self._unproductive = 0
         self._in_headers = True
-        self._hung_up = False
+        self._closing_soon = False
         self._refused = 400
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        """Begin to wait for the first request."""
+        """Start to wait for the first request."""
         super().connection_made(transport)
         self.accepted.transport = transport
-        self.accepted.heard = self.config.is_ssl  # by now the client has said how to encrypt
+        self.accepted.has_received = self.config.is_ssl  # the TLS handshake is done by now
         self._abort_after(HEADER_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -172,13 +176,13 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, unless headers go on without end."""
-        if self._hung_up:
+        """Parse the data; refuse headers that do not end."""
+        if self._closing_soon:
             return
-        self.accepted.heard = True
+        self.accepted.has_received = True
         self._unproductive += len(data)
         super().data_received(data)
-        if self._hung_up:
+        if self._closing_soon:
             return
         if self._unproductive > MAX_HEADER_BYTES:
             self._refused = 431
@@ -187,20 +191,20 @@ class BoundedProtocol(HttpToolsProtocol):
             self._abort_after(HEADER_SECONDS)
 
     def _idle(self) -> bool:
-        """Whether no request is being served: a blank line alone must not keep a connection open."""
+        """Return whether no request is being served: a blank line alone must not keep a connection open."""
         return self.cycle is None or self.cycle.response_complete
 
     def send_400_response(self, _msg: str) -> None:
-        """Refuse what is not HTTP, or too large, and hang up."""
-        words = "this is not HTTP" if self._refused == 400 else "the request's headers are too large"
-        body = f'{{"detail":"{words}"}}'.encode()
+        """Refuse what is not HTTP or is too large, and close the connection."""
+        reason = "this is not HTTP" if self._refused == 400 else "the request's headers are too large"
+        body = f'{{"detail":"{reason}"}}'.encode()
         head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
         self.transport.write(STATUS_LINE[self._refused] + head.encode() + body)
-        self.accepted.server.refused(self._refused, self.accepted.address, words)
-        self._hang_up()
+        self.accepted.server.refused(self._refused, self.accepted.address, reason)
+        self._stop_reading()
 
     def on_message_begin(self) -> None:
-        """Begin a request; clients that send many without waiting for answers are refused."""
+        """Start a request; refuse clients that send many without waiting for responses."""
         if len(self.pipeline) >= MAX_PIPELINED:
             self._too_large(431)
         self._in_headers = True
@@ -208,13 +212,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self.scope["state"]["connection"] = self.accepted
 
     def on_url(self, url: bytes) -> None:
-        """Take a part of the URL."""
+        """Receive a part of the URL."""
         super().on_url(url)
         if len(self.url) > MAX_URL_BYTES:
             self._too_large(414)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, or a trailer."""
+        """Receive a header or a trailer."""
         super().on_header(name, value)
         if len(self.headers) > MAX_HEADERS or len(value) > MAX_HEADER_BYTES:
             self._too_large(431)
@@ -225,35 +229,35 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_timer()
         super().on_headers_complete()
         if not self.pipeline and self._has_large_body():
-            self.flow.pause_reading()  # it waits on the network until the application asks for it
+            self.flow.pause_reading()  # the client waits until the application asks for the body
         self.cycle.transport = _Closing(self)  # type: ignore[assignment]  # a stand-in with the methods used
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body."""
+        """Receive a part of the body."""
         self._unproductive = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """End the request; if it was answered before, the next one is waited for."""
+        """End the request; if its response is complete already, wait for the next request."""
         self._unproductive = 0
         super().on_message_complete()
         if self.cycle.response_complete:
             self._abort_after(HEADER_SECONDS)
 
     def on_response_complete(self) -> None:
-        """Decide what happens to the rest of a body that was answered before it was complete.
+        """Decide whether to read the rest of a body whose response was complete first.
 
-        A small one is read, so that the connection can be used again; that of a client with a good token may
-        be larger.
+        If it is small enough, it is read, so that the connection can be used again; the limit is larger for a
+        client that has shown a valid token.
         """
-        if self._hung_up:
+        if self._closing_soon:
             return
         super().on_response_complete()
         if self.pipeline or not self.cycle.response_complete or not self.cycle.more_body:
             return
-        known = self.accepted.server.connections.is_trusted(self.accepted)
-        if self._declared_bytes() > (MAX_DISCARDED_BYTES if known else MAX_HEADER_BYTES):
-            self._hang_up()
+        trusted = self.accepted.server.connections.is_trusted(self.accepted)
+        if self._declared_bytes() > (MAX_DISCARDED_BYTES if trusted else MAX_HEADER_BYTES):
+            self._stop_reading()
         else:
             self._abort_after(DISCARD_SECONDS)
 
@@ -269,15 +273,15 @@ class BoundedProtocol(HttpToolsProtocol):
         raise TooLargeError
 
     def close_soon(self) -> None:
-        """Close after a response; one that came before the request's end must be read before that."""
+        """Close after a response; if the request is not complete, give the client time to read it first."""
         if self.cycle.more_body:
-            self._hang_up()
+            self._stop_reading()
         else:
             self.transport.close()
 
-    def _hang_up(self) -> None:
-        """Read no more, and close when what was written has had time to arrive."""
-        self._hung_up = True
+    def _stop_reading(self) -> None:
+        """Stop reading, and close once the client had time to receive what was written."""
+        self._closing_soon = True
         self.flow.pause_reading()
         self._abort_after(LINGER_SECONDS)
 
@@ -292,7 +296,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class _Closing:
-    """A connection as a response sees it: to close it does not cut off what the client has yet to read."""
+    """The transport of a response; closing it leaves the client time to read the response."""
 
     def __init__(self, protocol: BoundedProtocol) -> None:
         self.write = protocol.transport.write

@@ -1,4 +1,4 @@
-"""What a silo accepts of a coordinator: which run, which size of network, how many examples of its own."""
+"""Limit what a silo accepts from a coordinator: which run, the size of the network, its own examples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedilc.errors import ConfigError
 from fedilc.runtimes.remote.manifest import Manifest
 
 MAX_PARAMETERS = 2**28
-SHORTEST_DIGEST = 16
+MIN_DIGEST_DIGITS = 16
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,9 @@ class Limits:
 
     Args:
         max_parameters: the largest network to build.
-        min_examples: the fewest examples to train on with which this silo takes part.
-        digest: the manifest's hash, or its first 16 digits or more; None takes any run.
-        state: a folder that remembers the first run joined at an address; another one is refused there.
+        min_examples: the fewest training examples with which this silo takes part.
+        digest: the manifest's hash, or at least its first 16 digits; None accepts any run.
+        state: a folder that stores the run joined at an address; another run there is refused.
     """
 
     max_parameters: int = MAX_PARAMETERS
@@ -32,10 +32,10 @@ class Limits:
     def __post_init__(self) -> None:
         digest = self.digest
         if digest is not None and (
-            not SHORTEST_DIGEST <= len(digest) <= 64 or set(digest) - set("0123456789abcdef")
+            not MIN_DIGEST_DIGITS <= len(digest) <= 64 or set(digest) - set("0123456789abcdef")
         ):
             raise ConfigError(
-                f"--manifest-digest {digest!r} is not a manifest's digest; give {SHORTEST_DIGEST} to 64 of "
+                f"--manifest-digest {digest!r} is not a manifest's digest; give {MIN_DIGEST_DIGITS} to 64 of "
                 "the digits that `fedilc serve` shows"
             )
 
@@ -43,8 +43,8 @@ class Limits:
         """Raise if the coordinator runs something that this silo did not agree to."""
         if self.digest is not None and not manifest.hash.startswith(self.digest):
             raise ConfigError(
-                f"the coordinator runs manifest {manifest.hash[:16]} and this silo takes part in "
-                f"{self.digest[:16]} only; find out why before you change --manifest-digest"
+                f"the coordinator runs manifest {manifest.hash[:16]} and this silo takes part only in "
+                f"{self.digest[:16]}; find out why before you change --manifest-digest"
             )
         known = self._known().get(f"{silo} {url}")
         if self.digest is None and known is not None and known != manifest.hash:
@@ -60,11 +60,11 @@ class Limits:
         if examples < self.min_examples:
             raise ConfigError(
                 f"silo {silo!r} has {examples} examples to train on, fewer than --min-examples "
-                f"{self.min_examples}; it takes no part"
+                f"{self.min_examples}; it does not take part"
             )
 
     def remember(self, manifest: Manifest, url: str, silo: str) -> None:
-        """Keep the run in the state folder, as the one to expect at this address."""
+        """Store the run in the state folder, as the one to expect at this address."""
         if self.state is None:
             return
         known = self._known() | {f"{silo} {url}": manifest.hash}
@@ -85,7 +85,7 @@ class Limits:
         if self.state is None or not self._file.exists():
             return {}
         try:
-            found = json.loads(self._file.read_text())
-            return {str(key): str(value) for key, value in found.items()}
+            stored = json.loads(self._file.read_text())
+            return {str(key): str(value) for key, value in stored.items()}
         except (OSError, ValueError, AttributeError) as error:
             raise ConfigError(f"{self._file} cannot be read: {error}; repair or delete it") from error

@@ -1,4 +1,4 @@
-"""Where a coordinator listens: how the address is protected, and the thread that answers there."""
+"""Listen for HTTP: the coordinator's address and its TLS, and the thread that serves it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fedilc.runtimes.rest.tokens import TokenFile, Tokens
 
 @dataclass(frozen=True)
 class Address:
-    """Where the coordinator listens, and how its connections are protected."""
+    """The address on which a coordinator listens, and how its connections are protected."""
 
     host: str = "127.0.0.1"
     port: int = 8443
@@ -38,19 +38,21 @@ class Address:
     client_authority: Path | None = None
 
     def require_safe(self, tokens: Tokens | TokenFile | None) -> None:
-        """Raise where tokens or gradients would travel in the open without being told to."""
+        """Raise if tokens or gradients would be sent without TLS although nobody allowed it."""
         if (self.certificate is None) != (self.key is None):
             raise ConfigError("--cert and --key belong together; give both")
         for path in (self.certificate, self.key, self.client_authority):
             if path is not None and not path.exists():
                 raise ConfigError(f"{path} does not exist; give certificates and key as PEM files")
         if self.client_authority is not None and self.certificate is None:
-            raise ConfigError("--client-ca asks for certificates over TLS: give --cert and --key as well")
+            raise ConfigError(
+                "--client-ca asks clients for certificates over TLS: give --cert and --key as well"
+            )
         warn_if_public(self.key, "the key of the coordinator's certificate")
         local = is_loopback(self.host)
         if self.certificate is None and not (self.insecure or self.allow_insecure):
             raise ConfigError(
-                "give --cert and --key for TLS, or --insecure to go without on this machine's own address"
+                "give --cert and --key for TLS, or --insecure to do without TLS on a loopback address"
             )
         if self.certificate is None and not local and not self.allow_insecure:
             raise ConfigError(
@@ -60,11 +62,11 @@ class Address:
         if tokens is None and not (local and self.insecure):
             raise ConfigError(
                 "give --tokens FILE (make it with `fedilc token NAME`), or --client-ca; only --insecure on a "
-                "loopback address goes without"
+                "loopback address needs neither"
             )
 
     def bind(self) -> socket.socket:
-        """A socket that listens, or one sentence about why it cannot."""
+        """Return a listening socket; raise if the address cannot be used."""
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         try:
             return socket.create_server((self.host, self.port), family=family, backlog=512)
@@ -73,16 +75,16 @@ class Address:
             raise ConfigError(f"cannot listen on {self.host} port {self.port}: {reason}") from error
 
     def url(self, port: int) -> str:
-        """How silos and browsers call it."""
+        """Return the URL that silos and browsers use."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.certificate else 'http'}://{host}:{port}"
 
 
 @contextlib.contextmanager
 def listening(app: FastAPI, address: Address, sock: socket.socket | None = None) -> Iterator[int]:
-    """Serve `app` in a thread while the context lasts, on a socket of the address; yields the port.
+    """Serve `app` in a thread while the context lasts; yield the port.
 
-    Whoever waits at its end, a viewer for events or a silo for a task, is let go first.
+    At the end, viewers that wait for events and silos that wait for a task are woken first.
     """
     with sock or address.bind() as bound:
         connections = Connections(app.state.silos, raise_descriptor_limit())
@@ -104,7 +106,7 @@ def listening(app: FastAPI, address: Address, sock: socket.socket | None = None)
 
 
 async def _alive(audit: Audit) -> None:
-    """Tell systemd, from the event loop, that requests are answered; write what was summed up."""
+    """Tell systemd from the event loop that requests are served; write the sums of repeated events."""
     notify("WATCHDOG=1")
     audit.flush()
 

@@ -1,4 +1,4 @@
-"""Which hosts are this machine itself."""
+"""Recognise the addresses of this machine itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine itself.
+    """Return whether a host is this machine itself.
 
     >>> [is_loopback(host) for host in ("localhost", "127.0.0.1", "::1", "10.0.0.7", "example.org")]
     [True, True, True, False, False]

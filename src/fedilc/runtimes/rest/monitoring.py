@@ -1,4 +1,4 @@
-"""What viewers use: the page, and the history, status and events that it shows."""
+"""Serve viewers: the page, and the history, status, events and metrics of a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedilc.runtimes.rest.auth import Doors
 from fedilc.runtimes.rest.metrics import MEDIA_TYPE, exposition
 from fedilc.runtimes.rest.notifier import Wakeup
 
-MOST_VIEWERS = 200
+MAX_VIEWERS = 200
 _PAGE = File(__file__).parent / "page"
 PAGE_HEADERS = {
     "Content-Security-Policy": (
@@ -32,13 +32,13 @@ PAGE_HEADERS = {
     "Cache-Control": "no-cache",
 }
 _EVENT_SECONDS = 0.25
-_ALIVE_SECONDS = 15.0
+_KEEP_ALIVE_SECONDS = 15.0
 
 After = Annotated[int, Query(ge=0, le=2**31, description="only rounds after this one")]
 
 
 class Health(BaseModel):
-    """The coordinator is up."""
+    """The health of the coordinator."""
 
     status: str = "ok"
     version: str = __version__
@@ -52,7 +52,7 @@ class Reason(BaseModel):
 
 
 def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """How a route's refusals are documented."""
+    """Return a route's refusals as OpenAPI documents them."""
     return {status: {"model": Reason} for status in (400, *statuses, 422)}
 
 
@@ -63,15 +63,15 @@ class Watchable(Protocol):
     revision: int
 
     def about(self) -> dict[str, Any]:
-        """The run's manifest and its hash."""
+        """Return the run's manifest and its hash."""
         ...
 
     def snapshot(self) -> dict[str, Any]:
-        """Round, phase, time left, and every silo."""
+        """Return round, phase, time left, and every silo."""
         ...
 
     def over(self) -> bool:
-        """Whether nothing will change any more."""
+        """Return whether nothing will change any more."""
         ...
 
     def listen(self, listener: Callable[[], None]) -> None:
@@ -80,7 +80,7 @@ class Watchable(Protocol):
 
 
 def add_watching(app: FastAPI, board: Watchable, doors: Doors) -> None:
-    """Everything but what silos use."""
+    """Add every route but those of silos."""
     watches = [Depends(doors.watch)]
     refused = refusals(401, 429)
     audience = Audience(board)
@@ -88,19 +88,19 @@ def add_watching(app: FastAPI, board: Watchable, doors: Doors) -> None:
 
     @app.get("/v1/health")
     async def health() -> Health:
-        """Whether the coordinator is up; needs no token."""
+        """Return whether the coordinator is up; needs no token."""
         return Health(viewer_token=doors.tokens is not None)
 
     @app.get("/v1/ready", responses={503: {"model": Health}})
     async def ready() -> JSONResponse:
-        """Whether silos can take part now: 503 once the run is over; needs no token."""
+        """Return whether silos can take part now: 503 once the run is over; needs no token."""
         over = board.over()
-        said = Health(status="over" if over else "ready", viewer_token=doors.tokens is not None)
-        return JSONResponse(said.model_dump(), 503 if over else 200)
+        health = Health(status="over" if over else "ready", viewer_token=doors.tokens is not None)
+        return JSONResponse(health.model_dump(), 503 if over else 200)
 
     @app.get("/metrics", dependencies=watches, responses=refused, response_class=PlainTextResponse)
     async def metrics() -> Response:
-        """The run's numbers as Prometheus reads them."""
+        """Return the run's metrics for Prometheus."""
         held = getattr(app.state, "connections", None)
         connections = {"open": len(held.open), "cut": held.cut} if held is not None else {}
         last = {
@@ -114,17 +114,17 @@ def add_watching(app: FastAPI, board: Watchable, doors: Doors) -> None:
 
     @app.get("/v1/manifest", dependencies=[Depends(doors.enter)], responses=refused)
     async def manifest() -> dict[str, Any]:
-        """The run: algorithm, rounds, model, parameters; and its hash."""
+        """Return the run: algorithm, rounds, model, parameters; and its hash."""
         return board.about()
 
     @app.get("/v1/status", dependencies=watches, responses=refused)
     async def status() -> dict[str, Any]:
-        """Round, phase, time left, and every silo."""
+        """Return round, phase, time left, and every silo."""
         return board.snapshot()
 
     @app.get("/v1/history", dependencies=watches, responses=refused)
     async def history(after: After = 0) -> list[Record]:
-        """The records of completed rounds after a number."""
+        """Return the records of completed rounds after a round."""
         return [record for record in board.history if record["round"] > after]
 
     @app.get(
@@ -134,9 +134,9 @@ def add_watching(app: FastAPI, board: Watchable, doors: Doors) -> None:
         response_class=StreamingResponse,
     )
     async def events(request: Request, after: After = 0) -> StreamingResponse:
-        """Server-sent events: `status` when anything changes, `record` for each completed round."""
-        if audience.viewers >= MOST_VIEWERS:
-            raise HTTPException(429, f"{MOST_VIEWERS} viewers are watching already", {"Retry-After": "30"})
+        """Send events: `status` when anything changes, `record` for each completed round."""
+        if audience.viewers >= MAX_VIEWERS:
+            raise HTTPException(429, f"{MAX_VIEWERS} viewers are connected already", {"Retry-After": "30"})
         stream = audience.events(after, partial(doors.may_watch, request))
         return StreamingResponse(stream, media_type="text/event-stream")
 
@@ -160,8 +160,7 @@ class Audience:
         self.wakeup = Wakeup(board.listen)
 
     async def events(self, after: int, allowed: Callable[[], bool] = lambda: True) -> AsyncIterator[str]:
-        """Every record after a round and every status, until the run is over, the server stops, or the viewer
-        is not allowed to watch any more."""
+        """Yield records after a round, and each new status, while the run lasts and the viewer is allowed."""
         self.viewers += 1
         try:
             async for event in self._events(after):
@@ -172,7 +171,7 @@ class Audience:
             self.viewers -= 1
 
     async def _events(self, after: int) -> AsyncIterator[str]:
-        board, seen, said = self.board, -1, time.monotonic()
+        board, seen, sent_at = self.board, -1, time.monotonic()
         self.wakeup.attach()
         while not self.wakeup.closed:
             if board.revision != seen:
@@ -181,15 +180,15 @@ class Audience:
                     after = record["round"]
                     yield _event("record", record)
                 yield _event("status", board.snapshot())
-                said = time.monotonic()
+                sent_at = time.monotonic()
                 if board.over():
                     return
                 await asyncio.sleep(_EVENT_SECONDS)
-            elif time.monotonic() - said > _ALIVE_SECONDS:
+            elif time.monotonic() - sent_at > _KEEP_ALIVE_SECONDS:
                 yield ": still here\n\n"
-                said = time.monotonic()
+                sent_at = time.monotonic()
             if board.revision == seen:
-                await self.wakeup.wait(_ALIVE_SECONDS)
+                await self.wakeup.wait(_KEEP_ALIVE_SECONDS)
 
 
 def _event(kind: str, value: object) -> str:

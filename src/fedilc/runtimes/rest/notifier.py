@@ -1,4 +1,4 @@
-"""Lets an event loop wait for what other threads change."""
+"""Wake asyncio waiters from any thread."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from contextlib import suppress
 
 
 class Wakeup:
-    """A bell for everybody who waits; `listen` is given what rings it, from whatever thread."""
+    """Wake all waiters of an event loop; `listen` is given the function that does so from any thread."""
 
     def __init__(self, listen: Callable[[Callable[[], None]], None]) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._event = asyncio.Event()
-        self._ringing = False
+        self._scheduled = False
         self.closed = False
         listen(self._wake)
 
     def attach(self) -> None:
-        """Hear the bell in the running loop; to be called before looking whether there is need to wait."""
+        """Use the running loop; call this before you check whether there is anything to wait for."""
         self._loop = asyncio.get_running_loop()
 
     def _wake(self) -> None:
-        if self._loop is not None and not self._ringing:
-            self._ringing = True
-            with suppress(RuntimeError):  # the loop is closed when the server stops
-                self._loop.call_soon_threadsafe(self._ring)
+        if self._loop is not None and not self._scheduled:
+            self._scheduled = True
+            with suppress(RuntimeError):  # the loop is closed once the server has stopped
+                self._loop.call_soon_threadsafe(self._notify_all)
 
-    def _ring(self) -> None:
-        self._ringing = False
+    def _notify_all(self) -> None:
+        self._scheduled = False
         self._event.set()
         self._event = asyncio.Event()
 
     def close(self) -> None:
-        """The server stops: wake everybody, and let nobody wait again."""
+        """Wake all waiters because the server stops; nobody waits again."""
         self.closed = True
         self._wake()
 
     async def wait(self, seconds: float) -> None:
-        """Until the bell rings, or the time is over; not at all once it is closed."""
+        """Wait until woken or until the time is up; return at once if closed."""
         if not self.closed:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._event.wait(), seconds)

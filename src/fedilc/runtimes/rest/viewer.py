@@ -1,4 +1,4 @@
-"""The page of a run folder, whoever trained it and whether it is finished or not."""
+"""Serve the page of a run folder, whichever runtime trained it, finished or not."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from fedilc.runtimes.rest.tokens import TokenFile, Tokens
 
 
 class FolderView:
-    """A run folder, as the page sees a run."""
+    """A run folder in the form in which the page shows a run."""
 
     def __init__(self, folder: Path) -> None:
-        place = RunFolder(folder)
-        self.settings = place.settings()
-        self.history: list[Record] = place.history()
+        run_folder = RunFolder(folder)
+        self.settings = run_folder.settings()
+        self.history: list[Record] = run_folder.history()
         self.revision = 0
 
     def about(self) -> dict[str, Any]:
-        """What the run folder says the run is."""
+        """Return the run's settings, in place of a manifest."""
         return {"manifest": self.settings, "hash": None}
 
     def over(self) -> bool:
-        """What is in a folder does not change while it is shown."""
+        """Return that nothing changes any more: a folder is read once."""
         return True
 
     def listen(self, _listener: Callable[[], None]) -> None:
-        """Nothing will ever change."""
+        """Do nothing: a folder does not change while it is shown."""
 
     def snapshot(self) -> dict[str, Any]:
-        """The state of the run at its last round."""
+        """Return the state of the run after its last round."""
         last: Record = self.history[-1] if self.history else {"round": 0, "silos": {}}
         rounds = int(self.settings["rounds"])
         done = int(last["round"])

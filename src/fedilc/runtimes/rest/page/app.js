@@ -1,15 +1,15 @@
-// The page: asks for a token if one is needed, follows the run, and shows what it hears.
+// The page: ask for a token if one is needed, follow the run, and show it.
 
 import { Curves } from "./curves.js";
-import { Door, forget, kept } from "./door.js";
 import { Feed, Refused, ask } from "./feed.js";
 import { History } from "./history.js";
 import { Layers } from "./layers.js";
 import { Numbers, showChosen } from "./rounds.js";
 import { SiloTable } from "./silos.js";
-import { count, duration, make, pace, say } from "./words.js";
+import { TokenForm, forget, stored } from "./token.js";
+import { count, duration, make, pace, say } from "./format.js";
 
-const QUIET_SECONDS = 20;
+const ANNOUNCE_SECONDS = 20;
 const CONNECTION = {
   connecting: "connecting",
   closed: "a token is needed",
@@ -34,18 +34,18 @@ class Page {
     setInterval(() => this.tick(), 1000);
   }
 
-  /** What a Feed calls. */
+  /** Return the functions that a Feed calls. */
   listener() {
     return {
       about: (about) => this.about(about),
       history: (records) => this.change("history", () => this.history.replace(records)),
       record: (record) => this.change("history", () => this.history.add(record)),
-      status: (status, lag) => this.change("status", () => this.hear(status, lag)),
+      status: (status, lag) => this.change("status", () => this.receive(status, lag)),
       lost: (reason) => this.lost(reason),
     };
   }
 
-  /** Change something now; draw it once before the next picture, however much changes until then. */
+  /** Change something now; draw it once before the next frame, however much changes until then. */
   change(what, act) {
     act();
     this.pending.add(what);
@@ -53,8 +53,8 @@ class Page {
     this.scheduled = true;
   }
 
-  hear(status, lag) {
-    Object.assign(this, { status, lag, heard: Date.now() });
+  receive(status, lag) {
+    Object.assign(this, { status, lag, receivedAt: Date.now() });
     find("#trouble").hidden = true;
     this.connection(status.outcome === null ? "live" : "ended");
     const round = Math.max(status.round, status.completed);
@@ -66,9 +66,9 @@ class Page {
   lost(reason) {
     this.connection("lost");
     const refused = reason instanceof Refused;
-    const said = refused ? `The coordinator refuses: ${reason.message}.` : "The coordinator does not answer.";
-    const since = this.heard ? ` What is shown is from ${new Date(this.heard).toLocaleTimeString()}.` : "";
-    say(find("#trouble p"), `${said} The page keeps trying.${since}`);
+    const problem = refused ? `The coordinator refuses: ${reason.message}.` : "The coordinator does not respond.";
+    const since = this.receivedAt ? ` What is shown is from ${new Date(this.receivedAt).toLocaleTimeString()}.` : "";
+    say(find("#trouble p"), `${problem} The page keeps trying.${since}`);
     find("#trouble").hidden = false;
   }
 
@@ -77,7 +77,7 @@ class Page {
     say(find("#connection .words"), CONNECTION[state]);
   }
 
-  /** Show nothing of the run until somebody may see it. */
+  /** Hide the run until the viewer is allowed to see it. */
   close() {
     this.status = null;
     this.connection("closed");
@@ -85,11 +85,11 @@ class Page {
     find("#trouble").hidden = true;
   }
 
-  /** Tell screen readers of new rounds, now and then; of the end, always. */
+  /** Announce new rounds to screen readers every 20 s at most; announce the end always. */
   announce(round) {
     const { outcome, rounds } = this.status;
     const now = performance.now();
-    const late = now - this.announced.at > 1000 * QUIET_SECONDS && round > this.announced.round;
+    const late = now - this.announced.at > 1000 * ANNOUNCE_SECONDS && round > this.announced.round;
     if (!late && outcome === null) return;
     this.announced = { round, at: now };
     say(find("#news"), outcome === null ? `Round ${round} of ${rounds}` : `The run has ended: ${outcome}`);
@@ -113,7 +113,7 @@ class Page {
 
   drawStatus() {
     const { status } = this;
-    say(find("#name"), status.run ?? "A run without a name");
+    say(find("#name"), status.run ?? "Unnamed run");
     say(find("#algorithm"), status.algorithm ?? "");
     say(find("#round"), count(Math.max(status.round, status.completed)));
     say(find("#rounds"), count(status.rounds));
@@ -129,15 +129,15 @@ class Page {
     this.tick();
   }
 
-  /** Let the times go on that nobody tells us. */
+  /** Update the times that pass between two messages. */
   tick() {
     if (!this.status) return;
     this.silos.tick((Date.now() - this.lag) / 1000);
-    const passed = (Date.now() - this.heard) / 1000;
+    const passed = (Date.now() - this.receivedAt) / 1000;
     say(find("#left"), `about ${duration(Math.max(0, this.status.seconds_left - passed))}`);
   }
 
-  /** Show the settings to who wants to know them. */
+  /** Show the settings. */
   about({ manifest, hash }) {
     const simple = Object.entries(manifest).filter(([, value]) => typeof value !== "object");
     const facts = hash ? [["manifest hash", hash], ...simple] : simple;
@@ -151,27 +151,27 @@ class Page {
   }
 }
 
-/** A token that somebody gives, after none or a wrong one was refused. */
-async function admitted(page, door, wrong) {
+/** Ask for a token, after none or a wrong one was refused. */
+async function askForToken(page, form, wrong) {
   forget();
   page.close();
-  const given = await door.open(wrong);
+  const given = await form.open(wrong);
   find("#content").focus();
   return given;
 }
 
-/** Whether viewers need a token; asked first, so that no request is made that must be refused. */
+/** Return whether viewers need a token; asked first, to send no request that must be refused. */
 async function needsToken() {
   try {
     return (await (await ask("v1/health", null)).json()).viewer_token;
   } catch {
-    return false; // the feed says what is wrong, and tries again
+    return false; // the feed reports the problem and tries again
   }
 }
 
 async function start() {
   const page = new Page();
-  const door = new Door(find("#door"));
+  const form = new TokenForm(find("#token-form"));
   let feed = null;
   const nudge = () => feed?.nudge();
   find("#trouble button").addEventListener("click", nudge);
@@ -180,8 +180,8 @@ async function start() {
     forget();
     location.reload();
   });
-  let token = kept();
-  if (token === null && (await needsToken())) token = await admitted(page, door, false);
+  let token = stored();
+  if (token === null && (await needsToken())) token = await askForToken(page, form, false);
   for (;;) {
     find("#forget").hidden = !token;
     page.connection("connecting");
@@ -191,7 +191,7 @@ async function start() {
       return;
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
-      token = await admitted(page, door, token !== null);
+      token = await askForToken(page, form, token !== null);
     }
   }
 }

@@ -1,4 +1,4 @@
-// Curves over rounds, drawn as SVG at the size they have on the screen.
+// Draw curves over rounds as SVG, at their size on the screen.
 
 import { bounds, linearTicks, logTicks, roundTicks, scale, tickText } from "./scales.js";
 
@@ -11,8 +11,8 @@ function shape(tag, attributes, text = "") {
   return element;
 }
 
-/** The points of a curve; where several share a column of pixels, its ends and extremes are enough. */
-function thinned(points, columns) {
+/** Return a curve's points; of those in one column of pixels, only its ends and extremes. */
+function decimated(points, columns) {
   if (points.length <= 2 * columns) return points;
   const kept = [];
   for (let start = 0, end = 0; start < points.length; start = end) {
@@ -28,22 +28,22 @@ function thinned(points, columns) {
   return kept;
 }
 
-/** A small sample of a curve's line, for a legend. */
+/** Return a sample of a curve's line, for a legend. */
 export function swatch(kind) {
   const picture = shape("svg", { class: "swatch", width: 26, height: 10, "aria-hidden": "true" });
   picture.append(shape("line", { class: `curve ${kind}`, x1: 1, x2: 25, y1: 5, y2: 5 }));
   return picture;
 }
 
-/** The sign of a criterion: a diamond or a disc, so that it is not told by colour alone. */
-export function sign(criterion, x, y) {
+/** Return the marker of a criterion: a diamond or a disc, to differ not only in colour. */
+export function marker(criterion, x, y) {
   const diamond = `M${x} ${y - 6}l6 6l-6 6l-6 -6z`;
   if (criterion === "oracle") return shape("path", { class: "mark test", d: diamond });
   return shape("circle", { class: "mark validation", cx: x, cy: y, r: 5 });
 }
 
 export class Chart {
-  /** `series` are {key, kind, name}; `onRound` hears of the round under the pointer, or null. */
+  /** `series` are {key, kind, name}; `onRound` is called with the round under the pointer, or null. */
   constructor(holder, series, onRound) {
     this.holder = holder;
     this.series = series;
@@ -120,15 +120,15 @@ export class Chart {
 
   points(key) {
     const { rounds, columns } = this.history;
-    const found = [];
+    const points = [];
     columns[key].forEach((value, i) => {
-      if (value !== null && !(this.log && value <= 0)) found.push([this.x(rounds[i]), this.y(value)]);
+      if (value !== null && !(this.log && value <= 0)) points.push([this.x(rounds[i]), this.y(value)]);
     });
-    return found;
+    return points;
   }
 
   curve({ key, kind }) {
-    const points = thinned(this.points(key), this.frame.right - this.frame.left);
+    const points = decimated(this.points(key), this.frame.right - this.frame.left);
     if (points.length === 1) {
       return shape("circle", { class: `point ${kind}`, cx: points[0][0], cy: points[0][1], r: 3 });
     }
@@ -146,16 +146,16 @@ export class Chart {
       const text = `${criterion}: round ${round.toLocaleString("en")}`;
       const half = 3.4 * text.length;
       const middle = Math.min(Math.max(x, this.frame.left + half + 4), this.frame.right - half);
-      const level = this.clearLevel(drawn, middle, half, [y + 21, y - 11, y + 37, y - 27]);
+      const level = this.bestLevel(drawn, middle, half, [y + 21, y - 11, y + 37, y - 27]);
       for (let i = -half; i <= half; i += 2) drawn.push([middle + i, level - 4]);
       const where = { class: "name", x: middle, y: level, "text-anchor": "middle" };
-      group.append(sign(criterion, x, y), shape("text", where, text));
+      group.append(marker(criterion, x, y), shape("text", where, text));
     }
     return group;
   }
 
-  /** Of some levels for a text, the first that covers least of what is drawn. */
-  clearLevel(drawn, middle, half, levels) {
+  /** Return the level for a text that covers the fewest drawn points. */
+  bestLevel(drawn, middle, half, levels) {
     const near = drawn.filter(([x]) => Math.abs(x - middle) < half);
     const covered = (level) => near.filter(([, y]) => Math.abs(y - level + 4) < 10).length;
     const inside = levels.filter((level) => level > this.frame.top + 10 && level < this.frame.bottom - 2);
@@ -163,7 +163,7 @@ export class Chart {
     return inside.reduce(better, inside[0] ?? levels[0]);
   }
 
-  /** Show where a round lies; null shows none. */
+  /** Show the cursor at a round; null hides it. */
   point(round) {
     this.cursor.replaceChildren();
     if (round === null || !this.history?.length || this.picture.hasAttribute("hidden")) return;

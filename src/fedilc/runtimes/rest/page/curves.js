@@ -1,10 +1,10 @@
-// The three charts, which share one cursor: pointed at, moved by the keyboard, or at the last round.
+// The three charts and their shared cursor, which the pointer or the keyboard moves; else it is at the last round.
 
 import { Chart, swatch } from "./chart.js";
-import { count, make, number, percent, say } from "./words.js";
+import { count, make, number, percent, say } from "./format.js";
 
 const share = (value, ticks) => `${Number((100 * value).toFixed(ticks[1] - ticks[0] < 0.0099 ? 1 : 0))} %`;
-const PLANS = {
+const CHARTS = {
   loss: {
     title: "Loss",
     series: [
@@ -30,20 +30,20 @@ const PLANS = {
   },
 };
 
-/** Whether values need a logarithmic axis to be told apart: all above 0, the largest far above the least. */
-function spread(values) {
-  const found = values.filter((value) => value !== null);
-  const least = found.reduce((a, b) => Math.min(a, b), Infinity);
-  return least > 0 && found.reduce((a, b) => Math.max(a, b), 0) > 10 * least;
+/** Return whether values need a logarithmic axis: all above 0, the largest far above the smallest. */
+function spansDecades(values) {
+  const numbers = values.filter((value) => value !== null);
+  const least = numbers.reduce((a, b) => Math.min(a, b), Infinity);
+  return least > 0 && numbers.reduce((a, b) => Math.max(a, b), 0) > 10 * least;
 }
 
-/** A chart, with the legend above it that also tells the values at the cursor. */
+/** A chart, and above it a legend with the values at the cursor. */
 class Panel {
-  constructor(section, plan, onRound) {
-    Object.assign(this, plan, { section, legend: section.querySelector(".legend") });
-    this.chart = new Chart(section.querySelector(".chart"), plan.series, onRound);
+  constructor(section, options, onRound) {
+    Object.assign(this, options, { section, legend: section.querySelector(".legend") });
+    this.chart = new Chart(section.querySelector(".chart"), options.series, onRound);
     this.at = section.querySelector(".at");
-    this.values = plan.series.map((one) => {
+    this.values = options.series.map((one) => {
       const item = make("li");
       item.append(swatch(one.kind), make("span", "label", one.name), make("span", "value"));
       return item;
@@ -65,7 +65,7 @@ class Panel {
     this.chart.draw(history, { ...options, format: this.format, summary: this.summary(history) });
   }
 
-  /** Tell the values of the round at the cursor, or of the last. */
+  /** Show the values of the round at the cursor, or of the last round. */
   read(history, round) {
     this.legend.hidden = !history.length;
     this.at.hidden = !history.length;
@@ -79,7 +79,7 @@ class Panel {
     this.chart.point(round);
   }
 
-  /** The values at a round as a sentence. */
+  /** Return the values at a round as a sentence. */
   sentence(history, round) {
     const place = history.place(round);
     const measured = this.series.filter(({ key }) => history.columns[key][place] !== null);
@@ -94,8 +94,8 @@ export class Curves {
     this.beside = page.querySelector("#beside");
     this.cursor = null;
     const onRound = (round) => this.move(round ?? this.pinned());
-    const panel = ([id, plan]) => new Panel(page.querySelector(`#${id}`), plan, onRound);
-    this.panels = Object.entries(PLANS).map(panel);
+    const panel = ([id, options]) => new Panel(page.querySelector(`#${id}`), options, onRound);
+    this.panels = Object.entries(CHARTS).map(panel);
     this.reader.addEventListener("input", () => this.move(this.pinned()));
     this.reader.addEventListener("focus", () => this.move(this.pinned()));
     this.reader.addEventListener("blur", () => this.move(null));
@@ -103,7 +103,7 @@ export class Curves {
     new ResizeObserver(() => this.draw()).observe(page.querySelector("#loss .chart"));
   }
 
-  /** The round that the keyboard is at, while it is. */
+  /** Return the round of the slider while it has the focus, else null. */
   pinned() {
     return document.activeElement === this.reader ? Number(this.reader.value) : null;
   }
@@ -128,7 +128,7 @@ export class Curves {
     ].filter(({ place }) => place >= 0);
     loss.draw(history, { log: this.log.checked, total: this.total, marks });
     if (!accuracy.section.hidden) accuracy.draw(history, { total: this.total });
-    const log = spread(history.columns.penalty);
+    const log = spansDecades(history.columns.penalty);
     if (!penalty.section.hidden) penalty.draw(history, { log, total: this.total });
     this.alignReader(loss.chart.frame);
     this.move(this.cursor);
@@ -145,7 +145,7 @@ export class Curves {
     this.reader.style.width = `${end - frame.left + 16}px`;
   }
 
-  /** Put the cursor at a round of all charts; null lets them follow the run. */
+  /** Move the cursor of all charts to a round; null lets it follow the run. */
   move(round) {
     this.cursor = round;
     if (!this.history) return;

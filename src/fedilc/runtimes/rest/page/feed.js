@@ -1,11 +1,11 @@
-// What the coordinator says: its history once, then its events, for as long as it takes.
+// Follow the coordinator: its history once, then its events; reconnect whenever the connection breaks.
 
 const FIRST_PAUSE = 1000;
-const LONGEST_PAUSE = 15000;
-const SILENCE = 45000;
+const MAX_PAUSE = 15000;
+const MAX_SILENCE = 45000;
 const REFRESH = 10000;
 
-/** The coordinator answered, and the answer was no. */
+/** The coordinator refused a request. */
 export class Refused extends Error {
   constructor(status, detail, wait) {
     super(detail);
@@ -14,25 +14,25 @@ export class Refused extends Error {
   }
 }
 
-/** A response, or Refused; `token` may be null. */
+/** Return a response, or throw Refused; `token` may be null. */
 export async function ask(path, token, signal) {
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
   const response = await fetch(path, { headers, signal, cache: "no-store", credentials: "omit" });
   if (response.ok) return response;
   const { detail } = await response.json().catch(() => ({}));
   const wait = Number(response.headers.get("Retry-After")) || 0;
-  const reason = typeof detail === "string" ? detail : `it answers ${response.status}`;
+  const reason = typeof detail === "string" ? detail : `it replies with status ${response.status}`;
   throw new Refused(response.status, reason, wait);
 }
 
-/** Server-sent events as [kind, value]; EventSource itself cannot send a token. */
-async function* messages(body, heard) {
+/** Yield server-sent events as [kind, value]; EventSource itself cannot send a token. */
+async function* messages(body, onData) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
-    heard();
+    onData();
     const parts = (rest + value).split("\n\n");
     rest = parts.pop();
     for (const part of parts) {
@@ -49,11 +49,11 @@ export class Feed {
     this.listener = listener;
     this.over = false;
     this.admitted = false;
-    this.told = 0;
+    this.statusAt = 0;
     this.nudge = () => {};
   }
 
-  /** Follow the run to its end, over every break; throws only where this token, or none, is refused. */
+  /** Follow the run to its end, over every break; throw only if this token, or none, is refused. */
   async follow() {
     this.pause = FIRST_PAUSE;
     while (!this.over) {
@@ -67,19 +67,19 @@ export class Feed {
       if (this.over) return;
       this.listener.lost(reason);
       await this.rest(Math.max(1000 * (reason.wait || 0), this.pause * (0.75 + Math.random() / 2)));
-      this.pause = Math.min(LONGEST_PAUSE, 2 * this.pause);
+      this.pause = Math.min(MAX_PAUSE, 2 * this.pause);
     }
   }
 
-  /** One connection, from the whole history to wherever it breaks. */
+  /** Use one connection, from the whole history until it breaks. */
   async listen() {
     const control = new AbortController();
     let silence = 0;
-    const heard = () => {
+    const onData = () => {
       clearTimeout(silence);
-      silence = setTimeout(() => control.abort(), SILENCE);
+      silence = setTimeout(() => control.abort(), MAX_SILENCE);
     };
-    heard();
+    onData();
     const { signal } = control;
     let refresh = 0;
     try {
@@ -91,7 +91,7 @@ export class Feed {
       const response = await ask(`v1/events?after=${after}`, this.token, signal);
       const lag = Date.now() - (Date.parse(response.headers.get("Date")) || Date.now());
       refresh = setInterval(() => this.refresh(signal, lag), REFRESH);
-      for await (const [kind, value] of messages(response.body, heard)) this.hear(kind, value, lag);
+      for await (const [kind, value] of messages(response.body, onData)) this.receive(kind, value, lag);
     } finally {
       clearTimeout(silence);
       clearInterval(refresh);
@@ -99,24 +99,24 @@ export class Feed {
     }
   }
 
-  /** Ask who was seen last: that a silo still waits is no event. */
+  /** Ask for the status now and then: that a silo still waits is not an event. */
   async refresh(signal, lag) {
-    if (Date.now() - this.told < REFRESH) return;
+    if (Date.now() - this.statusAt < REFRESH) return;
     const asked = ask("v1/status", this.token, signal).then((response) => response.json());
-    const status = await asked.catch(() => null); // if it is gone, the events will end as well
-    if (status) this.hear("status", status, lag);
+    const status = await asked.catch(() => null); // if the coordinator is gone, the events end as well
+    if (status) this.receive("status", status, lag);
   }
 
-  hear(kind, value, lag) {
+  receive(kind, value, lag) {
     if (kind === "record") this.listener.record(value);
     if (kind !== "status") return;
-    this.told = Date.now();
+    this.statusAt = Date.now();
     this.pause = FIRST_PAUSE;
     this.over = value.outcome !== null;
     this.listener.status(value, lag);
   }
 
-  /** Wait, or until somebody nudges. */
+  /** Wait for some time, or until `nudge` is called. */
   rest(milliseconds) {
     return new Promise((resolve) => {
       const timer = setTimeout(resolve, milliseconds);

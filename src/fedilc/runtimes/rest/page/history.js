@@ -1,4 +1,4 @@
-// The completed rounds: a column for each number that is drawn, and the whole last record.
+// The completed rounds: one column per number that is drawn, and the whole last record.
 
 const KEYS = [
   "train_loss",
@@ -14,7 +14,7 @@ export class History {
     this.replace([]);
   }
 
-  /** Forget everything and begin with these records. */
+  /** Replace all records. */
   replace(records) {
     this.rounds = [];
     this.columns = Object.fromEntries(KEYS.map((key) => [key, []]));
@@ -22,7 +22,7 @@ export class History {
     for (const record of records) this.add(record);
   }
 
-  /** Add a round; one that is known already changes nothing. */
+  /** Add a round, unless it is known already. */
   add(record) {
     if (this.rounds.length && record.round <= this.rounds.at(-1)) return;
     this.rounds.push(record.round);
@@ -34,12 +34,12 @@ export class History {
     return this.rounds.length;
   }
 
-  /** Whether any round has this number. */
+  /** Return whether any round has this number. */
   has(key) {
     return this.columns[key].some((value) => value !== null);
   }
 
-  /** The place of a round, or of the nearest one that is known. */
+  /** Return the index of a round, or of the nearest one that is known. */
   place(round) {
     let low = 0;
     let high = this.length - 1;
@@ -51,17 +51,17 @@ export class History {
     return low > 0 && round - this.rounds[low - 1] < this.rounds[low] - round ? low - 1 : low;
   }
 
-  /** The place of the earliest lowest value; -1 if there is none. */
+  /** Return the index of the first lowest value; -1 if there is none. */
   lowest(key) {
     const values = this.columns[key];
-    let found = -1;
+    let lowest = -1;
     for (let i = 0; i < values.length; i += 1) {
-      if (values[i] !== null && (found < 0 || values[i] < values[found])) found = i;
+      if (values[i] !== null && (lowest < 0 || values[i] < values[lowest])) lowest = i;
     }
-    return found;
+    return lowest;
   }
 
-  /** The places of the rounds that each criterion chooses; -1 where it cannot. */
+  /** Return the indices of the rounds that each criterion chooses; -1 if it cannot. */
   chosen() {
     return {
       oracle: this.lowest("test_loss"),

@@ -1,10 +1,10 @@
-// How far signs agree in each layer, in the last round that measured it.
+// The sign agreement of each layer in the last round that measured it.
 
-import { count, make, say } from "./words.js";
+import { count, make, say } from "./format.js";
 
-const FEW = 24;
+const MAX_WITHOUT_SCROLLING = 24;
 
-/** A layer's name, which may break at its points. */
+/** Return a layer's name, which may wrap after its dots. */
 function layer(name) {
   const made = make("span", "layer");
   name.split(/(?<=\.)/).forEach((part) => made.append(part, make("wbr")));
@@ -20,23 +20,23 @@ export class Layers {
     this.items = new Map();
   }
 
-  /** Show a record's agreement; without any, nothing. */
+  /** Show a record's agreement; hide the section if it has none. */
   show(record) {
-    const found = Object.entries(record?.sign_agreement ?? {});
-    this.section.hidden = !found.length;
-    if (!found.length) return;
+    const layers = Object.entries(record?.sign_agreement ?? {});
+    this.section.hidden = !layers.length;
+    if (!layers.length) return;
     say(this.when, count(record.round));
-    if (found.map(([name]) => name).join("\n") !== [...this.items.keys()].join("\n")) this.rebuild(found);
-    for (const [name, share] of found) {
+    if (layers.map(([name]) => name).join("\n") !== [...this.items.keys()].join("\n")) this.rebuild(layers);
+    for (const [name, share] of layers) {
       const item = this.items.get(name);
       say(item.querySelector(".value"), share.toFixed(2));
       item.querySelector(".fill").style.width = `${100 * Math.min(1, Math.max(0, share))}%`;
     }
   }
 
-  rebuild(found) {
+  rebuild(layers) {
     this.items = new Map(
-      found.map(([name]) => {
+      layers.map(([name]) => {
         const item = make("li");
         const bar = make("span", "bar");
         bar.setAttribute("aria-hidden", "true");
@@ -46,7 +46,7 @@ export class Layers {
       }),
     );
     this.list.replaceChildren(...this.items.values());
-    this.box.tabIndex = found.length > FEW ? 0 : -1;
-    this.box.classList.toggle("high", found.length > FEW);
+    this.box.tabIndex = layers.length > MAX_WITHOUT_SCROLLING ? 0 : -1;
+    this.box.classList.toggle("high", layers.length > MAX_WITHOUT_SCROLLING);
   }
 }

@@ -1,7 +1,7 @@
-// The curves as tables: the rounds that are chosen, and every round in numbers.
+// The curves as tables: the chosen rounds, and the numbers of every round.
 
-import { sign } from "./chart.js";
-import { NONE, count, make, number, percent } from "./words.js";
+import { marker } from "./chart.js";
+import { NONE, count, make, number, percent } from "./format.js";
 
 const PAGE = 100;
 const COLUMNS = [
@@ -14,23 +14,23 @@ const COLUMNS = [
 ];
 
 function row(name, cells) {
-  const made = make("tr");
+  const element = make("tr");
   const head = make("th");
   head.scope = "row";
   head.append(...name);
-  made.append(head, ...cells.map((text) => make("td", "figure", text)));
-  return made;
+  element.append(head, ...cells.map((text) => make("td", "figure", text)));
+  return element;
 }
 
 function glyph(criterion) {
   const picture = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   const attributes = { width: 14, height: 14, "aria-hidden": "true" };
   for (const [key, value] of Object.entries(attributes)) picture.setAttribute(key, value);
-  if (criterion !== "last") picture.append(sign(criterion, 7, 7));
+  if (criterion !== "last") picture.append(marker(criterion, 7, 7));
   return picture;
 }
 
-/** The rounds that oracle and validation choose, and the last. */
+/** Show the rounds that oracle and validation choose, and the last. */
 export function showChosen(part, history) {
   part.hidden = !history.length;
   const text = (key, place, format) => format(history.columns[key][place] ?? undefined);
@@ -50,7 +50,7 @@ export function showChosen(part, history) {
   );
 }
 
-/** All rounds in numbers, the latest first, as many as were asked for. */
+/** The table of all rounds, the latest first, one page more per click. */
 export class Numbers {
   constructor(details) {
     this.details = details;
@@ -64,7 +64,7 @@ export class Numbers {
     });
   }
 
-  /** Show a history, if anybody looks. */
+  /** Show a history, if the table is open. */
   show(history) {
     this.history = history;
     this.details.hidden = !history?.length;
@@ -72,9 +72,9 @@ export class Numbers {
     const columns = COLUMNS.filter(([key]) => history.has(key));
     const head = make("tr");
     for (const name of ["Round", ...columns.map(([, title]) => title)]) {
-      const made = make("th", "", name);
-      made.scope = "col";
-      head.append(made);
+      const title = make("th", "", name);
+      title.scope = "col";
+      head.append(title);
     }
     this.table.tHead.replaceChildren(head);
     const rows = [];

@@ -1,12 +1,12 @@
-// Axes: which values get a tick, what a tick says, and where a value lies.
+// Axes: the values of ticks, their labels, and the positions of values.
 
-/** A round number a little above `rough`: 1, 2 or 5 times a power of ten. */
+/** Return the next 1, 2 or 5 times a power of ten above `rough`. */
 function stepAbove(rough) {
   const power = 10 ** Math.floor(Math.log10(rough));
   return [1, 2, 5, 10].find((factor) => factor * power >= rough * 0.999) * power;
 }
 
-/** Whole rounds between two, about `wanted` of them. */
+/** Return about `wanted` rounds from `low` to `high`. */
 export function roundTicks(low, high, wanted) {
   const step = Math.max(1, Math.round(stepAbove((high - low) / wanted)));
   const ticks = [];
@@ -14,7 +14,7 @@ export function roundTicks(low, high, wanted) {
   return ticks;
 }
 
-/** Round values from below `low` to above `high`, about `wanted` of them. */
+/** Return about `wanted` evenly spaced round numbers that enclose `low` and `high`. */
 export function linearTicks(low, high, wanted) {
   const step = stepAbove((high - low) / wanted);
   const ticks = [];
@@ -24,7 +24,7 @@ export function linearTicks(low, high, wanted) {
   }
 }
 
-/** Powers of ten between two positive bounds, with as many numbers between them as are wanted. */
+/** Return powers of ten between two positive bounds, with 2 and 5 or 3 between them if there is room. */
 export function logTicks(low, high, wanted) {
   const [first, final] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
   const every = Math.max(1, Math.ceil((final - first) / wanted));
@@ -38,7 +38,7 @@ export function logTicks(low, high, wanted) {
   return choices.find((ticks) => ticks.length <= wanted + 1) ?? choices.at(-1);
 }
 
-/** What a tick says, with as many decimals as its neighbours need. */
+/** Return the label of a tick, with as many decimals as its neighbours need. */
 export function tickText(value, ticks) {
   const step = Math.min(...ticks.slice(1).map((tick, i) => tick - ticks[i]), Math.abs(value) || Infinity);
   const largest = Math.max(...ticks.map(Math.abs));
@@ -49,14 +49,14 @@ export function tickText(value, ticks) {
   return decimals ? value.toFixed(decimals) : value.toLocaleString("en", { maximumFractionDigits: 0 });
 }
 
-/** From values to pixels: `low` lies at `from`, `high` at `to`. */
+/** Return a function from values to pixels: `low` is at `from`, `high` at `to`. */
 export function scale(low, high, from, to, log = false) {
-  const turn = log ? Math.log10 : (value) => value;
-  const [a, b] = [turn(low), turn(high)];
-  return (value) => from + ((turn(value) - a) / (b - a)) * (to - from);
+  const transform = log ? Math.log10 : (value) => value;
+  const [a, b] = [transform(low), transform(high)];
+  return (value) => from + ((transform(value) - a) / (b - a)) * (to - from);
 }
 
-/** The least and the largest value, apart in any case; null where there is none. */
+/** Return the smallest and the largest value, never equal; null if there is none. */
 export function bounds(values, log = false) {
   let [low, high] = [Infinity, -Infinity];
   for (const value of values) {
@@ -66,9 +66,9 @@ export function bounds(values, log = false) {
   }
   if (low > high) return null;
   if (log) {
-    const air = low === high ? 2 : (high / low) ** 0.06;
-    return [low / air, high * air];
+    const margin = low === high ? 2 : (high / low) ** 0.06;
+    return [low / margin, high * margin];
   }
-  const air = high - low < 1e-9 * Math.abs(high) || high === low ? Math.abs(high) / 10 || 1 : 0;
-  return [low - air, high + air];
+  const margin = high - low < 1e-9 * Math.abs(high) || high === low ? Math.abs(high) / 10 || 1 : 0;
+  return [low - margin, high + margin];
 }

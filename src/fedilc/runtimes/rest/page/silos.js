@@ -1,9 +1,9 @@
-// The table of silos: who is here, what they sent, and who is in trouble.
+// The table of silos: their state, traffic and problems.
 
-import { NONE, ago, bytes, count, make, number, say } from "./words.js";
+import { NONE, ago, bytes, count, make, number, say } from "./format.js";
 
 const ABSENT = ["not joined", "lost", "set aside"];
-const FEW = 10;
+const MAX_WITHOUT_SCROLLING = 10;
 const SINCE = "since the coordinator started";
 const COLUMNS = [
   { name: "Silo" },
@@ -17,7 +17,7 @@ const COLUMNS = [
 ];
 const CONTACT = ["last_seen", "bytes_received", "bytes_sent", "strikes"];
 
-const troubled = (silo) => ABSENT.includes(silo.state) || silo.strikes > 0;
+const hasProblem = (silo) => ABSENT.includes(silo.state) || silo.strikes > 0;
 
 function cell(tag, role, column) {
   const made = make(tag, column.key ? "figure" : "");
@@ -46,7 +46,7 @@ export class SiloTable {
       head.append(made);
     }
     this.table.tHead.append(head);
-    this.only.addEventListener("change", () => this.sift());
+    this.only.addEventListener("change", () => this.filter());
   }
 
   /** Show these silos; `now` is the coordinator's time in seconds. */
@@ -58,15 +58,15 @@ export class SiloTable {
     this.table.classList.toggle("without-contact", !heard);
     for (const silo of silos) this.fill(this.rows.get(silo.name), silo);
     say(this.summary, this.count(ended ? "in the last round" : "here"));
-    this.choice.hidden = silos.length <= FEW;
-    this.sift();
+    this.choice.hidden = silos.length <= MAX_WITHOUT_SCROLLING;
+    this.filter();
     this.tick(now);
   }
 
   rebuild(names) {
     this.rows = new Map(names.map((name) => [name, this.row(name)]));
     this.table.tBodies[0].replaceChildren(...this.rows.values());
-    this.box.classList.toggle("high", names.length > FEW);
+    this.box.classList.toggle("high", names.length > MAX_WITHOUT_SCROLLING);
   }
 
   row(name) {
@@ -83,13 +83,13 @@ export class SiloTable {
   fill(row, silo) {
     const [state, reason] = row.cells[1].children;
     row.dataset.state = silo.state;
-    row.classList.toggle("troubled", troubled(silo));
+    row.classList.toggle("troubled", hasProblem(silo));
     say(state, silo.state);
     say(reason, silo.reason ?? "");
     COLUMNS.forEach(({ key, text }, i) => text && say(row.cells[i], text(silo[key])));
   }
 
-  /** One sentence on who is here. */
+  /** Return one sentence on how many silos are in which state. */
   count(present) {
     const total = this.silos.length;
     const away = ABSENT.map((state) => [state, this.silos.filter((silo) => silo.state === state).length]);
@@ -100,12 +100,12 @@ export class SiloTable {
     return `${silos}: ${[`${count(here)} ${present}`, ...words].join(", ")}`;
   }
 
-  sift() {
+  filter() {
     const only = this.only.checked && !this.choice.hidden;
-    for (const silo of this.silos) this.rows.get(silo.name).hidden = only && !troubled(silo);
+    for (const silo of this.silos) this.rows.get(silo.name).hidden = only && !hasProblem(silo);
   }
 
-  /** Let the time since silos were last seen go on. */
+  /** Update the time since silos were last seen. */
   tick(now) {
     for (const silo of this.silos) {
       const seen = silo.last_seen;

@@ -1,8 +1,8 @@
-// Numbers, times and sizes as people read them.
+// Format numbers, times and sizes, and make elements.
 
 export const NONE = "–";
 
-/** A loss or a penalty: three decimals, or an exponent where three say nothing. */
+/** Format a loss or a penalty: three decimals, or an exponent if three are not enough. */
 export function number(value) {
   if (!Number.isFinite(value)) return NONE;
   const size = Math.abs(value);
@@ -10,17 +10,17 @@ export function number(value) {
   return value.toFixed(size >= 100 ? 1 : 3);
 }
 
-/** A share as a percentage. */
+/** Format a share as a percentage. */
 export function percent(value) {
   return Number.isFinite(value) ? `${(100 * value).toFixed(1)} %` : NONE;
 }
 
-/** A whole number, its thousands apart. */
+/** Format a whole number with thousands separators. */
 export function count(value) {
   return Number.isFinite(value) ? value.toLocaleString("en") : NONE;
 }
 
-/** A size in bytes, in powers of a thousand. */
+/** Format a size in bytes, in powers of a thousand. */
 export function bytes(value) {
   if (!Number.isFinite(value)) return NONE;
   const units = ["B", "kB", "MB", "GB", "TB"];
@@ -32,7 +32,7 @@ export function bytes(value) {
   return `${units[0] === "B" || size >= 99.95 ? Math.round(size) : size.toFixed(1)} ${units[0]}`;
 }
 
-/** How long ago something was, given the seconds since. */
+/** Format how long ago something was, from the seconds since. */
 export function ago(seconds) {
   if (!Number.isFinite(seconds)) return NONE;
   if (seconds < 5) return "just now";
@@ -43,7 +43,7 @@ export function ago(seconds) {
   return `${days} ${days === 1 ? "day" : "days"} ago`;
 }
 
-/** A time to wait, no more exact than it is known. */
+/** Format a time to wait, roughly. */
 export function duration(seconds) {
   if (!Number.isFinite(seconds)) return NONE;
   if (seconds < 5) return "a few seconds";
@@ -54,19 +54,19 @@ export function duration(seconds) {
   return hours < 48 ? `${hours} h` : `${Math.round(hours / 24)} days`;
 }
 
-/** The time of a round, which may be a few milliseconds or many minutes. */
+/** Format the time of a round, from milliseconds to minutes. */
 export function pace(seconds) {
   if (!Number.isFinite(seconds)) return NONE;
   if (seconds < 1) return `${Math.round(1000 * seconds)} ms`;
   return seconds < 60 ? `${seconds.toFixed(1)} s` : duration(seconds);
 }
 
-/** Put text into an element, and leave the document alone where it is there already. */
+/** Set an element's text, unless it is the same already. */
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** A new element with a class and a text; text from elsewhere is never read as HTML. */
+/** Return a new element with a class and a text; the text is never parsed as HTML. */
 export function make(tag, className = "", text = "") {
   const element = document.createElement(tag);
   if (className) element.className = className;

@@ -1,15 +1,15 @@
-// The question for a viewer token, and where the token is kept: in this tab's session, nowhere else.
+// The form that asks for a viewer token, and its storage: this tab's session, nowhere else.
 
 import { Refused, ask } from "./feed.js";
-import { duration, say } from "./words.js";
+import { duration, say } from "./format.js";
 
 const KEY = "fedilc-viewer-token";
-const WRONG = "This is not a viewer token of this run. Check that it is whole, or ask the operator for one.";
+const WRONG = "This is not a viewer token of this run. Check that it is complete, or ask the operator for one.";
 
-export const kept = () => sessionStorage.getItem(KEY);
+export const stored = () => sessionStorage.getItem(KEY);
 export const forget = () => sessionStorage.removeItem(KEY);
 
-export class Door {
+export class TokenForm {
   constructor(section) {
     this.section = section;
     this.input = section.querySelector("input");
@@ -21,13 +21,13 @@ export class Door {
     });
   }
 
-  /** Ask until a token is good; resolves to it. */
+  /** Ask until a token is valid; resolve to it. */
   open(refused = false) {
     this.section.hidden = false;
     this.say(refused ? WRONG : "", refused);
     this.input.focus();
     return new Promise((resolve) => {
-      this.pass = resolve;
+      this.accept = resolve;
     });
   }
 
@@ -45,15 +45,14 @@ export class Door {
     sessionStorage.setItem(KEY, token);
     this.input.value = "";
     this.section.hidden = true;
-    this.pass(token);
+    this.accept(token);
   }
 
   refuse(error) {
     const wait = error.status === 429 ? error.wait || 60 : 0;
-    const patience = `Wait ${duration(wait)}, then try again.`;
-    if (wait) this.say(`Too many wrong tokens came from your address. ${patience}`);
+    if (wait) this.say(`Too many wrong tokens from your address. Wait ${duration(wait)}, then try again.`);
     else if (error.status === 401) this.say(WRONG, true);
-    else this.say("The coordinator does not answer. Try again in a moment.");
+    else this.say("The coordinator does not respond. Try again in a moment.");
     setTimeout(() => {
       this.button.disabled = false;
       if (wait) this.say("You may try again now.");
