@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fedilc.data import Federation, Silo
     from fedilc.penalties import Penalty
     from fedilc.training.callbacks import Callback, EarlyStopping, KeepBest
+    from fedilc.training.loaded import load
     from fedilc.training.result import Result
 
 __version__ = "0.2.0.dev0"
@@ -31,6 +32,7 @@ __all__ = [
     "Silo",
     "__version__",
     "algorithms",
+    "load",
     "train",
     "weighted_geometric_mean",
 ]
@@ -46,6 +48,7 @@ __getattr__ = lazily(
         "Penalty": "fedilc.penalties",
         "Result": "fedilc.training.result",
         "Silo": "fedilc.data",
+        "load": "fedilc.training.loaded",
         "train": "fedilc.api",
         "weighted_geometric_mean": "fedilc.aggregation",
     },

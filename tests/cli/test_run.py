@@ -85,7 +85,7 @@ def test_a_run_leaves_a_picture_a_record_for_each_round_and_a_checkpoint(finishe
     assert (out / "loss.png").read_bytes().startswith(PNG)
     assert [record["round"] for record in records(out)] == [1, 2, 3]
     assert {path.name for path in out.iterdir()} == {
-        *("run.json", "history.jsonl", "timing.jsonl", "loss.png", ".lock"),
+        *("run.json", "history.jsonl", "timing.jsonl", "loss.png", "model-card.md", ".lock"),
         *("checkpoint.safetensors", "checkpoint-previous.safetensors"),
         *("best-validation.safetensors", "best-oracle.safetensors"),
     }
@@ -110,7 +110,7 @@ def test_the_settings_on_the_command_line_are_those_of_the_run(tmp_path: Path) -
     assert (settings["algorithm"], settings["rounds"], settings["seed"]) == ("fedsgd", 1, 5)
     assert {name: silo["examples"] for name, silo in settings["silos"].items()} == {"flip-0.20": 1000}
     assert (settings["model"]["name"], settings["model"]["hidden"]) == ("mlp", [8])
-    assert set(settings["model"]) == {"name", "hidden", "layers", "weights"}
+    assert set(settings["model"]) == {"name", "hidden", "layers", "weights", "inputs", "outputs"}
 
 
 REPEATABLE = ("history.jsonl", "checkpoint.safetensors", "best-validation.safetensors", "run.json")

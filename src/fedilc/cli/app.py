@@ -12,10 +12,13 @@ import typer
 from fedilc import __version__
 from fedilc.cli.check import check
 from fedilc.cli.eicu import data_app
+from fedilc.cli.evaluate import evaluate
+from fedilc.cli.export import export
 from fedilc.cli.flower import flower_app
 from fedilc.cli.join import join
 from fedilc.cli.list import list_
 from fedilc.cli.nvflare import nvflare_app
+from fedilc.cli.predict import predict
 from fedilc.cli.report import report
 from fedilc.cli.reproduce import reproduce
 from fedilc.cli.run import run
@@ -115,7 +118,7 @@ def _options(
     pass
 
 
-for _command_function in (run, reproduce, check, report, serve, join, token):
+for _command_function in (run, reproduce, check, report, predict, evaluate, export, serve, join, token):
     app.command()(_command_function)
 app.command("list")(list_)
 app.add_typer(sweep_app, name="sweep")

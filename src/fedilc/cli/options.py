@@ -40,6 +40,10 @@ ModelFunction = Annotated[
         help="Your own network, in place of the experiment's; the function takes no arguments.",
     ),
 ]
+RunFolderPath = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
+Criterion = Annotated[
+    str, typer.Option(help="The round to take: validation (lowest mean validation loss), last or oracle.")
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(

@@ -15,7 +15,8 @@ from pydantic import Field, PositiveInt, SerializeAsAny, field_validator, model_
 from fedilc.algorithms import Algorithm, find_algorithm
 from fedilc.algorithms.algorithm import WEIGHTS
 from fedilc.config.section import Section, validated
-from fedilc.config.sources import SOURCES, Source
+from fedilc.config.source import Source
+from fedilc.config.sources import SOURCES
 from fedilc.errors import ConfigError, FedILCWarning, nearest
 
 if TYPE_CHECKING:

@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from fedilc.algorithms.loss_name import LossName
-from fedilc.config.section import Section
+from fedilc.config.source import Source
+from fedilc.config.table_sources import HeartDisease, Tables
 from fedilc.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from fedilc.data import Federation
     from fedilc.data.files import Examined, SiloFiles
     from fedilc.data.silo_store import SiloStore
-
-
-class Source(Section):
-    """Where a federation comes from."""
-
-    source: str
-
-    @abstractmethod
-    def build(self, seed: int, folder: Path) -> Federation:
-        """The federation of a seed; `folder` is the experiment's own."""
-
-    def store(self, seed: int, folder: Path) -> SiloStore:
-        """The same with silos that are opened by name; where they are many, one at a time."""
-        from fedilc.data.silo_store import SiloStore
-
-        return SiloStore.of(self.build(seed, folder))
 
 
 class ColorDigits(Source):
@@ -256,6 +240,8 @@ SOURCES: dict[str, type[Source]] = {
     "eicu-demo": EicuDemo,
     "eicu-synthetic": EicuSynthetic,
     "files": Files,
+    "heart-disease": HeartDisease,
     "many-silos": ManySilos,
     "remote": Remote,
+    "tables": Tables,
 }

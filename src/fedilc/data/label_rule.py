@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from fedilc.data.column_values import names_of, numbers_of
+from fedilc.algorithms.loss_name import LossName, has_classes
+from fedilc.data.column_values import column_values, names_of, numbers_of
 from fedilc.errors import DataError, listed, nearest
-
-TableLoss = Literal["binary", "multiclass", "regression"]
 
 MOST_CLASSES = 20
 MOST_LEVELS = 100
@@ -39,7 +38,7 @@ class LabelRule(BaseModel):
     column: str
     comparison: str | None = None
     bound: float = 0.0
-    loss: TableLoss = "binary"
+    loss: LossName = "binary"
     classes: tuple[str, ...] = ()
 
     @classmethod
@@ -57,7 +56,7 @@ class LabelRule(BaseModel):
         return cls(text=text, column=column, comparison=sign, bound=float(bound), classes=classes)
 
     def with_classes(
-        self, levels: Sequence[str], positive: str | None = None, loss: TableLoss | None = None
+        self, levels: Sequence[str], positive: str | None = None, loss: LossName | None = None
     ) -> LabelRule:
         """Return the rule with the classes of all silos' values; no values stand for very many numbers."""
         if self.comparison is not None:
@@ -68,16 +67,17 @@ class LabelRule(BaseModel):
             return self._with_positive(levels, positive)
         numbers = [_number(level) for level in levels]
         numeric = all(number is not None for number in numbers)
-        if loss == "regression" or (loss is None and numeric and _is_measured(numbers)):
+        measured = loss is None and numeric and _is_measured(numbers)
+        if measured or (loss is not None and not has_classes(loss)):
             if not numeric:
                 raise DataError(f"the label {self.text!r} holds text, not numbers; choose another loss")
-            return self.model_copy(update={"loss": "regression", "classes": ()})
+            return self.model_copy(update={"loss": loss or "regression", "classes": ()})
         if not levels:
             raise DataError(f"the label {self.text!r} has too many different values for classes")
         if len(levels) == 1:
             raise DataError(f"the label {self.text!r} is {levels[0]!r} everywhere; there is nothing to learn")
         ordered = sorted(levels, key=lambda level: (_number(level) or 0.0, level) if numeric else (0, level))
-        kind: TableLoss = loss or ("binary" if len(ordered) == 2 else "multiclass")
+        kind: LossName = loss or ("binary" if len(ordered) == 2 else "multiclass")
         if kind == "binary" and len(ordered) > 2:
             raise DataError(
                 f"the label {self.text!r} has {len(ordered)} values ({listed(ordered)}); say with --positive "
@@ -94,6 +94,15 @@ class LabelRule(BaseModel):
             raise DataError(f"the label {self.text!r} is {positive!r} everywhere; there is nothing to learn")
         other = others[0] if len(others) == 1 else f"not {name}"
         return self.model_copy(update={"loss": "binary", "classes": (other, name)})
+
+    @staticmethod
+    def labelled_rows(
+        frame: pl.DataFrame, column: str, missing: Sequence[str] = ()
+    ) -> tuple[pl.DataFrame, pl.Series]:
+        """Return the rows that have a label, without it, and their labels."""
+        _, label = column_values(frame[column], missing)
+        known = label.is_not_null()
+        return frame.filter(known).drop(column), label.filter(known)
 
     def levels(self, column: pl.Series) -> dict[str, int]:
         """Return how often each value of the label occurs; none if they are too many to be classes."""
@@ -117,7 +126,7 @@ class LabelRule(BaseModel):
         """Return 0/1, class numbers or numbers; every cell has a value."""
         if self.comparison is not None:
             return self._compared(column)
-        if self.loss == "regression":
+        if not has_classes(self.loss):
             values = numbers_of(column)
             if values.null_count():
                 raise DataError(f"the label {self.text!r} holds text, not numbers")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from fedilc.algorithms.loss_name import LossName
 from fedilc.data.digest import digest
 from fedilc.data.silo_store import SiloStore
+
+if TYPE_CHECKING:
+    from fedilc.data.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Outline:
         columns: the names of the inputs, in order, if they have names.
         label: what the labels are called, if that is known.
         validates: whether a silo holds out examples for validation; None if that is not known here.
+        preprocessing: how inputs are made of a table's columns, if they are.
     """
 
     name: str
@@ -40,6 +44,7 @@ class Outline:
     columns: tuple[str, ...] = ()
     label: str | None = None
     validates: bool | None = None
+    preprocessing: Preprocessing | None = None
 
     @classmethod
     def of(cls, store: SiloStore) -> Outline:
@@ -49,7 +54,7 @@ class Outline:
             facts[name]["digest"] = fingerprint
         test = store.x_test, store.y_test
         known = store.name, store.silos, store.sample, store.loss, facts
-        return cls(*known, *test, store.columns, store.label, store.validates)
+        return cls(*known, *test, store.columns, store.label, store.validates, store.preprocessing)
 
     def never_records(self, key: str) -> bool:
         """Whether no round can have this number, because there are no examples to compute it from."""

@@ -6,7 +6,7 @@ import copy
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from torch import Tensor
 
 from fedilc.algorithms.loss_name import LossName, has_classes
 from fedilc.errors import DataError, FedILCWarning, nearest
+
+if TYPE_CHECKING:
+    from fedilc.data.preprocessing import Preprocessing
 
 
 @dataclass(init=False)
@@ -90,6 +93,7 @@ class Federation:
             numbers of "multiclass" that begin at 1 are taken as 0, 1, ..., with a note.
         columns: the names of the inputs, in order, if they are a table's columns.
         label: what the labels are called, if they have a name; run folders keep it with the columns.
+        preprocessing: how inputs were made of a table's columns; run folders keep it, for `fedilc.load`.
 
     >>> silos = [Silo("a", [[0.0], [1.0]], [0, 1]), Silo("b", [[2.0]], [1])]
     >>> Federation("demo", silos)
@@ -103,6 +107,7 @@ class Federation:
     loss: LossName
     columns: tuple[str, ...]
     label: str | None
+    preprocessing: Preprocessing | None
 
     def __init__(
         self,
@@ -113,8 +118,10 @@ class Federation:
         loss: LossName = "binary",
         columns: Sequence[str] = (),
         label: str | None = None,
+        preprocessing: Preprocessing | None = None,
     ) -> None:
         self.name = str(name)
+        self.preprocessing = preprocessing
         self.columns = tuple(map(str, columns))
         self.label = label
         self.silos = list(silos)
@@ -162,13 +169,17 @@ class Federation:
         """How many logits a model for these labels has."""
         if self.loss != "multiclass":
             return 1
+        if self.preprocessing is not None:
+            return len(self.preprocessing.label.classes)
         return 1 + max(int(silo.y.max()) for silo in self.silos)
 
     def _number_from_zero(self) -> None:
         """Let class numbers that begin at 1 everywhere begin at 0, in silos of this federation's own."""
         every = [*(y for silo in self.silos for y in (silo.y, silo.y_val)), self.y_test]
         labels = [y for y in every if y is not None]
-        if self.loss != "multiclass" or min(int(y.min()) for y in labels) != 1:
+        if self.loss != "multiclass" or self.preprocessing is not None:
+            return
+        if min(int(y.min()) for y in labels) != 1:
             return
         note_numbered_from_one(max(int(y.max()) for y in labels))
         self.silos = [numbered_from_zero(silo) for silo in self.silos]

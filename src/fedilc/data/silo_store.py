@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -11,6 +12,9 @@ from fedilc.algorithms.loss_name import LossName
 from fedilc.data.digest import silo_digest
 from fedilc.data.silo import Federation, Silo, check_classes
 from fedilc.errors import DataError
+
+if TYPE_CHECKING:
+    from fedilc.data.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class SiloStore:
         columns: the names of the inputs, in order, if they have names.
         label: what the labels are called, if they have a name.
         validates: whether a silo holds out examples for validation; None if that is not known.
+        preprocessing: how inputs were made of a table's columns, if they were.
 
     >>> silos = [Silo("a", [[0.0], [1.0]], [0, 1]), Silo("b", [[2.0]], [1])]
     >>> store = SiloStore.of(Federation("demo", silos))
@@ -51,6 +56,7 @@ class SiloStore:
     columns: tuple[str, ...] = ()
     label: str | None = None
     validates: bool | None = None
+    preprocessing: Preprocessing | None = None
 
     @classmethod
     def of(cls, federation: Federation) -> SiloStore:
@@ -68,6 +74,7 @@ class SiloStore:
             columns=federation.columns,
             label=federation.label,
             validates=any(silo.x_val is not None for silo in federation.silos),
+            preprocessing=federation.preprocessing,
         )
 
     @property

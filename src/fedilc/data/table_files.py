@@ -11,11 +11,12 @@ from typing import Any
 import polars as pl
 from numpy.typing import NDArray
 
+from fedilc.algorithms.loss_name import LossName
 from fedilc.data.column_values import column_values, names_of
 from fedilc.data.files import silo_of
-from fedilc.data.label_rule import LabelRule, TableLoss
+from fedilc.data.label_rule import LabelRule
 from fedilc.data.preprocessing import Preprocessing, fit_preprocessing
-from fedilc.data.silo import Silo
+from fedilc.data.silo import Federation, Silo
 from fedilc.data.silo_summary import SiloSummary, summarise
 from fedilc.data.table_notes import table_notes
 from fedilc.data.tables import Table, check_header, file_kind, read_frame, read_npz, without_index
@@ -55,7 +56,7 @@ class TableSettings:
     keep: tuple[str, ...] = ()
     categories: Mapping[str, Sequence[str]] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
-    loss: TableLoss | None = None
+    loss: LossName | None = None
 
     def rule(self, levels: Sequence[Mapping[str, int]]) -> LabelRule:
         """Return the label's rule for the values that occur in each silo."""
@@ -67,14 +68,13 @@ class TableSettings:
     def split_label(self, name: str, frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series, int]:
         """Return features and label of the rows that have a label, and how many do not."""
         column = LabelRule.parse(self.label).column
-        kind, label = column_values(frame[column], self.missing)
-        if kind in ("date", "other"):
-            raise DataError(f"the label {self.label!r} of silo {name!r} holds neither numbers nor names")
-        known = label.is_not_null()
-        features = frame.filter(known).drop(column, *(drop for drop in self.drop if drop in frame.columns))
-        if features.is_empty():
+        if column not in frame.columns:
+            raise DataError(f"silo {name!r} has no label column {column!r}{nearest(column, frame.columns)}")
+        rows, label = LabelRule.labelled_rows(frame, column, self.missing)
+        if not len(label):
             raise DataError(f"silo {name!r} has no row with a label; leave it out")
-        return features, label.filter(known), int((~known).sum())
+        features = rows.drop(*(drop for drop in self.drop if drop in rows.columns))
+        return features, label, len(frame) - len(label)
 
     def fit(self, summaries: Sequence[SiloSummary], rule: LabelRule) -> Preprocessing:
         """Return the preprocessing that silos' summaries make together."""
@@ -111,7 +111,7 @@ class SiloTables:
     reading: tuple[str, ...] = ()
 
     @property
-    def loss(self) -> TableLoss:
+    def loss(self) -> LossName:
         """What kind of task the label makes."""
         return self.label.loss
 
@@ -142,6 +142,24 @@ class SiloTables:
         """Return a silo of inputs and labels, some held out for validation, each class in proportion."""
         return silo_of_table(self.silos[self._known(name)], preprocessing, validation, seed)
 
+    def federation(self, name: str, *, test: str | None, seed: int, validation: float) -> Federation:
+        """Return a federation of all silos; one may be held out as the test set, and has no say."""
+        trained = [silo for silo in self.silos if silo != test]
+        held_out = None if test is None else self.silos[self._known(test)]
+        if not trained:
+            raise DataError(f"no silo but the test set {test!r} is left to train on; give another silo")
+        made = self.fit(trained)
+        return Federation(
+            name,
+            [self.silo(silo, made, seed=seed, validation=validation) for silo in trained],
+            None if held_out is None else made.transform(held_out.frame),
+            None if held_out is None else held_out.y,
+            self.loss,
+            made.columns,
+            self.label.text,
+            made,
+        )
+
     def _known(self, name: str) -> str:
         if name not in self.silos:
             raise DataError(f"there is no silo {name!r}{nearest(name, self.silos)}")
@@ -151,7 +169,7 @@ class SiloTables:
 def silo_of_table(table: SiloTable, preprocessing: Preprocessing, validation: float, seed: int) -> Silo:
     """Return a silo of a table's rows."""
     made = Table(preprocessing.transform(table.frame).numpy(), table.y, preprocessing.columns)
-    return silo_of(table.name, made, validation, seed)
+    return silo_of(table.name, made, validation, seed, preprocessing.label.loss)
 
 
 def read_tables(
@@ -165,7 +183,7 @@ def read_tables(
     categories: Mapping[str, Sequence[str]] | None = None,
     keep: Sequence[str] = (),
     missing: Sequence[str] = (),
-    loss: TableLoss | None = None,
+    loss: LossName | None = None,
 ) -> SiloTables:
     """Read tables as they are: CSV, Parquet or NPZ; without a column of silos each file is a silo."""
     settings = TableSettings(
@@ -178,6 +196,13 @@ def read_tables(
         tuple(missing),
         loss,
     )
+    return read_silo_tables(paths, settings, silo_column)
+
+
+def read_silo_tables(
+    paths: Sequence[Path], settings: TableSettings, silo_column: str | None = None
+) -> SiloTables:
+    """Read tables with settings that are put together."""
     notes: list[str] = []
     frames = {path: _frame(path, settings, notes) for path in paths}
     _check_names(frames, settings, silo_column)

@@ -60,7 +60,7 @@ def _labels(summaries: Sequence[SiloSummary], label: LabelRule) -> list[str]:
     ]
     said = "" if label.comparison is not None else f"{label.column} = "
     single = [f"{s.name!r} ({said}{next(iter(s.labels))})" for s in summaries if len(s.labels) == 1]
-    if single and label.loss != "regression":
+    if single and label.classes:
         named = listed(single, _MOST_SILOS)
         verb = "has" if len(single) == 1 else "have"
         notes.append(f"{named} {verb} one class only and so no AUROC")

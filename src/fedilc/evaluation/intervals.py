@@ -45,7 +45,13 @@ class Interval:
 
 
 def resampled(
-    loss: str, y: Any, outputs: Any, *, seed: int = 0, resamples: int = RESAMPLES
+    loss: str,
+    y: Any,
+    outputs: Any,
+    *,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    calibration: bool = True,
 ) -> dict[str, Floats]:
     """Return every score: first of the examples themselves, then of each resample.
 
@@ -53,12 +59,12 @@ def resampled(
     """
     labels, given = np.asarray(y), np.asarray(outputs)
     generator = numpy_generator(seed, "bootstrap")
-    parts = [scores(loss, labels, given)]
+    parts = [scores(loss, labels, given, calibration=calibration)]
     rows = max(1, _AT_ONCE // len(labels))
     for begin in range(0, resamples, rows):
         drawn = generator.integers(0, len(labels), (min(rows, resamples - begin), len(labels)))
         counts = np.stack([np.bincount(one, minlength=len(labels)) for one in drawn])
-        parts.append(scores(loss, labels, given, counts.astype(float)))
+        parts.append(scores(loss, labels, given, counts.astype(float), calibration))
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -78,7 +84,14 @@ def interval_of(values: Floats, level: float = LEVEL) -> Interval:
 
 
 def bootstrap_intervals(
-    loss: str, y: Any, outputs: Any, *, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL
+    loss: str,
+    y: Any,
+    outputs: Any,
+    *,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    level: float = LEVEL,
+    calibration: bool = True,
 ) -> Mapping[str, Interval]:
     """Return every score of a model on a set of examples with its bootstrap interval.
 
@@ -89,10 +102,11 @@ def bootstrap_intervals(
         seed: of the resamples.
         resamples: how many.
         level: the share of resamples inside the limits.
+        calibration: whether slope and intercept are among them, which take the most time.
 
     >>> found = bootstrap_intervals("binary", [0, 1, 0, 1, 1], [-2.0, 1.0, -1.0, 3.0, -1.5], resamples=200)
     >>> found["auroc"].value
     0.8333333333333334
     """
-    found = resampled(loss, y, outputs, seed=seed, resamples=resamples)
+    found = resampled(loss, y, outputs, seed=seed, resamples=resamples, calibration=calibration)
     return {name: interval_of(values, level) for name, values in found.items()}

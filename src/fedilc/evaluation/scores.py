@@ -35,7 +35,9 @@ SCORES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def scores(loss: str, y: Any, outputs: Any, counts: Floats | None = None) -> dict[str, Floats]:
+def scores(
+    loss: str, y: Any, outputs: Any, counts: Floats | None = None, calibration: bool = True
+) -> dict[str, Floats]:
     """Return every score under each row of `counts` (by default one row of ones); NaN if undefined.
 
     Args:
@@ -43,6 +45,7 @@ def scores(loss: str, y: Any, outputs: Any, counts: Floats | None = None) -> dic
         y: one label per example.
         outputs: the model's outputs: one logit or number per example, or one logit per class.
         counts: (rows, examples), how often each example occurs.
+        calibration: whether slope and intercept of binary tasks are among them, which take the most time.
 
     >>> found = scores("binary", [0, 1, 0, 1], [-2.0, -1.0, 1.0, 3.0])
     >>> float(found["auroc"][0]), float(found["accuracy"][0])
@@ -53,7 +56,11 @@ def scores(loss: str, y: Any, outputs: Any, counts: Floats | None = None) -> dic
     if loss != "multiclass":
         given = given.reshape(len(labels))
     rows = np.ones((1, len(labels))) if counts is None else counts
-    return _BY_LOSS[loss](labels, given, rows)
+    found = _BY_LOSS[loss](labels, given, rows)
+    if loss == "binary" and calibration:
+        found["calibration_slope"] = calibration_slope(labels, given, rows)
+        found["calibration_intercept"] = calibration_intercept(labels, given, rows)
+    return found
 
 
 def _binary(y: Floats, logits: Floats, counts: Floats) -> dict[str, Floats]:
@@ -67,8 +74,6 @@ def _binary(y: Floats, logits: Floats, counts: Floats) -> dict[str, Floats]:
         "log_loss": counts @ np.logaddexp(0.0, (1 - 2 * y) * logits) / total,
         "brier": counts @ (expit(logits) - y) ** 2 / total,
         "accuracy": counts @ ((logits > 0) == (y > 0.5)) / total,
-        "calibration_slope": calibration_slope(y, logits, counts),
-        "calibration_intercept": calibration_intercept(y, logits, counts),
     }
 
 

@@ -12,15 +12,19 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedilc.config import Options
-from fedilc.errors import ConfigError, FedILCWarning
+from fedilc.errors import CheckpointError, ConfigError, FedILCWarning
 from fedilc.evaluation import measure, thresholded_areas
 from fedilc.federation import Program, RunFolder, Runtime, Server
 from fedilc.federation.outliers import NormBound, sentence
 from fedilc.federation.silo_state import FOLDER as SILO_STATES
 from fedilc.federation.silo_weights import make_weights
+from fedilc.federation.tensor_files import write_atomically
 from fedilc.gradients.optimizers import RateSchedule, make_optimizer
 from fedilc.penalties import PenaltySchedule
 from fedilc.training.callbacks import Callback, KeepBest, Run, refuse_key
+from fedilc.training.loaded import PREPROCESSING
+from fedilc.training.model_card import FILE as CARD
+from fedilc.training.model_card import model_card
 from fedilc.training.records import flatten
 from fedilc.training.result import Result
 from fedilc.training.specification import Specification, run_facts
@@ -132,9 +136,15 @@ class Training:
                 self._round(number, run, callbacks, folder)
             for callback in callbacks:
                 callback.on_end(run)
+            result = self._result(run, callbacks)
+            if folder is not None:
+                self._write_card(folder, result)
         finally:
             if folder is not None:
                 folder.release()
+        return result
+
+    def _result(self, run: Run, callbacks: list[Callback]) -> Result:
         for parameter in self.model.parameters():
             parameter.data = parameter.data.contiguous()
         kept = {
@@ -143,6 +153,15 @@ class Training:
             if isinstance(callback, KeepBest) and callback.round is not None
         }
         return Result(self.model.eval(), run.history, self.spec.name, run.stopped, kept)
+
+    def _write_card(self, folder: RunFolder, result: Result) -> None:
+        """Write the model card; a folder that cannot be written does not end the run."""
+        path = folder.path / CARD
+        try:
+            card = model_card(folder.settings(), result, self.outline.x_test, self.outline.y_test)
+            write_atomically(path, card.encode())
+        except (OSError, CheckpointError) as error:
+            warnings.warn(f"{path} is not written: {error}", FedILCWarning, stacklevel=2)
 
     def _round(self, number: int, run: Run, callbacks: list[Callback], folder: RunFolder | None) -> None:
         started = time.perf_counter()
@@ -185,6 +204,9 @@ class Training:
         facts |= settings | {"model": settings.get("model", {}) | facts["model"]}
         if not resume:
             folder.create(facts)
+            if self.outline.preprocessing is not None:
+                content = self.outline.preprocessing.model_dump_json(indent=2) + "\n"
+                write_atomically(folder.path / PREPROCESSING, content.encode())
             return
         saved = folder.resume(facts)
         if saved is not None:

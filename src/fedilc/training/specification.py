@@ -135,7 +135,12 @@ def run_facts(spec: Specification) -> dict[str, Any]:
         "columns": list(outline.columns) or None,
         "label": outline.label,
         "classes": _classes(spec),
-        "model": {"layers": repr(spec.model), "weights": weights_digest(spec.model)},
+        "model": {
+            "layers": repr(spec.model),
+            "weights": weights_digest(spec.model),
+            "inputs": list(outline.sample.shape[1:]),
+            "outputs": spec.outputs,
+        },
         "algorithm": spec.name,
         "choices": spec.algorithm.describe(),
         **spec.options.model_dump(),

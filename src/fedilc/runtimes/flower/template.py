@@ -11,7 +11,7 @@ from string import Template
 
 from fedilc import __version__
 from fedilc.config import read_experiment, shipped_experiments
-from fedilc.config.sources import Source
+from fedilc.config.source import Source
 from fedilc.data.files import matching
 from fedilc.errors import ConfigError
 from fedilc.runtimes.remote.builders import refuse_thousands

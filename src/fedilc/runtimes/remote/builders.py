@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from fedilc.config import Experiment
-from fedilc.config.sources import ManySilos, Source
+from fedilc.config.source import Source
+from fedilc.config.sources import ManySilos
 from fedilc.data import Silo
 from fedilc.data.checks import Report, silo_notes
 from fedilc.errors import ConfigError, DataError

@@ -91,7 +91,8 @@ class RemoteRun:
         self, training: Training, runtime: str, out: Path | None, callbacks: Sequence[Callback] = ()
     ) -> Result:
         """Train over the runtime of that name; continue the run in `out`, if it is this one."""
-        facts = {"experiment": self.name, "wire": self.wire, "runtime": runtime}
+        network = {"name": self.network.name, **self.network.sizes}
+        facts = {"experiment": self.name, "wire": self.wire, "runtime": runtime, "model": network}
         resume = out is not None and RunFolder(out).settings_file.exists()
         return training.run(list(callbacks), out, resume, facts)
 

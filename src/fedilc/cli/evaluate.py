@@ -1,0 +1,47 @@
+"""`fedilc evaluate`: how well the trained model does on a site's own table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedilc.algorithms.loss_name import has_classes
+from fedilc.cli.console import make_console
+from fedilc.cli.options import Criterion, ModelFunction, RunFolderPath
+from fedilc.cli.predict import load_run
+from fedilc.lazy import quick_imports
+
+
+def evaluate(
+    run: RunFolderPath,
+    table: Annotated[Path, typer.Argument(help="A site's rows with labels: .csv, .parquet or .npz.")],
+    criterion: Criterion = "validation",
+    seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap.")] = 0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers to this file.")] = None,
+    model: ModelFunction = None,
+) -> None:
+    """Measure the trained model on a site's table, with bootstrap intervals; nothing leaves the machine."""
+    with quick_imports():
+        import json
+
+        from rich.table import Table
+
+        from fedilc.evaluation.intervals import bootstrap_intervals
+
+    loaded = load_run(run, criterion, model)
+    y, logits = loaded.labelled(table)
+    found = bootstrap_intervals(
+        loaded.loss if has_classes(loaded.loss) else "regression", y, logits, seed=seed
+    )
+    shown = Table(title=f"{table} · round {loaded.round} · {len(y)} rows", box=None, title_justify="left")
+    shown.add_column("score")
+    shown.add_column("value [95% interval]")
+    for name, interval in found.items():
+        shown.add_row(name.replace("_", " "), str(interval))
+    make_console().print(shown)
+    if json_file is not None:
+        numbers = {name: {"value": i.value, "low": i.low, "high": i.high} for name, i in found.items()}
+        content = {"run": str(run), "round": loaded.round, "rows": len(y), "scores": numbers}
+        json_file.write_text(json.dumps(content, indent=2) + "\n")

@@ -1,0 +1,89 @@
+"""`fedilc predict`: the trained model's scores for new rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedilc.algorithms.loss_name import has_classes
+from fedilc.cli.console import make_console
+from fedilc.cli.options import Criterion, ModelFunction, RunFolderPath
+from fedilc.errors import DataError, nearest
+from fedilc.lazy import quick_imports
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fedilc.training.loaded import LoadedModel
+
+
+def predict(
+    run: RunFolderPath,
+    table: Annotated[Path, typer.Argument(help="New rows: .csv, .parquet or .npz; a label is not needed.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file for the scores, .csv or .parquet.")],
+    copy: Annotated[
+        list[str] | None,
+        typer.Option("--copy", metavar="COLUMN", help="A column of the rows to copy beside the scores."),
+    ] = None,
+    criterion: Criterion = "validation",
+    model: ModelFunction = None,
+) -> None:
+    """Write the trained model's score of every row of a table."""
+    with quick_imports():
+        from torch import Tensor
+
+        from fedilc.data.new_rows import rows_of
+
+    loaded = load_run(run, criterion, model)
+    rows, where = rows_of(table)
+    frame = None if isinstance(rows, Tensor) else rows
+    columns = [] if frame is None else frame.columns
+    for name in copy or []:
+        if name not in columns:
+            raise DataError(f"{where} has no column {name!r} to copy{nearest(name, columns)}")
+    scores = scores_of(loaded, rows)
+    copied: dict[str, object] = {name: frame[name] for name in copy or []} if frame is not None else {}
+    write_scores({"row": list(range(1, len(rows) + 1)), **copied, **scores}, out)
+    make_console().print(
+        f"{len(rows)} rows scored by round {loaded.round}: {out}", markup=False, soft_wrap=True
+    )
+
+
+def load_run(run: Path, criterion: str, model: str | None) -> LoadedModel:
+    """Return the model of a run folder; its network may be that of the user's own function."""
+    with quick_imports():
+        from fedilc.training.loaded import load
+
+    return load(run, criterion, None if model is None else _own(model))
+
+
+def _own(function: str) -> nn.Module:
+    from fedilc.runtimes.remote.builders import user_network
+
+    return user_network(function, 0)
+
+
+def scores_of(loaded: LoadedModel, rows: object) -> dict[str, object]:
+    """Return the columns of scores: a probability per class and the class, or a number."""
+    logits = loaded.logits(rows)
+    if not has_classes(loaded.loss):
+        return {"prediction": logits[:, 0]}
+    shares = loaded.probabilities(logits)
+    predicted = [loaded.classes[place] for place in shares.argmax(1)]
+    if loaded.loss == "binary":
+        return {"probability": shares[:, 1], "prediction": predicted}
+    named = {f"probability {name}": shares[:, place] for place, name in enumerate(loaded.classes)}
+    return {**named, "prediction": predicted}
+
+
+def write_scores(columns: dict[str, object], out: Path) -> None:
+    """Write columns as CSV or Parquet."""
+    import polars as pl
+
+    frame = pl.DataFrame(columns)
+    try:
+        frame.write_parquet(out) if out.suffix == ".parquet" else frame.write_csv(out)
+    except OSError as error:
+        raise DataError(f"{out} cannot be written: {error.strerror or error}") from error

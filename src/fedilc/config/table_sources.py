@@ -1,0 +1,110 @@
+"""Tables as they are, as a section of an experiment. This file needs no torch."""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import Field
+
+from fedilc.algorithms.loss_name import LossName
+from fedilc.config.section import Section
+from fedilc.config.source import Source
+from fedilc.errors import FedILCWarning
+
+if TYPE_CHECKING:
+    from fedilc.data import Federation
+    from fedilc.data.silo_store import SiloStore
+    from fedilc.data.table_files import SiloTables, TableSettings
+
+
+class TableSource(Source):
+    """Silos whose tables become inputs by preprocessing that is found from federated sums."""
+
+    test: str | None = Field(None, description="the silo that is held out as the test set")
+    validation_share: float = Field(0.3, ge=0, lt=1)
+    says_notes: ClassVar[bool] = True
+
+    @abstractmethod
+    def tables(self, folder: Path) -> SiloTables:
+        """Return the tables of all silos; `folder` is the experiment's own."""
+
+    def build(self, seed: int, folder: Path) -> Federation:
+        """Return the federation of all silos but the one that is held out."""
+        return self._federation(self.tables(folder), seed, folder)
+
+    def store(self, seed: int, folder: Path) -> SiloStore:
+        """Return the same, and say what was left out or probably not meant."""
+        from fedilc.data.silo_store import SiloStore
+
+        tables = self.tables(folder)
+        if self.says_notes:
+            for note in tables.notes:
+                warnings.warn(note, FedILCWarning, stacklevel=2)
+        return SiloStore.of(self._federation(tables, seed, folder))
+
+    def _federation(self, tables: SiloTables, seed: int, folder: Path) -> Federation:
+        name = self.source if self.source != "tables" else folder.resolve().name
+        return tables.federation(name, test=self.test, seed=seed, validation=self.validation_share)
+
+
+class ColumnSettings(Section):
+    """What is said of a table's columns."""
+
+    label: str = Field(description="the column that holds the label, or a comparison such as 'num>0'")
+    positive: str | None = Field(None, description="the value of the label that counts as 1")
+    categorical: list[str] = Field([], description="columns of numbers that are names")
+    drop: list[str] = Field([], description="columns that are not used")
+    keep: list[str] = Field([], description="columns that are used although they look like identifiers")
+    categories: dict[str, list[str]] = Field({}, description="the names of some columns, if they are known")
+    missing: list[str] = Field([], description="further marks of missing values: '-9', or 'chol=0'")
+    loss: LossName | None = Field(None, description="what kind of task it is; none is found from the label")
+
+    def settings(self) -> TableSettings:
+        """Return them as tables are read with."""
+        from fedilc.data.table_files import TableSettings
+
+        return TableSettings(
+            self.label,
+            self.positive,
+            tuple(self.categorical),
+            tuple(self.drop),
+            tuple(self.keep),
+            self.categories,
+            tuple(self.missing),
+            self.loss,
+        )
+
+
+class Tables(TableSource, ColumnSettings):
+    """One's own tables as they are: one with a column of silos, or one file per silo."""
+
+    source: str = "tables"
+    files: str | list[str] = Field(description="a table, several, or a pattern like 'silos/*.csv'")
+    silo_column: str | None = Field(None, description="the column that names silos; none: a file is a silo")
+
+    def tables(self, folder: Path) -> SiloTables:
+        """Return the tables of all silos, from files relative to the experiment's own folder."""
+        from fedilc.data.files import matching
+        from fedilc.data.table_files import read_silo_tables
+
+        patterns = [self.files] if isinstance(self.files, str) else self.files
+        found = [folder / path for pattern in patterns for path in matching(pattern, folder).values()]
+        return read_silo_tables(found, self.settings(), self.silo_column)
+
+
+class HeartDisease(TableSource):
+    """The UCI heart disease data of four hospitals."""
+
+    source: str = "heart-disease"
+    says_notes: ClassVar[bool] = False  # the documentation does
+    test: str | None = Field("va", description="the hospital that is held out as the test set")
+
+    def tables(self, _folder: Path) -> SiloTables:
+        """Return the four hospitals' tables, from the data folder."""
+        from fedilc.data.download import data_folder
+        from fedilc.data.heart_disease import heart_disease
+
+        return heart_disease(data_folder() / "heart-disease")

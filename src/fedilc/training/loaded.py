@@ -1,0 +1,211 @@
+"""A trained model taken from its run folder, with the preprocessing of its inputs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from fedilc.algorithms.loss_name import LossName, has_classes
+from fedilc.data.label_rule import LabelRule
+from fedilc.data.new_rows import Rows, plain_inputs, preprocessed, rows_of
+from fedilc.data.preprocessing import Preprocessing
+from fedilc.data.silo import label_problem
+from fedilc.errors import CheckpointError, ConfigError, DataError
+from fedilc.evaluation import select
+from fedilc.federation import RunFolder
+from fedilc.federation.tensor_files import read_tensors
+from fedilc.models import build_model
+
+PREPROCESSING = "preprocessing.json"
+_BATCH = 4096
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A trained model that takes tables as they are.
+
+    Attributes:
+        model: from inputs to logits, in evaluation mode.
+        loss: "binary", "multiclass", "regression" or "huber".
+        classes: the names of the classes, in the order of `predict_proba`'s columns.
+        round: the round whose weights it has.
+        inputs: the shape of one input.
+        columns: the names of the inputs, if they have names.
+        label: the label's column, if it is known.
+        preprocessing: how inputs are made of a table; None if its numbers are taken as they are.
+    """
+
+    model: nn.Module
+    loss: LossName
+    classes: tuple[str, ...]
+    round: int
+    inputs: tuple[int, ...]
+    columns: tuple[str, ...] = ()
+    label: str | None = None
+    preprocessing: Preprocessing | None = None
+
+    def transform(self, table: Any) -> Tensor:
+        """Return the inputs of a table: a path, a data frame (polars, pandas) or an array."""
+        return self._inputs(*rows_of(table))
+
+    @torch.no_grad()
+    def logits(self, table: Any) -> NDArray[np.float64]:
+        """Return what the model gives for each row, before it becomes a probability."""
+        x = self.transform(table)
+        parts = [self.model(part).reshape(len(part), -1) for part in x.split(_BATCH)]
+        found: NDArray[np.float64] = torch.cat(parts).double().numpy()
+        return found
+
+    def predict_proba(self, table: Any) -> NDArray[np.float64]:
+        """Return the probability of each class for each row, as scikit-learn does."""
+        if not has_classes(self.loss):
+            raise ConfigError("this model predicts a number, which has no probability; use predict()")
+        return self.probabilities(self.logits(table))
+
+    def predict(self, table: Any) -> NDArray[Any]:
+        """Return the class of highest probability for each row, by name; of a regression, its number."""
+        logits = self.logits(table)
+        if not has_classes(self.loss):
+            numbers: NDArray[Any] = logits[:, 0]
+            return numbers
+        names: NDArray[Any] = np.array(self.classes)
+        chosen: NDArray[Any] = names[self.probabilities(logits).argmax(1)]
+        return chosen
+
+    def probabilities(self, logits: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return logits as probabilities."""
+        from scipy.special import expit, softmax
+
+        if self.loss == "binary":
+            positive = expit(logits[:, 0])
+            return np.stack([1 - positive, positive], axis=1)
+        found: NDArray[np.float64] = softmax(logits, axis=1)
+        return found
+
+    def labelled(self, table: Any) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """Return labels and logits of the rows of a table that have a label."""
+        rows, where = rows_of(table)
+        if isinstance(rows, Tensor):
+            with np.load(Path(table), allow_pickle=False) as arrays:
+                name = self.label if self.label in arrays else "y"
+                if name not in arrays:
+                    raise DataError(f"{where} has no array {name!r} with labels")
+                return arrays[name].reshape(-1), self.logits(table)
+        rule = self.preprocessing.label if self.preprocessing is not None else None
+        column = rule.column if rule is not None else self.label
+        if column is None or column not in rows.columns:
+            raise DataError(f"{where} has no label column {column or 'that the run knows'!r}; add it")
+        missing = self.preprocessing.missing if self.preprocessing is not None else ()
+        frame, labels = LabelRule.labelled_rows(rows, column, missing)
+        if frame.is_empty():
+            raise DataError(f"{where} has no row with a label in column {column!r}")
+        if rule is not None:
+            return rule.encode(labels), self.logits(frame)
+        y = labels.cast(pl.Float64, strict=False).to_numpy()
+        wrong = label_problem(y, self.loss)
+        if wrong is not None:
+            raise DataError(f"{where}: column {column!r} {wrong[1]}")
+        return y, self.logits(frame)
+
+    def _inputs(self, rows: Rows, where: str) -> Tensor:
+        if isinstance(rows, Tensor):
+            if tuple(rows.shape[1:]) != self.inputs:
+                raise DataError(
+                    f"{where} has rows of shape {tuple(rows.shape[1:])}, and the model takes {self.inputs}"
+                )
+            return rows
+        if rows.is_empty():
+            raise DataError(f"{where} is empty: it holds no row")
+        if self.preprocessing is not None:
+            return preprocessed(rows, self.preprocessing, where)
+        if not self.columns:
+            raise DataError(
+                f"{where} has named columns, and the model was trained with none; give an array (NPZ)"
+            )
+        return plain_inputs(rows, self.columns, where)
+
+
+def load(
+    run: str | os.PathLike[str], criterion: str = "validation", model: nn.Module | None = None
+) -> LoadedModel:
+    """Return the model of a run folder, with its preprocessing.
+
+    Args:
+        run: the run folder.
+        criterion: the round: "validation" (lowest mean validation loss), "last" or "oracle".
+        model: the network, if it is one of your own: the run folder has its weights, not its code.
+    """
+    folder = RunFolder(run)
+    facts = folder.settings()
+    about = facts["model"]
+    chosen = int(select(folder.history(), criterion)["round"])
+    inputs = tuple(about.get("inputs") or [len(facts.get("columns") or ())])
+    network = model if model is not None else _network(folder.path, about, inputs, facts)
+    _take_weights(network, _weights(folder, criterion, chosen), folder.path)
+    made = _preprocessing(folder.path / PREPROCESSING)
+    classes = made.label.classes if made is not None else tuple(map(str, facts.get("classes") or ()))
+    return LoadedModel(
+        network.eval(),
+        facts["loss"],
+        classes,
+        chosen,
+        inputs,
+        tuple(facts.get("columns") or ()),
+        facts.get("label"),
+        made,
+    )
+
+
+def _network(path: Path, about: dict[str, Any], inputs: tuple[int, ...], facts: dict[str, Any]) -> nn.Module:
+    if about.get("name") is None:
+        raise ConfigError(
+            f"{path} was trained with a network of one's own; give it: load(run, model=...) or --model"
+        )
+    sizes = {"hidden": about["hidden"]} if about.get("hidden") is not None else {}
+    return build_model(about["name"], inputs, int(about.get("outputs") or 1), facts.get("seed", 0), **sizes)
+
+
+def _weights(folder: RunFolder, criterion: str, chosen: int) -> dict[str, Tensor]:
+    """Return the weights of the round that the criterion chooses."""
+    best = folder.path / f"best-{criterion}.safetensors"
+    if best.exists():
+        weights, about = read_tensors(best)
+        if about["round"] == chosen:
+            return weights
+    last = folder.load()
+    if last.round != chosen:
+        raise CheckpointError(
+            f"{best} does not hold round {chosen}, which {criterion!r} chooses; train again to have it"
+        )
+    return last.weights
+
+
+@torch.no_grad()
+def _take_weights(network: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
+    named = dict(network.named_parameters())
+    for name, values in weights.items():
+        if name not in named or named[name].shape != values.shape:
+            raise CheckpointError(
+                f"{path} has weights {name!r} that this network does not take; give the one that was trained"
+            )
+        named[name].copy_(values)
+
+
+def _preprocessing(path: Path) -> Preprocessing | None:
+    if not path.exists():
+        return None
+    try:
+        return Preprocessing.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise CheckpointError(
+            f"{path} is damaged: {error.errors()[0]['msg']}; restore it from a copy"
+        ) from error

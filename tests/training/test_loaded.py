@@ -1,0 +1,162 @@
+"""A trained model on new rows: the same numbers as in training, whatever kind of table they come in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from scipy.special import expit
+
+import fedilc
+from fedilc.data.table_files import TableSettings, tables_of
+from fedilc.errors import CheckpointError, ConfigError, DataError, FedILCWarning
+from fedilc.federation import RunFolder
+from fedilc.models import build_model
+from fedilc.training.exported import export_model
+from fedilc.training.loaded import LoadedModel
+
+
+def patients(rows: int, seed: int) -> pl.DataFrame:
+    random = np.random.default_rng(seed)
+    age = random.normal(60, 10, rows)
+    sex = random.choice(["m", "f"], rows)
+    risk = (age - 60) / 10 + (sex == "m") + random.normal(size=rows)
+    gaps = random.random(rows) < 0.2
+    return pl.DataFrame(
+        {
+            "age": np.where(gaps, np.nan, age),
+            "sex": sex,
+            "died": np.where(risk > 0.5, "yes", "no"),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of two hospitals, with a third as its test set."""
+    frames = {name: patients(60, seed) for seed, name in enumerate(["a", "b", "c"])}
+    tables = tables_of(frames, TableSettings("died", positive="yes"))
+    federation = tables.federation("patients", test="c", seed=0, validation=0.3)
+    model = build_model("mlp", federation.inputs, 1, 0, hidden=[4])
+    out = tmp_path_factory.mktemp("loaded") / "run"
+    named = {"model": {"name": "mlp", "hidden": [4]}}
+    fedilc.train(federation, model, "fedsgd", rounds=6, learning_rate=0.05, out=out, settings=named)
+    return out
+
+
+@pytest.fixture(scope="module")
+def loaded(run: Path) -> LoadedModel:
+    return fedilc.load(run)
+
+
+def test_a_loaded_model_scores_the_test_set_as_in_training(run: Path, loaded: LoadedModel) -> None:
+    record = next(r for r in RunFolder(run).history() if r["round"] == loaded.round)
+    y, logits = loaded.labelled(patients(60, 2))
+    losses = np.logaddexp(0, (1 - 2 * y) * logits[:, 0])
+    assert losses.mean() == pytest.approx(record["test_loss"], abs=1e-6)
+    assert loaded.classes == ("no", "yes")
+    chance = loaded.predict_proba(patients(60, 2))
+    np.testing.assert_allclose(chance[:, 1], expit(logits[:, 0]))
+    np.testing.assert_allclose(chance.sum(1), 1)
+    assert set(loaded.predict(patients(60, 2))) <= {"no", "yes"}
+
+
+def test_every_kind_of_table_gives_the_same_scores(tmp_path: Path, loaded: LoadedModel) -> None:
+    frame = patients(20, 9).drop("died")
+    wanted = loaded.predict_proba(frame)
+    frame.write_csv(tmp_path / "new.csv")
+    frame.write_parquet(tmp_path / "new.parquet")
+    for table in (tmp_path / "new.csv", str(tmp_path / "new.parquet"), frame.to_dict()):
+        np.testing.assert_array_equal(loaded.predict_proba(table), wanted)
+    np.testing.assert_array_equal(loaded.predict_proba(loaded.transform(frame)), wanted)
+
+
+def test_a_data_frame_of_pandas_gives_the_same_scores(loaded: LoadedModel) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = patients(20, 9)
+    other = pandas.DataFrame({"sex": frame["sex"].to_list(), "age": frame["age"].to_numpy()})
+    np.testing.assert_array_equal(loaded.predict_proba(other), loaded.predict_proba(frame))
+
+
+def test_the_criterion_chooses_the_round(run: Path, loaded: LoadedModel) -> None:
+    last = fedilc.load(run, criterion="last")
+    assert last.round == 6
+    assert (last.round == loaded.round) == bool(
+        (last.logits(patients(5, 1)) == loaded.logits(patients(5, 1))).all()
+    )
+
+
+def test_a_wrong_column_is_one_sentence(loaded: LoadedModel) -> None:
+    frame = patients(5, 1).with_columns(pl.lit("old").alias("age"))
+    with pytest.raises(DataError, match=r"column 'age' holds text \('old'\), and the model was trained with"):
+        loaded.predict_proba(frame)
+
+
+def test_a_missing_column_is_one_sentence(loaded: LoadedModel) -> None:
+    with pytest.raises(
+        DataError, match="has no column 'age', which the model was trained with; did you mean 'ages'"
+    ):
+        loaded.predict_proba(patients(5, 1).rename({"age": "ages"}))
+    with pytest.raises(DataError, match=r"rows of shape \(7,\)"):
+        loaded.predict_proba(np.zeros((2, 7)))
+
+
+def test_a_name_that_was_never_seen_is_noted(loaded: LoadedModel) -> None:
+    frame = patients(5, 1).with_columns(pl.lit("x").alias("sex"))
+    with pytest.warns(FedILCWarning, match="'x' in column 'sex' was not there in training"):
+        loaded.predict_proba(frame)
+
+
+def test_a_network_of_ones_own_is_asked_for(tmp_path: Path) -> None:
+    x = torch.randn(12, 2, generator=torch.Generator().manual_seed(0))
+    federation = fedilc.Federation("own", [fedilc.Silo("a", x, x[:, 0] > 0)], columns=["u", "v"])
+    network = torch.nn.Linear(2, 1)
+    result = fedilc.train(federation, network, "fedsgd", rounds=2, learning_rate=0.1, out=tmp_path / "r")
+    with pytest.raises(ConfigError, match="a network of one's own; give it"):
+        fedilc.load(tmp_path / "r", "last")
+    with pytest.raises(CheckpointError, match="this network does not take"):
+        fedilc.load(tmp_path / "r", "last", model=torch.nn.Linear(3, 1))
+    found = fedilc.load(tmp_path / "r", "last", model=torch.nn.Linear(2, 1))
+    wanted = result.model(x).detach().numpy()
+    np.testing.assert_allclose(found.logits({"v": x[:, 1].numpy(), "u": x[:, 0].numpy()}), wanted, rtol=1e-6)
+    with pytest.raises(DataError, match=r"column 'v' holds None \(in row 1\)"):
+        found.logits({"u": [1.0], "v": [None]})
+
+
+def test_an_exported_model_gives_the_same_logits_without_fedilc(tmp_path: Path, loaded: LoadedModel) -> None:
+    written = export_model(loaded, tmp_path / "model.pt2")
+    program = torch.export.load(written[0]).module()
+    x = loaded.transform(patients(7, 4))
+    np.testing.assert_allclose(program(x).detach().numpy(), loaded.logits(patients(7, 4)), rtol=1e-6)
+    assert len(program(x[:1])) == 1
+    about = json.loads(written[1].read_text())
+    assert about["columns"] == list(loaded.columns)
+    assert about["preprocessing"]["features"][0]["name"] == "age"
+
+
+def test_a_model_card_is_written_with_every_run(run: Path) -> None:
+    card = (run / "model-card.md").read_text()
+    facts = json.loads((run / "run.json").read_text())
+    for expected in (
+        "To fill in",
+        "| a | 42 |",
+        facts["silos"]["a"]["digest"],
+        facts["test"],
+        "learning_rate",
+    ):
+        assert str(expected) in card
+    assert "| auroc | 0." in card
+    assert "[" in card.partition("| auroc |")[2].splitlines()[0]
+
+
+def test_a_damaged_preprocessing_is_said(run: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    (copy / "preprocessing.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"preprocessing.json is damaged"):
+        fedilc.load(copy)
