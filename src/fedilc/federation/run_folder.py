@@ -5,6 +5,8 @@
     timing.jsonl                      seconds per round, apart, so that the history repeats exactly
     checkpoint.safetensors            weights, optimiser and other state after the last completed round
     checkpoint-previous.safetensors   the same of the round before
+    preprocessing.json                how inputs are made of a table, if they are
+    model-card.md                     what the model was trained on and how well it did, after the last round
     .lock                             held by the process that trains here
 
 Every file is replaced by writing, syncing and renaming, or appended and cut back on resume to what
@@ -33,6 +35,7 @@ from fedilc.federation.machine_facts import changed_facts, machine_facts
 from fedilc.federation.run_identity import require_same
 from fedilc.federation.tensor_files import read_tensors, write_atomically, write_tensors
 
+PREPROCESSING = "preprocessing.json"
 _TIMING_DIGITS = 16
 
 

@@ -22,10 +22,10 @@ from fedilc.data.silo import label_problem
 from fedilc.errors import CheckpointError, ConfigError, DataError
 from fedilc.evaluation import select
 from fedilc.federation import RunFolder
+from fedilc.federation.run_folder import PREPROCESSING
 from fedilc.federation.tensor_files import read_tensors
 from fedilc.models import build_model
 
-PREPROCESSING = "preprocessing.json"
 _BATCH = 4096
 
 

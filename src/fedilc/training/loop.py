@@ -16,13 +16,13 @@ from fedilc.errors import CheckpointError, ConfigError, FedILCWarning
 from fedilc.evaluation import measure, thresholded_areas
 from fedilc.federation import Program, RunFolder, Runtime, Server
 from fedilc.federation.outliers import NormBound, sentence
+from fedilc.federation.run_folder import PREPROCESSING
 from fedilc.federation.silo_state import FOLDER as SILO_STATES
 from fedilc.federation.silo_weights import make_weights
 from fedilc.federation.tensor_files import write_atomically
 from fedilc.gradients.optimizers import RateSchedule, make_optimizer
 from fedilc.penalties import PenaltySchedule
 from fedilc.training.callbacks import Callback, KeepBest, Run, refuse_key
-from fedilc.training.loaded import PREPROCESSING
 from fedilc.training.model_card import FILE as CARD
 from fedilc.training.model_card import model_card
 from fedilc.training.records import flatten
