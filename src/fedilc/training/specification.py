@@ -143,7 +143,7 @@ def run_facts(spec: Specification) -> dict[str, Any]:
         },
         "algorithm": spec.name,
         "choices": spec.algorithm.describe(),
-        **spec.options.model_dump(),
+        **spec.options.model_dump(include=set(Options.model_fields)),
     }
 
 
