@@ -14,9 +14,9 @@ from campaigns import DOMAINS, LATER, SIX, campaign, history
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedilc.evaluation.stored import history_csv
 from fedilc.evaluation.summary import (
     Campaign,
-    history_csv,
     lower_is_better,
     measurements,
     spread,

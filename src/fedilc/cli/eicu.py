@@ -16,7 +16,7 @@ __all__ = ["data_app", "eicu"]
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fedilc.data.eicu.preparation import Report
+    from fedilc.data.eicu.preparation import PreparationReport
 
 
 @data_app.command("eicu")
@@ -65,7 +65,7 @@ def eicu(
     console.print(f"table: {target}\nreport: {report_file(target)}", soft_wrap=True, markup=False)
 
 
-def _steps(report: Report) -> Table:
+def _steps(report: PreparationReport) -> Table:
     """Return a table of what was found, what was dropped and why, and what was kept."""
     from rich import box
     from rich.table import Table
@@ -82,7 +82,7 @@ def _steps(report: Report) -> Table:
     return table
 
 
-def _facts(report: Report) -> list[str]:
+def _facts(report: PreparationReport) -> list[str]:
     """Return the medicines and the silos of the table, one line each."""
     by = report.known_by
     medicines, orders = report.medicines, sum(by.values())

@@ -1,4 +1,4 @@
-"""How good a model is, how evenly, and which round's model to report."""
+"""Metrics of a model, its fairness over silos, and the choice of the round whose model is reported."""
 
 from fedilc.evaluation.fairness import fairness
 from fedilc.evaluation.metrics import measure

@@ -1,4 +1,4 @@
-"""How evenly a model serves the silos, from their accuracies."""
+"""Fairness of a model over silos, from their accuracies."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 
 def fairness(accuracies: Mapping[str, float]) -> dict[str, float | str]:
-    """Variance, entropy, KL divergence to uniform, and the worst silo.
+    """Return the variance and entropy of accuracies, their KL divergence to uniform, and the worst silo.
 
-    The variance is over silos (1/n). The entropy is of the accuracies normalised to sum to one, in
-    nats; the divergence of that distribution from the uniform one is log(n) minus it.
+    The variance is over silos (1/n). The entropy, in nats, is that of the accuracies divided by their sum;
+    the divergence of that distribution from the uniform one is log(n) minus the entropy.
 
     >>> even = fairness({"a": 0.5, "b": 0.5})
     >>> even["variance"], round(even["entropy"], 4), even["divergence"]

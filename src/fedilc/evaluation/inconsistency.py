@@ -1,4 +1,4 @@
-"""The paper's inconsistency score: how differently the loss curves for two silos at the same weights.
+"""The paper's inconsistency score: the ratio of two silos' curvatures of the loss at the same weights.
 
 Around weights w where silos A and B are both near a minimum, a step that costs A at most epsilon may cost B
 up to epsilon times the ratio of their curvatures (section 4 of the paper, after Parascandolo et al.):
@@ -8,11 +8,11 @@ up to epsilon times the ratio of their curvatures (section 4 of the paper, after
 The curvature lambda^e is taken over the classifier's parameters, in one of two ways:
 
     variance   C_e, the diagonal that Fishr matches: the variance of the per-example gradient. The paper
-               takes it to be proportional to the Hessian, which holds only if the model is calibrated.
-    hessian    the diagonal of the Hessian itself. The loss is convex in the logits, so that it has a closed
-               form: the mean over examples of l''_k a_j^2 for logit k and feature j (a = 1 for the bias). Of
-               a cross-entropy l'' is p (1 - p), with p the probability that the model gives; of a squared
-               error it is 1; of Huber's loss it is 1 up to an error of 1 and 0 beyond it.
+               assumes that it is proportional to the Hessian, which holds only if the model is calibrated.
+    hessian    the diagonal of the Hessian itself, in closed form: the mean over examples of l''_k a_j^2 for
+               logit k and feature j (a = 1 for the bias). For a cross-entropy l'' is p (1 - p), with p the
+               probability of the model; for a squared error it is 1; for Huber's loss it is 1 up to an error
+               of 1 and 0 beyond it.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ def _hessian_diagonal(bench: Workbench, silo: Silo) -> Tensor:
 
 
 def inconsistency(by_silo: Mapping[str, Tensor], floor: float = FLOOR) -> dict[tuple[str, str], float]:
-    """I(w) / epsilon for every pair of silos, 1 where they curve alike.
+    """Return I(w) / epsilon for every pair of silos; it is 1 if they have the same curvatures.
 
-    A direction that is flat (below `floor` of the largest curvature) for both silos is left out; one
-    that is flat for one silo only counts with `floor` in the place of its curvature.
+    A direction that is flat (below `floor` of the largest curvature) for both silos is left out; if it is
+    flat for one silo only, `floor` replaces the curvature of that silo.
 
     >>> import torch
     >>> pairs = inconsistency({"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([4.0, 2.0])})
@@ -107,11 +107,11 @@ class Scores:
 
     @property
     def silos(self) -> list[str]:
-        """The silos, in order."""
+        """Return the names of the silos, in order."""
         return list(dict.fromkeys(one for pairs in self.by_seed.values() for one, _ in pairs))
 
     def matrix(self) -> list[list[float]]:
-        """Each pair's geometric mean over seeds: scores are ratios."""
+        """Return each pair's geometric mean over seeds, because scores are ratios."""
         return [[self._mean(one, other) for other in self.silos] for one in self.silos]
 
     def worst(self) -> list[float]:
@@ -127,7 +127,7 @@ class Scores:
         return means
 
     def metrics(self, curvature: Curvature) -> dict[int, dict[str, float]]:
-        """Return the typical and the worst score by seed, under the names that a summary has for them."""
+        """Return the typical and the worst score by seed, under their names in a summary."""
         name = f"{INCONSISTENCY}{curvature}"
         pairs = zip(self.by_seed, self.typical(), self.worst(), strict=True)
         return {seed: {name: typical, f"{name}_worst": worst} for seed, typical, worst in pairs}

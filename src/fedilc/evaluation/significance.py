@@ -1,4 +1,4 @@
-"""Whether a difference between two algorithms is more than the noise of the seeds."""
+"""Paired tests of the difference between two algorithms over seeds."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class PairedTest:
-    """How one algorithm differs from another over the seeds that both have.
+    """The difference of one algorithm from another over the seeds that both have.
 
     Attributes:
-        seeds: how many pairs.
+        seeds: the number of pairs.
         difference: the mean of value minus reference.
         t_p: two-sided p of the paired t-test; None below three pairs.
         flip_p: two-sided p of the exact sign-flip test; None below three pairs and above 20.
-        verdict: "better" or "worse" where t_p < 0.05, else "within noise"; "not tested" below three
-            pairs. The t-test decides, since with n pairs flip_p is never below 2 / 2^n: 0.0625 for
-            the paper's five seeds, whatever the difference.
+        verdict: "better" or "worse" if t_p < 0.05, else "within noise"; "not tested" below three pairs. The
+            t-test decides, because flip_p of n pairs is never below 2 / 2^n: 0.0625 for the paper's five
+            seeds, whatever the difference.
     """
 
     seeds: int
@@ -43,8 +43,8 @@ def paired_test(
 ) -> PairedTest:
     """Test `values` against `reference`, the same seeds in the same order.
 
-    >>> found = paired_test([0.50, 0.52, 0.51, 0.50, 0.53], [0.56, 0.57, 0.55, 0.56, 0.58])
-    >>> found.verdict, found.flip_p
+    >>> test = paired_test([0.50, 0.52, 0.51, 0.50, 0.53], [0.56, 0.57, 0.55, 0.56, 0.58])
+    >>> test.verdict, test.flip_p
     ('better', 0.0625)
     >>> paired_test([0.5], [0.6]).verdict
     'not tested'
@@ -56,7 +56,7 @@ def paired_test(
         )
     ours, theirs = np.asarray(values, float), np.asarray(reference, float)
     differences = ours - theirs
-    # Values that are equal on paper differ by rounding; that much is no difference.
+    # Values that are equal in exact arithmetic may differ by rounding, which is no difference.
     differences[np.abs(differences) <= _ROUNDING * np.maximum(np.abs(ours), np.abs(theirs))] = 0.0
     mean = float(differences.mean())
     if len(differences) < FEWEST_SEEDS:
@@ -70,10 +70,10 @@ def paired_test(
 
 
 def sign_flip_p(differences: Sequence[float] | NDArray[np.float64]) -> float:
-    """The share of all 2^n ways to sign the differences whose sum is at least as far from zero.
+    """Return the share of all 2^n sign changes of the differences whose sum is at least as far from zero.
 
-    If two algorithms were the same but for chance, each seed's difference could as well have had the
-    other sign; the test assumes nothing else.
+    If two algorithms differ by chance only, each seed's difference could as well have the other sign; the
+    test assumes nothing else.
 
     >>> sign_flip_p([1.0, 2.0, 3.0])
     0.25
@@ -86,7 +86,7 @@ def sign_flip_p(differences: Sequence[float] | NDArray[np.float64]) -> float:
 
 
 def smallest_flip_p(seeds: int) -> float:
-    """The least p that a sign-flip test of so many pairs can find.
+    """Return the lowest p that a sign-flip test of this many pairs can have.
 
     >>> smallest_flip_p(5)
     0.0625
@@ -95,26 +95,26 @@ def smallest_flip_p(seeds: int) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p-values for being many, by Holm's method: the k-th smallest of n is multiplied by n - k + 1.
+    """Correct p-values for their number by Holm's method: the k-th smallest of n is multiplied by n - k + 1.
 
-    Whatever the tests have to do with each other, the chance that any of them rejects a true null hypothesis
-    at some level is at most that level.
+    The chance that any test rejects a true null hypothesis at some level is then at most that level, even if
+    the tests depend on each other.
 
     >>> holm([0.01, 0.04, 0.02])
     [0.03, 0.04, 0.04]
     """
     corrected = [0.0] * len(p_values)
     highest = 0.0
-    for done, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        highest = max(highest, min(1.0, (len(p_values) - done) * p_values[place]))
-        corrected[place] = highest
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        corrected[index] = highest
     return corrected
 
 
 def compare(
     campaign: Campaign, algorithm: str, reference: str, metric: str, criterion: str
 ) -> PairedTest | None:
-    """Test one algorithm of a campaign against another over their common seeds; None without any."""
+    """Test one algorithm of a campaign against another over their common seeds; return None without any."""
     ours = campaign.values(algorithm, criterion, metric)
     theirs = campaign.values(reference, criterion, metric)
     common = [seed for seed in ours if seed in theirs]
@@ -128,7 +128,7 @@ def compare(
 
 
 def _t_test(differences: NDArray[np.float64], scale: float) -> float:
-    """The paired t-test; differences that are all alike leave nothing to doubt, and no deviation."""
+    """Return p of the paired t-test; 0 or 1 if all differences are equal, because they have no deviation."""
     if float(np.ptp(differences)) <= _ROUNDING * scale:
         return 0.0 if differences.any() else 1.0
     from scipy.stats import ttest_1samp

@@ -1,8 +1,8 @@
-"""A campaign read back from the files it left, whose runs may be gone.
+"""The files of a campaign, from which it can be read without its runs.
 
-campaign.json               the benchmark, the campaign's size in words, and how Fishr was reduced
-history.csv                 every round of every run, in five digits: for the curves
-summary.json                every metric at the chosen rounds, per seed, in full: for the tables
+campaign.json               the benchmark, the campaign's size in words, and the reduction of Fishr
+history.csv                 every round of every run, with five digits: for the curves
+summary.json                every metric at the chosen rounds, per seed, with all digits: for the tables
 inconsistency-scores.csv    the inconsistency score of every pair of silos, per seed
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import combinations_with_replacement
 from pathlib import Path
@@ -19,29 +19,58 @@ from typing import Any, cast
 
 from fedilc.errors import ConfigError
 from fedilc.evaluation.inconsistency import CURVATURES, Curvature, Scores
-from fedilc.evaluation.summary import HISTORY, BySeed, Campaign
+from fedilc.evaluation.summary import BySeed, Campaign
 
 FACTS, HISTORIES, SUMMARY, SCORES = "campaign.json", "history.csv", "summary.json", "inconsistency-scores.csv"
 _KEPT = ("name", "note", "synthetic", "fishr_reduction")
+_HISTORY = (
+    *("train_loss", "validation_loss", "validation_accuracy"),
+    *("test_loss", "test_accuracy", "test_auroc", "test_auprc"),
+)
 
 ScoresByCurvature = Mapping[Curvature, Mapping[str, Scores]]
 
 
 def campaign_json(campaign: Campaign) -> str:
-    """Return what tables say of a campaign beside its numbers, as JSON."""
+    """Return the facts of a campaign beside its numbers, as JSON."""
     return json.dumps({key: getattr(campaign, key) for key in _KEPT}, indent=1) + "\n"
 
 
 def scores_csv(scores: ScoresByCurvature) -> str:
     """Return the score of each pair of silos, per curvature, algorithm and seed, as CSV."""
+    rows = (
+        (curvature, algorithm, seed, one, other, pairs[one, other])
+        for curvature, by_algorithm in scores.items()
+        for algorithm, found in by_algorithm.items()
+        for seed, pairs in found.by_seed.items()
+        for one, other in combinations_with_replacement(found.silos, 2)
+    )
+    return _csv(("curvature", "algorithm", "seed", "silo", "other", "score"), rows)
+
+
+def history_csv(campaign: Campaign) -> str:
+    """Return every round of every run as CSV, with five significant digits and blanks for missing numbers.
+
+    >>> print(history_csv(Campaign("demo", {"fedsgd": {0: [{"round": 1, "train_loss": 1 / 3}]}})))
+    algorithm,seed,round,train_loss,validation_loss,validation_accuracy,test_loss,...
+    fedsgd,0,1,0.33333,,,,,,
+    """
+    rows = (
+        (algorithm, seed, record["round"], *(_five_digits(record.get(key)) for key in _HISTORY))
+        for algorithm, seeds in campaign.histories.items()
+        for seed, history in sorted(seeds.items())
+        for record in history
+    )
+    return _csv(("algorithm", "seed", "round", *_HISTORY), rows)
+
+
+def _five_digits(value: float | None) -> str:
+    return "" if value is None else f"{value:.5g}"
+
+
+def _csv(headings: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("curvature", "algorithm", "seed", "silo", "other", "score"))
-    for curvature, by_algorithm in scores.items():
-        for algorithm, found in by_algorithm.items():
-            for seed, pairs in found.by_seed.items():
-                for one, other in combinations_with_replacement(found.silos, 2):
-                    writer.writerow((curvature, algorithm, seed, one, other, pairs[one, other]))
+    csv.writer(text, lineterminator="\n").writerows([headings, *rows])
     return text.getvalue()
 
 
@@ -56,7 +85,7 @@ def with_scores(campaign: Campaign, scores: ScoresByCurvature) -> Campaign:
 
 
 def read_campaign(folder: Path) -> tuple[Campaign, ScoresByCurvature]:
-    """Return the campaign that `folder` holds the files of, and its scores where they were kept."""
+    """Return the campaign whose files are in `folder`, and its inconsistency scores if it has any."""
     try:
         facts = json.loads((folder / FACTS).read_text())
         summary = json.loads((folder / SUMMARY).read_text())
@@ -67,7 +96,7 @@ def read_campaign(folder: Path) -> tuple[Campaign, ScoresByCurvature]:
     except OSError as error:
         raise ConfigError(
             f"{folder} is not the folder of a finished campaign: {error.filename} cannot be read "
-            f"({error.strerror}); `fedilc reproduce` makes one"
+            f"({error.strerror}); `fedilc reproduce` writes one"
         ) from error
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(
@@ -80,22 +109,20 @@ def read_campaign(folder: Path) -> tuple[Campaign, ScoresByCurvature]:
 def _histories(text: str) -> dict[str, dict[int, list[dict[str, Any]]]]:
     found: dict[str, dict[int, list[dict[str, Any]]]] = {}
     for row in csv.DictReader(io.StringIO(text)):
-        numbers = {key: float(row[key]) for key in HISTORY if row[key]}
+        numbers = {key: float(row[key]) for key in _HISTORY if row[key]}
         seeds = found.setdefault(row["algorithm"], {})
         seeds.setdefault(int(row["seed"]), []).append({"round": int(row["round"]), **numbers})
     return found
 
 
-def _by_seed(criteria: Mapping[str, Mapping[str, Any]], seeds: list[int]) -> dict[str, BySeed]:
-    """Turn the values of each metric, in the order of the seeds, into numbers by seed."""
-    found: dict[str, BySeed] = {}
+def _by_seed(criteria: Mapping[str, Mapping[str, Any]], seeds: list[int]) -> Mapping[str, BySeed]:
+    """Return the numbers by seed; a summary has the values of each metric in the order of the seeds."""
+    found: dict[str, dict[int, dict[str, float]]] = {criterion: {} for criterion in criteria}
     for criterion, metrics in criteria.items():
-        by_seed: dict[int, dict[str, float]] = {}
         for metric, summary in metrics.items():
             for seed, value in zip(seeds, summary["seeds"], strict=True):
                 if value is not None:
-                    by_seed.setdefault(seed, {})[metric] = value
-        found[criterion] = by_seed
+                    found[criterion].setdefault(seed, {})[metric] = value
     return found
 
 

@@ -1,19 +1,16 @@
-"""A campaign: every algorithm over every seed, and what it comes to."""
+"""A campaign: the histories of several algorithms over several seeds, and their means over seeds."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any
 
-from fedilc.errors import ConfigError
-from fedilc.evaluation.selection import CRITERIA, PAPER_WARM_UP, Record, select
+from fedilc.evaluation.selection import CRITERIA, PAPER_WARM_UP, Record, selections
 
 Summary = dict[str, dict[str, dict[str, dict[str, Any]]]]
 BySeed = Mapping[int, Mapping[str, float]]
@@ -31,16 +28,6 @@ METRICS = (
 )
 DOMAIN_ACCURACY = "domain_accuracy: "
 INCONSISTENCY = "inconsistency_"
-_FAIRNESS = ("variance", "entropy")
-HISTORY = (
-    "train_loss",
-    "validation_loss",
-    "validation_accuracy",
-    "test_loss",
-    "test_accuracy",
-    "test_auroc",
-    "test_auprc",
-)
 
 
 @dataclass(frozen=True)
@@ -51,14 +38,14 @@ class Campaign:
 
     Args:
         name: the benchmark, such as "color-mnist" or "eicu-synthetic".
-        histories: for each algorithm and seed, one record a round. A seed deals the data and draws
-            the first weights alike for every algorithm, so that seeds can be paired.
+        histories: one record per round, by algorithm and seed. A seed gives every algorithm the same data
+            and initial weights, so that seeds can be paired.
         note: one line on the size of the campaign, shown with every table and picture.
-        synthetic: whether the data were made up, which every table and picture then says.
-        fishr_reduction: how the runs reduce the Fishr loss over silos; the benchmarks' files have the sum,
-            as the authors' code does.
-        chosen: what was measured at the chosen rounds, by algorithm, criterion and seed, if it is not to be
-            taken from the histories: a campaign that is read back from its files has all of it here.
+        synthetic: whether the data are synthetic; every table and picture then says so.
+        fishr_reduction: how the runs reduce the Fishr loss over silos; the benchmarks use the sum, like the
+            authors' code.
+        chosen: the numbers of the chosen rounds, by algorithm, criterion and seed, if they are not taken from
+            the histories: a campaign that is read from its files has all of them here.
         at_last: further numbers of the last round's weights, by algorithm and seed.
     """
 
@@ -72,12 +59,12 @@ class Campaign:
 
     @property
     def algorithms(self) -> list[str]:
-        """Those with at least one round."""
+        """Return the algorithms with at least one round."""
         return [name for name, seeds in self.histories.items() if any(seeds.values())]
 
     @property
     def heading(self) -> str:
-        """The benchmark's name, with a warning where its data are not real.
+        """Return the benchmark's name, with a warning if its data are synthetic.
 
         >>> Campaign("eicu-synthetic", {}, synthetic=True).heading
         'eicu-synthetic (SYNTHETIC DATA)'
@@ -86,7 +73,7 @@ class Campaign:
 
     @property
     def subtitle(self) -> str:
-        """The note and the Fishr reduction, for pictures.
+        """Return the note and the Fishr reduction, for pictures.
 
         >>> Campaign("demo", {}, "5 seeds").subtitle
         '5 seeds; fishr_reduction="sum"'
@@ -95,29 +82,24 @@ class Campaign:
 
     @cached_property
     def numbers(self) -> dict[str, dict[str, dict[int, dict[str, float]]]]:
-        """What was measured at the chosen round, by algorithm, criterion and seed (in order)."""
-        found = {
-            algorithm: {criterion: self._at(algorithm, criterion) for criterion in CRITERIA}
-            for algorithm in self.algorithms
-        }
+        """Return the numbers of the chosen rounds, by algorithm, criterion and seed (in order)."""
+        numbers: dict[str, dict[str, dict[int, dict[str, float]]]] = {}
+        for algorithm in self.algorithms:
+            by_criterion = numbers[algorithm] = {criterion: {} for criterion in CRITERIA}
+            if self.chosen is not None:
+                for criterion, seeds in self.chosen[algorithm].items():
+                    by_criterion[criterion] = {seed: dict(found) for seed, found in seeds.items()}
+            else:
+                for seed, history in sorted(self.histories[algorithm].items()):
+                    for criterion, record in selections(history, warm_up=PAPER_WARM_UP).items():
+                        by_criterion[criterion][seed] = measurements(record)
         for algorithm, by_seed in self.at_last.items():
             for seed, more in by_seed.items():
-                found[algorithm]["last"].setdefault(seed, {}).update(more)
-        return found
-
-    def _at(self, algorithm: str, criterion: str) -> dict[int, dict[str, float]]:
-        if self.chosen is not None:
-            return {seed: dict(one) for seed, one in self.chosen[algorithm].get(criterion, {}).items()}
-        found = {}
-        for seed, history in sorted(self.histories[algorithm].items()):
-            try:
-                found[seed] = measurements(select(history, criterion, warm_up=PAPER_WARM_UP))
-            except ConfigError:  # this criterion has nothing to choose by
-                continue
-        return found
+                numbers[algorithm]["last"].setdefault(seed, {}).update(more)
+        return numbers
 
     def values(self, algorithm: str, criterion: str, metric: str) -> dict[int, float]:
-        """One metric by seed, of the seeds where it was measured; empty where there is none.
+        """Return one metric by seed, for the seeds that have it.
 
         >>> rounds = [{"round": 1, "test_loss": 0.5}, {"round": 2, "test_loss": 0.7}]
         >>> Campaign("demo", {"fedsgd": {0: rounds}}).values("fedsgd", "last", "test_loss")
@@ -128,24 +110,21 @@ class Campaign:
 
     @property
     def domains(self) -> list[str]:
-        """The metrics of the sub-environments' accuracies, in the order of the records."""
-        found: dict[str, None] = {}
-        for criteria in self.numbers.values():
-            for seeds in criteria.values():
-                for numbers in seeds.values():
-                    found |= dict.fromkeys(key for key in numbers if key.startswith(DOMAIN_ACCURACY))
-        return list(found)
+        """Return the metrics of the sub-environments' accuracies, in the order of the records."""
+        by_seed = [seeds for criteria in self.numbers.values() for seeds in criteria.values()]
+        metrics = dict.fromkeys(key for seeds in by_seed for numbers in seeds.values() for key in numbers)
+        return [metric for metric in metrics if metric.startswith(DOMAIN_ACCURACY)]
 
 
 def measurements(record: Record) -> dict[str, float]:
-    """The numbers of a record that a summary reports, under flat names; None and NaN are left out.
+    """Return the numbers of a record that a summary has, under flat names; None and NaN are left out.
 
     >>> measurements({"round": 3, "test_loss": None, "fairness": {"variance": 0.5, "worst_silo": "a"}})
     {'round': 3.0, 'fairness_variance': 0.5}
     """
     found = {key: record.get(key) for key in METRICS}
     for group in ("fairness", "domain_fairness"):
-        found |= {f"{group}_{key}": (record.get(group) or {}).get(key) for key in _FAIRNESS}
+        found |= {f"{group}_{key}": (record.get(group) or {}).get(key) for key in ("variance", "entropy")}
     for silo, numbers in (record.get("silos") or {}).items():
         for domain, measured in numbers.get("validation_domains", {}).items():
             found[f"{DOMAIN_ACCURACY}{silo} {domain}"] = measured.get("accuracy")
@@ -153,10 +132,10 @@ def measurements(record: Record) -> dict[str, float]:
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and sample deviation (n - 1 below the sum of squares; 0 for one value).
+    """Return mean and sample deviation (the sum of squares divided by n - 1; 0 for one value).
 
-    The paper does not say which deviation it prints; with n below the sum, ours would be smaller by
-    sqrt((n - 1) / n), some 11 % for five seeds.
+    The paper does not say which deviation it prints; divided by n, ours would be smaller by a factor of
+    sqrt((n - 1) / n), about 11 % for five seeds.
 
     >>> spread([1.0, 3.0])
     (2.0, 1.4142135623730951)
@@ -165,10 +144,10 @@ def spread(values: Sequence[float]) -> tuple[float, float]:
 
 
 def summarise(campaign: Campaign) -> Summary:
-    """Return mean, sample deviation and the values in the order of the seeds, of every metric.
+    """Return mean, sample deviation and the values in the order of the seeds, per metric.
 
     The shape is {algorithm: {criterion: {metric: {"mean", "std", "seeds"}}}}, with None for a seed that does
-    not have the metric. A criterion that cannot choose a round, and a metric that no seed has, are left out.
+    not have the metric. Criteria that cannot choose a round, and metrics that no seed has, are left out.
 
     >>> rounds = [{"round": 1, "test_loss": 0.5}]
     >>> summarise(Campaign("demo", {"fedsgd": {0: rounds}}))["fedsgd"]["last"]["test_loss"]
@@ -194,7 +173,7 @@ def _metrics(seeds: list[dict[str, float]]) -> dict[str, dict[str, Any]]:
 
 
 def lower_is_better(metric: str) -> bool:
-    """Return whether less of it is good: losses, errors, variances, inconsistencies; not areas, entropies.
+    """Return whether lower is better: for losses, errors, variances and inconsistencies only.
 
     >>> lower_is_better("test_loss"), lower_is_better("fairness_entropy")
     (True, False)
@@ -203,7 +182,7 @@ def lower_is_better(metric: str) -> bool:
 
 
 def same_choices(campaign: Campaign) -> list[tuple[str, str]]:
-    """Return the pairs of criteria that choose the same round in every run, so that they are one test.
+    """Return the pairs of criteria that choose the same round in every run, which makes them one test.
 
     >>> run = [{"round": 1, "validation_loss": 0.5}, {"round": 2, "validation_loss": 0.4}]
     >>> same_choices(Campaign("demo", {"fedsgd": {0: run}}))
@@ -221,7 +200,7 @@ def same_choices(campaign: Campaign) -> list[tuple[str, str]]:
 
 
 def unequal_runs(campaign: Campaign) -> str | None:
-    """A sentence on runs that are shorter or have fewer seeds than others, or None where all are alike.
+    """Return a sentence on runs that are shorter or have fewer seeds than others, or None if all are alike.
 
     >>> one, two = [{"round": 1}], [{"round": 1}, {"round": 2}]
     >>> unequal_runs(Campaign("demo", {"fedsgd": {0: two}, "fedcurv": {0: one, 1: two}}))
@@ -231,9 +210,7 @@ def unequal_runs(campaign: Campaign) -> str | None:
         name: [history[-1]["round"] for history in campaign.histories[name].values() if history]
         for name in campaign.algorithms
     }
-    if len({(len(rounds), min(rounds), max(rounds)) for rounds in lengths.values()}) <= 1 and all(
-        min(rounds) == max(rounds) for rounds in lengths.values()
-    ):
+    if len({len(rounds) for rounds in lengths.values()}) <= 1 and len(set(chain(*lengths.values()))) <= 1:
         return None
     sizes = [
         f"{name} {len(rounds)} seed{'s' * (len(rounds) > 1)}, "
@@ -241,26 +218,3 @@ def unequal_runs(campaign: Campaign) -> str | None:
         for name, rounds in lengths.items()
     ]
     return f"The runs are of unequal size: {'; '.join(sizes)}."
-
-
-def history_csv(campaign: Campaign) -> str:
-    """Every round of every run as CSV, with five significant digits and blanks for what is missing.
-
-    >>> print(history_csv(Campaign("demo", {"fedsgd": {0: [{"round": 1, "train_loss": 1 / 3}]}})))
-    algorithm,seed,round,train_loss,validation_loss,validation_accuracy,test_loss,...
-    fedsgd,0,1,0.33333,,,,,,
-    """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("algorithm", "seed", "round", *HISTORY))
-    writer.writerows(_lines(campaign))
-    return text.getvalue()
-
-
-def _lines(campaign: Campaign) -> Iterator[list[object]]:
-    for algorithm, seeds in campaign.histories.items():
-        for seed, history in sorted(seeds.items()):
-            for record in history:
-                numbers = (record.get(key) for key in HISTORY)
-                cells = ("" if value is None else f"{value:.5g}" for value in numbers)
-                yield [algorithm, seed, record["round"], *cells]

@@ -1,4 +1,4 @@
-"""The areas as the authors' code takes them, for comparison with the paper's tables only."""
+"""Areas under curves as the authors' code computes them, only to compare with the paper's tables."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from torch import Tensor
 
 
 def thresholded_areas(logits: Tensor, y: Tensor, batch: int) -> dict[str, float | None]:
-    """Means over full batches of the areas under the curves of thresholded predictions.
+    """Return the means over full batches of the areas under the curves of thresholded predictions.
 
-    A 0/1 prediction gives a ROC curve of one corner, whose area is (sensitivity + specificity) / 2,
-    and a precision-recall curve of one corner, whose area (by trapezia, as the authors take it) is
-    (1 - recall) (precision + prevalence) / 2 + recall (1 + precision) / 2. A batch of one class is
-    left out of the first, one without positives of both, and so is an incomplete last batch.
+    A 0/1 prediction has a ROC curve of one corner, whose area is (sensitivity + specificity) / 2, and a
+    precision-recall curve of one corner, whose area (by trapezia, as in the authors' code) is
+    (1 - recall) (precision + prevalence) / 2 + recall (1 + precision) / 2. A batch of one class is left out
+    of the first mean, a batch without positives and an incomplete last batch are left out of both.
 
     >>> logits = torch.tensor([[1.0], [-1.0], [1.0], [-1.0]])
     >>> thresholded_areas(logits, torch.tensor([1.0, 0.0, 0.0, 0.0]), 4)["auroc"]

@@ -12,11 +12,12 @@ from fedilc.evaluation.stored import (
     SUMMARY,
     ScoresByCurvature,
     campaign_json,
+    history_csv,
     read_campaign,
     scores_csv,
     with_scores,
 )
-from fedilc.evaluation.summary import Campaign, history_csv, summarise
+from fedilc.evaluation.summary import Campaign, summarise
 from fedilc.federation.tensor_files import write_atomically
 from fedilc.report.campaign_plots import campaign_pictures, inconsistency_picture
 from fedilc.report.campaign_tables import campaign_tables

@@ -16,7 +16,7 @@ import pytest
 from real_data import real_data
 from slow_eicu import slow_table
 
-from fedilc.data.eicu.preparation import Report, prepare, report_file
+from fedilc.data.eicu.preparation import PreparationReport, prepare, report_file
 from fedilc.data.eicu.tables import scan_orders
 from fedilc.errors import ConfigError, DataError
 
@@ -51,7 +51,7 @@ def write(folder: Path, **tables: Sequence[Mapping[str, Any]]) -> Path:
     return folder
 
 
-def prepared(folder: Path, **settings: Any) -> tuple[pl.DataFrame, Report]:
+def prepared(folder: Path, **settings: Any) -> tuple[pl.DataFrame, PreparationReport]:
     out = folder / "out" / "eicu.parquet"
     report = prepare(folder, out, **{"min_patients": 1, **settings})
     return pl.read_parquet(out), report
@@ -61,7 +61,7 @@ def medicines_of(table: pl.DataFrame, row: int = 0) -> set[str]:
     return {name for name in table.columns[2:] if table[name][row]}
 
 
-def dropped(report: Report) -> dict[str, tuple[int, int, int]]:
+def dropped(report: PreparationReport) -> dict[str, tuple[int, int, int]]:
     return {step.what: (step.orders, step.stays, step.patients) for step in report.steps[1:-1]}
 
 
@@ -365,7 +365,7 @@ def test_settings_without_a_meaning_are_refused(
 def test_a_table_of_another_kind_than_parquet_is_refused(tmp_path: Path) -> None:
     write(tmp_path, **SMALL)
     with pytest.raises(
-        ConfigError, match=re.escape("eicu.csv is no name for the table; give a file that ends")
+        ConfigError, match=re.escape("eicu.csv cannot be the name of the table; give a file that ends")
     ):
         prepare(tmp_path, tmp_path / "eicu.csv")
 

@@ -115,7 +115,7 @@ def test_a_seed_draws_the_same_split_again_and_another_seed_another() -> None:
 
 @pytest.mark.parametrize("silos", [5, 20, 0])
 def test_a_test_that_would_be_empty_is_refused(silos: int) -> None:
-    with pytest.raises(ConfigError, match=f"silos={silos} cannot train: the table has 5, and at least one"):
+    with pytest.raises(ConfigError, match=f"silos={silos} cannot train: the table has 5, and one must be left"):
         eicu_federation(patients(), silos=silos)
 
 
@@ -138,13 +138,13 @@ def test_a_prepared_table_is_read_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"silo": None}, "is no table of patients: it needs the columns silo"),
-        ({"died": None}, "is no table of patients"),
-        ({"silo": np.arange(140)}, "is no table of patients"),
-        ({"age": np.arange(140.0)}, "is no table of patients"),
+        ({"silo": None}, "is not a table of patients: it needs the columns silo"),
+        ({"died": None}, "is not a table of patients"),
+        ({"silo": np.arange(140)}, "is not a table of patients"),
+        ({"age": np.arange(140.0)}, "is not a table of patients"),
         ({"died": np.full(140, 2, np.uint8)}, "is empty or holds other values than 0 and 1"),
         ({"silo": pl.Series([None] * 140, dtype=pl.String)}, "is empty or holds other values"),
-        ({f"hicl-{number}": None for number in range(8)}, "is no table of patients"),
+        ({f"hicl-{number}": None for number in range(8)}, "is not a table of patients"),
     ],
 )
 def test_another_parquet_file_is_refused(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:

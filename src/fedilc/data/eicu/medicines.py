@@ -1,4 +1,4 @@
-"""Which medicine an eICU order is for, and the 0/1 table of who was ordered what."""
+"""The medicine of each eICU order, and the 0/1 table of patients and medicines."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _PATIENTS_AT_A_TIME = 10_000
 
 
 def read_catalogue(orders: pl.LazyFrame) -> pl.DataFrame:
-    """Which medicine each (code, name) is that was ordered, how that is known, and in how many orders.
+    """Return the medicine of each (code, name) that was ordered, how it is known, and the number of orders.
 
-    The code says it where there is one. An order with only a name has the code that the same name has
-    elsewhere, if that is always the same one; if not, the name itself is the medicine.
+    The code identifies the medicine. An order with only a name gets the code that the same name has in other
+    orders, if that is always the same one; otherwise the name itself is the medicine.
 
     >>> orders = pl.LazyFrame({"code": [2812, 0, 0], "name": ["warfarin", "warfarin", "honey"]})
     >>> read_catalogue(orders).sort("orders", "name", "code")["medicine"].to_list()
@@ -41,14 +41,14 @@ def read_catalogue(orders: pl.LazyFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Uses:
-    """Who was ordered what: `columns[i]` was ordered for patient `rows[i]`, each pair once."""
+    """The medicines of each patient: `columns[i]` was ordered for patient `rows[i]`, each pair once."""
 
     medicines: list[str]
     rows: NDArray[np.int64]
     columns: NDArray[np.int64]
 
     def most_frequent(self, most: int, least_uses: int) -> Uses:
-        """Only the medicines ordered for the most patients, at most so many, most frequent first."""
+        """Return only the `most` medicines that were ordered for the most patients, most frequent first."""
         uses = np.bincount(self.columns, minlength=len(self.medicines))
         order = np.lexsort((np.array(self.medicines), -uses))
         chosen = order[uses[order] >= least_uses][:most]
@@ -57,20 +57,20 @@ class Uses:
                 f"no medicine was ordered for {least_uses} patients or more (the most frequent for "
                 f"{uses.max(initial=0)}); lower --min-uses"
             )
-        place = np.full(len(self.medicines), -1)
-        place[chosen] = np.arange(len(chosen))
-        kept = place[self.columns] >= 0
-        return Uses([self.medicines[i] for i in chosen], self.rows[kept], place[self.columns[kept]])
+        index = np.full(len(self.medicines), -1)
+        index[chosen] = np.arange(len(chosen))
+        kept = index[self.columns] >= 0
+        return Uses([self.medicines[i] for i in chosen], self.rows[kept], index[self.columns[kept]])
 
     def columns_of(self, patients: int) -> dict[str, NDArray[np.uint8]]:
-        """One 0/1 column a medicine."""
+        """Return one 0/1 column per medicine."""
         matrix = np.zeros((len(self.medicines), patients), dtype=np.uint8)
         matrix[self.columns, self.rows] = 1
         return dict(zip(self.medicines, matrix, strict=True))
 
 
 def find_uses(stays: pl.Series, orders: pl.LazyFrame, catalogue: pl.DataFrame) -> Uses:
-    """What was ordered in these stays, one a patient; the orders are read a slice of patients at a time."""
+    """Return the medicines ordered in these stays, one stay per patient; patients are read in slices."""
     numbers = catalogue.select(pl.col("medicine").unique().sort()).with_row_index("column")
     entries = catalogue.join(numbers, on="medicine").select("code", "name", "column").lazy()
     rows = pl.DataFrame({"stay": stays}).with_row_index("row")

@@ -1,4 +1,4 @@
-"""From eICU's raw tables to one row a patient: which medicines were ordered, and whether they died."""
+"""Prepare eICU's raw tables: one row per patient, with the medicines ordered and the outcome."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SILO_BY = ("hospital", "region")
 
 
 @dataclass(frozen=True)
-class Step:
-    """What one step found, dropped or kept."""
+class Count:
+    """The number of orders, stays and patients that one step found, dropped or kept."""
 
     what: str
     orders: int = 0
@@ -28,17 +28,17 @@ class Step:
 
 
 @dataclass
-class Report:
+class PreparationReport:
     """What a preparation found, what it dropped and why, and what it kept.
 
-    The first step is what the tables hold, the last is what is kept, those between are what was
-    dropped. `known_by` counts orders by how their medicine was known, `medicines` the medicines by what
-    became of them, `silos` the patients and deaths of each silo, largest first; `columns` has the
-    commonest name that each medicine's column was ordered by.
+    The first of `steps` counts what the tables hold, the last what is kept, the others what was dropped.
+    `known_by` counts orders by how their medicine was identified, `medicines` counts the medicines found,
+    dropped and kept, `silos` the patients and deaths of each silo, largest first; `columns` has the most
+    frequent name of each medicine's column.
     """
 
     settings: dict[str, Any]
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Count] = field(default_factory=list)
     known_by: dict[str, int] = field(default_factory=dict)
     medicines: dict[str, int] = field(default_factory=dict)
     patients_with_no_kept_medicine: int = 0
@@ -46,12 +46,12 @@ class Report:
     columns: dict[str, str] = field(default_factory=dict)
 
     def json(self) -> str:
-        """The report as the text of its file."""
+        """Return the report as the text of its file."""
         return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
 
 
 def report_file(out: Path) -> Path:
-    """Where the report of a prepared table lies: beside it."""
+    """Return the path of the report of a prepared table, beside it."""
     return out.with_suffix(".report.json")
 
 
@@ -65,24 +65,24 @@ def prepare(
     medicines: int = 1399,
     min_uses: int = 1,
     keep_cancelled: bool = False,
-) -> Report:
-    """Make the table of patients from eICU's `patient` and `medication` (and `hospital`, for regions).
+) -> PreparationReport:
+    """Write the table of patients from eICU's `patient` and `medication` (and `hospital`, for regions).
 
-    The table has the columns `silo`, `died` (0/1) and one 0/1 column a medicine, and no identifier.
+    The table has the columns `silo`, `died` (0/1) and one 0/1 column per medicine, and no identifier.
 
     Args:
         folder: holds the raw tables as .csv or .csv.gz.
-        out: the Parquet file to write, its report beside it; each appears whole or not at all.
-        silo_by: "hospital", or "region" where hospitals are too small, as in the open demo.
-        silos: keep this many, those with the most patients.
-        min_patients: leave out silos with fewer.
-        medicines: keep this many, those ordered for the most patients.
+        out: the Parquet file to write, with its report beside it; both are written atomically.
+        silo_by: "hospital", or "region" if hospitals are too small, as in the open demo.
+        silos: how many silos to keep, those with the most patients.
+        min_patients: leave out silos with fewer patients.
+        medicines: how many medicines to keep, those ordered for the most patients.
         min_uses: leave out medicines ordered for fewer patients.
-        keep_cancelled: count orders that were cancelled too.
+        keep_cancelled: whether to count cancelled orders too.
     """
     limits = {"silos": silos, "min_patients": min_patients, "medicines": medicines, "min_uses": min_uses}
     _check(silo_by, limits, out)
-    report = Report({"silo_by": silo_by, **limits, "keep_cancelled": keep_cancelled})
+    report = PreparationReport({"silo_by": silo_by, **limits, "keep_cancelled": keep_cancelled})
     stays = _stays(folder, silo_by)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def prepare(
             work = Path(name)
             orders = gather_orders(folder, work)
             stays = _count_orders(stays, orders, keep_cancelled, report)
-            patients = _enough_patients(_one_stay_a_patient(stays, report), report)
+            patients = _enough_patients(_first_stays(stays, report), report)
             table = _table(patients, orders.filter(_usable(keep_cancelled)), report)
             table.write_parquet(work / "table")
             (work / "report").write_text(report.json(), encoding="utf-8")
@@ -108,11 +108,11 @@ def _check(silo_by: str, limits: dict[str, int], out: Path) -> None:
         if limit < 1:
             raise ConfigError(f"{name}={limit} is too small; give 1 or more")
     if out.suffix != ".parquet" or out.is_dir():
-        raise ConfigError(f"{out} is no name for the table; give a file that ends in .parquet")
+        raise ConfigError(f"{out} cannot be the name of the table; give a file that ends in .parquet")
 
 
 def _stays(folder: Path, silo_by: str) -> pl.DataFrame:
-    """The unit stays, each with its silo where it has one."""
+    """Return the unit stays, each with its silo if it has one."""
     stays = read_stays(folder)
     if stays["died"].is_null().all():
         raise DataError(
@@ -125,38 +125,38 @@ def _stays(folder: Path, silo_by: str) -> pl.DataFrame:
 
 
 def _usable(keep_cancelled: bool) -> pl.Expr:
-    """Whether an order counts and says what was ordered."""
+    """Return the condition that an order counts and says what was ordered."""
     named = (pl.col("code") > 0) | (pl.col("name") != "")
     return named if keep_cancelled else named & ~pl.col("cancelled")
 
 
 def _count_orders(
-    stays: pl.DataFrame, orders: pl.LazyFrame, keep_cancelled: bool, report: Report
+    stays: pl.DataFrame, orders: pl.LazyFrame, keep_cancelled: bool, report: PreparationReport
 ) -> pl.DataFrame:
-    """The stays with the number of their usable orders; the report tells of the other orders."""
+    """Return the stays with the number of their usable orders; the report counts the other orders."""
     usable, cancelled = _usable(keep_cancelled), pl.lit(not keep_cancelled) & pl.col("cancelled")
     sums = {"cancelled": cancelled.sum(), "nameless": (~usable & ~cancelled).sum(), "orders": usable.sum()}
     counts = orders.group_by("stay").agg(pl.len().alias("found"), **sums).collect(engine="streaming")
     found, dropped, nameless = (int(counts[name].sum()) for name in ("found", "cancelled", "nameless"))
-    strangers = counts.join(stays, on="stay", how="anti")
+    unlisted = counts.join(stays, on="stay", how="anti")
     if not found:
         raise DataError("the medication table holds no order; give the whole table")
     report.steps += [
-        Step("found in the tables", found, len(stays), stays["patient"].n_unique()),
-        Step("orders that were cancelled", dropped),
-        Step("orders with neither code nor name", nameless),
-        Step("orders of a stay that patient does not list", int(strangers["orders"].sum())),
+        Count("found in the tables", found, len(stays), stays["patient"].n_unique()),
+        Count("orders that were cancelled", dropped),
+        Count("orders with neither code nor name", nameless),
+        Count("orders of a stay that patient does not list", int(unlisted["orders"].sum())),
     ]
     counted = stays.join(counts.select("stay", "orders"), on="stay", how="left")
     return counted.with_columns(pl.col("orders").fill_null(0).cast(pl.Int64))
 
 
-def _one_stay_a_patient(stays: pl.DataFrame, report: Report) -> pl.DataFrame:
-    """Each patient's first stay that has an outcome, an order and a silo.
+def _first_stays(stays: pl.DataFrame, report: PreparationReport) -> pl.DataFrame:
+    """Return each patient's first stay that has an outcome, an order and a silo.
 
-    eICU has no dates. Hospital stays of one patient are known to be in the order of year and of age,
-    and one that ended in death is the last; beyond that their identifiers decide, which is arbitrary
-    but fixed. Unit stays inside a hospital stay are numbered.
+    eICU has no dates. Hospital stays of one patient are ordered by year and age, and a stay that ended in
+    death is the last; otherwise their identifiers decide, which is arbitrary but reproducible. Unit stays
+    inside a hospital stay are numbered.
     """
     stays = _keep(stays, pl.col("died").is_not_null(), "stays without a hospital outcome", report)
     stays = _keep(stays, pl.col("orders") > 0, "stays without an order left", report)
@@ -166,8 +166,8 @@ def _one_stay_a_patient(stays: pl.DataFrame, report: Report) -> pl.DataFrame:
     return _keep(stays, pl.col("patient").is_first_distinct(), "later stays of the same patient", report)
 
 
-def _enough_patients(patients: pl.DataFrame, report: Report) -> pl.DataFrame:
-    """The patients of the silos that are large enough, in the order of hospitals and stays."""
+def _enough_patients(patients: pl.DataFrame, report: PreparationReport) -> pl.DataFrame:
+    """Return the patients of the silos that are large enough, ordered by hospital and stay."""
     kind, least, most = (report.settings[key] for key in ("silo_by", "min_patients", "silos"))
     sizes = patients.group_by("silo").agg(patients=pl.len(), died=pl.col("died").cast(pl.Int64).sum())
     sizes = sizes.sort("patients", "silo", descending=[True, False])
@@ -184,16 +184,16 @@ def _enough_patients(patients: pl.DataFrame, report: Report) -> pl.DataFrame:
     patients = _keep(patients, pl.col("silo").is_in(large["silo"].implode()), few, report)
     large = large.head(most)
     patients = _keep(patients, pl.col("silo").is_in(large["silo"].implode()), many, report)
-    report.steps.append(Step("kept", *_size(patients)))
+    report.steps.append(Count("kept", *_size(patients)))
     report.silos = {row.pop("silo"): row for row in large.to_dicts()}
     return patients.sort("hospital", "stay")
 
 
-def _keep(stays: pl.DataFrame, condition: pl.Expr, otherwise: str, report: Report) -> pl.DataFrame:
-    """The stays that meet a condition; the report tells of the others."""
+def _keep(stays: pl.DataFrame, condition: pl.Expr, otherwise: str, report: PreparationReport) -> pl.DataFrame:
+    """Return the stays that meet a condition; the report counts the others."""
     kept = stays.filter(condition)
     dropped = (before - after for before, after in zip(_size(stays), _size(kept), strict=True))
-    report.steps.append(Step(otherwise, *dropped))
+    report.steps.append(Count(otherwise, *dropped))
     return kept
 
 
@@ -201,8 +201,8 @@ def _size(stays: pl.DataFrame) -> tuple[int, int, int]:
     return int(stays["orders"].sum()), len(stays), stays["patient"].n_unique()
 
 
-def _table(patients: pl.DataFrame, orders: pl.LazyFrame, report: Report) -> pl.DataFrame:
-    """One row a patient: silo, outcome, and the medicines ordered."""
+def _table(patients: pl.DataFrame, orders: pl.LazyFrame, report: PreparationReport) -> pl.DataFrame:
+    """Return one row per patient: silo, outcome, and the medicines ordered."""
     catalogue = read_catalogue(orders)
     known = catalogue.group_by("known_by").agg(pl.col("orders").sum()).sort("orders", descending=True)
     report.known_by = dict(known.rows())

@@ -1,4 +1,4 @@
-"""A federation from a table of patients: the largest silos train, the others are the test."""
+"""The eICU federation from a table of patients: the largest silos train, the others are the test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedilc.seeds import numpy_generator
 
 @dataclass(frozen=True)
 class PatientTable:
-    """Patients, one a row: the silo each is in, whether they died, and 0/1 for each medicine."""
+    """One row per patient: the silo, whether the patient died, and 0/1 per medicine."""
 
     silo: NDArray[np.str_]
     died: NDArray[np.uint8]
@@ -28,7 +28,7 @@ class PatientTable:
 
 
 def read_patients(path: Path) -> PatientTable:
-    """The table that `fedilc data eicu` wrote."""
+    """Return the table that `fedilc data eicu` wrote."""
     try:
         frame = pl.read_parquet(path)
     except (pl.exceptions.PolarsError, OSError) as error:
@@ -39,7 +39,7 @@ def read_patients(path: Path) -> PatientTable:
     numbers = frame.drop("silo", strict=False)
     if not right or not medicines.width or any(dtype != pl.UInt8 for dtype in numbers.dtypes):
         raise DataError(
-            f"{path} is no table of patients: it needs the columns silo (text), died and one a medicine "
+            f"{path} is not a table of patients: it needs the columns silo (text), died and one per medicine "
             "(0/1, unsigned bytes); make it with `fedilc data eicu`"
         )
     if not len(frame) or any(frame.null_count().row(0)) or max(numbers.max().row(0)) > 1:
@@ -52,10 +52,10 @@ def read_patients(path: Path) -> PatientTable:
 
 
 def read_demo(folder: Path) -> PatientTable:
-    """The patients of eICU's open demo, prepared on the spot from its raw tables.
+    """Return the patients of eICU's open demo, prepared from its raw tables.
 
-    Regions are silos, since the demo has some ten patients a hospital, and a medicine counts
-    from its fifth patient.
+    Regions are silos, because the demo has about ten patients per hospital; medicines with fewer than five
+    patients are left out.
     """
     if not folder.is_dir():
         raise DataError(
@@ -78,17 +78,17 @@ def eicu_federation(
     subset: float = 1.0,
     name: str = "eicu",
 ) -> Federation:
-    """The silos with the most patients train, and all patients of the others are the test.
+    """Return a federation whose largest silos train; all patients of the others are the test.
 
     Args:
         table: the patients, or the file that `fedilc data eicu` wrote.
-        seed: draws every choice below.
-        silos: how many train.
+        seed: of every random choice below.
+        silos: how many silos train.
         equal_sizes: cut each to the size of the smallest of them, as the paper's authors did.
-        oversample: repeat examples of the rarer outcome in training, drawn with replacement, until
-            both are as frequent; a silo with one outcome stays as it is.
-        validation_share: of each silo's patients, each outcome in proportion.
-        subset: use only this part of each training silo.
+        oversample: repeat training examples of the rarer outcome, drawn with replacement, until both
+            outcomes are equally frequent; a silo with one outcome stays unchanged.
+        validation_share: the share of each silo's patients for validation, with the same share of deaths.
+        subset: the share of each training silo that is used.
         name: of the federation.
     """
     table = read_patients(table) if isinstance(table, Path) else table
@@ -96,26 +96,26 @@ def eicu_federation(
     order = np.lexsort((names, -sizes))
     if not 1 <= silos < len(names):
         raise ConfigError(
-            f"silos={silos} cannot train: the table has {len(names)}, and at least one is left for the test"
+            f"silos={silos} cannot train: the table has {len(names)}, and one must be left for the test"
         )
     chosen = order[:silos]
     members = []
-    for place in chosen:
-        random = numpy_generator(seed, name, str(names[place]), "split")
-        rows = random.permutation(np.flatnonzero(table.silo == names[place]))
+    for index in chosen:
+        random = numpy_generator(seed, name, str(names[index]), "split")
+        rows = random.permutation(np.flatnonzero(table.silo == names[index]))
         rows = rows[: sizes[chosen].min() if equal_sizes else None]
         rows = np.sort(rows[: max(1, round(subset * len(rows)))])
         patients = Table(table.x[rows].astype(np.float32), table.died[rows].astype(np.float32))
         train, held_out = split(patients, validation_share, random)
         train = _balanced(train, random) if oversample else train
-        members.append(Silo(str(names[place]), train.x, train.y, held_out.x, held_out.y))
+        members.append(Silo(str(names[index]), train.x, train.y, held_out.x, held_out.y))
     outside = ~np.isin(table.silo, names[chosen])
     x_test, y_test = table.x[outside].astype(np.float32), table.died[outside].astype(np.float32)
     return Federation(name, members, x_test, y_test, loss="binary")
 
 
 def _balanced(table: Table, random: np.random.Generator) -> Table:
-    """The table, and after it repeats of its rarer outcome."""
+    """Return the table, followed by repeated examples of its rarer outcome."""
     groups = sorted((np.flatnonzero(table.y == label) for label in (0, 1)), key=len)
     if not len(groups[0]):
         return table

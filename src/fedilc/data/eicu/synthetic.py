@@ -1,7 +1,7 @@
-"""Made-up patients in the shape of the paper's eICU table, for those without access to the database.
+"""Synthetic patients in the shape of the paper's eICU table, for users without access to the database.
 
-Nothing here is real, and nothing is fitted to eICU beyond the paper's counts and its share of deaths.
-The patients are the same in every run; a run's seed only draws the splits, as with real data.
+Nothing here is real, and nothing is fitted to eICU except the paper's counts and its share of deaths.
+The patients are the same in every run; a run's seed draws only the splits, as for real data.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedilc.seeds import numpy_generator
 HOSPITALS, PATIENTS, MEDICINES, DEATHS = 58, 30_760, 1_399, 9_382
 
 _CASES, _TELLING, _SMALLEST = 8, 60, 60
-_ORDERS_A_PATIENT = 18.0
+_ORDERS_PER_PATIENT = 18.0
 _WORLD = 2022
 
 Array = NDArray[np.float64]
@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SyntheticPatients(PatientTable):
-    """The patients, and what only a made-up world knows: which medicines say what of death."""
+    """The patients, and which medicines follow the severity (invariant) or the outcome (misleading)."""
 
     invariant: NDArray[np.int64]
     misleading: NDArray[np.int64]
@@ -35,7 +35,7 @@ class SyntheticPatients(PatientTable):
 
 @dataclass(frozen=True)
 class _Medicines:
-    """The log-odds of being ordered, part by part; see `synthetic_patients`."""
+    """The parts of the log-odds that a medicine is ordered; see `synthetic_patients`."""
 
     base: Array
     case: Array
@@ -45,24 +45,24 @@ class _Medicines:
 
 
 def eicu_synthetic(seed: int = 0, **split: Any) -> Federation:
-    """The federation of the made-up patients; `split` takes the settings of `eicu_federation`."""
+    """Return the federation of the synthetic patients; `split` takes the settings of `eicu_federation`."""
     return eicu_federation(synthetic_patients(), seed, name="eicu-synthetic", **split)
 
 
 def synthetic_patients() -> SyntheticPatients:
-    """58 hospitals, 30,760 patients, 1,399 medicines, 30.5 % dead.
+    """Return 30,760 patients of 58 hospitals, with 1,399 medicines; 30.5 % of the patients died.
 
-    A patient has a case, one of eight that each hospital sees in its own proportions, and a severity s.
-    Death is likelier with severity, and more so in some cases. Hospital h orders medicine j with log-odds
+    A patient has a case, one of eight whose proportions differ by hospital, and a severity s. Death is more
+    likely with higher severity, and in some cases. Hospital h orders medicine j with log-odds
 
         base_j + case_jc + invariant_j s + misleading_j style_h (2 died - 1) + habit_hj
 
-    - base: a few medicines are common and very many rare, as 1 / rank.
-    - invariant: 60 of the more common medicines follow the severity, alike in every hospital.
-    - misleading: 60 others follow the outcome, but by the hospital's style, which falls from 1 in the
-      largest hospital to -1 in the smallest, with noise: they promise death where most of the data
-      is, less or the opposite in the hospitals that are left for the test.
-    - habit: each hospital has its own likings, and leaves some medicines, rare ones rather, off its list.
+    - base: a few medicines are common and most are rare, in proportion to 1 / rank.
+    - invariant: 60 of the more common medicines follow the severity, in the same way in every hospital.
+    - misleading: 60 others follow the outcome, multiplied by the hospital's style, which falls from 1 in the
+      largest hospital to -1 in the smallest, with noise: they predict death in most of the training data,
+      and less so, or the opposite, in the hospitals of the test.
+    - habit: each hospital has its own preferences, and never orders some, mostly rare, medicines.
     """
     sizes = _sizes()
     hospital = np.repeat(np.arange(HOSPITALS), sizes)
@@ -82,7 +82,7 @@ def synthetic_patients() -> SyntheticPatients:
 
 
 def _sizes() -> NDArray[np.int64]:
-    """Patients a hospital, largest first: heavy-tailed, none tiny, as many as the paper has."""
+    """Return the patients per hospital, largest first: heavy-tailed, at least 60 each, the paper's total."""
     random = numpy_generator(_WORLD, "eicu-synthetic", "sizes")
     weights = np.sort(random.lognormal(sigma=0.9, size=HOSPITALS))[::-1]
     spread = (PATIENTS - _SMALLEST * HOSPITALS) * weights / weights.sum()
@@ -92,7 +92,7 @@ def _sizes() -> NDArray[np.int64]:
 
 
 def _patients(hospital: NDArray[np.int64]) -> tuple[NDArray[np.int64], Array, NDArray[np.bool_]]:
-    """Each patient's case, severity and outcome; the 9,382 with the highest risk and bad luck die."""
+    """Return each patient's case, severity and outcome; the 9,382 with the highest risk plus noise die."""
     random = numpy_generator(_WORLD, "eicu-synthetic", "patients")
     mix = np.cumsum(random.dirichlet(np.full(_CASES, 1.5), HOSPITALS), axis=1)
     case = (random.random(PATIENTS)[:, None] > mix[hospital, :-1]).sum(axis=1)
@@ -104,10 +104,10 @@ def _patients(hospital: NDArray[np.int64]) -> tuple[NDArray[np.int64], Array, ND
 
 
 def _medicines() -> _Medicines:
-    """Every medicine's log-odds, from the most common to the rarest."""
+    """Return every medicine's log-odds, from the most common to the rarest."""
     random = numpy_generator(_WORLD, "eicu-synthetic", "medicines")
     share = 1 / (np.arange(MEDICINES) + 12.0)
-    share *= _ORDERS_A_PATIENT / share.sum()
+    share *= _ORDERS_PER_PATIENT / share.sum()
     telling = random.permutation(np.arange(20, 420))[: 2 * _TELLING]
     invariant, misleading = np.zeros(MEDICINES), np.zeros(MEDICINES)
     signs = random.choice([-1.0, 1.0], _TELLING, p=[0.3, 0.7])
@@ -125,7 +125,7 @@ def _medicines() -> _Medicines:
 def _orders(
     number: int, case: NDArray[np.int64], severity: Array, died: NDArray[np.bool_], medicines: _Medicines
 ) -> NDArray[np.bool_]:
-    """What one hospital orders for its patients."""
+    """Return the orders of one hospital for its patients."""
     random = numpy_generator(_WORLD, "eicu-synthetic", "hospital", number)
     style = 1 - 2 * number / (HOSPITALS - 1) + random.normal(scale=0.4)
     habit = random.normal(scale=0.7, size=MEDICINES)
@@ -133,5 +133,5 @@ def _orders(
     odds = medicines.case[case] + (medicines.base + habit)
     odds += np.outer(severity, medicines.invariant)
     odds += np.outer(style * np.where(died, 1.0, -1.0), medicines.misleading)
-    # A logistic variable is below the log-odds with just the probability they stand for.
+    # A logistic variable is below the log-odds with the probability that belongs to these.
     return (random.logistic(size=odds.shape) < odds) & listed

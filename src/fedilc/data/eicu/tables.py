@@ -1,4 +1,4 @@
-"""The raw tables of the eICU database, as PhysioNet gives them out: found, checked, read lazily."""
+"""Read the raw tables of the eICU database as PhysioNet distributes them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fedilc.errors import DataError
 
 
 def read_stays(folder: Path) -> pl.DataFrame:
-    """The unit stays of `patient`: one row each, with who, where, when, and how the hospital stay ended.
+    """Return the unit stays of `patient`, one row each: patient, hospital, time, and outcome.
 
-    `died` is 1 for a hospital discharge status of "Expired", 0 for "Alive", and empty otherwise.
+    `died` is 1 for a hospital discharge status of "Expired", 0 for "Alive", and null otherwise.
     """
     columns = ("patientunitstayid", "uniquepid", "hospitalid", "hospitaldischargestatus")
     order = ("hospitaldischargeyear", "age", "patienthealthsystemstayid", "unitvisitnumber")
@@ -37,12 +37,12 @@ def read_stays(folder: Path) -> pl.DataFrame:
             raise DataError(f"{path} has no {name} in row {wrong[0] + 1}; complete or remove such rows")
     twice = stays.filter(pl.col("stay").is_duplicated())
     if len(twice):
-        raise DataError(f"{path} lists the stay {twice['stay'][0]} more than once; keep one row a stay")
+        raise DataError(f"{path} lists the stay {twice['stay'][0]} more than once; keep one row per stay")
     return stays
 
 
 def read_regions(folder: Path) -> pl.DataFrame:
-    """The hospitals whose region `hospital` knows."""
+    """Return the hospitals whose region is in `hospital`."""
     path, table = _scan(folder, "hospital", ("hospitalid", "region"))
     with _reading(path):
         regions = table.select(hospital=_number("hospitalid"), silo=_text("region")).drop_nulls().collect()
@@ -50,7 +50,7 @@ def read_regions(folder: Path) -> pl.DataFrame:
 
 
 def gather_orders(folder: Path, work: Path) -> pl.LazyFrame:
-    """The orders of `medication`, from a small file in `work` that later passes can read at leisure."""
+    """Return the orders of `medication`, copied to a smaller file in `work` that is fast to read again."""
     path, orders = scan_orders(folder)
     small = work / "orders.parquet"
     with _reading(path):
@@ -59,11 +59,11 @@ def gather_orders(folder: Path, work: Path) -> pl.LazyFrame:
 
 
 def scan_orders(folder: Path) -> tuple[Path, pl.LazyFrame]:
-    """The file of `medication` and what it says of each order, to be streamed: none is read yet.
+    """Return the file of `medication` and a lazy table of its orders.
 
     Every step of the query works on a batch of rows at a time, so that memory does not grow with the
-    table, compressed or not. A missing `code` is 0 and a missing `name` empty, since joins pass over
-    what is null. Names are in lower case with single spaces.
+    table, compressed or not. A missing `code` is 0 and a missing `name` empty, because joins skip nulls.
+    Names are in lower case with single spaces.
     """
     wanted = ("patientunitstayid", "drughiclseqno", "drugname", "drugordercancelled")
     path, table = _scan(folder, "medication", wanted)
@@ -77,7 +77,7 @@ def scan_orders(folder: Path) -> tuple[Path, pl.LazyFrame]:
 
 
 def _scan(folder: Path, table: str, columns: Sequence[str]) -> tuple[Path, pl.LazyFrame]:
-    """The file of a table and its wanted columns, all as text, none read yet."""
+    """Return the file of a table and a lazy table of the wanted columns, all as text."""
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; give the one that holds eICU's tables")
     files = [folder / f"{table}{ending}" for ending in (".csv", ".csv.gz")]
@@ -95,7 +95,7 @@ def _scan(folder: Path, table: str, columns: Sequence[str]) -> tuple[Path, pl.La
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Name the file in whatever polars raises of it."""
+    """Raise an error that names the file if polars cannot read it."""
     try:
         yield
     except (pl.exceptions.PolarsError, OSError) as error:
@@ -104,18 +104,18 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _text(column: str) -> pl.Expr:
-    """A column's text without outer spaces; null where it is empty."""
+    """Return a column's text without outer spaces; null if it is empty."""
     text = pl.col(column).str.strip_chars()
     # `replace("", None)` says the same, but polars would hold the whole column in memory for it.
     return pl.when(text != "").then(text)
 
 
 def _age() -> pl.Expr:
-    """The age in years; eICU hides those of 90 and more as "> 89"."""
+    """Return the age in years; eICU writes ages of 90 and more as "> 89"."""
     hidden = pl.col("age").str.contains(">", literal=True)
     return pl.col("age").str.extract(r"(\d+)").cast(pl.Int64) + hidden.cast(pl.Int64)
 
 
 def _number(column: str) -> pl.Expr:
-    """A column's whole numbers, also where a tool has written 2812 as 2812.0; null where it has none."""
+    """Return a column's whole numbers, even if written as 2812.0; null if it has none."""
     return pl.col(column).str.strip_chars().cast(pl.Float64, strict=False).cast(pl.Int64, strict=False)
