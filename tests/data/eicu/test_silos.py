@@ -115,7 +115,7 @@ def test_a_seed_draws_the_same_split_again_and_another_seed_another() -> None:
 
 @pytest.mark.parametrize("silos", [5, 20, 0])
 def test_a_test_that_would_be_empty_is_refused(silos: int) -> None:
-    with pytest.raises(ConfigError, match=f"silos={silos} cannot train: the table has 5, and one must be left"):
+    with pytest.raises(ConfigError, match=f"silos={silos} cannot train: the table has 5, and one must be"):
         eicu_federation(patients(), silos=silos)
 
 
