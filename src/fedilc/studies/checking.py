@@ -1,4 +1,4 @@
-"""An experiment checked before it is run: its data, and its model and algorithm against them."""
+"""Check an experiment before it is run: its data, and whether its model and settings fit them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMED = 50
 
 @dataclass(frozen=True)
 class Row:
-    """A line about one silo, or about the test set; counts are None if its examples are not at hand."""
+    """A row about one silo, or about the test set; counts are None if its examples are not here."""
 
     name: str
     file: str = ""
@@ -38,7 +38,7 @@ class Row:
 
 @dataclass
 class Checked:
-    """What the check of an experiment found; `hidden` silos have no row, because there are too many."""
+    """The results of a check; `hidden` is the number of silos without a row, because there are too many."""
 
     rows: list[Row] = field(default_factory=list)
     hidden: int = 0
@@ -46,9 +46,9 @@ class Checked:
 
 
 def prepare(settings: Experiment, folder: Path, own: str | None = None) -> tuple[SiloStore, nn.Module]:
-    """Return the data and the model of an experiment; raise all problems, and say the notes.
+    """Return the data and the model of an experiment; raise all problems, and warn of the rest.
 
-    The model is that of the user's own function, if one is named as `module:function`.
+    The model comes from the user's own function if `own` names one as `module:function`.
     """
     store = settings.data.store(settings.seed, folder)
     return store, _model(settings, store, own)
@@ -63,9 +63,9 @@ def _model(settings: Experiment, store: SiloStore, own: str | None) -> nn.Module
 
 
 def check_experiment(settings: Experiment, folder: Path, own: str | None = None) -> Checked:
-    """Look at the data of an experiment, and try its model and its settings on them, without training."""
+    """Check the data of an experiment, and try its model and its settings on them, without training."""
     found = Checked()
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always", FedILCWarning)
         try:
             _check(settings, folder, own, found)
@@ -73,7 +73,7 @@ def check_experiment(settings: Experiment, folder: Path, own: str | None = None)
             found.report.problems += error.problems
         except FedILCError as error:
             found.report.problems.append(str(error))
-    notes = [str(note.message) for note in said if issubclass(note.category, FedILCWarning)]
+    notes = [str(note.message) for note in warned if issubclass(note.category, FedILCWarning)]
     found.report.notes += [note for note in notes if note not in found.report.notes]
     return found
 
@@ -117,13 +117,13 @@ def _check(settings: Experiment, folder: Path, own: str | None, found: Checked) 
 
 
 def _below(file: str, folder: Path) -> str:
-    """Return a file's path from the experiment's folder, as the experiment writes it, if it is below it."""
+    """Return a file's path relative to the experiment's folder if it is below that."""
     path = Path(file)
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else file
 
 
 def _rows(store: SiloStore) -> list[Row]:
-    """Return a line per silo of a source that is not files; of thousands, of the first ones."""
+    """Return a row per silo, at most `NAMED`, of a source that is not files."""
     rows = []
     for name in store.silos[:NAMED]:
         silo = store.open(name)
@@ -140,19 +140,19 @@ def _counts(labels: torch.Tensor) -> dict[int, int]:
     return {int(value): int(count) for value, count in zip(values, counts, strict=True)}
 
 
-class _Nobody(Runtime):
-    """A runtime that no silo answers."""
+class _NoSilos(Runtime):
+    """A runtime without silos, which gets no replies."""
 
     def ask(self, _request: Request) -> Iterator[Reply]:
         return iter(())
 
 
 def _try(settings: Experiment, outline: Outline, model: nn.Module, store: SiloStore | None) -> None:
-    """Put the run together as `train` does, and stop before its first round."""
+    """Set the run up as `train` does, and stop before its first round."""
     from fedilc.training.loop import Training
     from fedilc.training.specification import Specification
 
     spec = Specification.of(outline, model, settings.algorithm, Options(**settings.options()))
     if store is not None:
         store.check_classes(spec.outputs)
-    Training(spec, _Nobody())
+    Training(spec, _NoSilos())

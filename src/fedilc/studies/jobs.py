@@ -1,4 +1,4 @@
-"""Many runs side by side: each in a process of its own, in a run folder that resumes."""
+"""Many runs side by side: each in a process and a run folder of its own, which can be resumed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedilc.config.section import Section
 from fedilc.errors import CheckpointError, ConfigError, FedILCError
 
 POLL_SECONDS = 0.5
-PATIENCE_SECONDS = 60.0
+MAX_STOP_SECONDS = 60.0
 
 
 class JobError(FedILCError):
@@ -29,7 +29,7 @@ class JobError(FedILCError):
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One run to be done: an experiment with changes, the run's folder, and the experiment's own."""
+    """One run: an experiment with changes, the run's folder, and the experiment's folder (`home`)."""
 
     experiment: str
     changes: tuple[str, ...]
@@ -39,38 +39,43 @@ class Job:
 
     @classmethod
     def of(cls, experiment: str, changes: Sequence[str], folder: Path) -> Job:
-        """Check the changes before anything is started."""
+        """Return the job of an experiment with changes; raise if a change is not valid."""
         return cls(experiment, tuple(changes), folder, *read_experiment(experiment, changes))
 
     @property
     def label(self) -> str:
-        """How the run is called in progress and errors."""
+        """Return the name of the run in progress lines and errors."""
         varied = any(change.startswith("penalty_weight=") for change in self.changes)
         weight = f" lambda {self.settings.penalty_weight:g}" if varied else ""
         return f"{self.settings.algorithm}{weight} seed {self.settings.seed}"
 
     def done(self) -> int:
-        """How many rounds are complete."""
+        """Return the number of complete rounds."""
         return len(self._lines("history.jsonl"))
 
     def finished(self) -> bool:
-        """Whether nothing is left to do here; refuses a folder that belongs to other settings."""
+        """Return whether all rounds are complete; raise if the folder belongs to other settings."""
         self.require_same_settings()
         return self.done() >= self.settings.rounds
 
     def seconds(self) -> list[float]:
-        """What each of the last rounds took."""
+        """Return the time that each of the last 20 rounds took."""
         return [json.loads(line)["seconds"] for line in self._lines("timing.jsonl")[-20:]]
 
     def begun(self) -> dict[str, Any] | None:
-        """What run.json says of the run in the folder, or None if there is none yet."""
+        """Return the facts in the folder's run.json, or None if the run has not begun.
+
+        Version 0.1 called the setting `penalty_weight` `penalty`.
+        """
         try:
             found: dict[str, Any] = json.loads((self.folder / "run.json").read_text())
         except FileNotFoundError:
             return None
         except ValueError as error:
             raise CheckpointError(f"{self.folder / 'run.json'} is damaged: {error}") from error
-        return _as_now_called(found)
+        if isinstance(found.get("penalty"), float | int):
+            return found | {"penalty": None, "penalty_weight": found["penalty"]}
+        return found
 
     def require_same_settings(self) -> None:
         """Raise if the folder holds a run with other settings than this one asks for."""
@@ -84,17 +89,17 @@ class Job:
         for key in (*Options.model_fields, "algorithm", "data", "model"):
             if key not in ("rounds", "device") and held.get(key) != wanted[key]:
                 raise ConfigError(
-                    f"{self.folder} holds a run with {key}={held.get(key)!r}, and {wanted[key]!r} is asked "
-                    "for; choose another folder with --out, or ask for the same"
+                    f"{self.folder} holds a run with {key}={held.get(key)!r}, not {wanted[key]!r}; choose "
+                    "another folder with --out, or give the same settings"
                 )
         if self.done() > self.settings.rounds:
             raise ConfigError(
-                f"{self.folder} has done {self.done()} rounds already, more than the {self.settings.rounds} "
-                "asked for; choose another folder with --out, or ask for as many"
+                f"the run in {self.folder} has {self.done()} rounds, more than {self.settings.rounds}; "
+                "choose another folder with --out, or give as many rounds"
             )
 
     def command(self) -> list[str]:
-        """The command that does or continues it."""
+        """Return the command that starts or resumes the run."""
         sets = [part for change in self.changes for part in ("--set", change)]
         words = [sys.executable, "-m", "fedilc", "run", self.experiment, *sets, "--out", str(self.folder)]
         return [*words, "--resume"] if (self.folder / "run.json").exists() else words
@@ -107,30 +112,15 @@ class Job:
         return content[: content.rfind(b"\n") + 1].splitlines()
 
 
-def _as_now_called(found: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run under the names of this version.
-
-    >>> _as_now_called({"penalty": 15.0})
-    {'penalty': None, 'penalty_weight': 15.0}
-    """
-    if isinstance(found.get("penalty"), float | int):
-        return found | {"penalty": None, "penalty_weight": found["penalty"]}
-    return found
-
-
 def _defaults(section: type[Section]) -> dict[str, Any]:
-    """The settings of a section that have a default: what a run of an earlier version, without them, had."""
+    """Return the defaults of a section's settings, which a run of an earlier version without them had."""
     fields = section.model_fields.items()
-    return {
-        name: field.get_default(call_default_factory=True)
-        for name, field in fields
-        if not field.is_required()
-    }
+    return {name: f.get_default(call_default_factory=True) for name, f in fields if not f.is_required()}
 
 
 @dataclass
 class Work:
-    """Jobs under way: what is running, what is left, what failed."""
+    """The state of many jobs: which are waiting, which run, which failed and why."""
 
     jobs: list[Job]
     side_by_side: int
@@ -144,15 +134,15 @@ class Work:
 
     @property
     def rounds(self) -> int:
-        """All rounds of all jobs."""
+        """Return the number of rounds of all jobs."""
         return sum(job.settings.rounds for job in self.jobs)
 
     def done(self) -> int:
-        """How many of them are complete."""
+        """Return the number of complete rounds of all jobs."""
         return sum(min(job.done(), job.settings.rounds) for job in self.jobs)
 
     def seconds_left(self) -> float | None:
-        """About how long the rest takes, from what each algorithm's rounds took; None if unknown."""
+        """Return an estimate of the time left, from the times of each algorithm's rounds; None if unknown."""
         measured: dict[str, list[float]] = {}
         for job in self.jobs:
             measured.setdefault(job.settings.algorithm, []).extend(job.seconds())
@@ -168,10 +158,10 @@ class Work:
 
 
 def require_same_data(jobs: Sequence[Job], *, now: bool) -> None:
-    """Raise if runs that have begun, finished or not, are of other data than there are now, or than another.
+    """Raise if a run that has begun has other data than now, or than another run of the same seed.
 
-    With `now`, the data of each seed that has a run are built once, and those of the first job anyway, so
-    that what is wrong with them, or probably not meant, is said here and not in the log of a run.
+    With `now`, the data of each seed that has a run are built once, and those of the first job in any case,
+    so that problems and notes of the data appear here and not in the log of a run.
     """
     known: dict[tuple[str, int], tuple[str, Mapping[str, Any]]] = {}
     for job in jobs:
@@ -180,17 +170,17 @@ def require_same_data(jobs: Sequence[Job], *, now: bool) -> None:
             continue
         key = job.settings.data.model_dump_json(), job.settings.seed
         if key not in known:
-            known[key] = ("the data are now", _facts_now(job)) if now else (f"in {job.folder}", begun or {})
+            known[key] = ("now", _current_facts(job)) if now else (f"as in {job.folder}", begun or {})
         where, facts = known[key]
         if begun is not None and (changed := _changed(begun, facts)):
             raise CheckpointError(
-                f"{changed} of the run in {job.folder} is not as {where}, and one table would mix both; "
+                f"{changed} of the run in {job.folder} is not the same {where}, and a table would mix both; "
                 "restore the data, or choose another folder with --out"
             )
 
 
-def _facts_now(job: Job) -> dict[str, Any]:
-    """What run.json would say of the run's data and first weights as they are now."""
+def _current_facts(job: Job) -> dict[str, Any]:
+    """Return the facts of the current data and initial weights, as run.json would have them."""
     from fedilc.data.digest import weights_digest
     from fedilc.data.outline import Outline, data_facts
 
@@ -201,7 +191,7 @@ def _facts_now(job: Job) -> dict[str, Any]:
 
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """The name of what differs first between two runs' data and first weights, or None."""
+    """Return the name of the first difference between two runs' data and initial weights, or None."""
     silos, others = before["silos"], now["silos"]
     for name in {**silos, **others}:
         if silos.get(name) != others.get(name):
@@ -213,15 +203,13 @@ def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
 
 
 def run_jobs(work: Work, show: Callable[[Work], None]) -> None:
-    """Do all jobs, some side by side; `show` is called again and again.
+    """Run all jobs, `side_by_side` at a time, and call `show` every half second.
 
-    Each has as many threads as OMP_NUM_THREADS says, or else its share of the cores.
-
-    Ctrl-C, or any error, ends the runs in an orderly way: each stays in its folder, up to its last
-    complete round, and the same call continues them.
+    Each has OMP_NUM_THREADS threads, or its share of the cores if that is not set. Ctrl-C, or any error,
+    interrupts the runs: each keeps its complete rounds in its folder, and the same call resumes them.
     """
     threads = max(1, (os.cpu_count() or 1) // max(1, min(work.side_by_side, len(work.waiting))))
-    with _orderly_end(work):
+    with _interrupting(work):
         while work.waiting or work.running:
             while work.waiting and len(work.running) < work.side_by_side:
                 job = work.waiting.pop(0)
@@ -230,12 +218,12 @@ def run_jobs(work: Work, show: Callable[[Work], None]) -> None:
             time.sleep(POLL_SECONDS)
             for job in [job for job, process in work.running.items() if process.poll() is not None]:
                 if work.running.pop(job).returncode:
-                    work.failed[job] = _last_words(job)
+                    work.failed[job] = _last_log_line(job)
         show(work)
     if work.failed:
-        job, words = next(iter(work.failed.items()))
+        job, reason = next(iter(work.failed.items()))
         others = f" ({len(work.failed)} runs failed, this is the first)" if len(work.failed) > 1 else ""
-        raise JobError(f"the run {job.label} in {job.folder} failed: {words}{others}")
+        raise JobError(f"the run {job.label} in {job.folder} failed: {reason}{others}")
     require_same_data(work.jobs, now=False)
 
 
@@ -251,32 +239,32 @@ def _start(job: Job, threads: int) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={"OMP_NUM_THREADS": str(threads)} | _alone(),
+            env={"OMP_NUM_THREADS": str(threads)} | _environment(),
             start_new_session=True,
         )
 
 
-def _alone() -> dict[str, str]:
-    """The environment without what torchrun or SLURM say of ranks: a job is no rank of its campaign."""
+def _environment() -> dict[str, str]:
+    """Return the environment without the variables that would make a job a rank of torchrun or SLURM."""
     ranks = ("RANK", "WORLD_SIZE", "SLURM_PROCID")
     return {key: value for key, value in os.environ.items() if key not in ranks}
 
 
-def _last_words(job: Job) -> str:
+def _last_log_line(job: Job) -> str:
     lines = (job.folder / "log.txt").read_text(errors="replace").strip().splitlines()
-    return lines[-1].removeprefix("fedilc: ") if lines else "it said nothing"
+    return lines[-1].removeprefix("fedilc: ") if lines else "its log is empty"
 
 
 @contextlib.contextmanager
-def _orderly_end(work: Work) -> Iterator[None]:
-    """Interrupt what still runs, wait for it, and end it if it does not listen."""
+def _interrupting(work: Work) -> Iterator[None]:
+    """Interrupt the processes that still run in the end, wait for them, and kill those that do not stop."""
     try:
         yield
     finally:
         for process in work.running.values():
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGINT)
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + MAX_STOP_SECONDS
         for process in work.running.values():
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))

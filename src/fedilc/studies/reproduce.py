@@ -1,4 +1,4 @@
-"""The paper's benchmarks as campaigns: which runs one is made of, and what it comes to."""
+"""The paper's benchmarks as campaigns: their runs, and the histories and scores of these."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedilc.algorithms import PAPER, find_algorithm
-from fedilc.config import read_experiment
+from fedilc.config import Experiment, read_experiment
 from fedilc.errors import ConfigError, nearest
 from fedilc.studies.jobs import Job
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedilc.evaluation.summary import Campaign
 
 SEEDS = 5
-# The size of the authors' test batches, in which they take their areas.
+# The size of the authors' test batches, over which they average areas under curves.
 BENCHMARKS = {"color-mnist": 32, "rotated-cifar10": 64, "eicu": 256, "eicu-demo": 256, "eicu-synthetic": 256}
 SMALL = {"color-digits": 32}
 SYNTHETIC = ("eicu-synthetic",)
@@ -26,7 +26,7 @@ SYNTHETIC = ("eicu-synthetic",)
 
 @dataclass(frozen=True)
 class Plan:
-    """A benchmark, the algorithms and seeds to run, and what is changed from the paper's settings."""
+    """A benchmark, the algorithms and seeds to run, and the changes to the paper's settings."""
 
     benchmark: str
     algorithms: tuple[str, ...]
@@ -43,7 +43,7 @@ class Plan:
         changes: Sequence[str],
         out: Path | None,
     ) -> Plan:
-        """A plan whose names are all known; without names it has every algorithm."""
+        """Return a plan; raise if a name is unknown. Without names it has all algorithms of the paper."""
         known = BENCHMARKS | SMALL
         if benchmark not in known:
             raise ConfigError(f"benchmark {benchmark!r} is unknown{nearest(benchmark, known)}")
@@ -52,34 +52,28 @@ class Plan:
         return cls(benchmark, found, seeds, (areas, *changes), out or Path("results") / benchmark)
 
     def job(self, algorithm: str, seed: int) -> Job:
-        """The run of one algorithm and seed."""
+        """Return the run of one algorithm and seed."""
         own = (f"algorithm={algorithm}", f"seed={seed}")
         return Job.of(self.benchmark, (*own, *self.changes), self.out / "runs" / algorithm / f"seed-{seed}")
 
     def jobs(self) -> list[Job]:
-        """All runs, seed after seed, so that an unfinished campaign compares whole seeds."""
+        """Return all runs, seed after seed, so that an unfinished campaign compares complete seeds."""
         return [self.job(algorithm, seed) for seed in range(self.seeds) for algorithm in self.algorithms]
 
     @property
     def note(self) -> str:
-        """The size of the campaign in words, and whatever differs from the paper's."""
+        """Return the size of the campaign in words, and its differences from the paper's."""
         ours = self.job(self.algorithms[0], 0).settings
         theirs, _ = read_experiment(self.benchmark)
         seeds, whole = f"{self.seeds} seed{'s' * (self.seeds != 1)}", self.benchmark in BENCHMARKS
         parts = [seeds if self.seeds == SEEDS or not whole else f"{seeds} of the paper's {SEEDS}"]
-        rounds = f"{ours.rounds} rounds"
-        parts.append(rounds if ours.rounds == theirs.rounds else f"{rounds} of {theirs.rounds}")
-        subset = getattr(ours.data, "subset", 1.0)
-        if subset < 1:
-            parts.append(f"{100 * subset:g} % of the training and validation examples")
-        if ours.evaluate_every > 1:
-            parts.append(f"evaluated every {ours.evaluate_every} rounds")
-        said = ("fishr_reduction=", "rounds=", "data.subset=", "evaluate_every=", "thresholded_batch=")
-        parts += [change for change in self.changes if not change.startswith(said)]
+        parts += size_in_words(ours, theirs.rounds)
+        told = ("fishr_reduction=", "rounds=", "data.subset=", "evaluate_every=", "thresholded_batch=")
+        parts += [change for change in self.changes if not change.startswith(told)]
         return ", ".join(parts)
 
     def campaign(self) -> Campaign:
-        """The histories of the runs that have begun."""
+        """Return the histories of the runs that have begun."""
         from fedilc.evaluation.summary import Campaign
         from fedilc.federation import RunFolder
 
@@ -98,6 +92,17 @@ class Plan:
             synthetic=self.benchmark in SYNTHETIC,
             fishr_reduction=self.job(self.algorithms[0], 0).settings.fishr_reduction,
         )
+
+
+def size_in_words(settings: Experiment, usual_rounds: int) -> list[str]:
+    """Return the rounds of a run, and the share of the examples and of the rounds that it uses."""
+    rounds = f"{settings.rounds} rounds"
+    parts = [rounds if settings.rounds == usual_rounds else f"{rounds} of {usual_rounds}"]
+    if (subset := getattr(settings.data, "subset", 1.0)) < 1:
+        parts.append(f"{100 * subset:g} % of the training and validation examples")
+    if settings.evaluate_every > 1:
+        parts.append(f"evaluated every {settings.evaluate_every} rounds")
+    return parts
 
 
 def score(plan: Plan) -> ScoresByCurvature:

@@ -1,4 +1,4 @@
-"""One algorithm over several weights of its penalty."""
+"""A sweep: one algorithm with several weights (lambda) of its penalty."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fedilc.algorithms import find_algorithm
 from fedilc.config import read_experiment
 from fedilc.errors import ConfigError
 from fedilc.studies.jobs import Job
-from fedilc.studies.reproduce import SYNTHETIC
+from fedilc.studies.reproduce import SYNTHETIC, size_in_words
 
 if TYPE_CHECKING:
     from fedilc.config import Experiment
 
 
-# By criterion and lambda, the record that the criterion chooses of each seed's run.
+# By criterion and lambda: the record that the criterion chooses from the run of each seed.
 Swept = dict[str, dict[float, list[Mapping[str, Any]]]]
 
 
@@ -42,7 +42,7 @@ class Sweep:
         changes: Sequence[str],
         out: Path | None,
     ) -> Sweep:
-        """A sweep whose algorithm has a penalty to weigh."""
+        """Return a sweep; raise if its algorithm has no penalty."""
         name = find_algorithm(algorithm)[0]
         settings, _ = read_experiment(experiment, [f"algorithm={name}", *changes])
         if settings.parts().penalty is None:
@@ -51,36 +51,32 @@ class Sweep:
         return cls(experiment, name, tuple(values), seeds, tuple(changes), folder)
 
     def job(self, value: float, seed: int) -> Job:
-        """The run of one value and seed."""
+        """Return the run of one value and seed."""
         own = (f"algorithm={self.algorithm}", f"penalty_weight={value!r}", f"seed={seed}")
         folder = self.out / "runs" / f"lambda-{value:g}" / f"seed-{seed}"
         return Job.of(self.experiment, (*own, *self.changes), folder)
 
     def jobs(self) -> list[Job]:
-        """All runs, seed after seed."""
+        """Return all runs, seed after seed."""
         return [self.job(value, seed) for seed in range(self.seeds) for value in self.values]
 
     @property
     def settings(self) -> Experiment:
-        """The settings of a run, but for its lambda and seed."""
+        """Return the settings that all runs share: those of the first run."""
         return self.job(self.values[0], 0).settings
 
     @property
     def title(self) -> str:
-        """The experiment and the algorithm, with a warning if the data are not real."""
-        made_up = " (SYNTHETIC DATA)" if self.settings.data.source in SYNTHETIC else ""
-        return f"{self.settings.name}{made_up} · {self.algorithm}"
+        """Return the experiment and the algorithm, with a warning if the data are synthetic."""
+        synthetic = " (SYNTHETIC DATA)" if self.settings.data.source in SYNTHETIC else ""
+        return f"{self.settings.name}{synthetic} · {self.algorithm}"
 
     @property
     def note(self) -> str:
-        """The size of the sweep and the units of lambda."""
+        """Return the size of the sweep in words, and the units of lambda."""
         settings = self.settings
-        parts = [f"{self.seeds} seed{'s' * (self.seeds != 1)}", f"{settings.rounds} rounds"]
-        if (subset := getattr(settings.data, "subset", 1.0)) < 1:
-            parts.append(f"{100 * subset:g} % of the training and validation examples")
-        if settings.evaluate_every > 1:
-            parts.append(f"evaluated every {settings.evaluate_every} rounds")
-        return f'{", ".join(parts)}; fishr_reduction="{settings.fishr_reduction}"'
+        size = [f"{self.seeds} seed{'s' * (self.seeds != 1)}", *size_in_words(settings, settings.rounds)]
+        return f'{", ".join(size)}; fishr_reduction="{settings.fishr_reduction}"'
 
     def swept(self) -> Swept:
         """Return the records that each criterion chooses, by value and seed.
