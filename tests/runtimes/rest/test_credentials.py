@@ -72,7 +72,7 @@ def _no_descriptors(_: Path) -> Tokens:
 
 
 def test_a_viewer_whose_token_is_revoked_sees_no_further_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedilc.runtimes.rest.monitoring._ALIVE_SECONDS", 0.01)
+    monkeypatch.setattr("fedilc.runtimes.rest.monitoring._KEEP_ALIVE_SECONDS", 0.01)
 
     async def watched() -> list[str]:
         leave = iter([True, True, False])
