@@ -145,10 +145,11 @@ class SiloComputation:
         """
         layout, parameters = self._layout(round_), self.bench.parameters
         gradient = None if sink else {n: torch.zeros_like(p) for n, p in parameters.items()}
-        apart = sink is not None or scale is None
         penalty = None
-        if vector is not None and apart:
+        if vector is not None and (sink is not None or scale is None):
             penalty = {n: torch.zeros_like(p) for n, p in parameters.items()}
+        elif vector is not None and scale is not None:
+            vector = vector * scale
         partial: dict[str, Tensor] = {}
         loss = 0.0
         for cut, chunk in self._passes(layout, round_):
@@ -161,9 +162,8 @@ class SiloComputation:
             if gradient is not None:
                 mean = layout.mean(cut, losses)
                 begin = [(mean, torch.ones_like(mean))]
-                if product and scale is not None:
-                    begin += [(place, seed.mul_(scale)) for place, seed in product]
-                    product = []
+                if penalty is None:
+                    begin, product = begin + product, []
                 self._add_gradient(gradient, begin, keep_graph=bool(product))
             elif sink is not None:
                 self._vote(sink, cut, chunk, losses, partial, keep_graph=bool(product))

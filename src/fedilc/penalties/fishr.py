@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from fedilc.aggregation.numerics import wide_dtype
 from fedilc.gradients.forward import Pass
 from fedilc.models import find_classifier
+from fedilc.penalties import _kernels
 from fedilc.penalties.base import Penalty, Seeds
 
 Covariance = Literal["diagonal", "full"]
@@ -111,6 +112,9 @@ def classifier_moments(features: Tensor, delta: Tensor, bias: bool, kind: Covari
         bias: whether the classifier has a bias, whose gradient is delta itself.
         kind: "diagonal" or "full".
     """
+    if kind == "diagonal" and _kernels.usable(features, delta):
+        first, second = _kernels.moments(features, delta, bias)
+        return Moments(first, second.flatten(), len(features), features.dtype)
     totals = None
     for rows in _cached_rows(features):
         moments = _moments(features[rows], delta[rows], bias, kind)
@@ -147,6 +151,8 @@ def vector_jacobian_seeds(
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients at z and delta from which a backward pass gives a chunk's part of J_e^T v_e."""
     mean, vector = whole.mean().to(features), vector.to(features) * (2 / whole.count)
+    if vector.dim() == 1 and _kernels.usable(features, delta):
+        return _kernels.seeds(features, delta, vector, vector * mean.flatten())
     at_features, at_delta = torch.empty_like(features), torch.empty_like(delta)
     seeds = _diagonal_seeds if vector.dim() == 1 else _full_seeds
     for rows in _cached_rows(features):

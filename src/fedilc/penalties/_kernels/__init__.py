@@ -1,0 +1,56 @@
+"""The one door to Fishr's compiled loops: which features they take, and on how many threads they run.
+
+What they give does not depend on the number of threads: rows are added up in blocks of a fixed length.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedilc import loops
+
+LEAST_VALUES = 1 << 20
+_BLOCK = 256
+
+
+def usable(features: Tensor, delta: Tensor) -> bool:
+    """Return whether the loops take these features and gradients at one logit; others go through torch.
+
+    Loading the loops takes a process longer than they save it in a hundred rounds with fewer values.
+    """
+    return (
+        delta.shape[1] == 1
+        and features.numel() >= LEAST_VALUES
+        and all(t.device.type == "cpu" and t.dtype == torch.float32 for t in (features, delta))
+    )
+
+
+def moments(features: Tensor, delta: Tensor, bias: bool) -> tuple[Tensor, Tensor]:
+    """Return the sums over rows of g = delta (z, 1) and of its square, (1, width) each, in float64."""
+    blocks = -(-len(features) // _BLOCK)
+    sums = np.zeros((blocks, 2, features.shape[1] + bias))
+    _run("moments", *_arrays(features, delta), _BLOCK, sums)
+    first, second = torch.from_numpy(sums.sum(0)).unsqueeze(1)
+    return first, second
+
+
+def seeds(features: Tensor, delta: Tensor, vector: Tensor, weighted: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients at z and at delta from v and v m, vectors of the classifier's parameters."""
+    at_features, at_delta = torch.empty(features.shape), torch.empty(delta.shape)
+    arrays = _arrays(features, delta)
+    places = at_features.numpy(), at_delta.view(-1).numpy()
+    _run("seeds", *arrays, vector.contiguous().numpy(), weighted.contiguous().numpy(), *places)
+    return at_features, at_delta
+
+
+def _arrays(features: Tensor, delta: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    return features.detach().contiguous().numpy(), delta.detach().reshape(-1).contiguous().numpy()
+
+
+def _run(kernel: str, features: np.ndarray, *arguments: object) -> None:
+    rows = len(features)
+    ranges = [(start, min(start + _BLOCK, rows)) for start in range(0, rows, _BLOCK)]
+    function = getattr(loops.load("fedilc.penalties._kernels.compiled"), kernel)
+    loops.share(function, ranges, loops.threads_for(features.size), features, *arguments)
