@@ -6,9 +6,18 @@ import threading
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from fedilc.aggregation import AGGREGATORS, WeightedGeometricMean, weighted_geometric_mean
-from fedilc.aggregation.fixed_point import ROOM
+from fedilc.aggregation import (
+    AGGREGATORS,
+    Accumulation,
+    WeightedGeometricMean,
+    _kernels,
+    weighted_geometric_mean,
+)
+from fedilc.aggregation.fixed_point import NARROW, ROOM
+from fedilc.aggregation.signed_logs import SignedLogs
 from fedilc.errors import NonFiniteError
 
 
@@ -54,6 +63,67 @@ def test_the_number_of_threads_does_not_change_a_bit(generator: torch.Generator)
         torch.set_num_threads(before)
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
+
+
+def voted(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """The words of the weighted geometric mean of products, none of which is formed if loops are compiled."""
+    aggregator = WeightedGeometricMean()
+    sink = Accumulation(aggregator, aggregator.zero({"w": left[0].T @ right[0]}), "a silo")
+    sink.products("w", left, right)
+    return sink.state.parts["w"]["signs"].words()
+
+
+@given(
+    environments=st.sampled_from([1, 2, 3, ROOM, ROOM + 1, 2 * ROOM + 3]),
+    terms=st.integers(1, 9),
+    rows=st.integers(1, 5),
+    width=st.sampled_from([1, 2, 15, 16, 17, 40]),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=40)
+def test_votes_of_products_are_those_of_the_products_to_the_bit(
+    environments: int, terms: int, rows: int, width: int, seed: int
+) -> None:
+    """Whole numbers, which are exact in whatever order they are added; a third of the factors is 0."""
+    generator = torch.Generator().manual_seed(seed)
+    left = torch.randint(-1, 2, (environments, terms, rows), generator=generator).float()
+    right = torch.randint(-9, 10, (environments, terms, width), generator=generator).float()
+    logs = SignedLogs(torch.Size((rows, width)), torch.float32, torch.device("cpu"))
+    assert logs.add(left.transpose(1, 2) @ right)
+    assert torch.equal(voted(left, right), logs.words())
+
+
+def test_votes_of_products_are_right_in_float64_odd_and_the_same_on_any_number_of_threads(
+    generator: torch.Generator,
+) -> None:
+    if not _kernels.usable(torch.empty(0)):
+        pytest.skip("plain torch leaves the order of a matrix product to the library behind it")
+    left = torch.rand(31, 32, 70, generator=generator) + 0.1
+    left[torch.rand(left.shape, generator=generator) < 0.5] = 0.0
+    right = torch.rand(31, 32, 91, generator=generator) + 0.1
+    exact = SignedLogs(torch.Size((70, 91)), torch.float64, torch.device("cpu"))
+    exact.add(left.double().transpose(1, 2) @ right.double())
+    found = []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(voted(left, right))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    assert torch.equal(found[0], voted(-left, right).flip(1))
+    units = 2.0**32 * found[0][2, 0].double() + found[0][1, 0]
+    _, (logs, _) = exact.counts_and_logs()
+    torch.testing.assert_close(units * 2.0**-NARROW.fraction, logs.flatten(), rtol=0, atol=31 * 1e-6)
+
+
+def test_factors_may_be_views_of_something_larger(generator: torch.Generator) -> None:
+    left, right = torch.randn(3, 4, 5, generator=generator), torch.randn(3, 4, 6, generator=generator)
+    padded = torch.nn.functional.pad(left, (0, 3))[:, :, :5]
+    strided = right.repeat_interleave(2, 2)[:, :, ::2]
+    assert torch.equal(voted(padded, strided), voted(left, right))
 
 
 @pytest.mark.parametrize("replies", [1, ROOM - 1, ROOM, ROOM + 1, 3 * ROOM + 2])

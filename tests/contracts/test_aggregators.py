@@ -132,6 +132,32 @@ def test_outer_products_equal_their_stack(
 
 
 @every_aggregator
+@pytest.mark.parametrize("terms", [1, 3, 8, 70])
+def test_matrix_products_equal_their_stack(
+    aggregator: Aggregator, terms: int, generator: torch.Generator
+) -> None:
+    """Whole numbers, whose products are exact in whatever order they are added."""
+    left, right = (torch.randint(-3, 4, (7, terms, size), generator=generator).float() for size in (5, 6))
+    state, reference = (aggregator.zero({"w": torch.zeros(5, 2, 3)}) for _ in range(2))
+    Accumulation(aggregator, state, "a silo").products("w", left, right)
+    stack = torch.einsum("eir,eic->erc", left, right).view(7, 5, 2, 3)
+    Accumulation(aggregator, reference, "a silo").stack("w", stack)
+    state.counted(7)
+    reference.counted(7)
+    assert torch.equal(aggregator.finalize(state).value["w"], aggregator.finalize(reference).value["w"])
+
+
+@every_aggregator
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30])
+def test_a_product_that_is_not_finite_names_the_silo(aggregator: Aggregator, value: float) -> None:
+    left, right = torch.zeros(3, 2, 4), torch.full((3, 2, 5), 1e30)
+    left[1, 0, 2] = value
+    sink = Accumulation(aggregator, aggregator.zero({"w": torch.zeros(4, 5)}), "silo 'a'")
+    with pytest.raises(NonFiniteError, match=r"silo 'a' sent a NaN or infinite value for 'w'"):
+        sink.products("w", left, right)
+
+
+@every_aggregator
 def test_single_rows_equal_their_dense_values(aggregator: Aggregator, generator: torch.Generator) -> None:
     index = torch.tensor([0, 2, 2, 1])
     rows = torch.randn(4, 3, generator=generator)

@@ -37,10 +37,15 @@ class Aggregate:
 def require_finite(values: Tensor, source: str, parameter: str) -> None:
     """Raise an error naming silo and parameter if `values` holds a NaN or an infinity."""
     if not is_finite(values):
-        raise NonFiniteError(
-            f"{source} sent a NaN or infinite value for {parameter!r}; check its data for extreme "
-            "values, or lower the learning rate or the penalty"
-        )
+        raise not_finite(source, parameter)
+
+
+def not_finite(source: str, parameter: str) -> NonFiniteError:
+    """Return the error that says who sent a NaN or an infinity for which parameter."""
+    return NonFiniteError(
+        f"{source} sent a NaN or infinite value for {parameter!r}; check its data for extreme "
+        "values, or lower the learning rate or the penalty"
+    )
 
 
 def require_share(agreement: float) -> None:
@@ -141,6 +146,13 @@ class Aggregator(ABC):
         for d, a in zip(left.split(rows), right.split(rows), strict=True):
             self._add(state, name, d.unsqueeze(2) * a.unsqueeze(1), "an environment")
 
+    def _add_products(self, state: Sums, name: str, left: Tensor, right: Tensor, source: str) -> None:
+        """Add left_e^T right_e, one value for each e; the caller counts them."""
+        shape = state.like[name].shape
+        rows = max(1, _STACK_BUDGET // shape.numel())
+        for d, a in zip(left.split(rows), right.split(rows), strict=True):
+            self._add(state, name, (d.transpose(1, 2) @ a).view(-1, *shape), source)
+
     def _finalize_one(self, state: Sums, name: str) -> tuple[Tensor, dict[str, float]]:
         """Return the aggregate of one parameter, and the measurements of it."""
         sums: dict[str, Tensor] = {}
@@ -179,6 +191,12 @@ class Accumulation:
         require_finite(left, self.source, name)
         require_finite(right, self.source, name)
         self.aggregator._add_outer(self.state, name, left, right)
+
+    def products(self, name: str, left: Tensor, right: Tensor) -> None:
+        """Add left_e^T right_e for each e, of the parameter's shape if that is flattened to a matrix."""
+        require_finite(left, self.source, name)
+        require_finite(right, self.source, name)
+        self.aggregator._add_products(self.state, name, left, right, self.source)
 
     def rows(self, name: str, index: Tensor, rows: Tensor) -> None:
         """Add values with a single non-zero row each."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedilc.aggregation import _kernels
-from fedilc.aggregation.base import Aggregator, measured_signs, require_finite, require_share
+from fedilc.aggregation.base import Aggregator, measured_signs, not_finite, require_finite, require_share
 from fedilc.aggregation.fixed_point import LOG2_AUTHORS_ZERO, NARROW, ROOM, exp2
 from fedilc.aggregation.outer import outer_sums
 from fedilc.aggregation.signed_logs import SignedLogs
@@ -26,6 +26,7 @@ from fedilc.aggregation.sums import Sums
 from fedilc.errors import ConfigError, NonFiniteError, nearest
 
 Zeros = Literal["ignore", "strict", "authors"]
+_FEW_TERMS = 64
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _WHOLE = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _DTYPES = (*_FLOATS, *_WHOLE)
@@ -94,6 +95,16 @@ class WeightedGeometricMean(Aggregator):
         (part,) = state.parts[name].values()
         assert isinstance(part, SignedLogs)
         part.add_sums(*outer_sums(left, right))
+
+    def _add_products(self, state: Sums, name: str, left: Tensor, right: Tensor, source: str) -> None:
+        """Add products of few terms without storing one; for many terms a matrix product is faster."""
+        (part,) = state.parts[name].values()
+        assert isinstance(part, SignedLogs)
+        narrow = left.dtype == right.dtype == part.dtype == torch.float32
+        if not (narrow and _kernels.usable(left) and left.shape[1] <= _FEW_TERMS):
+            super()._add_products(state, name, left, right, source)
+        elif not part.add_products(left, right):
+            raise not_finite(source, name)
 
     def _options(self, count: int) -> tuple[float, int, float, float]:
         """Return what the compiled loops need to know."""

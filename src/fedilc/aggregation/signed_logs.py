@@ -40,12 +40,27 @@ class SignedLogs:
             finite &= add(rows[part], None if index is None else index[part])
         return finite
 
-    def _add_packed(self, rows: Tensor, index: Tensor | None) -> bool:
-        if self._filled + len(rows) > ROOM:
+    def add_products(self, left: Tensor, right: Tensor) -> bool:
+        """Add left_e^T right_e for each e, as `add` does, without storing one of them; float32 on the CPU."""
+        left, right = left.detach(), right.detach().contiguous()
+        finite = True
+        for ours, theirs in zip(left.split(ROOM), right.split(ROOM), strict=True):
+            self._make_room(len(ours))
+            arguments = ours.numpy(), theirs.numpy(), self.packed.numpy()
+            values = len(ours) * right.shape[2]
+            finite &= all(_kernels.run_rows("add_products", left.shape[2], values, *arguments))
+        return finite
+
+    def _make_room(self, rows: int) -> None:
+        """See to it that packed words can take so many values more."""
+        if self._filled + rows > ROOM:
             self.spill()
         if not self.packed.numel():
             self.packed = self._zeros(2, self.shape.numel())
-        self._filled += len(rows)
+        self._filled += rows
+
+    def _add_packed(self, rows: Tensor, index: Tensor | None) -> bool:
+        self._make_room(len(rows))
         width = rows.shape[1]
         offsets = torch.empty(0, dtype=torch.int64) if index is None else index * width
         arguments = (rows.float().contiguous().numpy(), offsets.numpy(), self.packed.numpy())

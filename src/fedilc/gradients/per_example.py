@@ -23,7 +23,7 @@ from torch.func import functional_call, grad, vmap
 from fedilc.errors import ModelError
 from fedilc.gradients.forward import Pass, Tap, bytes_per_example, private_randomness, tapped
 from fedilc.gradients.losses import Loss
-from fedilc.gradients.rules import RULES, embedding_rows
+from fedilc.gradients.rules import RULES, embedding_rows, factors
 
 STACK_BYTES = 32 << 20
 
@@ -36,6 +36,9 @@ class Sink(Protocol):
 
     def outer(self, name: str, left: Tensor, right: Tensor) -> None:
         """Take one gradient per row, as the outer product of a left and a right vector."""
+
+    def products(self, name: str, left: Tensor, right: Tensor) -> None:
+        """Take left_e^T right_e, one gradient for each e."""
 
     def rows(self, name: str, index: Tensor, rows: Tensor) -> None:
         """Take gradients with a single non-zero row each, at these indices."""
@@ -183,16 +186,30 @@ def _stream_layer(tap: Tap, a: Tensor, d: Tensor, covered: frozenset[str], sink:
     else:
         piece = max(1, STACK_BYTES // _bytes_an_environment(module, a))
         for a_piece, d_piece in zip(a.split(piece), d.split(piece), strict=True):
-            for key, values in RULES[type(module)](module, a_piece, d_piece).items():
-                if key in names:
-                    sink.stack(names[key], values)
+            _stream_piece(module, a_piece, d_piece, names, sink)
+
+
+def _stream_piece(module: nn.Module, a: Tensor, d: Tensor, names: dict[str, str], sink: Sink) -> None:
+    """Some environments of a layer: as factors of their gradients if there are such, or as gradients."""
+    pair = factors(module, a, d)
+    if pair is None:
+        for key, values in RULES[type(module)](module, a, d).items():
+            if key in names:
+                sink.stack(names[key], values)
+        return
+    if "weight" in names:
+        sink.products(names["weight"], *pair)
+    if "bias" in names:
+        sink.stack(names["bias"], pair[0].sum(1))
 
 
 def _bytes_an_environment(module: nn.Module, a: Tensor) -> int:
-    """Return the larger of one gradient and one environment's unfolded inputs, in bytes."""
-    parameters = max(p.numel() * p.element_size() for p in module.parameters(recurse=False))
+    """Return the bytes of one environment's unfolded inputs or, if it is formed and larger, its gradient."""
     kernel = getattr(module, "kernel_size", ())
-    return max(parameters, a[0].numel() * a.element_size() * math.prod(kernel))
+    inputs = a[0].numel() * a.element_size() * math.prod(kernel)
+    if isinstance(module, nn.Linear):
+        return inputs
+    return max(inputs, *(p.numel() * p.element_size() for p in module.parameters(recurse=False)))
 
 
 def _stream_fallback(

@@ -64,6 +64,19 @@ def convolution(module: nn.Module, a: Tensor, d: Tensor) -> dict[str, Tensor]:
     return gradients
 
 
+def factors(module: nn.Module, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return (environments, examples, ...) matrices of which left_e^T right_e is the weight's gradient.
+
+    The bias's gradient is then the sum of left_e over examples. None if a rule finds them in another way.
+    """
+    if isinstance(module, nn.Linear):
+        return d.flatten(1, -2), a.flatten(1, -2)
+    if isinstance(module, nn.Conv1d | nn.Conv2d) and module.groups == 1 and a.shape[1] < LEAST_EXAMPLES:
+        patches = _patches(module, a.flatten(0, 1)).transpose(1, 2)
+        return d.flatten(3).transpose(2, 3).flatten(1, 2), patches.reshape(len(a), -1, patches.shape[2])
+    return None
+
+
 def _backward(module: nn.Conv1d | nn.Conv2d, a: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradient of weight and bias over the examples of one environment."""
     padding: tuple[int, ...] = (0,) * len(module.stride)

@@ -27,11 +27,19 @@ def load() -> None:
 
 
 def run(kernel: str, size: int, rows: int, *arguments: Any) -> list[Any]:
-    """Return a kernel's results for ranges of `size` columns; several threads share large work."""
-    compiled = loops.load(_COMPILED)
+    """Return a kernel's results for ranges of `size` columns, in whole tiles; threads share large work."""
     threads = loops.threads_for(size * rows)
-    step = size
-    if threads > 1:
-        step = max(1, math.ceil(size / threads / _RANGES_PER_THREAD / compiled.TILE)) * compiled.TILE
-    ranges = [(start, min(start + step, size)) for start in range(0, size, step)] if size else [(0, 0)]
-    return loops.share(getattr(compiled, kernel), ranges, threads, *arguments)
+    tile = loops.load(_COMPILED).TILE
+    step = max(1, math.ceil(size / threads / _RANGES_PER_THREAD / tile)) * tile if threads > 1 else size
+    return _share(kernel, size, step, threads, *arguments)
+
+
+def run_rows(kernel: str, size: int, values: int, *arguments: Any) -> list[Any]:
+    """Return a kernel's results for ranges of `size` rows of `values` each, as long as threads allow."""
+    threads = loops.threads_for(size * values)
+    return _share(kernel, size, math.ceil(size / threads / 2) if threads > 1 else size, threads, *arguments)
+
+
+def _share(kernel: str, size: int, step: int, threads: int, *arguments: Any) -> list[Any]:
+    ranges = [(start, min(start + step, size)) for start in range(0, max(1, size), max(1, step))]
+    return loops.share(getattr(loops.load(_COMPILED), kernel), ranges, threads, *arguments)

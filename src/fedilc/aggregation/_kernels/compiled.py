@@ -236,6 +236,54 @@ def add_logs(start, stop, stack, offsets, packed):
 
 
 @njit(**OPTIONS)
+def _list_factors(left, row, places, factors):
+    """List what is not 0 in a column of `left`, padded with zeros to a multiple of four; returns how many."""
+    found = 0
+    for i in range(len(left)):
+        places[found], factors[found] = i, left[i, row]
+        found += left[i, row] != 0
+    padded = (found + 3) // 4 * 4
+    places[found:padded], factors[found:padded] = 0, 0
+    return padded
+
+
+@njit(fastmath={"contract"}, **OPTIONS)
+def _combine(right, places, factors, out):
+    """Write the sum of rows of `right` times their factors to `out`, added one by one in their order."""
+    out[:] = 0
+    for k in range(0, len(places), 4):
+        fa, fb, fc, fd = factors[k], factors[k + 1], factors[k + 2], factors[k + 3]
+        ra, rb, rc, rd = right[places[k]], right[places[k + 1]], right[places[k + 2]], right[places[k + 3]]
+        for j in range(len(out)):
+            out[j] = out[j] + fa * ra[j] + fb * rb[j] + fc * rc[j] + fd * rd[j]
+
+
+@njit("boolean(int64, int64, float32[:, :, :], float32[:, :, ::1], int64[:, ::1])", **OPTIONS)
+def add_products(start, stop, left, right, packed):
+    """Add rows start..stop of left_e^T right_e, for each e, to packed words; says whether all was finite.
+
+    A row of two of these products at a time is made in the nearest cache and added, and never stored. After
+    ReLU half of `left` is 0, which saves half of the work. The bits are those of a matrix product that adds
+    one by one with fused operations.
+    """
+    width = right.shape[2]
+    places, factors = np.empty(left.shape[1] + 3, np.int64), np.empty(left.shape[1] + 3, np.float32)
+    rows = np.empty((2, width), np.float32)
+    largest = np.int32(0)
+    for first in range(0, len(left), 2):
+        both = min(2, len(left) - first)
+        for row in range(start, stop):
+            for k in range(both):
+                count = _list_factors(left[first + k], row, places, factors)
+                _combine(right[first + k], places[:count], factors[:count], rows[k])
+            begin, end = row * width, (row + 1) * width
+            largest = max(
+                largest, _add_all(rows[:both], 0, width, packed[0, begin:end], packed[1, begin:end])
+            )
+    return largest < _INFINITE32
+
+
+@njit(**OPTIONS)
 def _spill(packed, counts, lows, highs):
     for j in range(len(packed)):
         members = packed[j] >> FIELD
