@@ -31,7 +31,7 @@ from fedilc.aggregation.fixed_point import (
     SQRT2,
 )
 
-TILE = 1024
+TILE, PART = 1024, 512
 IGNORE, STRICT, AUTHORS = 0, 1, 2
 OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
 
@@ -235,51 +235,67 @@ def add_logs(start, stop, stack, offsets, packed):
     return largest < _INFINITE32
 
 
-@njit(**OPTIONS)
-def _list_factors(left, row, places, factors):
-    """List what is not 0 in a column of `left`, padded with zeros to a multiple of four; returns how many."""
-    found = 0
-    for i in range(len(left)):
-        places[found], factors[found] = i, left[i, row]
-        found += left[i, row] != 0
-    padded = (found + 3) // 4 * 4
-    places[found:padded], factors[found:padded] = 0, 0
-    return padded
+@njit(inline="always", **OPTIONS)
+def _factors(left, i, row, stop):
+    """Four rows of `left` from i on, at one column; what is outside is 0."""
+    inside = row < stop
+    return (
+        left[i, row] if inside else np.float32(0),
+        left[i + 1, row] if inside & (i + 1 < len(left)) else np.float32(0),
+        left[i + 2, row] if inside & (i + 2 < len(left)) else np.float32(0),
+        left[i + 3, row] if inside & (i + 3 < len(left)) else np.float32(0),
+    )
 
 
 @njit(fastmath={"contract"}, **OPTIONS)
-def _combine(right, places, factors, out):
-    """Write the sum of rows of `right` times their factors to `out`, added one by one in their order."""
-    out[:] = 0
-    for k in range(0, len(places), 4):
-        fa, fb, fc, fd = factors[k], factors[k + 1], factors[k + 2], factors[k + 3]
-        ra, rb, rc, rd = right[places[k]], right[places[k + 1]], right[places[k + 2]], right[places[k + 3]]
-        for j in range(len(out)):
-            out[j] = out[j] + fa * ra[j] + fb * rb[j] + fc * rc[j] + fd * rd[j]
+def _four_rows(left, right, row, stop, first, last, sums):
+    """Write rows row..row + 3 of left^T right, columns first..last, to `sums`; rows from `stop` on are 0.
+
+    Terms are added one by one, in their order. The compiler knows the four parts to be apart, because their
+    distance is fixed: it adds as many columns at once as the processor can.
+    """
+    one, two, three, four = sums[:PART], sums[PART : 2 * PART], sums[2 * PART : 3 * PART], sums[3 * PART :]
+    sums[:] = 0
+    end = len(left) - 1
+    for i in range(0, len(left), 4):
+        a0, b0, c0, d0 = _factors(left, i, row, stop)
+        a1, b1, c1, d1 = _factors(left, i, row + 1, stop)
+        a2, b2, c2, d2 = _factors(left, i, row + 2, stop)
+        a3, b3, c3, d3 = _factors(left, i, row + 3, stop)
+        ra, rb = right[i, first:last], right[min(i + 1, end), first:last]
+        rc, rd = right[min(i + 2, end), first:last], right[min(i + 3, end), first:last]
+        for j in range(last - first):
+            a, b, c, d = ra[j], rb[j], rc[j], rd[j]
+            one[j] = one[j] + a0 * a + b0 * b + c0 * c + d0 * d
+            two[j] = two[j] + a1 * a + b1 * b + c1 * c + d1 * d
+            three[j] = three[j] + a2 * a + b2 * b + c2 * c + d2 * d
+            four[j] = four[j] + a3 * a + b3 * b + c3 * c + d3 * d
 
 
 @njit("boolean(int64, int64, float32[:, :, :], float32[:, :, ::1], int64[:, ::1])", **OPTIONS)
 def add_products(start, stop, left, right, packed):
     """Add rows start..stop of left_e^T right_e, for each e, to packed words; says whether all was finite.
 
-    A row of two of these products at a time is made in the nearest cache and added, and never stored. After
-    ReLU half of `left` is 0, which saves half of the work. The bits are those of a matrix product that adds
-    one by one with fused operations.
+    Four rows of two of these products are made in the nearest cache and added, and never stored.
     """
     width = right.shape[2]
-    places, factors = np.empty(left.shape[1] + 3, np.int64), np.empty(left.shape[1] + 3, np.float32)
-    rows = np.empty((2, width), np.float32)
+    sums = np.empty((2, 4 * PART), np.float32)
     largest = np.int32(0)
-    for first in range(0, len(left), 2):
-        both = min(2, len(left) - first)
-        for row in range(start, stop):
-            for k in range(both):
-                count = _list_factors(left[first + k], row, places, factors)
-                _combine(right[first + k], places[:count], factors[:count], rows[k])
-            begin, end = row * width, (row + 1) * width
-            largest = max(
-                largest, _add_all(rows[:both], 0, width, packed[0, begin:end], packed[1, begin:end])
-            )
+    for e in range(0, len(left), 2):
+        both = min(2, len(left) - e)
+        for row in range(start, stop, 4):
+            for first in range(0, width, PART):
+                last = min(first + PART, width)
+                for k in range(both):
+                    _four_rows(left[e + k], right[e + k], row, stop, first, last, sums[k])
+                for r in range(min(4, stop - row)):
+                    a, b = r * PART, r * PART + last - first
+                    ups = packed[0, (row + r) * width + first : (row + r) * width + last]
+                    downs = packed[1, (row + r) * width + first : (row + r) * width + last]
+                    if both == 2:
+                        largest = max(largest, _add_two(sums[0, a:b], sums[1, a:b], ups, downs))
+                    else:
+                        largest = max(largest, _add_one(sums[0, a:b], ups, downs))
     return largest < _INFINITE32
 
 
