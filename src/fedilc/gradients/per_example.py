@@ -190,7 +190,7 @@ def _stream_layer(tap: Tap, a: Tensor, d: Tensor, covered: frozenset[str], sink:
 
 
 def _stream_piece(module: nn.Module, a: Tensor, d: Tensor, names: dict[str, str], sink: Sink) -> None:
-    """Some environments of a layer: as factors of their gradients if there are such, or as gradients."""
+    """Stream some environments of a layer: factors of their gradients if there are such, or gradients."""
     pair = factors(module, a, d)
     if pair is None:
         for key, values in RULES[type(module)](module, a, d).items():

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedilc import loops
+from fedilc.aggregation import loops
 
 _COMPILED = "fedilc.aggregation._kernels.compiled"
 _RANGES_PER_THREAD = 8

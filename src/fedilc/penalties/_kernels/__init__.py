@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedilc import loops
+from fedilc.aggregation import loops
 
 LEAST_VALUES = 1 << 20
 _BLOCK = 256
