@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedilc.gradients.linear import FastLinear, _suits
+from fedilc.gradients.linear import FastLinear, suits
 
 SHAPES = [(300, 390, 390), (300, 392, 390), (300, 390, 392), (256, 1399, 65), (300, 64, 71)]
 
@@ -23,7 +23,7 @@ def test_values_and_gradients_equal_float64(
     shape: tuple[int, int, int], bias: bool, generator: torch.Generator
 ) -> None:
     tensors = case(*shape, bias, generator)
-    assert _suits(*tensors)
+    assert suits(*tensors)
     seed = torch.randn(shape[0], shape[2], generator=generator)
     with FastLinear():
         found = functional.linear(*tensors)
@@ -57,13 +57,13 @@ def test_a_second_derivative_can_be_taken(generator: torch.Generator) -> None:
 def test_what_would_gain_nothing_goes_the_plain_way(
     shape: tuple[int, int, int], generator: torch.Generator
 ) -> None:
-    assert not _suits(*case(*shape, True, generator))
+    assert not suits(*case(*shape, True, generator))
 
 
 def test_other_dtypes_and_shapes_go_the_plain_way(generator: torch.Generator) -> None:
     x, weight, bias = case(300, 390, 390, True, generator)
-    assert not _suits(x.double(), weight.double(), bias.double())
-    assert not _suits(x.reshape(3, 100, 390), weight, bias)
+    assert not suits(x.double(), weight.double(), bias.double())
+    assert not suits(x.reshape(3, 100, 390), weight, bias)
     sequence = nn.Linear(390, 390)
     with FastLinear():
         assert sequence(x.reshape(3, 100, 390)).shape == (3, 100, 390)

@@ -79,7 +79,7 @@ def own(tmp_path: Path) -> Path:
 def test_a_finished_campaign_over_data_that_changed_is_refused_before_anything_starts(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Refusal, file: str, named: str
 ) -> None:
-    monkeypatch.setattr("fedilc.studies.jobs._start", _in_this_process)
+    monkeypatch.setattr("fedilc.studies.jobs.start_run", _in_this_process)
     words = ("sweep", "lambda", own, "--values", "0,1", "--seeds", 1, "--out", tmp_path / "out")
     fedilc(*words)
     fedilc(*words)
@@ -96,7 +96,7 @@ def test_a_finished_campaign_over_data_that_changed_is_refused_before_anything_s
 def test_data_that_change_while_a_campaign_runs_are_noticed_before_its_table(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedilc.studies.jobs._start", _in_this_process)
+    monkeypatch.setattr("fedilc.studies.jobs.start_run", _in_this_process)
     jobs = [Job.of(str(own), [f"penalty_weight={value}"], tmp_path / f"{value}") for value in (1, 2)]
 
     def change(work: Work) -> None:
@@ -119,7 +119,7 @@ def test_what_is_odd_about_the_data_is_said_by_the_campaign_itself(own: Path, tm
 def test_the_data_of_a_seed_are_built_once_and_beyond_the_first_only_if_a_run_has_begun(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedilc.studies.jobs._start", _in_this_process)
+    monkeypatch.setattr("fedilc.studies.jobs.start_run", _in_this_process)
     built: list[int] = []
     store = Files.store
     monkeypatch.setattr(
@@ -141,7 +141,7 @@ def test_the_data_of_a_seed_are_built_once_and_beyond_the_first_only_if_a_run_ha
 def test_a_run_of_an_earlier_version_without_a_setting_had_its_default(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedilc.studies.jobs._start", _in_this_process)
+    monkeypatch.setattr("fedilc.studies.jobs.start_run", _in_this_process)
     one = Job.of(str(own), [], tmp_path / "one")
     run_jobs(Work([one], 1), quiet)
     facts = json.loads((one.folder / "run.json").read_text())

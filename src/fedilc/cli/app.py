@@ -15,6 +15,7 @@ from fedilc.cli.eicu import data_app
 from fedilc.cli.evaluate import evaluate
 from fedilc.cli.export import export
 from fedilc.cli.flower import flower_app
+from fedilc.cli.inspect import inspect
 from fedilc.cli.join import join
 from fedilc.cli.list import list_
 from fedilc.cli.nvflare import nvflare_app
@@ -118,7 +119,19 @@ def _options(
     pass
 
 
-for _command_function in (run, reproduce, check, report, predict, evaluate, export, serve, join, token):
+for _command_function in (
+    run,
+    inspect,
+    reproduce,
+    check,
+    report,
+    predict,
+    evaluate,
+    export,
+    serve,
+    join,
+    token,
+):
     app.command()(_command_function)
 app.command("list")(list_)
 app.add_typer(sweep_app, name="sweep")

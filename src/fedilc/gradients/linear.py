@@ -60,13 +60,14 @@ class FastLinear(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func is functional.linear and not kwargs and _suits(*args):
+        if func is functional.linear and not kwargs and suits(*args):
             apply: Callable[..., Tensor] = _Linear.apply
             return apply(args[0], args[1], args[2] if len(args) > 2 else None)
         return func(*args, **(kwargs or {}))
 
 
-def _suits(x: Any, weight: Any, bias: Any = None) -> bool:
+def suits(x: Any, weight: Any, bias: Any = None) -> bool:
+    """Return whether the fast way serves these operands."""
     tensors = [tensor for tensor in (x, weight, bias) if tensor is not None]
     return (
         all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors)

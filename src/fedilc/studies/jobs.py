@@ -213,7 +213,7 @@ def run_jobs(work: Work, show: Callable[[Work], None]) -> None:
         while work.waiting or work.running:
             while work.waiting and len(work.running) < work.side_by_side:
                 job = work.waiting.pop(0)
-                work.running[job] = _start(job, threads)
+                work.running[job] = start_run(job, threads)
             show(work)
             time.sleep(POLL_SECONDS)
             for job in [job for job, process in work.running.items() if process.poll() is not None]:
@@ -227,7 +227,8 @@ def run_jobs(work: Work, show: Callable[[Work], None]) -> None:
     require_same_data(work.jobs, now=False)
 
 
-def _start(job: Job, threads: int) -> subprocess.Popen[bytes]:
+def start_run(job: Job, threads: int) -> subprocess.Popen[bytes]:
+    """Start a run in a process of its own, with its output in the run folder's log.txt."""
     try:
         job.folder.mkdir(parents=True, exist_ok=True)
         log = (job.folder / "log.txt").open("wb")

@@ -17,7 +17,7 @@ from worked_examples import OTHERS
 from fedilc import Federation, Silo, algorithms, train
 from fedilc.errors import CheckpointError, ConfigError, FedILCWarning, SilosLostError
 from fedilc.runtimes.flower import FedILC, make_client_app
-from fedilc.runtimes.flower.client import _clients
+from fedilc.runtimes.flower.client import kept_clients
 
 near = pytest.importorskip("near", reason="Flower is not installed: pip install 'fedilc[flower]'")
 
@@ -100,7 +100,7 @@ def test_a_new_process_for_each_message_gives_the_same_bits(monkeypatch: pytest.
     push = grid.push_messages
 
     def forgetful(messages: Any) -> list[str]:
-        _clients.clear()
+        kept_clients.clear()
         return push(messages)
 
     monkeypatch.setattr(grid, "push_messages", forgetful)

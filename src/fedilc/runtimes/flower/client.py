@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
 
 MAX_CLIENTS = 16
-_clients: OrderedDict[tuple[str, int, str], SiloClient] = OrderedDict()
+kept_clients: OrderedDict[tuple[str, int, str], SiloClient] = OrderedDict()
 
 
 def make_client_app(
@@ -134,7 +134,7 @@ class Handlers:
         if received.run != manifest.hash or name not in received.request.silos:
             raise ProtocolError("the request is of another run than its manifest, or for other silos")
         client = self._client(manifest, name, context.node_config)
-        kept = sum(client.computation.kept_bytes for client in _clients.values())
+        kept = sum(client.computation.kept_bytes for client in kept_clients.values())
         reply = client.answer(received.request, KEPT_BYTES - kept)
         return make_content({}, pack_reply(reply, manifest))
 
@@ -142,7 +142,7 @@ class Handlers:
         """Return the silo's client in this run; the first message to this process builds it."""
         partition = _partition(node)
         key = (manifest.hash, partition, name)
-        if key not in _clients:
+        if key not in kept_clients:
             if manifest.model.name is None and self.make_model is None:
                 raise ConfigError(
                     "this run's network is not one of fedilc's; give it to make_client_app as make_model"
@@ -154,11 +154,11 @@ class Handlers:
                 return silo
 
             build = self._model if self.make_model is not None else None
-            _clients[key] = make_client(manifest, name, make, build, self.device, _state_folder(node))
-        _clients.move_to_end(key)
-        while len(_clients) > MAX_CLIENTS:
-            _clients.popitem(last=False)
-        return _clients[key]
+            kept_clients[key] = make_client(manifest, name, make, build, self.device, _state_folder(node))
+        kept_clients.move_to_end(key)
+        while len(kept_clients) > MAX_CLIENTS:
+            kept_clients.popitem(last=False)
+        return kept_clients[key]
 
     def _model(self, _: Manifest) -> nn.Module:
         assert self.make_model is not None

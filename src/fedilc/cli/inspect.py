@@ -1,0 +1,60 @@
+"""`fedilc inspect`: how silos differ, before training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedilc.cli.console import drawn, make_console
+from fedilc.cli.data import use_data_folder
+from fedilc.cli.options import DataDir
+from fedilc.cli.tables import (
+    Categorical,
+    Data,
+    Drop,
+    Keep,
+    Label,
+    Missing,
+    Positive,
+    SiloColumn,
+    open_tables,
+)
+from fedilc.lazy import quick_imports
+
+
+def inspect(
+    data: Data,
+    label: Label = None,
+    silo_column: SiloColumn = None,
+    categorical: Categorical = None,
+    drop: Drop = None,
+    keep: Keep = None,
+    positive: Positive = None,
+    missing: Missing = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the small network's initial weights.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="The folder for results (default: inspect/NAME)")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Show sizes, labels, missing values and shifts of columns between silos, and what they suggest."""
+    with quick_imports():
+        from fedilc.report.formats import write_tables
+        from fedilc.report.inspection_report import inspection_picture, inspection_tables
+        from fedilc.studies.inspection import inspect_tables
+
+    if data_dir is not None:
+        use_data_folder(data_dir)
+    name, tables = open_tables(data, label, silo_column, categorical, drop, keep, positive, missing)
+    found = inspect_tables(name, tables, seed)
+    console = make_console()
+    for note in found.notes:
+        console.print(f"note: {note}", markup=False, soft_wrap=True)
+    folder = out or Path("inspect") / name
+    shown = inspection_tables(found)
+    for table in shown:
+        console.print(table)
+    write_tables(folder, shown)
+    line = drawn(inspection_picture, folder / "shift.png", found)
+    console.print(found.suggestion(), markup=False, soft_wrap=True)
+    console.print(f"{line}results: {folder} (tables.md, tables/*.csv)", markup=False, soft_wrap=True)

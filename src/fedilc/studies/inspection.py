@@ -1,0 +1,131 @@
+"""`fedilc inspect`: what is known of silos before training, and what it suggests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedilc.api import train
+from fedilc.data import Federation
+from fedilc.data.table_files import SiloTables
+from fedilc.errors import listed
+from fedilc.evaluation.inconsistency import curvatures, inconsistency
+from fedilc.evaluation.shift import (
+    LARGE_INDEX,
+    ColumnShift,
+    SiloDescription,
+    column_shifts,
+    describe_silo,
+    pair_shifts,
+)
+from fedilc.models import build_model
+
+_LEARNING_RATE = 1e-3
+_LOW_AGREEMENT = 0.5
+_LARGE_GAP = 0.25
+
+
+@dataclass(frozen=True)
+class AtStart:
+    """How silos' gradients compare at the initial weights of a small network.
+
+    Attributes:
+        agreement: |mean over silos of the gradient's sign|, averaged over parameters: 1 if all agree.
+        expected: the same for signs that are drawn at random.
+        worst: the highest inconsistency score of a pair of silos (1 if they curve alike).
+        pair: which pair that is.
+    """
+
+    agreement: float
+    expected: float
+    worst: float
+    pair: tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What `fedilc inspect` found: descriptions, notes, shifts per column and per pair of silos."""
+
+    name: str
+    classes: tuple[str, ...]
+    silos: tuple[SiloDescription, ...]
+    notes: tuple[str, ...]
+    at_start: AtStart | None = None
+
+    @property
+    def columns(self) -> list[ColumnShift]:
+        """Return the shift of each column, the largest first."""
+        return column_shifts(self.silos)
+
+    @property
+    def pairs(self) -> dict[tuple[str, str], dict[str, float]]:
+        """Return the shift of each pair of silos."""
+        return pair_shifts(self.silos)
+
+    def suggestion(self) -> str:
+        """Return a sentence on what the differences between silos suggest."""
+        shifted = [shift.name for shift in self.columns if shift.large]
+        worst = max(self.pairs.items(), key=lambda entry: entry[1].get("label", 0.0))
+        label = worst[1].get("label", 0.0)
+        parts = []
+        if shifted:
+            parts.append(f"{len(shifted)} of {len(self.columns)} columns differ much ({listed(shifted)})")
+        gaps = [shift.name for shift in self.columns if shift.missing > _LARGE_GAP]
+        if gaps:
+            parts.append(f"{listed(gaps)} are missing much more often at some silos")
+        if label > LARGE_INDEX:
+            parts.append(f"the label is distributed differently in {worst[0][0]} and {worst[0][1]}")
+        if self.at_start is not None and self.at_start.agreement < _LOW_AGREEMENT * (
+            1 + self.at_start.expected
+        ):
+            parts.append("the silos' gradients often disagree at the start")
+        if not parts:
+            return (
+                "The silos look alike: averaging (fedavg, fedsgd) is a fair first choice, though a site from "
+                "elsewhere may still differ."
+            )
+        reasons = "; ".join(parts)
+        return (
+            f"{reasons[0].upper()}{reasons[1:]}: a model averaged over these silos may rely on what differs, "
+            "so compare it with fishr-inter-geo and geometric on silos left out (fedilc study)."
+        )
+
+
+def inspect_tables(name: str, tables: SiloTables, seed: int = 0) -> Inspection:
+    """Return the inspection of silos whose tables are here."""
+    preprocessing = tables.fit(list(tables.silos))
+    described = [describe_silo(table, preprocessing) for table in tables.silos.values()]
+    silos = [tables.silo(silo, preprocessing, seed=seed, validation=0.0) for silo in tables.silos]
+    federation = Federation(name, silos, loss=tables.loss)
+    return Inspection(
+        name,
+        tables.classes,
+        tuple(described),
+        tuple(tables.notes),
+        at_start(federation, seed) if len(silos) > 1 else None,
+    )
+
+
+def inspect_descriptions(name: str, classes: Sequence[str], silos: Sequence[SiloDescription]) -> Inspection:
+    """Return the inspection of silos elsewhere, of which only descriptions are here."""
+    return Inspection(name, tuple(classes), tuple(silos), ())
+
+
+def at_start(federation: Federation, seed: int) -> AtStart:
+    """Return how far the silos' gradients agree at the initial weights of a network with 32 hidden units."""
+    model = build_model("mlp", federation.inputs, federation.outputs, seed, hidden=[32])
+    result = train(federation, model, "geometric", rounds=1, learning_rate=_LEARNING_RATE, seed=seed)
+    by_parameter = result.history[0]["sign_agreement"]
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    agreement = sum(sizes[name] * value for name, value in by_parameter.items()) / sum(sizes.values())
+    scores = inconsistency(curvatures(federation, model))
+    pairs = {pair: score for pair, score in scores.items() if pair[0] < pair[1]}
+    pair = max(pairs, key=pairs.__getitem__)
+    return AtStart(float(agreement), _random_agreement(len(federation.silos)), pairs[pair], pair)
+
+
+def _random_agreement(silos: int) -> float:
+    """Return the mean of |sum of random signs| / silos."""
+    total = sum(math.comb(silos, up) * abs(2 * up - silos) for up in range(silos + 1))
+    return float(total / (2**silos * silos))
