@@ -139,7 +139,7 @@ def test_a_copy_of_a_silo_is_refused_as_test_set_in_whatever_form(
     else:
         table.sample(fraction=1.0, shuffle=copy != "csv", seed=1).write_csv(study / f"far.{copy}")
     place = write(study, f'test = "far.{copy}"\nin_memory = {in_memory}')
-    assert "the test set holds the same rows as silo 'va'" in refusal("run", place)
+    assert "the test set has the same rows as silo 'va'" in refusal("run", place)
 
 
 def test_run_says_all_problems_in_one_sentence(study: Path, refusal: Refusal) -> None:

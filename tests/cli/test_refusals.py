@@ -12,7 +12,7 @@ from command import Refusal, fedilc
 from terminals import in_terminal
 
 from fedilc import Federation, algorithms
-from fedilc.data.files import federation_from_files, read_table
+from fedilc.data.files import SiloFiles, read_table
 from fedilc.errors import FedILCError
 from fedilc.report.tables import comparison_table
 
@@ -91,7 +91,7 @@ def test_an_unknown_command_points_to_a_help_that_exists(refusal: Refusal) -> No
 
 
 def fed(folder: Path, loss: str = "multiclass") -> Federation:
-    return federation_from_files("*", "label", None, loss, 0.3, 0, folder)
+    return SiloFiles("*", "label", None, loss, 0.3).federation(0, folder)
 
 
 @pytest.mark.parametrize("kind", [np.uint16, np.uint32, np.uint64])

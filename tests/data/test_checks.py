@@ -44,7 +44,7 @@ def test_train_refuses_a_test_set_that_is_a_silo(order: str) -> None:
     a, b = silo("a", 1), silo("b", 2)
     rows = torch.arange(40) if order == "same" else torch.randperm(40, generator=torch.manual_seed(0))
     federation = Federation("f", [a, b], b.x[rows], b.y[rows])
-    with pytest.raises(DataError, match="the test set holds the same rows as silo 'b'"):
+    with pytest.raises(DataError, match="the test set has the same rows as silo 'b'"):
         train(federation, nn.Linear(3, 1), **QUICK)
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from fedilc import Federation
-from fedilc.data.files import Table, federation_from_files, read_table, split
+from fedilc.data.files import SiloFiles, Table, read_table, split
 from fedilc.errors import DataError
 
 
@@ -42,8 +42,9 @@ def columns(number: int = 20, classes: int = 2, seed: int = 3) -> dict[str, Any]
 
 
 def federation(folder: Path, silos: str | dict[str, str] = "*.csv", **more: Any) -> Federation:
-    settings = {"label": "label", "test": None, "loss": "binary", "validation_share": 0.3, "seed": 0}
-    return federation_from_files(silos, folder=folder, **(settings | more))
+    settings = {"label": "label", "test": None, "loss": "binary", "validation_share": 0.3} | more
+    seed = settings.pop("seed", 0)
+    return SiloFiles(silos, **settings).federation(seed, folder)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "npz"])
@@ -153,8 +154,8 @@ def test_the_first_fraction_of_a_csv_may_come_late(tmp_path: Path) -> None:
 
 def test_reading_files_warns_of_nothing(tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom pathlib import Path\nfrom fedilc.data.files import federation_from_files\n"
-        "federation_from_files('*.*', 'label', None, 'binary', 0.3, 0, Path(sys.argv[1]))"
+        "import sys\nfrom pathlib import Path\nfrom fedilc.data.files import SiloFiles\n"
+        "SiloFiles('*.*', 'label', None, 'binary', 0.3).federation(0, Path(sys.argv[1]))"
     )
     for name in ("a.csv", "b.parquet"):
         write(tmp_path / name, columns())

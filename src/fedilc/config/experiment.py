@@ -44,7 +44,7 @@ class Options(Section):
     penalty: str | None = Field(None, description="what silos match; none is the algorithm's own")
     penalty_weight: float = Field(1.0, ge=0, description="lambda, the weight of the penalty")
     environment_size: int | None = Field(
-        None, ge=1, description="examples an environment inside a silo; none is the whole silo"
+        None, ge=1, description="examples per environment inside a silo; none is the whole silo"
     )
     seed: int = Field(0, ge=0, description="every random choice derives from it")
     weights: str | dict[str, float] | None = Field(
@@ -123,7 +123,7 @@ class Options(Section):
     @model_validator(mode="before")
     @classmethod
     def _penalty_was_a_number(cls, values: Any) -> Any:
-        """Take `penalty` as a number for `penalty_weight`, as version 0.1 called it, with a note."""
+        """Rename a numeric `penalty`, as version 0.1 had it, to `penalty_weight`, with a warning."""
         if isinstance(values, Mapping) and isinstance(values.get("penalty"), float | int):
             values = dict(values)
             warnings.warn(
@@ -142,18 +142,18 @@ class Network(Section):
     hidden: list[PositiveInt] | None = None
 
     def build(self, federation: Federation | SiloStore, seed: int) -> nn.Module:
-        """The network for a federation's inputs and labels, its weights drawn from `seed`."""
+        """Return the network for a federation's inputs and labels, with weights drawn from `seed`."""
         return self.of_shape(federation.inputs, federation.outputs, seed)
 
     def of_shape(self, inputs: Sequence[int], outputs: int, seed: int) -> nn.Module:
-        """The network for inputs of a shape and a number of logits, its weights drawn from `seed`."""
+        """Return the network for a shape of inputs and a number of logits, with weights drawn from `seed`."""
         from fedilc.models import build_model
 
         return build_model(self.name, inputs, outputs, seed, **self.sizes)
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """The sizes that were given."""
+        """Return the sizes that were given."""
         return {} if self.hidden is None else {"hidden": self.hidden}
 
 
@@ -171,12 +171,12 @@ class Experiment(Options):
         return find_algorithm(self.algorithm)[1].configured(self)
 
     def options(self) -> dict[str, Any]:
-        """The settings that `train` takes."""
+        """Return the settings that `train` takes."""
         return {key: getattr(self, key) for key in Options.model_fields}
 
 
 def parse_experiment(values: Mapping[str, Any]) -> Experiment:
-    """An experiment from nested dictionaries as TOML gives them."""
+    """Return an experiment from nested dictionaries, as TOML has them."""
     values = dict(values)
     data = values.pop("data", None)
     if not isinstance(data, Mapping):
@@ -194,7 +194,7 @@ def parse_experiment(values: Mapping[str, Any]) -> Experiment:
 
 
 def shipped_experiments() -> dict[str, Path]:
-    """The experiments inside the package, by name."""
+    """Return the files of the experiments in the package, by name."""
     folder = Path(str(files("fedilc"))) / "experiments"
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
@@ -202,8 +202,8 @@ def shipped_experiments() -> dict[str, Path]:
 def read_experiment(name: str, changes: Sequence[str] = ()) -> tuple[Experiment, Path]:
     """Return an experiment by shipped name or by file, with `key=value` changes, and its folder.
 
-    An algorithm other than the one that the file is written for brings its own defaults, such as a server's
-    rate of 1 for whole updates, unless the changes set them.
+    If a change selects another algorithm than the file's, that algorithm's defaults apply (such as a server's
+    learning rate of 1 for whole updates), unless the changes set them.
     """
     shipped = shipped_experiments()
     path = shipped.get(name, Path(name))
@@ -226,7 +226,7 @@ def read_experiment(name: str, changes: Sequence[str] = ()) -> tuple[Experiment,
 
 
 def _change(values: dict[str, Any], change: str) -> str:
-    """Apply one `key=value`, and return the key, which may be dotted; the value is TOML or a plain string."""
+    """Apply one `key=value`, and return the key, which may have dots; the value is TOML or plain text."""
     key, equals, text = change.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set {change!r} is not of the form key=value")

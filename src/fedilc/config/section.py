@@ -1,4 +1,4 @@
-"""A section of settings that is checked as a whole. This file needs no torch."""
+"""A validated section of settings. This file needs no torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedilc.errors import ConfigError, nearest
 
 
 class Section(BaseModel):
-    """Settings that refuse what they do not know."""
+    """Settings that refuse unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -20,7 +20,7 @@ SectionType = TypeVar("SectionType", bound=Section)
 
 
 def validated(kind: type[SectionType], values: Mapping[str, Any], where: str = "") -> SectionType:
-    """Make a section of settings, or raise one sentence about the first thing that is wrong.
+    """Return a validated section of settings, or raise one sentence about the first mistake.
 
     >>> from fedilc.config import Options
     >>> validated(Options, {"rounds": 0, "learning_rate": 0.1})

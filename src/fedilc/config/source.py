@@ -1,4 +1,4 @@
-"""What every source of silos has. This file needs no torch."""
+"""The base class of all sources of silos. This file needs no torch."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Source(Section):
 
     @abstractmethod
     def build(self, seed: int, folder: Path) -> Federation:
-        """The federation of a seed; `folder` is the experiment's own."""
+        """Return the federation of a seed; `folder` is the experiment's folder."""
 
     def store(self, seed: int, folder: Path) -> SiloStore:
-        """The same with silos that are opened by name; where they are many, one at a time."""
+        """Return the same federation with silos that are opened by name, one at a time if they are many."""
         from fedilc.data.silo_store import SiloStore
 
         return SiloStore.of(self.build(seed, folder))

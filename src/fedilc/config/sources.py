@@ -1,4 +1,4 @@
-"""Where silos come from, as a section of an experiment. This file needs no torch."""
+"""The sources of silos, as a section of an experiment. This file needs no torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ColorDigits(Source):
-    """The embedded federation."""
+    """The federation inside the package."""
 
     source: str = "color-digits"
     flips: list[float] = Field([0.15, 0.30, 0.45, 0.60, 0.75])
@@ -27,7 +27,7 @@ class ColorDigits(Source):
     test_label_flip: float = 0.15
 
     def build(self, seed: int, _folder: Path) -> Federation:
-        """Return the federation, from the digits that the package carries."""
+        """Return the federation of the digits in the package."""
         from fedilc.data.color_mnist import color_digits
 
         return color_digits(seed, self.flips, self.test_flip, self.test_label_flip)
@@ -40,7 +40,7 @@ class ColorMnist(ColorDigits):
     subset: float = Field(1.0, gt=0, le=1, description="the part of training and validation images used")
 
     def build(self, seed: int, _folder: Path) -> Federation:
-        """The federation, from the data folder."""
+        """Return the federation, from the data folder."""
         from fedilc.data.color_mnist import color_mnist
         from fedilc.data.download import data_folder
         from fedilc.data.images import read_mnist
@@ -62,7 +62,7 @@ class RotatedCifar10(Source):
     size: Literal[16, 32] = Field(16, description="pixels per side: every second, as the authors', or all")
 
     def build(self, seed: int, _folder: Path) -> Federation:
-        """The federation, from the data folder."""
+        """Return the federation, from the data folder."""
         from fedilc.data.download import data_folder
         from fedilc.data.images import read_cifar10
         from fedilc.data.rotated_cifar10 import rotated_cifar10
@@ -72,7 +72,7 @@ class RotatedCifar10(Source):
 
 
 class EicuSilos(Source):
-    """How a table of patients becomes silos and a test: the settings that all eICU sources share."""
+    """The settings of all eICU sources: how a table of patients becomes silos and a test."""
 
     silos: int = Field(20, ge=1, description="how many train, those with the most patients")
     equal_sizes: bool = Field(True, description="cut each to the size of the smallest of them")
@@ -81,7 +81,7 @@ class EicuSilos(Source):
     subset: float = Field(1.0, gt=0, le=1, description="the part of each training silo used")
 
     def split(self) -> dict[str, Any]:
-        """The settings as `eicu_federation` takes them."""
+        """Return the settings as arguments of `eicu_federation`."""
         return {name: getattr(self, name) for name in EicuSilos.model_fields if name != "source"}
 
 
@@ -92,7 +92,7 @@ class Eicu(EicuSilos):
     file: str = Field("eicu.parquet", description="in the experiment's, the working or the data folder")
 
     def build(self, seed: int, folder: Path) -> Federation:
-        """The federation, from the prepared table."""
+        """Return the federation, from the prepared table."""
         from fedilc.data.download import data_folder
         from fedilc.data.eicu.silos import eicu_federation
 
@@ -114,7 +114,7 @@ class EicuDemo(EicuSilos):
     equal_sizes: bool = Field(False, description="cut each to the size of the smallest of them")
 
     def build(self, seed: int, _folder: Path) -> Federation:
-        """The federation, from the demo's raw tables in the data folder."""
+        """Return the federation, from the demo's raw tables in the data folder."""
         from fedilc.data.download import data_folder
         from fedilc.data.eicu.silos import eicu_federation, read_demo
 
@@ -122,19 +122,19 @@ class EicuDemo(EicuSilos):
 
 
 class EicuSynthetic(EicuSilos):
-    """Made-up patients in the shape of the paper's eICU."""
+    """Synthetic patients in the shape of the paper's eICU."""
 
     source: str = "eicu-synthetic"
 
     def build(self, seed: int, _folder: Path) -> Federation:
-        """The federation, from a generator whose patients are always the same."""
+        """Return the federation of synthetic patients, which are always the same."""
         from fedilc.data.eicu.synthetic import eicu_synthetic
 
         return eicu_synthetic(seed, **self.split())
 
 
 class Files(Source):
-    """One's own silos, a file each."""
+    """The user's own silos, one file each."""
 
     source: str = "files"
     silos: dict[str, str] | str = Field(description="a pattern like 'silos/*.csv', or name = file")
@@ -157,24 +157,19 @@ class Files(Source):
         return self._files().federation(seed, folder)
 
     def store(self, seed: int, folder: Path) -> SiloStore:
-        """Return the silos, once all is right with them; say what is probably not meant."""
+        """Return the silos; raise all problems of the files, and warn of their notes."""
         found = self.examine(seed, folder)
         found.report.require()
         found.report.warn()
         return self.store_of(found, seed, folder)
 
     def examine(self, seed: int, folder: Path) -> Examined:
-        """Read every file once, and find all that is wrong or probably not meant."""
+        """Read every file once, and return all problems and notes."""
         return self._files().examine(seed, folder, keep=self.in_memory)
 
     def store_of(self, found: Examined, seed: int, folder: Path) -> SiloStore:
         """Return the silos that were examined; if they do not stay in memory, each is read when opened."""
-        from fedilc.data.silo_store import SiloStore
-        from fedilc.data.streamed_files import streamed_store
-
-        if self.in_memory:
-            return SiloStore.of(self._files().federation_of(found, folder))
-        return streamed_store(self._files(), found, seed, folder)
+        return self._files().store(found, seed, folder)
 
     def _files(self) -> SiloFiles:
         from fedilc.data.files import SiloFiles
@@ -187,17 +182,17 @@ class ManySilos(Source):
 
     source: str = "many-silos"
     silos: int = Field(10_000, ge=1, description="how many there are")
-    examples: int = Field(20, ge=2, description="training examples a silo has")
-    validation: int = Field(5, ge=0, description="validation examples a silo has")
+    examples: int = Field(20, ge=2, description="training examples per silo")
+    validation: int = Field(5, ge=0, description="validation examples per silo")
 
     def store(self, seed: int, _folder: Path) -> SiloStore:
-        """The silos, each made when it is opened."""
+        """Return the silos, each made when it is opened."""
         from fedilc.data.many_silos import many_silos
 
         return many_silos(seed, self.silos, self.examples, self.validation)
 
     def build(self, seed: int, folder: Path) -> Federation:
-        """All silos in memory, for those who want them so."""
+        """Return all silos in memory."""
         from fedilc.data import Federation
 
         store = self.store(seed, folder)
@@ -228,7 +223,7 @@ class Remote(Source):
         return self
 
     def build(self, _seed: int, _folder: Path) -> Federation:
-        """There is nothing here to build: the silos' examples stay with them."""
+        """Raise: the silos' examples stay with them."""
         raise ConfigError("the silos of this experiment are elsewhere; start it with `fedilc serve`")
 
 

@@ -1,11 +1,11 @@
-"""Tables as they are, as a section of an experiment. This file needs no torch."""
+"""Tables as sources of silos, as a section of an experiment. This file needs no torch."""
 
 from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TableSource(Source):
-    """Silos whose tables become inputs by preprocessing that is found from federated sums."""
+    """Silos whose tables become inputs by a preprocessing that is fitted to federated sums."""
 
     test: str | None = Field(None, description="the silo that is held out as the test set")
     validation_share: float = Field(0.3, ge=0, lt=1)
@@ -29,14 +29,14 @@ class TableSource(Source):
 
     @abstractmethod
     def tables(self, folder: Path) -> SiloTables:
-        """Return the tables of all silos; `folder` is the experiment's own."""
+        """Return the tables of all silos; `folder` is the experiment's folder."""
 
     def build(self, seed: int, folder: Path) -> Federation:
-        """Return the federation of all silos but the one that is held out."""
+        """Return the federation of all silos except the one that is held out."""
         return self._federation(self.tables(folder), seed, folder)
 
     def store(self, seed: int, folder: Path) -> SiloStore:
-        """Return the same, and say what was left out or probably not meant."""
+        """Return the same federation, and warn of columns left out and of probable mistakes."""
         from fedilc.data.silo_store import SiloStore
 
         tables = self.tables(folder)
@@ -51,7 +51,7 @@ class TableSource(Source):
 
 
 class ColumnSettings(Section):
-    """What is said of a table's columns."""
+    """Settings of a table's columns."""
 
     label: str = Field(description="the column that holds the label, or a comparison such as 'num>0'")
     positive: str | None = Field(None, description="the value of the label that counts as 1")
@@ -63,30 +63,23 @@ class ColumnSettings(Section):
     loss: LossName | None = Field(None, description="what kind of task it is; none is found from the label")
 
     def settings(self) -> TableSettings:
-        """Return them as tables are read with."""
+        """Return the settings that tables are read with."""
         from fedilc.data.table_files import TableSettings
 
-        return TableSettings(
-            self.label,
-            self.positive,
-            tuple(self.categorical),
-            tuple(self.drop),
-            tuple(self.keep),
-            self.categories,
-            tuple(self.missing),
-            self.loss,
-        )
+        values: dict[str, Any] = {name: getattr(self, name) for name in ColumnSettings.model_fields}
+        values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        return TableSettings(**values)
 
 
 class Tables(TableSource, ColumnSettings):
-    """One's own tables as they are: one with a column of silos, or one file per silo."""
+    """The user's own tables, without preparation: one with a column of silos, or one file per silo."""
 
     source: str = "tables"
     files: str | list[str] = Field(description="a table, several, or a pattern like 'silos/*.csv'")
     silo_column: str | None = Field(None, description="the column that names silos; none: a file is a silo")
 
     def tables(self, folder: Path) -> SiloTables:
-        """Return the tables of all silos, from files relative to the experiment's own folder."""
+        """Return the tables of all silos, from files relative to the experiment's folder."""
         from fedilc.data.files import matching
         from fedilc.data.table_files import read_silo_tables
 
@@ -99,7 +92,7 @@ class HeartDisease(TableSource):
     """The UCI heart disease data of four hospitals."""
 
     source: str = "heart-disease"
-    says_notes: ClassVar[bool] = False  # the documentation does
+    says_notes: ClassVar[bool] = False  # they are in the documentation
     test: str | None = Field("va", description="the hospital that is held out as the test set")
 
     def tables(self, _folder: Path) -> SiloTables:

@@ -1,4 +1,4 @@
-"""What silos and test set are compared for before training: problems that stop it, and notes that do not."""
+"""Compare silos and test set before training: find problems, which stop it, and notes, which do not."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 
 from fedilc.algorithms.loss_name import LossName, has_classes
 from fedilc.data.column_notes import column_notes
-from fedilc.data.overlap import is_trained_on, shared_rows
+from fedilc.data.overlap import is_trained_on, same_rows, shared_rows
 from fedilc.data.profile import TEST, Profile, profile_of
-from fedilc.data.rows import same_rows
 from fedilc.data.silo import Federation, Silo
 from fedilc.errors import DataProblemsError, FedILCWarning, listed
 
@@ -19,18 +18,18 @@ _MOST_LOGITS = 10_000
 
 @dataclass
 class Report:
-    """What was found: a sentence per problem, and a sentence per note."""
+    """The problems and notes of a federation's data, a sentence each."""
 
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def require(self) -> None:
-        """Raise all problems at once, if there are any."""
+        """Raise all problems in one error, if there are any."""
         if self.problems:
             raise DataProblemsError(self.problems)
 
     def warn(self) -> None:
-        """Say the notes."""
+        """Warn of each note."""
         for note in self.notes:
             warnings.warn(note, FedILCWarning, stacklevel=3)
 
@@ -47,7 +46,7 @@ def check_federation(federation: Federation) -> Report:
 def silo_notes(
     silo: Silo, columns: Sequence[str], identifiers: Sequence[str], loss: LossName = "binary"
 ) -> list[str]:
-    """Return notes on one silo alone, as its owner can see it."""
+    """Return notes on one silo, without knowledge of the others."""
     profile = profile_of(silo, columns, identifiers if columns else None)
     rows = shared_rows([profile], None)
     loss = "binary" if has_classes(loss) else loss  # which classes other silos have is not known here
@@ -57,13 +56,13 @@ def silo_notes(
 def compare(
     silos: Sequence[Profile], test: Profile | None, columns: Sequence[str] = (), loss: LossName = "binary"
 ) -> Report:
-    """Return what is wrong, or probably not meant, with silos that train together and their test set."""
+    """Return problems and notes of silos that train together and their test set."""
     report = Report()
     same = [silo.title for silo in silos if test is not None and _is_test(silo, test)]
     if same:
         report.problems.append(
-            f"the test set holds the same rows as {_silos(same)}, so that the model would be tested on what "
-            "it was trained on; leave them out of the silos, or give another test set"
+            f"the test set has the same rows as {_silos(same)}, so the model would be tested on its training "
+            "data; leave them out of the silos, or give another test set"
         )
     else:
         shared = shared_rows(silos, test)
@@ -77,7 +76,7 @@ def compare(
 
 
 def label_notes(silos: Sequence[Profile], test: Profile | None, loss: LossName) -> list[str]:
-    """Return notes on silos with one row or one class, and on classes that nobody has."""
+    """Return notes on silos with one row or one class, and on classes that no silo has."""
     notes = []
     single = [silo.title for silo in silos if len(silo.trained) == 1]
     if single:
@@ -104,7 +103,7 @@ def label_notes(silos: Sequence[Profile], test: Profile | None, loss: LossName) 
 
 
 def class_problems(silos: Sequence[Profile], test: Profile | None) -> list[str]:
-    """Return why the labels cannot be the class numbers of a model that is made for them."""
+    """Return problems of labels as class numbers, whose highest decides the number of logits."""
     trained = trained_labels(silos)
     logits = max(trained) + 1
     if logits > max(_MOST_LOGITS, 10 * len(trained)):

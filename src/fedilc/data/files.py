@@ -1,4 +1,4 @@
-"""Silos from one's own files: CSV, Parquet or NPZ, one file per silo."""
+"""Silos from the user's own files: CSV, Parquet or NPZ, one file per silo."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from glob import glob
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from fedilc.algorithms.loss_name import LossName, has_classes
-from fedilc.data.checks import Report, class_problems, compare
+from fedilc.data.checks import Report, class_problems, compare, numbered_from_one, trained_labels
 from fedilc.data.digest import silo_digest
 from fedilc.data.profile import TEST, Profile, profile_of
-from fedilc.data.silo import Federation, Silo, label_problem
+from fedilc.data.silo import Federation, Silo, label_problem, note_numbered_from_one, numbered_from_zero
+from fedilc.data.silo_store import SiloStore
 from fedilc.data.tables import Table, read_table, same_columns
 from fedilc.errors import DataError, DataProblemsError, listed
 from fedilc.seeds import numpy_generator
@@ -35,7 +37,7 @@ def split(
 def silo_of(name: str, table: Table, validation_share: float, seed: int, loss: LossName = "binary") -> Silo:
     """Return a silo of a table's examples, some of them held out for validation.
 
-    Which ones depends on the labels and the seed, not on the silo's name or its place among others.
+    The choice depends on the labels and the seed, not on the silo's name or position.
     """
     random = numpy_generator(seed, "files", "validation")
     train, held_out = split(table, validation_share, random, has_classes(loss))
@@ -49,9 +51,9 @@ def silo_of(name: str, table: Table, validation_share: float, seed: int, loss: L
 
 @dataclass
 class Examined:
-    """What was found in the files: a profile of each that could be read, and what is wrong with them.
+    """The contents of the files: a profile of each that could be read, and problems and notes.
 
-    `silos` holds the silos themselves if they stay in memory, and `digests` their fingerprints if not.
+    `silos` has the silos themselves if they stay in memory, and `digests` their digests if not.
     """
 
     files: dict[str, Path]
@@ -67,7 +69,7 @@ class Examined:
 
 @dataclass(frozen=True)
 class SiloFiles:
-    """Which files hold the silos, and how they are read; paths and patterns are relative to a folder."""
+    """The files of silos, and how they are read; paths and patterns are relative to a folder."""
 
     silos: str | Mapping[str, str]
     label: str
@@ -81,7 +83,7 @@ class SiloFiles:
         return {name: folder / path for name, path in named.items()}
 
     def examine(self, seed: int, folder: Path, keep: bool = True) -> Examined:
-        """Read every file once and say all that is wrong; without `keep`, forget each after it was read."""
+        """Read every file once and return all problems; without `keep`, examples do not stay in memory."""
         try:
             found = Examined(self.paths(folder))
         except DataError as error:
@@ -102,12 +104,12 @@ class SiloFiles:
                 share = 0.0 if name == TEST else self.validation_share
                 silo = silo_of(name, table, share, seed, self.loss)
             except DataError as error:
-                problems += [(path, said) for said in getattr(error, "problems", [str(error)])]
+                problems += [(path, text) for text in getattr(error, "problems", [str(error)])]
                 labels = getattr(error, "labels", None)
                 if labels is not None and (wrong := label_problem(labels, self.loss)) is not None:
                     problems.append((path, f"{path}: column {self.label!r} {wrong[1]}"))
                 continue
-            notes += [(path, said) for said in table.notes]
+            notes += [(path, text) for text in table.notes]
             profile = profile_of(silo, found.columns, table.identifiers if table.columns else None, str(path))
             if name == TEST:
                 found.test, found.test_table = profile, replace(table, numbers=None)
@@ -125,31 +127,71 @@ class SiloFiles:
         return found
 
     def federation(self, seed: int, folder: Path) -> Federation:
-        """Return all silos, in memory; raise all that is wrong with their files."""
+        """Return all silos, in memory; raise all problems of their files."""
         found = self.examine(seed, folder)
         found.report.require()
-        return self.federation_of(found, folder)
+        return self._federation(found, folder)
 
-    def federation_of(self, found: Examined, folder: Path) -> Federation:
-        """Return the silos that were read."""
+    def store(self, found: Examined, seed: int, folder: Path) -> SiloStore:
+        """Return the silos that were examined; those that were not kept are read again when opened."""
+        return (
+            SiloStore.of(self._federation(found, folder))
+            if found.silos
+            else self._streamed(found, seed, folder)
+        )
+
+    def _federation(self, found: Examined, folder: Path) -> Federation:
         test = found.test_table
         x_test, y_test = (test.x, test.y) if test is not None else (None, None)
         name = folder.name or "files"
         return Federation(name, found.silos, x_test, y_test, self.loss, found.columns, self.label)
 
+    def _streamed(self, found: Examined, seed: int, folder: Path) -> SiloStore:
+        """Return silos of which at most one is in memory: each is read when it is opened."""
+        first = next(iter(found.files))
+        profiles = list(found.profiles.values())
+        from_one = self.loss == "multiclass" and numbered_from_one(profiles, found.test)
+
+        def open_(name: str) -> Silo:
+            table = same_columns(name, read_table(found.files[name], self.label), first, found.columns)
+            silo = silo_of(name, table, self.validation_share, seed, self.loss)
+            return numbered_from_zero(silo) if from_one else silo
+
+        labels = max(trained_labels(profiles))
+        if from_one:
+            note_numbered_from_one(labels)
+        x_test = y_test = None
+        if (test := found.test_table) is not None:
+            x_test, y_test = torch.from_numpy(test.x), torch.from_numpy(test.y) - int(from_one)
+        assert found.sample is not None
+        return SiloStore(
+            folder.name or "files",
+            {name: len(profile.trained) for name, profile in found.profiles.items()},
+            open_,
+            found.sample.x,
+            labels + 1 - int(from_one) if self.loss == "multiclass" else 1,
+            self.loss,
+            x_test,
+            y_test,
+            seen=found.digests,
+            columns=found.columns,
+            label=self.label,
+            validates=any(len(profile.held_out) for profile in profiles),
+        )
+
     def _test_is_apart(self, found: Examined, folder: Path) -> bool:
-        """Whether the test file is none of the silos' files; otherwise that is a problem."""
+        """Return whether the test file is none of the silos' files; otherwise report a problem."""
         test = (folder / self.test).resolve() if self.test else None
         same = [name for name, path in found.files.items() if path.resolve() == test]
         found.report.problems += [
-            f"data.test {self.test!r} is also the file of silo {name!r}, so that the model would be tested "
-            "on what it was trained on; leave that file out of data.silos, or name another test file"
+            f"data.test {self.test!r} is also the file of silo {name!r}, so the model would be tested on "
+            "its training data; leave that file out of data.silos, or name another test file"
             for name in same
         ]
         return not same
 
     def _check(self, name: str, path: Path, table: Table, first: str, shape: tuple[int, ...]) -> None:
-        """Raise where a table's labels are none of this loss, or its inputs have another shape."""
+        """Raise if a table's labels do not fit the loss, or its inputs have another shape."""
         problems = []
         wrong = label_problem(table.y, self.loss)
         if wrong is not None:
@@ -172,23 +214,10 @@ class SiloFiles:
             found.report.problems += class_problems(silos, found.test)
 
 
-def federation_from_files(
-    silos: str | Mapping[str, str],
-    label: str,
-    test: str | None,
-    loss: LossName,
-    validation_share: float,
-    seed: int,
-    folder: Path,
-) -> Federation:
-    """Return a federation of files; paths and patterns are relative to `folder`."""
-    return SiloFiles(silos, label, test, loss, validation_share).federation(seed, folder)
-
-
-def _grouped(said: Sequence[tuple[Path, str]]) -> list[str]:
-    """Return each sentence once, with the other files that it holds for."""
+def _grouped(sentences: Sequence[tuple[Path, str]]) -> list[str]:
+    """Return each sentence once, with the other files that it is true of."""
     files: dict[str, list[str]] = {}
-    for path, sentence in said:
+    for path, sentence in sentences:
         files.setdefault(sentence.replace(str(path), "{}"), []).append(str(path))
     return [
         sentence.replace("{}", paths[0])
@@ -198,7 +227,7 @@ def _grouped(said: Sequence[tuple[Path, str]]) -> list[str]:
 
 
 def matching(pattern: str, folder: Path) -> dict[str, str]:
-    """Return the files of a pattern by their shortest names that differ."""
+    """Return the files of a pattern by the shortest form of their names that differs for all."""
     matches = glob(pattern, root_dir=folder, recursive=True)  # noqa: PTH207 - Path.glob refuses absolute ones
     found = [Path(path) for path in sorted(matches)]
     found = [p for p in found if not (folder / p).is_dir() and not p.name.startswith("~$")]

@@ -1,17 +1,74 @@
-"""Notes on rows that are in two places: in two silos, in training and validation, in the test set too."""
+"""Rows that are in two places: in two silos, in training and validation, or in the test set too.
+
+Rows are compared by hashes, and overlaps that chance explains are ignored.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedilc.data.profile import Profile
-from fedilc.data.rows import chance
 from fedilc.errors import listed
 
+if TYPE_CHECKING:
+    from fedilc.data.profile import Profile
+
+Hashes = NDArray[np.int64]
+_CHUNK = 1 << 14
 _MORE_THAN_CHANCE = 10
 _NEARLY_ALL = 0.9
+
+
+def row_hashes(x: NDArray[np.float32]) -> Hashes:
+    """Return a 64-bit hash of each example's inputs; equal inputs have equal hashes.
+
+    Hashes are comparable only inside this process: another process has other hashes.
+    """
+    found = np.empty(len(x), dtype=np.int64)
+    for start in range(0, len(x), _CHUNK):
+        block = _rows(x[start : start + _CHUNK])
+        raw, width = block.tobytes(), block.shape[1] * block.itemsize
+        found[start : start + _CHUNK] = [hash(raw[i : i + width]) for i in range(0, len(raw), width)]
+    return found
+
+
+def with_labels(hashes: Hashes, y: NDArray[np.float32]) -> Hashes:
+    """Return hashes of inputs and labels together."""
+    bits = (y.astype(np.float32) + np.float32(0)).view(np.int32).astype(np.int64)
+    return hashes ^ (bits * np.int64(0x9E3779B97F4A7C1))
+
+
+def _rows(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return inputs as a matrix, with -0 replaced by 0."""
+    return x.reshape(len(x), -1) + np.float32(0)
+
+
+def same_rows(one: Hashes, other: Hashes) -> bool:
+    """Return whether two sets of examples are the same, in any order."""
+    return len(one) == len(other) and bool((np.sort(one) == np.sort(other)).all())
+
+
+def sample_rows(x: NDArray[np.float32], most: int) -> NDArray[np.float32]:
+    """Return at most `most` rows, evenly spread over a set of examples, for `chance`."""
+    return _rows(x[:: max(1, len(x) // most)][:most])
+
+
+def chance(samples: Sequence[NDArray[np.float32]]) -> float:
+    """Return the probability that two examples have equal inputs by chance, if columns are independent.
+
+    Rows of a few yes/no columns are often equal; rows of measurements are not.
+    """
+    rows = np.concatenate(samples)
+    probability = 1.0
+    for column in rows.T:
+        counts = np.unique(column, return_counts=True)[1]
+        probability *= float((counts * (counts - 1)).sum()) / (len(column) * max(1, len(column) - 1))
+        if probability < 1e-12:
+            break
+    return probability
 
 
 def is_trained_on(silos: Sequence[Profile], test: Profile) -> bool:

@@ -1,4 +1,4 @@
-"""What is remembered of a silo's examples once they were read, so that silos can be compared."""
+"""A profile of a silo's examples, from which silos are compared without their examples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedilc.data.identifiers import identifier_columns
-from fedilc.data.rows import Hashes, row_hashes, sample_rows, with_labels
+from fedilc.data.overlap import Hashes, row_hashes, sample_rows, with_labels
 from fedilc.data.silo import Silo
 
 _CODES = np.array([-9.0, -99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0])
@@ -21,26 +21,26 @@ TEST = "the test set"
 
 @dataclass(frozen=True)
 class Profile:
-    """What is remembered of a silo, or of the test set.
+    """The facts of a silo's examples, or of the test set's, that silos are compared by.
 
     Args:
         name: the silo's name.
-        trained: hashes of the inputs of the training rows; of a test set, of all rows.
+        trained: hashes of the inputs of the training rows; for a test set, of all rows.
         held_out: hashes of the inputs of the validation rows.
         trained_cases: hashes of the training rows, with their labels.
         held_out_cases: hashes of the validation rows, with their labels.
         labels: how often each label occurs among all rows.
         trained_labels: the labels that occur in training.
         shape: of one input.
-        low: the lowest value of each column; of inputs that are no table, of all together.
-        high: the highest.
+        low: the lowest value of each column; of all inputs if they are not a table.
+        high: the highest value, likewise.
         codes: by column, a number such as -999 at one end of it, how often it occurs, and whether it is so
             far from the other values, or so frequent, that it probably means "missing".
-        identifiers: the columns that tell rows apart.
-        answers: the columns that are the label itself, or say it in other numbers.
+        identifiers: the positions of columns that identify rows.
+        answers: the positions of columns that are the label itself, or say it in other numbers.
         pixels: whether inputs are numbers from 0 to 255 or more, like those of images.
-        sample: some rows, to judge what is chance.
-        file: where it was read from.
+        sample: some rows, to estimate which overlaps are chance.
+        file: that it was read from.
     """
 
     name: str
@@ -62,29 +62,29 @@ class Profile:
 
     @property
     def title(self) -> str:
-        """How it is called in sentences."""
+        """Return its name inside a sentence."""
         return self.name if self.name == TEST else repr(self.name)
 
     @property
     def subject(self) -> str:
-        """How it begins a sentence."""
+        """Return its name at the beginning of a sentence."""
         return self.name if self.name == TEST else f"silo {self.name!r}"
 
     @cached_property
     def rows(self) -> Hashes:
-        """Hashes of the inputs of all rows."""
+        """Return hashes of the inputs of all rows."""
         return np.concatenate([self.trained, self.held_out])
 
     @property
     def cases(self) -> Hashes:
-        """Hashes of all rows, with their labels."""
+        """Return hashes of all rows, with their labels."""
         return np.concatenate([self.trained_cases, self.held_out_cases])
 
 
 def profile_of(
     silo: Silo, columns: Sequence[str] = (), identifiers: Sequence[str] | None = None, file: str = ""
 ) -> Profile:
-    """Look at every example of a silo once; `identifiers` are its columns that are known to be such."""
+    """Return the profile of a silo; `identifiers` are the columns that are known to identify rows."""
     x, y = _array(silo.x), _array(silo.y)
     trained = row_hashes(x)
     held_out = held_out_cases = np.empty(0, dtype=np.int64)
@@ -140,7 +140,7 @@ def _codes(
 ) -> dict[int, tuple[float, int, bool]]:
     """Return the columns that end with a repeated -9, -99, 999, ..., and whether that stands out.
 
-    Such a number is the lowest or the highest of its column, so that only few columns are looked at.
+    Such a number is the lowest or the highest of its column, so only few columns need a closer look.
     """
     found = {}
     for place in np.flatnonzero(np.isin(low, _CODES) | np.isin(high, _CODES)):
@@ -184,7 +184,7 @@ def _is_frequent(code: float, count: int, rest: NDArray[np.floating]) -> bool:
 
 
 def _answers(x: NDArray[np.float32], y: NDArray[np.float32]) -> tuple[int, ...]:
-    """Return the columns with one value per label, and another for each."""
+    """Return the positions of columns with one value per label, another one for each label."""
     labels, first, number = np.unique(y, return_index=True, return_inverse=True)
     if not 2 <= len(labels) <= len(y) / 4:
         return ()
@@ -196,7 +196,7 @@ def _answers(x: NDArray[np.float32], y: NDArray[np.float32]) -> tuple[int, ...]:
 
 
 def _is_pixels(x: NDArray[np.float32], low: NDArray[np.float64], high: NDArray[np.float64]) -> bool:
-    """Return whether inputs are pixels that were not scaled: images, or many columns of bytes."""
+    """Return whether inputs are unscaled pixels: images, or many columns of bytes."""
     if low.min() < 0 or high.max() < 128:
         return False
     if x.ndim > 2:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedilc import train
 from fedilc.config import read_experiment
 from fedilc.config.sources import Files
-from fedilc.data import Silo, streamed_files
+from fedilc.data import Silo, files
 from fedilc.errors import CheckpointError, DataError, FedILCWarning
 
 NAMES = ("a", "b", "c")
@@ -110,7 +110,7 @@ def test_a_run_over_files_that_were_changed_since_is_not_resumed(folder: Path, t
 def test_no_more_than_one_silo_is_in_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[weakref.ref[Tensor]] = []
     most = 0
-    made = streamed_files.silo_of
+    made = files.silo_of
 
     def counted(*arguments: object) -> Silo:
         nonlocal most
@@ -121,8 +121,8 @@ def test_no_more_than_one_silo_is_in_memory(folder: Path, monkeypatch: pytest.Mo
         opened.append(weakref.ref(silo.x))
         return silo
 
-    monkeypatch.setattr(streamed_files, "silo_of", counted)
     store = source().store(0, folder)
+    monkeypatch.setattr(files, "silo_of", counted)
     train(store, nn.Linear(2, 1), "fishr-inter-geo", rounds=2, learning_rate=0.1)
     assert len(opened) > 3 * len(NAMES)
     assert most == 1
