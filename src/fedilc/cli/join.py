@@ -76,6 +76,7 @@ def join(
     """Take part in a run as one silo; its examples stay here."""
     with quick_imports():
         from fedilc.runtimes.remote.builders import network_from
+        from fedilc.runtimes.remote.survey import summary_from_file
         from fedilc.runtimes.rest.http_client import Line
         from fedilc.runtimes.rest.limits import Limits
         from fedilc.runtimes.rest.participant import Participant
@@ -95,7 +96,8 @@ def join(
         warn_if_public(secret, what)
     say.start()
     try:
-        outcome = Participant(line, silo, make_silo, build, device, say, limits).take_part()
+        summarise = None if data is None else summary_from_file(silo, data)
+        outcome = Participant(line, silo, make_silo, build, device, say, limits, summarise).take_part()
     except KeyboardInterrupt:
         raise StoppedError(f"silo {silo!r} left; the same command joins again") from None
     finally:

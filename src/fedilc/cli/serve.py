@@ -6,7 +6,7 @@ import math
 import signal
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedilc.config import Experiment
+    from fedilc.data.preprocessing import Preprocessing
     from fedilc.runtimes.remote.manifest import Manifest, Wire
     from fedilc.runtimes.rest.listener import Address
     from fedilc.runtimes.rest.tokens import TokenFile, Tokens
@@ -188,10 +189,11 @@ class _Serving:
 
         bar = ProgressBar(self.console, self.settings.algorithm)
         try:
+            made, address = self._surveyed()
             serve(
-                RemoteRun.of(self.settings, self.folder, self.model, self.wire),
+                RemoteRun.of(self.settings, self.folder, self.model, self.wire, made),
                 self.target,
-                self.address,
+                address,
                 self.tokens,
                 round_timeout=self.round_timeout,
                 callbacks=[bar],
@@ -207,6 +209,38 @@ class _Serving:
             raise StoppedError(sentence) from None
         finally:
             bar.close()
+
+    def _surveyed(self) -> tuple[Preprocessing | None, Address]:
+        """Return what silos' tables become: as in the run folder, or from summaries that they send now."""
+        from fedilc.config.table_sources import RemoteTables
+
+        data = self.settings.data
+        if not isinstance(data, RemoteTables):
+            return None, self.address
+        from fedilc.data.checks import Report
+        from fedilc.data.table_notes import table_notes
+        from fedilc.runtimes.remote.survey import Survey
+        from fedilc.runtimes.rest.coordinator import require_tokens
+        from fedilc.runtimes.rest.survey import collect_summaries
+        from fedilc.training.loaded import read_preprocessing
+
+        made = read_preprocessing(self.target)
+        if made is not None:
+            return made, self.address
+        survey = Survey.of(self.settings.name, data)
+        require_tokens(survey.silos, self.tokens, self.address)
+        found, port = collect_summaries(
+            survey,
+            self.target,
+            self.address,
+            self.tokens,
+            self.settings.quorum(len(survey.silos)),
+            self.round_timeout,
+            lambda url: self._say(f"silos join at {url}; waiting for summaries of {', '.join(survey.silos)}"),
+        )
+        made = survey.preprocessing(found)
+        Report(notes=table_notes(list(found.values()), made)).warn()
+        return made, replace(self.address, port=port)
 
     def _done(self) -> int:
         from fedilc.federation import RunFolder

@@ -9,7 +9,7 @@ from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from fedilc.algorithms.loss_name import LossName
 from fedilc.config.source import Source
-from fedilc.config.table_sources import HeartDisease, Tables
+from fedilc.config.table_sources import HeartDisease, RemoteTables, Tables
 from fedilc.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -238,5 +238,6 @@ SOURCES: dict[str, type[Source]] = {
     "heart-disease": HeartDisease,
     "many-silos": ManySilos,
     "remote": Remote,
+    "remote-tables": RemoteTables,
     "tables": Tables,
 }

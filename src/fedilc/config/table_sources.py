@@ -7,12 +7,12 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from fedilc.algorithms.loss_name import LossName
 from fedilc.config.section import Section
 from fedilc.config.source import Source
-from fedilc.errors import FedILCWarning
+from fedilc.errors import ConfigError, FedILCWarning
 
 if TYPE_CHECKING:
     from fedilc.data import Federation
@@ -86,6 +86,25 @@ class Tables(TableSource, ColumnSettings):
         patterns = [self.files] if isinstance(self.files, str) else self.files
         found = [folder / path for pattern in patterns for path in matching(pattern, folder).values()]
         return read_silo_tables(found, self.settings(), self.silo_column)
+
+
+class RemoteTables(Source, ColumnSettings):
+    """Tables of silos that join a coordinator, which sees sums and names of their columns, never a row."""
+
+    source: str = "remote-tables"
+    silos: list[str] = Field(min_length=1, description="the names of the silos, in order")
+    test: str | None = Field(None, description="a table with a test set of the coordinator's own")
+
+    @field_validator("silos")
+    @classmethod
+    def _differ(cls, silos: list[str]) -> list[str]:
+        if len(set(silos)) < len(silos):
+            raise ValueError("two silos have the same name")
+        return silos
+
+    def build(self, _seed: int, _folder: Path) -> Federation:
+        """Raise: the silos' tables stay with them."""
+        raise ConfigError("the silos of this experiment are elsewhere; start it with `fedilc serve`")
 
 
 class HeartDisease(TableSource):

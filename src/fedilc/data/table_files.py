@@ -12,6 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from fedilc.algorithms.loss_name import LossName
+from fedilc.data.checks import Report
 from fedilc.data.column_values import column_values, names_of
 from fedilc.data.files import silo_of
 from fedilc.data.label_rule import LabelRule
@@ -225,6 +226,14 @@ def tables_of(
         for name, (features, label, unlabelled) in split.items()
     }
     return SiloTables(silos, settings, rule, tuple(notes))
+
+
+def read_features(path: Path, settings: TableSettings, silo: str) -> tuple[pl.DataFrame, pl.Series, int]:
+    """Return features and labels of one silo's file, and how many rows have no label."""
+    notes: list[str] = []
+    frame = _frame(path, settings, notes)
+    Report(notes=notes).warn()
+    return settings.split_label(silo, frame)
 
 
 def _frame(path: Path, settings: TableSettings, notes: list[str]) -> pl.DataFrame:

@@ -13,6 +13,7 @@ from torch import nn
 from fedilc.algorithms.loss_name import has_classes
 from fedilc.config import Experiment, Options
 from fedilc.config.sources import Files, Remote
+from fedilc.config.table_sources import RemoteTables
 from fedilc.data.checks import Report
 from fedilc.data.outline import Outline
 from fedilc.data.profile import TEST
@@ -86,6 +87,9 @@ def _check(settings: Experiment, folder: Path, own: str | None, found: Checked) 
         run = RemoteRun.of(settings, folder, own)
         found.rows = [Row(name, "joins from elsewhere", inputs=tuple(data.inputs)) for name in data.silos]
         _try(settings, run.outline, run.model, None)
+        return
+    if isinstance(data, RemoteTables):
+        found.rows = [Row(name, "joins from elsewhere") for name in data.silos]
         return
     if isinstance(data, Files):
         examined = data.examine(settings.seed, folder)

@@ -151,7 +151,7 @@ def load(
     inputs = tuple(about.get("inputs") or [len(facts.get("columns") or ())])
     network = model if model is not None else _network(folder.path, about, inputs, facts)
     _take_weights(network, _weights(folder, criterion, chosen), folder.path)
-    made = _preprocessing(folder.path / PREPROCESSING)
+    made = read_preprocessing(folder.path)
     classes = made.label.classes if made is not None else tuple(map(str, facts.get("classes") or ()))
     return LoadedModel(
         network.eval(),
@@ -200,7 +200,9 @@ def _take_weights(network: nn.Module, weights: dict[str, Tensor], path: Path) ->
         named[name].copy_(values)
 
 
-def _preprocessing(path: Path) -> Preprocessing | None:
+def read_preprocessing(folder: Path) -> Preprocessing | None:
+    """Return the preprocessing of a run folder, if it has one."""
+    path = folder / PREPROCESSING
     if not path.exists():
         return None
     try:

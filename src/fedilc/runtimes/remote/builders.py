@@ -15,6 +15,7 @@ from fedilc.data import Silo
 from fedilc.data.checks import Report, silo_notes
 from fedilc.errors import ConfigError, DataError
 from fedilc.runtimes.remote.manifest import Manifest
+from fedilc.runtimes.remote.survey import silo_from_table
 from fedilc.runtimes.remote.user_code import call_user_code, find_function
 from fedilc.seeds import seed_for
 
@@ -53,6 +54,8 @@ def silo_from_file(
     from fedilc.data.tables import read_table, same_columns
 
     def make(manifest: Manifest) -> Silo:
+        if manifest.preprocessing is not None:
+            return silo_from_table(name, path, manifest, validation_share)
         table = read_table(path, label)
         if manifest.columns is not None and table.columns:
             table = same_columns(str(path), table, "the run", manifest.columns)

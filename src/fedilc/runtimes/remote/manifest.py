@@ -140,6 +140,7 @@ class Manifest(Section):
     silos: list[Name] = Field(max_length=100_000)
     model: ModelSpec
     columns: list[str] | None = Field(None, description="the inputs' columns in the silos' tables, in order")
+    preprocessing: dict[str, Any] | None = Field(None, description="how inputs are made of a silo's table")
     parameters: dict[Name, ParameterSpec] = Field(min_length=1, max_length=10_000)
     statistic: list[Width] | None = Field(None, description="the shape of s_e, if silos match something")
     steps: dict[Name, Any] = Field(description="what each step of a round sends and asks for, to be read")
@@ -238,7 +239,7 @@ def make_manifest(
     columns: list[str] | None = None,
 ) -> Manifest:
     """Return the manifest of a run that is about to begin."""
-    program, model = spec.program, spec.model
+    program, model, made = spec.program, spec.model, spec.outline.preprocessing
     task, algorithm, options = program.task, program.task.algorithm, spec.options
     choices = algorithm.intra or "whole", algorithm.inter, algorithm.penalty or ""
     if not all(isinstance(choice, str) for choice in choices):
@@ -276,6 +277,7 @@ def make_manifest(
             "fixed": _fixed_digest(model),
             "wire": wire,
             "columns": columns,
+            "preprocessing": None if made is None else made.model_dump(mode="json"),
         },
     )
 

@@ -7,16 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from fedilc.config import Experiment, Options
 from fedilc.config.sources import Remote
+from fedilc.config.table_sources import RemoteTables
 from fedilc.data import Federation, Silo
 from fedilc.data.checks import Report
 from fedilc.data.outline import Outline
+from fedilc.errors import ConfigError
 from fedilc.federation import Record, RunFolder, Runtime
 from fedilc.runtimes.remote.builders import user_network
 from fedilc.runtimes.remote.manifest import Manifest, ModelSpec, Wire, make_manifest
@@ -24,6 +26,9 @@ from fedilc.training.callbacks import Callback, Run
 from fedilc.training.loop import Training
 from fedilc.training.result import Result
 from fedilc.training.specification import Specification
+
+if TYPE_CHECKING:
+    from fedilc.data.preprocessing import Preprocessing
 
 _LOGGED = {"train_loss": "train loss", "validation_loss": "validation loss", "test_loss": "OOD loss"}
 
@@ -43,16 +48,28 @@ class RemoteRun:
 
     @classmethod
     def of(
-        cls, settings: Experiment, folder: Path, builder: str | None = None, wire: Wire = "exact"
+        cls,
+        settings: Experiment,
+        folder: Path,
+        builder: str | None = None,
+        wire: Wire = "exact",
+        preprocessing: Preprocessing | None = None,
     ) -> RemoteRun:
         """Return the run of an experiment, with its network or that of the user's own `builder`.
 
-        If the experiment's data can be built here, only their outline is used; silos bring their own.
+        If the experiment's data can be built here, only their outline is used; silos bring their own. Tables
+        elsewhere need the `preprocessing` that their summaries make.
         """
         data = settings.data
         if isinstance(data, Remote):
             outline, inputs, columns = _remote_outline(settings.name, data, folder), data.inputs, data.columns
             outputs = data.classes if data.loss == "multiclass" else 1
+        elif isinstance(data, RemoteTables):
+            if preprocessing is None:
+                raise ConfigError("tables elsewhere are summed up first; start this with `fedilc serve`")
+            outline = _tables_outline(settings.name, data, folder, preprocessing)
+            inputs, columns = list(preprocessing.inputs), list(preprocessing.columns)
+            outputs = len(preprocessing.label.classes) if outline.loss == "multiclass" else 1
         else:
             store = data.store(settings.seed, folder)
             outline, inputs, outputs = Outline.of(store), list(store.inputs), store.outputs
@@ -119,6 +136,20 @@ class RoundLog(Callback):
         seconds = f"{now - self._since:.1f} s"
         self.log(f"round {record['round']} of {run.rounds}: {', '.join([*losses, seconds])}")
         self._since = now
+
+
+def _tables_outline(name: str, data: RemoteTables, folder: Path, made: Preprocessing) -> Outline:
+    """Return the outline of tables elsewhere; the test set is the coordinator's own table, preprocessed."""
+    test: tuple[Tensor, Tensor] | tuple[None, None] = (None, None)
+    if data.test is not None:
+        from fedilc.data.table_files import read_features
+
+        features, label, _ = read_features(folder / data.test, data.settings(), "the test set")
+        test = made.transform(features), torch.as_tensor(made.label.encode(label))
+    facts: dict[str, dict[str, Any]] = {silo: {} for silo in data.silos}
+    sample = torch.zeros(2, *made.inputs)
+    outline = Outline(name, tuple(data.silos), sample, made.label.loss, facts, *test)
+    return replace(outline, columns=made.columns, label=made.label.text, preprocessing=made)
 
 
 def _remote_outline(name: str, data: Remote, folder: Path) -> Outline:

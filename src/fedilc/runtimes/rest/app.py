@@ -171,7 +171,7 @@ def _add_silos(app: FastAPI, board: Board, doors: Doors) -> None:
     async def join(request: Request, silo: SiloName) -> Joined:
         """Take part in the run; a silo that was away joins again."""
         with desk.serving(silo, joining=True):
-            said = _joining((await _read(request, most_joining, Spool())).content())
+            said = _joining((await read_body(request, most_joining, Spool())).content())
             if said.manifest != board.manifest.hash:
                 raise HTTPException(409, "the silo knows another manifest than this run's")
             if isinstance(said, Carrying):
@@ -223,7 +223,7 @@ def _add_silos(app: FastAPI, board: Board, doors: Doors) -> None:
             if isinstance(most, Refusal):
                 raise HTTPException(most.status, most.reason)
             async with desk.turns.one() if most > _SMALL_BYTES else nullcontext():
-                body = await _read(request, most, board.spool)
+                body = await read_body(request, most, board.spool)
             board.seen(silo, received=body.size)
             accept = partial(board.accept, silo, number, step, task, body, content_digest)
             if body.size < _SMALL_BYTES:
@@ -282,7 +282,7 @@ def _joining(body: bytes) -> Joining | Carrying:
         raise HTTPException(422, f"{where}: {first['msg']}"[:300]) from error
 
 
-async def _read(request: Request, most: int, spool: Spool) -> Body:
+async def read_body(request: Request, most: int, spool: Spool) -> Body:
     """The body, unless it is larger than it can be, stands still, or ends before it is complete."""
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise HTTPException(415, "bodies are taken as they are, without Content-Encoding")

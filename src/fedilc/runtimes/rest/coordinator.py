@@ -70,7 +70,7 @@ def serve(
     while they, and the page, are still answered.
     """
     address.require_safe(tokens)
-    _require_tokens(run.outline.silos, tokens, address)
+    require_tokens(run.outline.silos, tokens, address)
     _kernels.load()
     board = Board(run.manifest, audit=Audit(out / AUDIT_FILE), spool=Spool(out))
     training = run.training(RestRuntime(board, run.needed, round_timeout))
@@ -107,7 +107,8 @@ def serve(
         board.audit.flush(now=True)
 
 
-def _require_tokens(silos: Iterable[str], tokens: Tokens | TokenFile | None, address: Address) -> None:
+def require_tokens(silos: Iterable[str], tokens: Tokens | TokenFile | None, address: Address) -> None:
+    """Raise if a silo could not show who it is."""
     for silo in silos:
         require_name(silo)
         needed = tokens is not None and address.client_authority is None

@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote
 
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from fedilc.errors import ProtocolError, printable
 from fedilc.federation.client import SiloClient
 from fedilc.runtimes.remote.client import make_client
 from fedilc.runtimes.remote.manifest import Manifest, read_manifest
+from fedilc.runtimes.remote.survey import Survey, read_survey
 from fedilc.runtimes.remote.wire import (
     MEDIA_TYPE,
     Asked,
@@ -33,13 +34,21 @@ from fedilc.runtimes.remote.wire import (
 from fedilc.runtimes.rest.http_client import POLL_SECONDS, Answer, CoordinatorError, Line, Retries
 from fedilc.runtimes.rest.limits import Limits
 
+if TYPE_CHECKING:
+    from fedilc.data.silo_summary import SiloSummary
+
 _BREATH_SECONDS = 1.0
+_SURVEY_SECONDS = 0.5
 _ATTEMPTS = 5
 _RETRIED = (400, 422)
 
 
 class _UnreadableError(CoordinatorError):
     """An answer that is not a manifest, or not as it was sent."""
+
+
+class _NoManifestYetError(Exception):
+    """The coordinator still waits for summaries of silos' tables."""
 
 
 class Member(ABC):
@@ -143,6 +152,9 @@ class Member(ABC):
         found = answer.json()
         if answer.status in (401, 403):
             self._refused(answer)
+        if answer.status == 200 and isinstance(found, dict) and {"survey", "missing"} <= set(found):
+            self._answer_survey(found)
+            raise _NoManifestYetError
         if answer.status != 200 or not isinstance(found, dict) or not {"manifest", "hash"} <= set(found):
             what = f"it answers {answer.status}" if answer.status != 200 else "it answers something else"
             where = f" and points to {printable(answer.place)[:200]}" if answer.place else ""
@@ -155,13 +167,24 @@ class Member(ABC):
 
     def read_manifest(self) -> Manifest:
         """Return the manifest; one damaged answer is no reason to leave."""
-        retries = Retries(self.line)
-        for _ in range(_ATTEMPTS - 1):
+        retries, failures = Retries(self.line), 0
+        while True:
             try:
                 return self._manifest()
+            except _NoManifestYetError:
+                self.line.sleep(_SURVEY_SECONDS)
             except (_UnreadableError, ProtocolError) as error:
+                failures += 1
+                if failures == _ATTEMPTS:
+                    raise
                 retries.pause(str(error))
-        return self._manifest()
+
+    def _answer_survey(self, _found: Mapping[str, Any]) -> None:
+        """Answer what the coordinator asks before there is a run."""
+        raise CoordinatorError(
+            "the run is over tables that are summed up first, which a sub-coordinator cannot do; let its "
+            "silos join the run's own coordinator"
+        )
 
     def _require_same(self, manifest: Manifest) -> None:
         """Raise if the coordinator has another run now."""
@@ -200,6 +223,7 @@ class Participant(Member):
     device: str = "auto"
     tell: Callable[[str], None] = lambda _: None
     limits: Limits = field(default_factory=Limits)
+    summarise: Callable[[Survey], SiloSummary] | None = None
     _worker: SiloClient = field(init=False)
 
     def take_part(self) -> str:
@@ -213,6 +237,28 @@ class Participant(Member):
         self.limits.require_examples(len(self._worker.silo), self.name)
         self.limits.remember(manifest, self.line.url, self.name)
         return self._work(manifest)
+
+    def _answer_survey(self, found: Mapping[str, Any]) -> None:
+        survey = read_survey(found["survey"])
+        if self.name not in survey.silos:
+            names = ", ".join(survey.silos)
+            raise CoordinatorError(f"the run {survey.run!r} has no silo {self.name!r}, only {names}")
+        if self.name not in found["missing"]:
+            self.tell("waiting for the summaries of other silos")
+            return
+        if self.summarise is None:
+            raise CoordinatorError("the run is over tables; give this silo's own with --data")
+        if self.limits.digest is not None:
+            raise CoordinatorError(
+                "the coordinator has no manifest yet and asks for a summary of the table; leave out "
+                "--manifest-digest if that was agreed on"
+            )
+        summary = self.summarise(survey)
+        self.limits.require_examples(summary.rows, self.name)
+        answer = self.line.call("PUT", self._path("summary"), content=summary.model_dump_json().encode())
+        if answer.status != 200:
+            self._refused(answer)
+        self.tell(f"sent counts, sums and names of {len(summary.columns)} columns")
 
     def _joining(self) -> dict[str, Any]:
         return {"examples": len(self._worker.silo)}

@@ -1,0 +1,120 @@
+"""Collect silos' summaries over HTTP before a run: the coordinator sees sums and names, never a row."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fastapi import Depends, FastAPI, HTTPException, Request
+from pydantic import ValidationError
+
+from fedilc import __version__
+from fedilc.data.silo_summary import SiloSummary
+from fedilc.runtimes.remote.survey import Survey
+from fedilc.runtimes.rest.app import Taken, read_body
+from fedilc.runtimes.rest.audit import Audit, AuditedRefusals
+from fedilc.runtimes.rest.auth import Doors, OnlyLoopbackNames, SiloName
+from fedilc.runtimes.rest.listener import Address, listening
+from fedilc.runtimes.rest.monitoring import Health, refusals
+from fedilc.runtimes.rest.reply_spool import Spool
+from fedilc.runtimes.rest.tokens import TokenFile, Tokens
+
+MAX_SUMMARY_BYTES = 8 << 20
+_SWITCH_SECONDS = 0.2
+
+
+@dataclass
+class Summaries:
+    """The summaries that have come; every method may be called from any thread."""
+
+    survey: Survey
+    audit: Audit = field(default_factory=Audit)
+    found: dict[str, SiloSummary] = field(default_factory=dict)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+
+    @property
+    def missing(self) -> list[str]:
+        """The silos that have not answered."""
+        return [silo for silo in self.survey.silos if silo not in self.found]
+
+    def put(self, silo: str, summary: SiloSummary) -> None:
+        """Keep a silo's summary; one that comes again replaces it."""
+        with self._changed:
+            self.found[silo] = summary
+            self.audit.event("summary", silo=silo, rows=summary.rows, columns=len(summary.columns))
+            self._changed.notify_all()
+
+    def wait(self, needed: int, patience: float) -> dict[str, SiloSummary]:
+        """Return the summaries of all silos; after `patience` seconds, of those that are needed at least."""
+        deadline = time.monotonic() + patience
+        with self._changed:
+            while self.missing and not (time.monotonic() >= deadline and len(self.found) >= needed):
+                self._changed.wait(0.5)
+            return dict(self.found)
+
+
+def make_survey_app(summaries: Summaries, tokens: Tokens | TokenFile | None) -> FastAPI:
+    """Return the interface before a run: the survey in place of a manifest, and a place for summaries."""
+    app = FastAPI(title="FedILC coordinator", version=__version__, docs_url=None, redoc_url=None)
+    app.state.wakeups, app.state.silos = [], len(summaries.survey.silos)
+    app.state.audit = summaries.audit
+    doors = Doors(tokens)
+    if tokens is None:
+        app.add_middleware(OnlyLoopbackNames)
+    app.add_middleware(AuditedRefusals, audit=summaries.audit)
+    refused = refusals(401, 404, 413, 429)
+
+    @app.get("/v1/health")
+    async def health() -> Health:
+        """Return whether the coordinator is up; needs no token."""
+        return Health(viewer_token=doors.tokens is not None)
+
+    @app.get("/v1/manifest", dependencies=[Depends(doors.enter)], responses=refused)
+    async def manifest() -> dict[str, Any]:
+        """Return what silos are asked before there is a manifest, and who has not answered."""
+        return {"survey": summaries.survey.model_dump(mode="json"), "missing": summaries.missing}
+
+    @app.put("/v1/silos/{silo}/summary", dependencies=[Depends(doors.speak)], responses=refused)
+    async def summary(request: Request, silo: SiloName) -> Taken:
+        """Take a silo's summary of its table."""
+        if silo not in summaries.survey.silos:
+            raise HTTPException(404, f"no silo of this run is called {silo!r}")
+        body = (await read_body(request, MAX_SUMMARY_BYTES, Spool())).content()
+        try:
+            found = SiloSummary.model_validate_json(body)
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise HTTPException(422, f"{where}: {first['msg']}"[:300]) from error
+        if found.name != silo:
+            raise HTTPException(422, "name: the summary is another silo's")
+        summaries.put(silo, found)
+        return Taken()
+
+    return app
+
+
+def collect_summaries(
+    survey: Survey,
+    out: Path,
+    address: Address,
+    tokens: Tokens | TokenFile | None,
+    needed: int,
+    patience: float,
+    ready: Callable[[str], None],
+) -> tuple[dict[str, SiloSummary], int]:
+    """Return the silos' summaries, and the port on which they will look for the run."""
+    out.mkdir(mode=0o700, parents=True, exist_ok=True)
+    summaries = Summaries(survey, Audit(out / "audit.jsonl"))
+    try:
+        with listening(make_survey_app(summaries, tokens), address) as port:
+            ready(address.url(port))
+            found = summaries.wait(needed, patience)
+            time.sleep(_SWITCH_SECONDS)  # so that the last silo gets its answer
+    finally:
+        summaries.audit.flush(now=True)
+    return found, port
