@@ -14,9 +14,9 @@ import fedilc
 
 ROOMS = (
     *("algorithms", "data", "models", "config", "gradients", "aggregation", "penalties", "federation"),
-    *("evaluation", "training", "runtimes", "api", "studies", "report", "cli"),
+    *("evaluation", "training", "runtimes", "api", "sklearn", "studies", "report", "cli"),
 )
-LOOSE = {"__init__", "__main__", "errors", "seeds", "lazy", "api"}
+LOOSE = {"__init__", "__main__", "errors", "seeds", "lazy", "api", "sklearn"}
 ROOT = Path(fedilc.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 FORBIDDEN = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}

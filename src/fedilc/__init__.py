@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedilc.api import train
     from fedilc.data import Federation, Silo
     from fedilc.penalties import Penalty
+    from fedilc.sklearn import FedILCClassifier, FedILCRegressor
     from fedilc.training.callbacks import Callback, EarlyStopping, KeepBest
     from fedilc.training.loaded import load
     from fedilc.training.result import Result
@@ -24,6 +25,8 @@ __all__ = [
     "Algorithm",
     "Callback",
     "EarlyStopping",
+    "FedILCClassifier",
+    "FedILCRegressor",
     "Federation",
     "KeepBest",
     "LocalSteps",
@@ -43,6 +46,8 @@ __getattr__ = lazily(
         "Aggregator": "fedilc.aggregation",
         "Callback": "fedilc.training.callbacks",
         "EarlyStopping": "fedilc.training.callbacks",
+        "FedILCClassifier": "fedilc.sklearn",
+        "FedILCRegressor": "fedilc.sklearn",
         "Federation": "fedilc.data",
         "KeepBest": "fedilc.training.callbacks",
         "Penalty": "fedilc.penalties",

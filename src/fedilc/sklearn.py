@@ -1,0 +1,185 @@
+"""FedILC as scikit-learn estimators: groups are silos, so `LeaveOneGroupOut` leaves out one silo."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from fedilc.algorithms.loss_name import LossName
+from fedilc.api import train
+from fedilc.data import Federation, Silo
+from fedilc.data.silo_store import SiloStore
+from fedilc.errors import FedILCWarning
+from fedilc.models import build_model
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.preprocessing import StandardScaler
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
+except ImportError as error:
+    raise ImportError(
+        "the estimators need scikit-learn 1.6 or newer; install it with: pip install 'fedilc[sklearn]'"
+    ) from error
+
+Floats = NDArray[np.float64]
+
+
+class _FedILC(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """What the estimators share: a multilayer perceptron, trained over groups as silos for some rounds."""
+
+    def __init__(
+        self,
+        algorithm: str = "fishr-inter-geo",
+        *,
+        hidden: Sequence[int] = (64, 64),
+        rounds: int = 200,
+        learning_rate: float = 0.003,
+        weight_decay: float = 0.0,
+        penalty_weight: float = 1.0,
+        environment_size: int | None = None,
+        scale: bool = True,
+        seed: int = 0,
+        device: str = "auto",
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        self.algorithm = algorithm
+        self.hidden = hidden
+        self.rounds = rounds
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.penalty_weight = penalty_weight
+        self.environment_size = environment_size
+        self.scale = scale
+        self.seed = seed
+        self.device = device
+        self.options = options
+
+    def _train(
+        self, x: Floats, y: NDArray[Any], groups: ArrayLike | None, loss: LossName, outputs: int
+    ) -> None:
+        """Train one silo per group, and keep the network of the last round in float64."""
+        if groups is None:
+            warnings.warn(
+                "fit without groups takes all examples as one silo; give groups=..., the silo of each "
+                "example (inside cross_validate or a pipeline, with set_fit_request(groups=True))",
+                FedILCWarning,
+                stacklevel=3,
+            )
+            groups = np.zeros(len(x), dtype=int)
+        check_consistent_length(x, groups)
+        self.silos_, silo = np.unique(column_or_1d(groups), return_inverse=True)
+        self.scaler_ = StandardScaler(with_mean=self.scale, with_std=self.scale).fit(x)
+        inputs = self.scaler_.transform(x).astype(np.float32)
+        silos = [
+            Silo(str(name), inputs[silo == number], y[silo == number])
+            for number, name in enumerate(self.silos_)
+        ]
+        result = train(
+            SiloStore.of(Federation("groups", silos, loss=loss)),
+            build_model("mlp", inputs.shape[1:], outputs, self.seed, hidden=list(self.hidden)),
+            self.algorithm,
+            rounds=self.rounds,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            penalty_weight=self.penalty_weight,
+            environment_size=self.environment_size,
+            seed=self.seed,
+            device=self.device,
+            **(self.options or {}),
+        )
+        self.history_ = result.history
+        self.model_ = result.model.cpu().double()
+
+    @torch.no_grad()
+    def _logits(self, x: ArrayLike) -> Tensor:
+        check_is_fitted(self, "model_")
+        inputs = self.scaler_.transform(validate_data(self, x, reset=False, dtype=np.float64))
+        found: Tensor = self.model_(torch.from_numpy(inputs))
+        return found
+
+
+class FedILCClassifier(ClassifierMixin, _FedILC):  # type: ignore[misc]  # scikit-learn has no types
+    """A classifier that is trained over groups as silos, to hold at a group that was not there.
+
+    Args:
+        algorithm: a name from `fedilc.algorithms`.
+        hidden: the widths of the network's hidden layers.
+        rounds: how many steps the server takes; the model is that of the last one.
+        learning_rate: of the server's optimiser.
+        weight_decay: of the server's optimiser.
+        penalty_weight: lambda, the weight of the algorithm's penalty.
+        environment_size: examples per environment inside a silo; None is the whole silo.
+        scale: whether inputs are standardised, by the mean and deviation over all training silos (which
+            follow from sums of counts, values and squares, so that silos need share no example).
+        seed: every random choice derives from it.
+        device: "auto", "cpu", "cuda", ...
+        options: further settings of `fedilc.train`, such as {"balance": "weights"}.
+
+    Attributes:
+        classes_: the labels, in the order of `predict_proba`'s columns.
+        silos_: the groups that trained.
+        history_: one record per round, as `fedilc.Result` has them.
+        model_: the trained network, from standardised inputs to logits.
+
+    >>> import numpy as np
+    >>> x = np.repeat([[0.0], [1.0], [4.0], [5.0]], 5, axis=0)
+    >>> y, site = np.repeat(["no", "yes"], 10), np.tile(["north", "south"], 10)
+    >>> model = FedILCClassifier(rounds=30, hidden=(8,), learning_rate=0.1).fit(x, y, groups=site)
+    >>> [str(label) for label in model.predict([[0.0], [5.0]])]
+    ['no', 'yes']
+    """
+
+    def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> FedILCClassifier:  # noqa: N803 - scikit-learn's name
+        """Train on examples X with labels y; `groups` names the silo of each example."""
+        x, labels = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(labels)
+        self.classes_, codes = np.unique(labels, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(f"y has one class only ({self.classes_[0]!r}); a classifier needs at least two")
+        binary = len(self.classes_) == 2
+        self._train(
+            x, codes, groups, "binary" if binary else "multiclass", 1 if binary else len(self.classes_)
+        )
+        return self
+
+    def predict_proba(self, X: ArrayLike) -> Floats:  # noqa: N803 - scikit-learn's name
+        """Return the probability of each class, in the order of `classes_`."""
+        logits = self._logits(X)
+        if len(self.classes_) > 2:
+            return np.asarray(logits.softmax(1))
+        positive = logits.sigmoid()
+        return np.asarray(torch.cat([1 - positive, positive], 1))
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:  # noqa: N803 - scikit-learn's name
+        """Return the most probable class of each example."""
+        place = self.predict_proba(X).argmax(1)
+        chosen: NDArray[Any] = self.classes_[place]
+        return chosen
+
+
+class FedILCRegressor(RegressorMixin, _FedILC):  # type: ignore[misc]  # scikit-learn has no types
+    """A regressor that is trained over groups as silos; its arguments are those of `FedILCClassifier`.
+
+    Labels are standardised as inputs are, and predictions are in the labels' own unit. The loss is the
+    squared error.
+    """
+
+    def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> FedILCRegressor:  # noqa: N803 - scikit-learn's name
+        """Train on examples X with quantities y; `groups` names the silo of each example."""
+        x, labels = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        self.label_scaler_ = StandardScaler().fit(labels[:, None])
+        self._train(x, self.label_scaler_.transform(labels[:, None])[:, 0], groups, "regression", 1)
+        return self
+
+    def predict(self, X: ArrayLike) -> Floats:  # noqa: N803 - scikit-learn's name
+        """Return the quantity of each example."""
+        outputs = self._logits(X).numpy()
+        found: Floats = self.label_scaler_.inverse_transform(outputs)[:, 0]
+        return found

@@ -1,0 +1,121 @@
+"""The estimators keep scikit-learn's contract, and groups are silos in every tool of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import sklearn
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, LeaveOneGroupOut, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from fedilc import FedILCClassifier, FedILCRegressor
+from fedilc.errors import ConfigError, FedILCWarning
+
+QUICK: dict[str, Any] = {"rounds": 25, "hidden": (16,), "learning_rate": 0.05}
+CHECKED: dict[str, Any] = {"rounds": 12, "hidden": (16,), "learning_rate": 0.1}
+ONE_SILO = "ignore:fit without groups:fedilc.errors.FedILCWarning"
+
+
+@pytest.mark.filterwarnings(ONE_SILO)
+@parametrize_with_checks([FedILCClassifier(**CHECKED), FedILCRegressor(**CHECKED)])
+def test_the_estimators_pass_scikit_learns_checks(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.fixture
+def routing() -> Iterator[None]:
+    with sklearn.config_context(enable_metadata_routing=True):
+        yield
+
+
+@pytest.fixture
+def sites() -> tuple[NDArray[np.float64], NDArray[np.str_], NDArray[np.str_]]:
+    """Three sites; the first column tells the label everywhere, the second one only where it trains."""
+    random = np.random.default_rng(0)
+    site = np.repeat(["a", "b", "c"], 40)
+    ill = random.integers(0, 2, 120)
+    x = np.column_stack([100 + 10 * ill + 3 * random.normal(size=120), random.normal(size=120)])
+    return x, np.where(ill, "ill", "well"), site
+
+
+def test_labels_may_be_words_and_probabilities_follow_classes(sites: Any) -> None:
+    x, y, site = sites
+    model = FedILCClassifier(**QUICK).fit(x, y, groups=site)
+    assert model.classes_.tolist() == ["ill", "well"]
+    assert model.silos_.tolist() == ["a", "b", "c"]
+    assert model.n_features_in_ == 2
+    chances = model.predict_proba(x)
+    np.testing.assert_allclose(chances.sum(1), 1)
+    assert (model.predict(x) == model.classes_[chances.argmax(1)]).all()
+    assert model.score(x, y) > 0.85
+    assert len(model.history_) == 25
+    assert model.history_[0]["silos"].keys() == {"a", "b", "c"}
+
+
+def test_groups_are_silos_whose_gradients_are_aggregated(sites: Any) -> None:
+    x, y, site = sites
+    one = FedILCClassifier("geometric", **QUICK).fit(x, y, groups=site).predict_proba(x)
+    with pytest.warns(FedILCWarning, match="fit without groups takes all examples as one silo"):
+        other = FedILCClassifier("geometric", **QUICK).fit(x, y).predict_proba(x)
+    assert not np.allclose(one, other)
+
+
+@pytest.mark.usefixtures("routing")
+def test_leaving_one_group_out_trains_on_the_others(sites: Any) -> None:
+    x, y, site = sites
+    model = FedILCClassifier(**QUICK).set_fit_request(groups=True)
+    found = cross_validate(
+        model, x, y, params={"groups": site}, cv=LeaveOneGroupOut(), scoring="roc_auc", return_estimator=True
+    )
+    assert [fitted.silos_.tolist() for fitted in found["estimator"]] == [["b", "c"], ["a", "c"], ["a", "b"]]
+    assert found["test_score"].min() > 0.9
+
+
+@pytest.mark.usefixtures("routing")
+def test_a_pipeline_and_a_grid_search_pass_groups_on(sites: Any) -> None:
+    x, y, site = sites
+    model = FedILCClassifier(**QUICK, scale=False).set_fit_request(groups=True)
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), model),
+        {"fedilcclassifier__penalty_weight": [0.1, 1.0]},
+        cv=LeaveOneGroupOut(),
+    )
+    search.fit(x, y, groups=site)
+    assert search.best_score_ > 0.85
+    assert search.best_estimator_[-1].silos_.tolist() == ["a", "b", "c"]
+
+
+def test_inputs_are_standardised_unless_scale_is_false(sites: Any) -> None:
+    x, y, site = sites
+    scaled = FedILCClassifier(**QUICK).fit(x, y, groups=site)
+    np.testing.assert_allclose(scaled.scaler_.mean_, x.mean(0))
+    by_hand = FedILCClassifier(**QUICK, scale=False).fit(StandardScaler().fit_transform(x), y, groups=site)
+    again = by_hand.predict_proba(StandardScaler().fit_transform(x))
+    np.testing.assert_allclose(scaled.predict_proba(x), again, rtol=1e-4)
+
+
+def test_a_regressor_predicts_in_the_labels_own_unit(sites: Any) -> None:
+    x, _, site = sites
+    y = 1000 + 50 * x[:, 0] - 200 * x[:, 1]
+    model = FedILCRegressor("fedsgd", rounds=150, hidden=(16,), learning_rate=0.03).fit(x, y, groups=site)
+    assert model.score(x, y) > 0.95
+    assert abs(model.predict(x).mean() - y.mean()) < 0.1 * y.std()
+
+
+def test_what_train_refuses_is_refused_and_its_other_settings_are_taken(sites: Any) -> None:
+    x, y, site = sites
+    with pytest.raises(ConfigError, match="algorithm 'fedilk' is unknown"):
+        FedILCClassifier("fedilk", **QUICK).fit(x, y, groups=site)
+    plain = FedILCClassifier("fedsgd", **QUICK)
+    weighed = clone(plain).set_params(
+        options={"balance": "weights", "weights": {"a": 5.0, "b": 1.0, "c": 1.0}}
+    )
+    losses = [model.fit(x, y, groups=site).history_[-1]["train_loss"] for model in (plain, weighed)]
+    assert losses[0] != losses[1]
