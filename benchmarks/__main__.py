@@ -14,7 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import aggregation, attacks, growth, nvflare, per_example, ranks, rest, rounds, startup
+from benchmarks import aggregation, attacks, growth, nvflare, per_example, ranks, rest, rounds, startup, tree
 from benchmarks.timing import Row
 
 GROUPS = {
@@ -23,6 +23,7 @@ GROUPS = {
     "rounds": rounds.rows,
     "growth": growth.rows,
     "rest": rest.rows,
+    "tree": tree.rows,
     "attacks": attacks.rows,
     "ranks": ranks.rows,
     "nvflare": nvflare.rows,

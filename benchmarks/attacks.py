@@ -26,6 +26,7 @@ from fedilc.runtimes.rest.tokens import add_token
 
 ORACLES = Path(__file__).parents[1] / "tests" / "oracles"
 SILOS, MANY_SILOS = 3, 300
+LATE_SECONDS = 10
 MIB = 1 << 20
 MOST_MIB, MOST_MIB_OF_MANY = 50, 200
 LEAST_SPEED = 0.8
@@ -57,11 +58,17 @@ ATTACKS = {
 def rows(quick: bool) -> list[Row]:
     """Speed and memory under each attack; without `quick`, memory with many silos as well."""
     found = _attacked(3.0 if quick else 5.0, 2 if quick else 4)
+    over = 0
     for algorithm in () if quick else ("fedsgd", "fishr-inter-geo"):
         over = _many_silos(algorithm)
         what = f"coordinator's memory over idle, {MANY_SILOS} silos of 1.2 MB, {algorithm}"
         ratio, against = over / MIB / MOST_MIB_OF_MANY, f"{MOST_MIB_OF_MANY} MiB"
         found.append(at_most("attacks", what, against, ratio, 1, f"{over / MIB:.0f} MiB"))
+    if not quick:
+        late = _many_silos("fishr-inter-geo", LATE_SECONDS)
+        what = f"the same, the first silo {LATE_SECONDS} s after the others"
+        detail = f"{late / MIB:.0f} / {over / MIB:.0f} MiB"
+        found.append(at_most("attacks", what, "it answers first", late / over, 1.1, detail))
     return found
 
 
@@ -69,14 +76,14 @@ def _attacked(seconds: float, turns: int) -> list[Row]:
     found = []
     with _federation() as (coordinator, url, history):
         for name in ATTACKS:
-            calm, busy, before, most = 0, 0, _memory(coordinator), 0
+            calm, busy, before, most = 0, 0, memory_of(coordinator), 0
             for _ in range(turns):
                 calm += _rounds(history, seconds)
-                with _process("attack", name, url) as attacker:
+                with started("attack", name, url) as attacker:
                     assert attacker.stdout is not None
                     attacker.stdout.readline()
                     busy += _rounds(history, seconds)
-                    most = max(most, _memory(coordinator))
+                    most = max(most, memory_of(coordinator))
             detail = f"{busy / turns / seconds:.1f} / {calm / turns / seconds:.1f} rounds per second"
             found.append(at_least("attacks", name, "undisturbed", busy / calm, LEAST_SPEED, detail))
             grown = (most - before) / MIB
@@ -107,32 +114,35 @@ def _federation() -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
             (folder / name).write_text(add_token(folder / "tokens.json", name))
             (folder / name).chmod(0o600)
         options = ["--insecure", "--port", "0", "--tokens", folder / "tokens.json", "--out", folder / "run"]
-        coordinator = stack.enter_context(_process("fedilc", "serve", folder / "a.toml", *options))
+        coordinator = stack.enter_context(started("fedilc", "serve", folder / "a.toml", *options))
         url = url_of(coordinator)
         for name in names:
             who = ["--silo", name, "--token-file", folder / name, "--provider", PROVIDER]
-            stack.enter_context(_process("fedilc", "join", url, *who, said=subprocess.DEVNULL))
+            stack.enter_context(started("fedilc", "join", url, *who, said=subprocess.DEVNULL))
         history = folder / "run" / "history.jsonl"
         _wait(lambda: history.exists() and history.read_bytes().count(b"\n") > 20, coordinator)
         yield coordinator, url, history
 
 
-def _many_silos(algorithm: str) -> int:
-    """The coordinator's most bytes in a run of six rounds, over what it had when silos could join."""
+def _many_silos(algorithm: str, late: int = 0) -> int:
+    """The coordinator's most bytes in a run of six rounds, over what it had when silos could join.
+
+    The first silo answers at once, or `late` seconds after it was asked.
+    """
     names = [f"silo-{number}" for number in range(MANY_SILOS)]
     with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
         folder = Path(place)
         settings = {**SETTINGS, "algorithm": algorithm, "rounds": 6, "evaluate_every": 6}
         write_experiment(folder / "many.toml", names, settings)
         options = ["--insecure", "--port", "0", "--out", folder / "run"]
-        coordinator = stack.enter_context(_process("fedilc", "serve", folder / "many.toml", *options))
+        coordinator = stack.enter_context(started("fedilc", "serve", folder / "many.toml", *options))
         url = url_of(coordinator)
-        idle = most = _memory(coordinator)
+        idle = most = memory_of(coordinator)
         for part in range(2):
-            stack.enter_context(_process("silos", url, *names[part::2]))
+            stack.enter_context(started("silos", url, 0 if part else late, *names[part::2]))
         deadline = time.monotonic() + 900
         while coordinator.poll() is None and time.monotonic() < deadline:
-            most = max(most, _memory(coordinator, "VmHWM"))
+            most = max(most, memory_of(coordinator, "VmHWM"))
             time.sleep(0.2)
         if coordinator.returncode != 0:
             raise RuntimeError(f"the coordinator of {MANY_SILOS} silos ended with {coordinator.returncode}")
@@ -147,7 +157,7 @@ def _wait(is_so: Callable[[], bool], coordinator: subprocess.Popen[str]) -> None
         time.sleep(0.1)
 
 
-def _memory(process: subprocess.Popen[str], key: str = "VmRSS") -> int:
+def memory_of(process: subprocess.Popen[str], key: str = "VmRSS") -> int:
     """Bytes of a process; 0 if it has just ended."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
@@ -157,7 +167,7 @@ def _memory(process: subprocess.Popen[str], key: str = "VmRSS") -> int:
 
 
 @contextlib.contextmanager
-def _process(kind: str, *arguments: object, said: int = subprocess.PIPE) -> Iterator[subprocess.Popen[str]]:
+def started(kind: str, *arguments: object, said: int = subprocess.PIPE) -> Iterator[subprocess.Popen[str]]:
     """A process of `fedilc` or of this file, which ends with the context."""
     module = "fedilc" if kind == "fedilc" else "benchmarks.attacks"
     words = [*map(str, arguments)] if kind == "fedilc" else [kind, *map(str, arguments)]
@@ -219,7 +229,7 @@ def main() -> None:
         sys.path.insert(0, str(ORACLES))
         from light_silos import light_silos
 
-        light_silos(first, others)
+        light_silos(first, others[1:], float(others[0]))
 
 
 if __name__ == "__main__":

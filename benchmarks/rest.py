@@ -94,7 +94,7 @@ def over_http(name: str, rounds: int, folder: Path, silos: int = SILOS) -> Trave
         for silo in names:
             join = ["join", url, "--silo", silo, "--provider", PROVIDER]
             joined.enter_context(_process(join))
-        last = _last_status(url)
+        last = last_status(url)
     up = sum(silo["bytes_received"] for silo in last["silos"])
     down = sum(silo["bytes_sent"] for silo in last["silos"])
     return Travelled(up / rounds, down / rounds)
@@ -125,7 +125,7 @@ def url_of(coordinator: subprocess.Popen[str]) -> str:
     raise RuntimeError("the coordinator did not start")
 
 
-def _last_status(url: str) -> dict:
+def last_status(url: str) -> dict:
     """The status that ends the stream of events."""
     last, kind = {}, ""
     with httpx.stream("GET", f"{url}/v1/events", timeout=600) as events:

@@ -33,7 +33,7 @@ def travelled(aggregator: Aggregator, parts: list[Sums], like: Tensor, weighted:
             assert (tensor.shape, tensor.dtype) == (expected[name].shape, expected[name].dtype)
             assert tensor.numel() <= largest[name].numel()
         form.check(packed, part.count)
-        add_packed(state, packed)
+        add_packed(state, packed, part.count)
         state.counted(part.count)
         state.weighted += part.weighted
         state.weights = state.weights.merged(part.weights)
@@ -51,6 +51,14 @@ def test_any_split_over_the_wire_gives_the_bits_of_all_values_together(
     expected = aggregator.finalize(whole)
     assert bits(found.value["w"]) == bits(expected.value["w"])
     assert found.measurements == expected.measurements
+
+
+def test_many_parts_leave_the_packed_words_for_wide_ones() -> None:
+    rows = torch.randn(300, 5, generator=torch.Generator().manual_seed(2))
+    wgm = WeightedGeometricMean()
+    parts = [accumulated(wgm, part) for part in rows.split([100, 100, 56, 44])]
+    found = wgm.finalize(travelled(wgm, parts, rows[0], weighted=False)).value["w"]
+    assert bits(found) == bits(wgm.finalize(accumulated(wgm, rows)).value["w"])
 
 
 @settings(max_examples=40)

@@ -18,16 +18,20 @@ from rest import good_body
 PATIENCE = 120.0
 
 
-def light_silos(url: str, names: Sequence[str]) -> None:
-    """Silos that compute nothing, a thread each."""
-    threads = [threading.Thread(target=light_silo, args=(url, name)) for name in names]
+def light_silos(url: str, names: Sequence[str], late: float = 0.0) -> None:
+    """Silos that compute nothing, a thread each; the first waits `late` seconds before it answers."""
+    waits = [late, *[0.0] * len(names)]
+    threads = [
+        threading.Thread(target=light_silo, args=(url, name, wait))
+        for name, wait in zip(names, waits, strict=False)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
 
-def light_silo(url: str, name: str) -> None:
+def light_silo(url: str, name: str, late: float = 0.0) -> None:
     place = urlsplit(url)
     line = http.client.HTTPConnection(place.hostname or "", place.port or 0, timeout=PATIENCE)
 
@@ -56,6 +60,7 @@ def light_silo(url: str, name: str) -> None:
         if status == 200:
             asked = unpack_request(body, manifest, have, weights)
             have, weights = asked.weights, dict(asked.request.weights)
+            time.sleep(late)
             posted, request = Posted(asked.request, manifest, have), asked.request
             path = f"/v1/silos/{name}/rounds/{request.round}/{request.step}?task={posted.name}"
             status, body = call("PUT", f"{path}&have={have}&wait=30", good_body(posted, name))

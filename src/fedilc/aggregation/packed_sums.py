@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedilc.aggregation.base import Aggregator
-from fedilc.aggregation.exact_sum import DIGIT, ExactSum
+from fedilc.aggregation.exact_sum import ExactSum
 from fedilc.aggregation.fixed_point import NARROW
 from fedilc.aggregation.signed_logs import SignedLogs
 from fedilc.aggregation.sums import Sums
@@ -51,17 +51,16 @@ def pack_sums(state: Sums, values: int) -> PackedSums:
     return packed
 
 
-def add_packed(state: Sums, packed: PackedSums) -> None:
-    """Add sums to those of a state, in place; the caller counts the values and their weights."""
+def add_packed(state: Sums, packed: PackedSums, values: int) -> None:
+    """Add sums of at most so many values to those of a state, in place; the caller counts them."""
     for name, by_key in state.parts.items():
         for key, part in by_key.items():
             place, found = f"{name}/{key}", packed.tensors
             if isinstance(part, ExactSum):
                 part.add_digits(packed.lowest[place], found[place])
             else:
-                low = found[f"{place}/low"].long() & DIGIT
-                counts, high = found[f"{place}/counts"].long(), found[f"{place}/high"].long()
-                part.add_words(torch.stack([counts, low, high]))
+                counts, low, high = (found[f"{place}/{key}"] for key in ("counts", "low", "high"))
+                part.add_words(counts, low, high, values)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedilc.aggregation import _kernels
 from fedilc.aggregation.exact_sum import DIGIT, whole_zeros
-from fedilc.aggregation.fixed_point import NARROW, ROOM, WIDE, fixed_log2
+from fedilc.aggregation.fixed_point import BIAS, FIELD, NARROW, ROOM, WIDE, fixed_log2
 
 _VALUES_AT_ONCE = 1 << 22
 
@@ -88,9 +88,15 @@ class SignedLogs:
         low = ((units - high) * 2.0**32).round()
         self._add_wide(torch.stack([counts, low.long(), high.long()]).view(3, 2, -1))
 
-    def add_words(self, words: Tensor) -> None:
-        """Add what `words` gives."""
-        self._add_wide(words)
+    def add_words(self, counts: Tensor, low: Tensor, high: Tensor, values: int) -> None:
+        """Add what `words` gives for at most so many values, in any whole dtypes; `low` without its sign."""
+        if not (_kernels.usable(self.packed) and self.kind == NARROW and values <= ROOM):
+            self._add_wide(torch.stack([counts.long(), low.long() & DIGIT, high.long()]))
+            return
+        self._make_room(values)
+        for place, side in enumerate(self.packed):
+            side += (high[place].long() << 32) + (low[place].long() & DIGIT)
+            side += counts[place].long() * ((1 << FIELD) + BIAS)
 
     def _add_wide(self, words: Tensor) -> None:
         self.spill()

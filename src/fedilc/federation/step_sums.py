@@ -85,7 +85,7 @@ class StepSums:
             for silo, reply in carried.replies.items():
                 if carried.norms[silo][name] < math.inf:
                     state.counted(1, self._weight(name, reply))
-            add_packed(state, carried.sums[name])
+            add_packed(state, carried.sums[name], len(carried.replies))
         for silo, reply in carried.replies.items():
             self._keep(reply, carried.norms[silo])
 
