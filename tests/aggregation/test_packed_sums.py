@@ -6,12 +6,12 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from stacks import EVERY, TIES, accumulated, bits, stacks
 from torch import Tensor
 
-from fedilc.aggregation import Aggregator, Clipped, Mean, Sums, WeightedGeometricMean
+from fedilc.aggregation import Aggregator, Clipped, Mean, Sums, WeightedGeometricMean, norm_of
 from fedilc.aggregation.exact_sum import ExactSum
 from fedilc.aggregation.packed_sums import PackedSums, SumsForm, add_packed, pack_sums
 from fedilc.errors import ProtocolError
@@ -19,7 +19,13 @@ from fedilc.errors import ProtocolError
 CPU = torch.device("cpu")
 
 
-def travelled(aggregator: Aggregator, parts: list[Sums], like: Tensor, weighted: bool) -> Sums:
+def norms_of(rows: Tensor) -> list[float]:
+    return [norm_of({"w": row}) for row in rows]
+
+
+def travelled(
+    aggregator: Aggregator, parts: list[Sums], like: Tensor, weighted: bool, norms: list[float]
+) -> Sums:
     """A state that was sent all parts, each held to its form."""
     state = aggregator.zero({"w": like})
     form = SumsForm(aggregator, {"w": torch.empty_like(like, device="meta")}, weighted)
@@ -32,7 +38,7 @@ def travelled(aggregator: Aggregator, parts: list[Sums], like: Tensor, weighted:
         for name, tensor in packed.tensors.items():
             assert (tensor.shape, tensor.dtype) == (expected[name].shape, expected[name].dtype)
             assert tensor.numel() <= largest[name].numel()
-        form.check(packed, part.count)
+        form.check(packed, norms)
         add_packed(state, packed, part.count)
         state.counted(part.count)
         state.weighted += part.weighted
@@ -42,12 +48,16 @@ def travelled(aggregator: Aggregator, parts: list[Sums], like: Tensor, weighted:
 
 @settings(max_examples=40)
 @given(stacks(), st.sampled_from(EVERY), st.integers(0, 12))
+@example(torch.full((9, 1), 1e-162, dtype=torch.float64), WeightedGeometricMean(), 4)
+@example(torch.full((9, 1), 1e-162, dtype=torch.float64), Mean(), 4)
+@example(torch.full((9, 1), 1e154, dtype=torch.float64), Mean(), 4)
+@example(torch.full((9, 1), 1e-45), WeightedGeometricMean(), 4)
 def test_any_split_over_the_wire_gives_the_bits_of_all_values_together(
     rows: Tensor, aggregator: Aggregator, cut: int
 ) -> None:
     whole = accumulated(aggregator, rows)
     halves = [accumulated(aggregator, part) for part in (rows[:cut], rows[cut:]) if len(part)]
-    found = aggregator.finalize(travelled(aggregator, halves, rows[0], weighted=False))
+    found = aggregator.finalize(travelled(aggregator, halves, rows[0], False, norms_of(rows)))
     expected = aggregator.finalize(whole)
     assert bits(found.value["w"]) == bits(expected.value["w"])
     assert found.measurements == expected.measurements
@@ -57,7 +67,7 @@ def test_many_parts_leave_the_packed_words_for_wide_ones() -> None:
     rows = torch.randn(300, 5, generator=torch.Generator().manual_seed(2))
     wgm = WeightedGeometricMean()
     parts = [accumulated(wgm, part) for part in rows.split([100, 100, 56, 44])]
-    found = wgm.finalize(travelled(wgm, parts, rows[0], weighted=False)).value["w"]
+    found = wgm.finalize(travelled(wgm, parts, rows[0], False, norms_of(rows))).value["w"]
     assert bits(found) == bits(wgm.finalize(accumulated(wgm, rows)).value["w"])
 
 
@@ -67,7 +77,7 @@ def test_so_it_does_with_weights(rows: Tensor, weights: list[float]) -> None:
     mean = Clipped(Mean(), 1e300)
     rows, weights = rows.float().nan_to_num(), weights[: len(rows)]
     parts = [accumulated(mean, row.unsqueeze(0), [weight]) for row, weight in zip(rows, weights, strict=True)]
-    found = mean.finalize(travelled(mean, parts, rows[0], weighted=True)).value["w"]
+    found = mean.finalize(travelled(mean, parts, rows[0], True, norms_of(rows))).value["w"]
     assert bits(found) == bits(mean.finalize(accumulated(mean, rows, weights)).value["w"])
 
 
@@ -108,7 +118,17 @@ def test_sums_that_no_values_have_are_refused(what: str) -> None:
         for key, values in (usual | FORGED[what]).items()
     }
     with pytest.raises(ProtocolError, match="w/signs"):
-        FORM.check(PackedSums(tensors), 3)
+        FORM.check(PackedSums(tensors), [1e38, 1e38, 1e38])
+
+
+def test_sums_are_no_longer_than_the_norms_that_are_told() -> None:
+    rows = torch.tensor([[3.0, 4.0], [30.0, 40.0]])
+    for aggregator, reason in ((Mean(), "longer than the norms"), (WeightedGeometricMean(), "no such")):
+        form = SumsForm(aggregator, {"w": torch.empty(2, device="meta")}, weighted=False)
+        packed = pack_sums(accumulated(aggregator, rows), 2)
+        form.check(packed, [5.0, 50.0])
+        with pytest.raises(ProtocolError, match=reason):
+            form.check(packed, [5.0, 5.0])
 
 
 @pytest.mark.parametrize(

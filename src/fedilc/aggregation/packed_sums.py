@@ -7,7 +7,8 @@ rows. How many values there are, and their weights, does not travel: whoever mer
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -23,6 +24,9 @@ from fedilc.errors import ProtocolError
 # The words that a sum of up to 2^31 float32 or float64 numbers can need, and the exponents that they have.
 _WORDS = {torch.float32: (28, 39), torch.float64: (0, 67)}
 _LOGS = {torch.float32: (-149, 128), torch.float64: (-1074, 1024)}
+_CPU = torch.device("cpu")
+_ROUNDING = 1e-6
+_LEAST_NORM = 1e-150  # below it the squares that a norm is made of may vanish
 _NARROW = (torch.float16, torch.bfloat16, torch.float32)
 _COUNTS = {255: torch.uint8, (1 << 15) - 1: torch.int16, (1 << 31) - 1: torch.int32}
 
@@ -112,17 +116,23 @@ class SumsForm:
                 found[place] = count
         return found
 
-    def check(self, packed: PackedSums, values: int) -> None:
-        """Raise if these cannot be sums of so many values; shapes and dtypes are right already."""
+    def check(self, packed: PackedSums, norms: Sequence[float]) -> None:
+        """Raise if these cannot be sums of answers of these norms; shapes and dtypes are right already."""
+        longest, squares = max(math.fsum(norms), _LEAST_NORM), 0.0
         for place, part, dtype in self._parts():
             if isinstance(part, SignedLogs):
-                counts, low, high = (packed.tensors[f"{place}/{k}"].long() for k in ("counts", "low", "high"))
-                if bool((counts < 0).any()) or bool((counts.sum(0) > values).any()):
-                    raise ProtocolError(f"its counts of {place!r} are not those of {values} values")
-                least, most = (bound << part.kind.fraction - 32 for bound in _LOGS[dtype])
-                wrong = (high < least * counts) | (high > most * counts) | ((counts == 0) & (low != 0))
-                if bool(wrong.any()):
-                    raise ProtocolError(f"its sums of logarithms of {place!r} are those of no {dtype} values")
+                _check_logs(place, packed.tensors, part.kind.fraction, dtype, norms)
+            elif self._adds_values(place):
+                total = ExactSum(part.shape, _CPU)
+                total.add_digits(packed.lowest[place], packed.tensors[place])
+                squares += float((total.total() / longest).square().sum())
+        if not squares <= 1 + _ROUNDING:
+            raise ProtocolError("its sums are longer than the norms of its silos' answers together")
+
+    def _adds_values(self, place: str) -> bool:
+        """Return whether a sum is of the answers themselves, rather than of products or functions of them."""
+        probe = torch.empty(0)
+        return not self.weighted and self.aggregator.terms(probe)[place.rpartition("/")[2]] is probe
 
     def _parts(self) -> Iterator[tuple[str, ExactSum | SignedLogs, torch.dtype]]:
         """Yield each sum's name, an empty one like it, and the dtype of the numbers that it adds up."""
@@ -133,6 +143,21 @@ class SumsForm:
                 added = terms[key].dtype if isinstance(part, ExactSum) else part.dtype
                 wide = added not in _NARROW or (self.weighted and isinstance(part, ExactSum))
                 yield f"{name}/{key}", part, torch.float64 if wide else torch.float32
+
+
+def _check_logs(
+    place: str, tensors: Mapping[str, Tensor], fraction: int, dtype: torch.dtype, norms: Sequence[float]
+) -> None:
+    """Raise if no values of these norms have such counts and sums of logarithms: none exceeds its norm."""
+    counts, low, high = (tensors[f"{place}/{key}"].long() for key in ("counts", "low", "high"))
+    if bool((counts < 0).any()) or bool((counts.sum(0) > len(norms)).any()):
+        raise ProtocolError(f"its counts of {place!r} are not those of {len(norms)} values")
+    least, most = (bound << fraction - 32 for bound in _LOGS[dtype])
+    largest = max([_LEAST_NORM, *norms])
+    most = min(most, math.floor(math.log2(largest) * 2 ** (fraction - 32)) + 1)
+    wrong = (high < least * counts) | (high > most * counts) | ((counts == 0) & (low != 0))
+    if bool(wrong.any()):
+        raise ProtocolError(f"its sums of logarithms of {place!r} are those of no such {dtype} values")
 
 
 def _count_dtype(values: int) -> torch.dtype:

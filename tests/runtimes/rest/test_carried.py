@@ -109,7 +109,10 @@ FORGED: dict[str, tuple[Forge, str]] = {
     "another dtype": (tensor(f"{FIRST}/counts", lambda t: t.to(torch.int16)), "'U8' of shape"),
     "no values": (tensor(f"{FIRST}/low", lambda t: t.float()), "'I32' of shape"),
     "more members than silos": (tensor(f"{FIRST}/counts", lambda t: t + 3), "are not those of 2 values"),
-    "impossible logarithms": (tensor(f"{FIRST}/high", lambda t: t + (1 << 20)), "no torch.float32 values"),
+    "impossible logarithms": (
+        tensor(f"{FIRST}/high", lambda t: t + (1 << 20)),
+        "no such torch.float32",
+    ),
     "more words than a sum has": (
         tensor("penalty/1.weight/total", lambda t: t.repeat(9, 1)),
         "no sum of float32 has others than 28 to 38",
@@ -130,6 +133,10 @@ FORGED: dict[str, tuple[Forge, str]] = {
         "silo 'a' tells of 11 examples, and joined with 10",
     ),
     "a negative norm": (of_a(norms={"gradient": -1.0, "penalty": 1.0}), "the norm of its gradient"),
+    "a norm that is too small": (
+        told(lambda about: [said["norms"].update(penalty=1e-3) for said in about["replies"].values()]),
+        "longer than the norms of its silos' answers",
+    ),
     "one norm of two": (of_a(norms={"gradient": 1.0}), "its norms are not those"),
     "metrics that were not asked for": (of_a(metrics={"loss": 1.0}), "was not asked to"),
     "another silo": (

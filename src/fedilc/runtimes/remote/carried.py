@@ -73,7 +73,8 @@ def read_carried(
     sums: dict[str, PackedSums] = {}
     for group, form in forms.items():
         sums[group] = PackedSums(tensors[group], _below(lowest, group))
-        form.check(sums[group], sum(norms[silo][group] < math.inf for silo in replies))
+        found = (norms[silo][group] ** step.answers[group].order for silo in replies)
+        form.check(sums[group], [norm for norm in found if norm < math.inf])
     lost = _lost(about.get("lost"), set(silos) - set(replies))
     return Carried(carrier, step.name, round_, replies, norms, sums, lost)
 
