@@ -85,7 +85,7 @@ export class SiloTable {
     row.dataset.state = silo.state;
     row.classList.toggle("troubled", hasProblem(silo));
     say(state, silo.state);
-    say(reason, silo.reason ?? "");
+    say(reason, silo.reason ?? (silo.via ? `through ${silo.via}` : ""));
     COLUMNS.forEach(({ key, text }, i) => text && say(row.cells[i], text(silo[key])));
   }
 
