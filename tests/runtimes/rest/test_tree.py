@@ -39,6 +39,10 @@ FEATURES: dict[str, dict[str, Any]] = {
         "weights": "examples",
         "max_norm": 0.05,
     },
+    "weights that were given": {
+        "algorithm": "fedsgd",
+        "weights": dict(zip("abcde", (0.5, 3.0, 1.0, 0.1, 2.0), strict=True)),
+    },
     "two sums of one answer": {"algorithm": "and-mask", "agreement": 0.5},
     "silos that are drawn": {"silos_per_round": 3},
 }
