@@ -116,7 +116,7 @@ Change = Callable[[np.ndarray, np.ndarray], object]
         (lambda x, _: x.__setitem__((slice(3), 0), 999), "999 probably means a missing value in column 0"),
         (
             lambda x, y: np.copyto(x[:, 2], 1 - y),
-            "column 2 is the label itself, or tells it exactly",
+            "column 2 is the label itself, or determines it exactly",
         ),
         (
             lambda _, y: y.__imul__(0),
@@ -190,7 +190,7 @@ def test_pixels_that_were_resized_or_have_sixteen_bits_are_noted() -> None:
 def test_a_label_in_other_numbers_is_noted() -> None:
     x, y = examples(0)
     x[:, 2] = 200 * y - 100
-    assert "tells it exactly" in notes_of(Federation("f", [Silo("a", x, y)]))[0]
+    assert "determines it exactly" in notes_of(Federation("f", [Silo("a", x, y)]))[0]
 
 
 def test_a_code_that_is_plain_in_one_silo_is_counted_in_all() -> None:

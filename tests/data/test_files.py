@@ -86,7 +86,7 @@ def test_an_npz_may_hold_images_and_call_its_labels_y(tmp_path: Path) -> None:
         (
             "a.csv",
             b"x,y\n1,0\n",
-            "a.csv has no column 'label'; say with data.label .* which column .*: x, y$",
+            "a.csv has no column 'label'; name the label's column with data.label .*: x, y$",
         ),
         ("a.csv", b"x,label\nred,0\n", r"a.csv: column 'x' holds text, not numbers \('red' in line 2\)"),
         ("a.csv", b"x,label\n1,yes\n", "a.csv: column 'label' holds text, not numbers"),
@@ -290,7 +290,7 @@ def test_another_silo_beside_it_does_not_change_a_silos_split(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"weight": [1.0] * 20}, "b and a differ: b has weight besides; give all files the same columns"),
+        ({"weight": [1.0] * 20}, "b and a differ: b also has weight; give all files the same columns"),
         ({"dose": None}, "b and a differ: b lacks dose"),
         ({"dose": [float("nan")] * 20}, r"\bb\b.* NaN"),
         ({"dose": [float("inf")] * 20}, r"\bb\b.* infinity"),
@@ -324,7 +324,7 @@ def test_columns_in_another_order_are_put_in_order(tmp_path: Path) -> None:
 def test_a_test_file_with_other_columns_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", columns())
     write(tmp_path / "far.csv", columns() | {"weight": [1.0] * 20})
-    with pytest.raises(DataError, match=r"the test set and a differ: the test set has weight besides"):
+    with pytest.raises(DataError, match=r"the test set and a differ: the test set also has weight"):
         federation(tmp_path, "a.csv", test="far.csv")
 
 

@@ -148,7 +148,7 @@ def test_a_class_that_only_validation_has_is_named(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        ({"three": 1.0}, r"c and a differ: c has three besides; give all files the same columns"),
+        ({"three": 1.0}, r"c and a differ: c also has three; give all files the same columns"),
         ({"one": float("nan")}, r"column 'one' holds a NaN"),
     ],
 )

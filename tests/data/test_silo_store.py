@@ -37,7 +37,7 @@ def test_what_a_store_lets_go_of_is_no_longer_in_memory_though_names_and_sizes_a
     assert [name for name, tensor in tensors.items() if tensor() is not None] == ["b"]
     assert (store.silos, store.sizes["a"]) == (("a", "b", "c"), 4)
     assert store.open("b").name == "b"
-    with pytest.raises(DataError, match=r"silo 'a' is not held here; another rank of the run has it"):
+    with pytest.raises(DataError, match=r"silo 'a' is not in memory here; another rank of the run has it"):
         store.open("a")
 
 

@@ -206,7 +206,7 @@ def test_a_rank_lets_go_of_the_silos_of_the_others() -> None:
     for one in (runtime.store, store):
         assert one.held is not None
         assert set(one.held) == set(own)
-    with pytest.raises(DataError, match=r"is not held here; another rank"):
+    with pytest.raises(DataError, match=r"is not in memory here; another rank"):
         runtime.store.open(next(name for name in runtime.silos if name not in own))
 
 

@@ -107,7 +107,7 @@ def test_a_missing_column_is_one_sentence(loaded: LoadedModel) -> None:
 
 def test_a_name_that_was_never_seen_is_noted(loaded: LoadedModel) -> None:
     frame = patients(5, 1).with_columns(pl.lit("x").alias("sex"))
-    with pytest.warns(FedILCWarning, match="'x' in column 'sex' was not there in training"):
+    with pytest.warns(FedILCWarning, match="'x' in column 'sex' did not occur in training"):
         loaded.predict_proba(frame)
 
 

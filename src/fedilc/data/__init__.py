@@ -1,4 +1,4 @@
-"""Where silos come from."""
+"""Silos, and the sources that they come from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Federation", "LossName", "Silo"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load torch only for what needs it: to list or fetch data does not."""
+    """Return a public name, and load torch only then: listing or fetching data does not need it."""
     if name in __all__:
         return getattr(import_module("fedilc.data.silo"), name)
     raise AttributeError(f"module 'fedilc.data' has no attribute {name!r}")

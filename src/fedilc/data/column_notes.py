@@ -1,4 +1,4 @@
-"""Notes on columns that were probably not meant as they are: identifiers, codes, scales, pixels."""
+"""Notes on columns that are probably mistakes: identifiers, codes, scales, pixels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedilc.data.profile import Profile
 from fedilc.errors import listed
 
 _SCALES = 1e3
-_FEW = 3
+_MOST = 3
 
 
 def column_notes(parts: Sequence[Profile], columns: Sequence[str]) -> list[str]:
@@ -18,15 +18,15 @@ def column_notes(parts: Sequence[Profile], columns: Sequence[str]) -> list[str]:
     kinds = [_answers(parts, columns), _identifiers(parts, columns), _codes(parts, columns), _pixels(parts)]
     if len(parts[0].shape) == 1:
         kinds += [_zeros(parts, columns), _scales(parts, columns), _units(parts, columns)]
-    return [note for notes in kinds for note in _few(notes)]
+    return [note for notes in kinds for note in _shortened(notes)]
 
 
 def _answers(parts: Sequence[Profile], columns: Sequence[str]) -> list[str]:
-    telling = [set(part.answers) for part in parts if len(part.labels) > 1]
-    found = set.intersection(*telling) if telling else set[int]()
+    answers = [set(part.answers) for part in parts if len(part.labels) > 1]
+    found = set.intersection(*answers) if answers else set[int]()
     return [
-        f"{_column(place, columns)} is the label itself, or tells it exactly; drop it, or the model learns "
-        "nothing else"
+        f"{_column(place, columns)} is the label itself, or determines it exactly; drop it, or the model "
+        "learns nothing else"
         for place in sorted(found)
     ]
 
@@ -39,7 +39,7 @@ def _identifiers(parts: Sequence[Profile], columns: Sequence[str]) -> list[str]:
     large = sum(len(part.rows) >= 20 for part in parts)
     return [
         f"{_column(place, columns)} differs in every row ({_in(names, parts)}), like an identifier; drop it "
-        "if it says nothing of the case"
+        "if it says nothing about the case"
         for place, names in by_column.items()
         if 2 * len(names) >= large
     ]
@@ -60,7 +60,7 @@ def _codes(parts: Sequence[Profile], columns: Sequence[str]) -> list[str]:
     return [
         f"{code:g} probably means a missing value in "
         f"{listed([_column(place, columns) for place in dict.fromkeys(found)])}, in "
-        f"{listed([f'{title} ({count} times)' for title, count in counts[code].items()])}; it is taken as a "
+        f"{listed([f'{title} ({count} times)' for title, count in counts[code].items()])}; it is used as a "
         "number: fill or drop such cells"
         for code, found in sorted(places.items())
     ]
@@ -100,7 +100,7 @@ def _scales(parts: Sequence[Profile], columns: Sequence[str]) -> list[str]:
     where = parts[int(sizes[:, large].argmax())].title
     return [
         f"{_column(large, columns)} is up to {whole[large]:g} (in {where}) and {_column(small, columns)} up "
-        f"to {whole[small]:g}; standardise the columns, or the large ones drown the small ones"
+        f"to {whole[small]:g}; standardise the columns, or the large ones dominate the small ones"
     ]
 
 
@@ -131,7 +131,7 @@ def _in(titles: Sequence[str], parts: Sequence[Profile]) -> str:
     return "everywhere" if everywhere else f"in {listed(titles)}"
 
 
-def _few(notes: list[str]) -> list[str]:
-    if len(notes) <= _FEW + 1:
+def _shortened(notes: list[str]) -> list[str]:
+    if len(notes) <= _MOST + 1:
         return notes
-    return [*notes[:_FEW], f"the same holds for {len(notes) - _FEW} more columns"]
+    return [*notes[:_MOST], f"the same holds for {len(notes) - _MOST} more columns"]

@@ -1,4 +1,4 @@
-"""A column as numbers or as names: what counts as missing, as a number and as one and the same name."""
+"""The values of a column as numbers or as names, with null for missing values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DATE = r"^(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./-]\d{1,2}[./-](\d{4}|\d{2}))([T ].*)
 
 
 def column_values(column: pl.Series, missing: Iterable[str] = ()) -> tuple[Kind, pl.Series]:
-    """Return what a column holds, and it as Float64 or String with null for what is missing.
+    """Return the kind of a column, and its values as Float64 or String with null for missing ones.
 
     `missing` has further texts or numbers that mean a missing value; "name=text" is for one column alone.
 
@@ -63,14 +63,14 @@ def _from_text(column: pl.Series) -> tuple[Kind, pl.Series]:
 
 
 def numbers_of(column: pl.Series) -> pl.Series:
-    """Return a column as Float64, with null for what is no finite number."""
+    """Return a column as Float64, with null for everything but finite numbers."""
     if column.dtype == pl.String:
         column = column.str.strip_chars().str.strip_prefix("+")
     return _finite(column.cast(pl.Float64, strict=False))
 
 
 def names_of(column: pl.Series) -> pl.Series:
-    """Return a column as names; the same number has the same name, however it was written.
+    """Return a column as names; equal numbers have equal names, however they are written.
 
     >>> names_of(pl.Series(["1.0", "1", "one"])).to_list()
     ['1', '1', 'one']

@@ -1,4 +1,4 @@
-"""CSV as programs write it: encoding, separator and decimal sign are recognised from the text itself."""
+"""Read CSV as programs write it: encoding, separator and decimal sign are recognised from the text."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _THOUSANDS = r"^[-+]?[1-9]\d{0,2},\d{3}$"
 
 
 def read_csv(path: Path) -> tuple[pl.DataFrame, NDArray[np.int64], list[str]]:
-    """Return the table, the line of the file that each row is from, and notes on what was recognised.
+    """Return the table, the line of the file per row, and notes on what was recognised.
 
-    Lines count from 1, as an editor or a spreadsheet shows them. Lines without any value are left out.
+    Lines count from 1, as in an editor or a spreadsheet. Lines without any value are left out.
     """
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
@@ -50,7 +50,7 @@ def read_csv(path: Path) -> tuple[pl.DataFrame, NDArray[np.int64], list[str]]:
     elif encoding is not None:
         content = _decoded(path, encoding)
         head = content[:_HEAD_BYTES]
-        notes.append(f"{path} is in {encoding.upper().removesuffix('-SIG')} and is read so")
+        notes.append(f"{path} is in {encoding.upper().removesuffix('-SIG')} and is read as such")
     if b"\r" in head and b"\n" not in head:
         content = (content or path.read_bytes()).replace(b"\r", b"\n")
         head = content[:_HEAD_BYTES]
@@ -70,7 +70,7 @@ def _parsed(
     separator = _separator(lines[blank:])
     declared = re.fullmatch(r'"?sep=(.)"?', lines[blank].strip()) if lines else None
     skipped = blank
-    if declared:  # the line with which Excel is told the separator
+    if declared:  # a line that tells Excel the separator
         separator, skipped = declared[1], blank + 1
     source: Path | io.BytesIO = path if content is None else io.BytesIO(content)
     try:
@@ -85,7 +85,9 @@ def _parsed(
         raise UnicodeDecodeError("utf-8", b"", 0, 1, "in the header")
     frame = frame.rename({column: column.strip() for column in frame.columns if column != column.strip()})
     if separator != ",":
-        notes.append(f"{path} is separated by {_SEPARATORS.get(separator, repr(separator))} and is read so")
+        notes.append(
+            f"{path} is separated by {_SEPARATORS.get(separator, repr(separator))} and is read as such"
+        )
         frame = _with_decimal_commas(path, frame, notes)
     numbers = np.arange(len(frame), dtype=np.int64) + skipped + 2
     texts = frame.select(pl.col(pl.String).str.contains("\n", literal=True).any())
@@ -96,7 +98,7 @@ def _parsed(
 
 
 def _encoding(head: bytes) -> str | None:
-    """Return what the text is encoded in, or None for plain UTF-8."""
+    """Return the encoding of a text, or None for UTF-8."""
     for mark, name in _MARKS.items():
         if head.startswith(mark):
             return None if name == "utf-8-sig" else name
@@ -111,12 +113,12 @@ def _decoded(path: Path, encoding: str) -> bytes:
         return path.read_bytes().decode(encoding).encode()
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{path} cannot be read: it begins as {encoding.upper()} and is none ({error.reason})"
+            f"{path} cannot be read: it begins as {encoding.upper()} but is not ({error.reason})"
         ) from error
 
 
 def _separator(lines: list[str]) -> str:
-    """Return the separator that the header and the lines after it agree on; a comma in doubt."""
+    """Return the separator of the header and the lines after it; a comma if that is not clear."""
     bare = [re.sub(r'"[^"]*"', "", line) for line in lines[:20] if line.strip()]
     if not bare:
         return ","
@@ -133,13 +135,13 @@ def _reader(path: Path, content: bytes | None, separator: str) -> Any:
 
 
 def _record_lines(path: Path, content: bytes | None, separator: str) -> NDArray[np.int64]:
-    """Return the line on which each record begins, where text goes on over the end of a line."""
+    """Return the line on which each record begins, if texts contain ends of lines."""
     reader = _reader(path, content, separator)
     return np.array([1, *(reader.line_num + 1 for _ in reader)][:-1])
 
 
 def _uneven(path: Path, content: bytes | None, separator: str) -> str | None:
-    """Say which line has another number of fields than the first."""
+    """Return which line has more fields than the first, if one has."""
     reader = _reader(path, content, separator)
     try:
         header = len(next(reader))
@@ -152,7 +154,7 @@ def _uneven(path: Path, content: bytes | None, separator: str) -> str | None:
 
 
 def _with_decimal_commas(path: Path, frame: pl.DataFrame, notes: list[str]) -> pl.DataFrame:
-    """Return the table with numbers like 1,5 as numbers, unless they may be thousands."""
+    """Return the table with texts like 1,5 as numbers, unless they could be thousands."""
     found = []
     for column in frame.get_columns():
         if column.dtype != pl.String:
@@ -173,5 +175,5 @@ def _with_decimal_commas(path: Path, frame: pl.DataFrame, notes: list[str]) -> p
             f"{path} has decimal commas in column {found[0]!r} and decimal points in column {points[0]!r}; "
             "write all numbers in one way"
         )
-    notes.append(f"{path} has decimal commas and is read so")
+    notes.append(f"{path} has decimal commas and is read as such")
     return frame.with_columns(pl.col(found).str.strip_chars().str.replace(",", ".", literal=True))

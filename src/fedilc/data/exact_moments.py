@@ -1,4 +1,4 @@
-"""Sums of numbers and of their squares without rounding, so that silos may be added up in any order."""
+"""Sums of numbers and of their squares without rounding, so that the order of silos does not matter."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def exact_sum(values: NDArray[np.float64]) -> Fraction:
 
 
 def exact_squares(values: NDArray[np.float64]) -> Fraction:
-    """Return the sum of squares without rounding (but for parts below 1e-290).
+    """Return the sum of squares without rounding, except for parts below 1e-290.
 
     >>> exact_squares(np.array([1e8 + 1])) == (10**8 + 1) ** 2
     True

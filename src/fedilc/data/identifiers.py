@@ -1,4 +1,4 @@
-"""Columns that tell rows apart and say nothing else: patient numbers, counters."""
+"""Recognise columns that only identify rows: patient numbers, counters."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ _EXACT = 2.0**24
 
 
 def is_identifier(name: str, kind: pl.DataType, values: NDArray[np.float64]) -> bool:
-    """Whether a column of a file is an identifier."""
+    """Return whether a column of a file is an identifier."""
     whole = kind.is_integer() or bool(np.abs(values).max() < _EXACT)
     return whole and tells_rows_apart(values, name)
 
 
 def tells_rows_apart(values: NDArray[np.floating], name: str = "") -> bool:
-    """Whether whole numbers differ in every row although, as measurements, some would be equal.
+    """Return whether whole numbers differ in every row although some measurements would be equal.
 
-    They do if they rise or fall from row to row, if there are too few numbers between the lowest and
-    the highest for so many rows to differ by chance (fewer than one case in 3,000), or if the column's
-    name says so.
+    This is the case if they rise or fall from row to row, if their range is too small for so many rows to
+    differ by chance (less than one case in 3,000), or if the column's name says so.
 
     >>> tells_rows_apart(np.arange(100.0)), tells_rows_apart(np.random.default_rng(0).normal(size=100))
     (True, False)
@@ -47,10 +46,10 @@ def tells_rows_apart(values: NDArray[np.floating], name: str = "") -> bool:
 
 
 def identifier_columns(x: NDArray[np.float32], columns: Sequence[str]) -> list[int]:
-    """Return the positions of the columns of a matrix that tell rows apart."""
-    few = x[:_FEWEST_ROWS]
-    whole = (few == np.round(few)).all(0) & (np.abs(x).max(0, initial=0) < _EXACT)
-    differ = (np.diff(np.sort(few, 0), axis=0) != 0).all(0)
+    """Return the positions of the columns of a matrix that identify rows."""
+    head = x[:_FEWEST_ROWS]
+    whole = (head == np.round(head)).all(0) & (np.abs(x).max(0, initial=0) < _EXACT)
+    differ = (np.diff(np.sort(head, 0), axis=0) != 0).all(0)
     names = dict(enumerate(columns))
     return [
         int(i) for i in np.flatnonzero(whole & differ) if tells_rows_apart(x[:, i], names.get(int(i), ""))

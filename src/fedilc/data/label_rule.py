@@ -1,4 +1,4 @@
-"""What is predicted: a column's two values, its classes, a comparison such as num>0, or a number."""
+"""The label: a column's two values, its classes, a comparison such as num>0, or a number."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _OPPOSITE = {">": "<=", "<=": ">", "<": ">=", ">=": "<", "==": "!=", "!=": "=="}
 
 
 class LabelRule(BaseModel):
-    """How the label of each row is found.
+    """The rule that gives each row its label.
 
     Attributes:
         text: as it was given, for example "died" or "num>0".
         column: the column that it is read from.
         comparison: of that column with `bound`, if the label is whether it holds.
-        loss: what kind of task it makes.
+        loss: the kind of task.
         classes: the name of each class, in the order of their numbers; none for a number.
     """
 
@@ -168,7 +168,7 @@ def _number(text: str) -> float | None:
 
 
 def _is_measured(numbers: Sequence[float | None]) -> bool:
-    """Whether numbers are measurements rather than classes."""
+    """Return whether numbers are measurements rather than classes."""
     if len(numbers) <= 2:
         return not numbers
     return len(numbers) > MOST_CLASSES or any(n is not None and n != round(n) for n in numbers)

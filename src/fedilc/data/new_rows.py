@@ -1,4 +1,4 @@
-"""New rows for a trained model: a file, a data frame or an array, checked against what it expects."""
+"""New rows for a trained model: a file, a data frame or an array, checked against its inputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Rows = pl.DataFrame | Tensor
 
 
 def rows_of(table: Any) -> tuple[Rows, str]:
-    """Return rows as a data frame, or as a tensor if they have no names, and what to call them."""
+    """Return rows as a data frame, or as a tensor if they have no names, and their name in errors."""
     if isinstance(table, str | os.PathLike):
         path = Path(table)
         return _from_file(path), str(path)
@@ -48,13 +48,13 @@ def _from_file(path: Path) -> Rows:
                     raise DataError(f"{path} has no array 'x'; it holds {listed(list(arrays))}")
                 return torch.as_tensor(arrays["x"].astype(np.float32))
         except (OSError, ValueError, EOFError) as error:
-            raise DataError(f"{path} cannot be read: it is damaged, or no NPZ file of numbers") from error
+            raise DataError(f"{path} cannot be read: it is damaged, or not an NPZ file of numbers") from error
     frame, _, _, notes = read_frame(path)
     return without_index(path, frame, "", notes)
 
 
 def preprocessed(frame: pl.DataFrame, preprocessing: Preprocessing, where: str) -> Tensor:
-    """Return the inputs of new rows; raise if a column is missing or wrong, and note names never seen."""
+    """Return the inputs of new rows; raise if a column is missing or wrong, warn of unknown categories."""
     preprocessing.require_columns(frame, where)
     for feature in preprocessing.features:
         kind, values = column_values(frame[feature.name], preprocessing.missing)
@@ -66,13 +66,13 @@ def preprocessed(frame: pl.DataFrame, preprocessing: Preprocessing, where: str) 
                 raise DataError(
                     f"{where}: column {feature.name!r} holds {held}, and the model was trained with numbers"
                 )
-            said = "is no number, and counts as missing"
+            meaning = "is not a number, and counts as missing"
         else:
             wrong = present.filter(~names_of(present).is_in(list(feature.categories)))
-            said = "was not there in training, and counts as none of the known names"
+            meaning = "did not occur in training, and counts as none of the known names"
         if len(wrong):
             warnings.warn(
-                f"{where}: {wrong[0]!r} in column {feature.name!r} {said} (rows like it: {len(wrong)})",
+                f"{where}: {wrong[0]!r} in column {feature.name!r} {meaning} (such rows: {len(wrong)})",
                 FedILCWarning,
                 stacklevel=4,
             )

@@ -1,7 +1,7 @@
-"""How a table becomes a model's inputs: scaled numbers, a column per category, indicators of what is missing.
+"""The preprocessing of tables: scaled numbers, one column per category, indicators of missing values.
 
-It is found from sums over silos (counts, values, squares) and the union of their names, all exact, so that it
-does not depend on the order of silos or on how rows are spread over them.
+It is fitted to sums over silos (counts, values, squares) and the union of their categories, all exact, so
+that it does not depend on the order of silos or on the distribution of rows over them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class NumberFeature(BaseModel):
 
     @property
     def inputs(self) -> list[str]:
-        """The names of the inputs that it makes."""
+        """Return the names of its inputs."""
         return [self.name, *([f"{self.name} missing"] if self.indicator else [])]
 
     def transform(self, values: pl.Series) -> NDArray[np.float64]:
@@ -49,7 +49,7 @@ class NumberFeature(BaseModel):
 
 
 class CategoryFeature(BaseModel):
-    """A column of names: 1 in the input of its name; a name that is none of them has 0 everywhere."""
+    """A column of categories: 1 in the input of its category; an unknown category has 0 everywhere."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -60,7 +60,7 @@ class CategoryFeature(BaseModel):
 
     @property
     def inputs(self) -> list[str]:
-        """The names of the inputs that it makes."""
+        """Return the names of its inputs."""
         named = [f"{self.name}={category}" for category in self.categories]
         return [*named, *([f"{self.name} missing"] if self.indicator else [])]
 
@@ -75,10 +75,10 @@ Feature = Annotated[NumberFeature | CategoryFeature, Field(discriminator="kind")
 
 
 class Preprocessing(BaseModel):
-    """How a table's rows become inputs and labels; part of a run, and saved with it as JSON.
+    """The conversion of a table's rows to inputs and labels; saved with a run as JSON.
 
     Attributes:
-        label: how the label is found, and the names of its classes.
+        label: the rule of the label, and the names of its classes.
         features: the columns that are used, in order.
         missing: further texts or numbers that mean a missing value.
         left_out: the columns that are not used, and why.
@@ -93,12 +93,12 @@ class Preprocessing(BaseModel):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of the model's inputs, in order."""
+        """Return the names of the model's inputs, in order."""
         return tuple(name for feature in self.features for name in feature.inputs)
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """The shape of one input."""
+        """Return the shape of one input."""
         return (len(self.columns),)
 
     def transform(self, frame: pl.DataFrame) -> Tensor:
@@ -130,7 +130,7 @@ def fit_preprocessing(
     categories: Mapping[str, Sequence[str]] | None = None,
     missing: Sequence[str] = (),
 ) -> Preprocessing:
-    """Return the preprocessing that the summaries of silos make together."""
+    """Return the preprocessing that fits the summaries of all silos together."""
     given = {name: tuple(names) for name, names in (categories or {}).items()}
     features: list[NumberFeature | CategoryFeature] = []
     left_out: dict[str, str] = {}
@@ -147,12 +147,12 @@ def fit_preprocessing(
         if reason is not None:
             left_out[name] = reason
     if not features:
-        raise DataError("no column is left to learn from; correct what is dropped and what the label is")
+        raise DataError("no column is left to learn from; drop fewer columns, or correct the label")
     return Preprocessing(label=label, features=tuple(features), missing=tuple(missing), left_out=left_out)
 
 
 def _by_column(summaries: Sequence[SiloSummary]) -> dict[str, list[ColumnSummary]]:
-    """Return the summaries of each column, columns by their lowest position and then by name."""
+    """Return the summaries of each column; columns are ordered by their lowest position, then by name."""
     found: dict[str, list[ColumnSummary]] = {}
     for silo in summaries:
         for column in silo.columns:
@@ -175,20 +175,20 @@ def _reason(parts: Sequence[ColumnSummary]) -> str | None:
 
 
 def is_identifier_column(parts: Sequence[ColumnSummary]) -> bool:
-    """Whether a column differs in every row at half of the silos that are large enough to tell, or more."""
+    """Return whether a column identifies rows at half of the silos, or more, that have 20 rows."""
     large = [part for part in parts if part.count >= 20]
     return bool(large) and 2 * sum(part.identifier for part in large) >= len(large)
 
 
 def is_mixed(parts: Sequence[ColumnSummary]) -> bool:
-    """Whether a column holds numbers at some silos and text at others."""
+    """Return whether a column holds numbers at some silos and text at others."""
     return {"number", "text"} <= {part.kind for part in parts}
 
 
 def _feature(
     name: str, parts: Sequence[ColumnSummary], rows: int, declared: bool, given: tuple[str, ...] | None
 ) -> NumberFeature | CategoryFeature | str:
-    """Return what a column becomes, or why it cannot be used."""
+    """Return the feature of a column, or the reason why it cannot be used."""
     present = [part for part in parts if part.kind in ("number", "text")]
     indicator = sum(part.count for part in present) < rows
     if not present:
@@ -216,7 +216,7 @@ def _all_named(parts: Sequence[ColumnSummary]) -> bool:
 
 
 def _ordered(names: set[str]) -> tuple[str, ...]:
-    """Return names in the order of their numbers, if all are numbers, and of the alphabet if not."""
+    """Return names in numeric order if all are numbers, in alphabetic order if not."""
 
     def key(name: str) -> Any:
         return float(name), name

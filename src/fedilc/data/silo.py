@@ -1,4 +1,4 @@
-"""A silo's examples, and the federation of several silos with a test domain none of them has."""
+"""A silo's examples, and a federation of silos with a test set from a domain that no silo has."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Silo:
     """One participant: its training examples, and its validation examples if it has any.
 
     Args:
-        name: how the silo is called in messages, tables and errors.
+        name: of the silo in messages, tables and errors.
         x: the inputs, examples first; a tensor or anything `torch.as_tensor` takes.
         y: one label per example: 0/1 (float or int), class numbers, or any numbers for regression.
         x_val: validation inputs of the same width.
         y_val: validation labels.
-        domains: the sub-domain each validation example is from, where the silo knows; the validation
-            is then also reported by sub-domain.
+        domains: the sub-domain of each validation example, if it is known; the validation is then also
+            reported by sub-domain.
 
     >>> Silo("clinic", [[0.0], [1.0]], [0, 1])
     Silo('clinic', 2 examples of shape (1,), 0 for validation)
@@ -84,7 +84,7 @@ class Federation:
     """Silos that train together, and a test set from a domain that no silo has seen.
 
     Args:
-        name: how the federation is called in tables and run folders.
+        name: of the federation in tables and run folders.
         silos: the participants; their inputs must have one shape and their names must differ.
         x_test: inputs of the out-of-distribution test set, if there is one.
         y_test: its labels.
@@ -161,12 +161,12 @@ class Federation:
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """The shape of one input."""
+        """Return the shape of one input."""
         return tuple(self.silos[0].x.shape[1:])
 
     @property
     def outputs(self) -> int:
-        """How many logits a model for these labels has."""
+        """Return the number of logits of a model for these labels."""
         if self.loss != "multiclass":
             return 1
         if self.preprocessing is not None:
@@ -174,7 +174,7 @@ class Federation:
         return 1 + max(int(silo.y.max()) for silo in self.silos)
 
     def _number_from_zero(self) -> None:
-        """Let class numbers that begin at 1 everywhere begin at 0, in silos of this federation's own."""
+        """Lower class numbers that begin at 1 everywhere by 1, in copies of the silos."""
         every = [*(y for silo in self.silos for y in (silo.y, silo.y_val)), self.y_test]
         labels = [y for y in every if y is not None]
         if self.loss != "multiclass" or self.preprocessing is not None:
@@ -186,13 +186,13 @@ class Federation:
         self.y_test = None if self.y_test is None else self.y_test - 1
 
     def check_classes(self, classes: int) -> None:
-        """Raise where a label is not one of the class numbers 0..classes-1 of a multiclass model."""
+        """Raise if a label is not one of the class numbers 0..classes-1 of a multiclass model."""
         if self.loss == "multiclass":
             check_classes(self.silos, self.y_test, classes)
 
 
 def note_numbered_from_one(classes: int) -> None:
-    """Say that class numbers are taken from 0 on."""
+    """Warn that class numbers from 1 on are taken as class numbers from 0 on."""
     warnings.warn(
         f"the labels 1 to {classes} are taken as the classes 0 to {classes - 1}: logit 0 stands for the "
         'label 1; that they have an order is not used (loss = "regression" takes labels as quantities)',
@@ -202,7 +202,7 @@ def note_numbered_from_one(classes: int) -> None:
 
 
 def numbered_from_zero(silo: Silo) -> Silo:
-    """Return a silo whose class numbers are one less; the silo given stays as it is."""
+    """Return a copy of a silo whose class numbers are lower by 1."""
     other = copy.copy(silo)
     other.y = silo.y - 1
     other.y_val = None if silo.y_val is None else silo.y_val - 1
@@ -222,7 +222,7 @@ def check_classes(silos: Iterable[Silo], y_test: Tensor | None, classes: int) ->
 
 
 def check_labels(silo: Silo, loss: LossName) -> None:
-    """Raise if a label of a silo is none of this loss."""
+    """Raise if a label of a silo does not fit the loss."""
     for labels, part in ((silo.y, "y"), (silo.y_val, "y_val")):
         _check_labels(labels, loss, f"silo {silo.name!r}: {part}")
 
@@ -263,7 +263,7 @@ def _array(values: Any) -> Any:
 
 
 def _refuse_parts(values: Any, where: str, part: str) -> None:
-    """Raise where several arrays are given in place of one."""
+    """Raise if several arrays are given in place of one."""
     parts = list(values.values() if isinstance(values, dict) else values)
     shapes = [tuple(one.shape) for one in parts if hasattr(one, "shape") and len(one.shape)]
     if isinstance(values, dict) or (len(shapes) == len(parts) and isinstance(parts[0], Tensor)):
@@ -304,7 +304,7 @@ def _check_labels(labels: Tensor | None, loss: LossName, where: str) -> None:
 
 
 def label_problem(labels: NDArray[Any], loss: LossName) -> tuple[int, str] | None:
-    """Return the first example whose label is none of this loss, and a sentence about it."""
+    """Return the first example whose label does not fit the loss, and a sentence about it."""
     if not has_classes(loss):
         return None
     if loss == "binary":

@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SiloStore:
-    """A federation whose silos are taken by name.
+    """A federation whose silos are opened by name.
 
     Args:
-        name: how the federation is called.
-        sizes: how many training examples each silo has, in order.
-        make: gives a silo that is not in memory, by name; it checks what it gives.
+        name: of the federation.
+        sizes: the number of training examples of each silo, in order.
+        make: returns a silo that is not in memory, by name, and checks it.
         sample: two inputs.
         outputs: how many logits a model for the labels has.
         loss: which one, by name.
         x_test: inputs of the out-of-distribution test set, if there is one.
         y_test: its labels.
-        held: the silos in memory, where they stay there between requests; None if they do not.
-        seen: fingerprints of silos that are not in memory, by name; None if the settings alone make them.
+        held: the silos, if they stay in memory between requests; None if they do not.
+        seen: digests of silos that are not in memory, by name; None if the settings alone determine them.
         columns: the names of the inputs, in order, if they have names.
-        label: what the labels are called, if they have a name.
+        label: the name of the labels, if they have one.
         validates: whether a silo holds out examples for validation; None if that is not known.
         preprocessing: how inputs were made of a table's columns, if they were.
 
@@ -60,7 +60,7 @@ class SiloStore:
 
     @classmethod
     def of(cls, federation: Federation) -> SiloStore:
-        """A federation that is in memory."""
+        """Return the store of a federation that is in memory."""
         return cls(
             federation.name,
             {silo.name: len(silo) for silo in federation.silos},
@@ -79,41 +79,41 @@ class SiloStore:
 
     @property
     def silos(self) -> tuple[str, ...]:
-        """The names, in order."""
+        """Return the names of the silos, in order."""
         return tuple(self.sizes)
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """The shape of one input."""
+        """Return the shape of one input."""
         return tuple(self.sample.shape[1:])
 
     @property
     def resident(self) -> bool:
-        """Whether silos stay in memory between requests."""
+        """Return whether silos stay in memory between requests."""
         return self.held is not None
 
     def open(self, name: str) -> Silo:
-        """A silo; costs nothing where it is in memory."""
+        """Return a silo, without cost if it is in memory."""
         silo = self.held.get(name) if self.held is not None else None
         return self.make(name) if silo is None else silo
 
-    def fingerprints(self) -> Mapping[str, str]:
-        """What tells the examples of each silo from others, as far as that is known."""
+    def digests(self) -> Mapping[str, str]:
+        """Return a digest of the examples per silo, as far as it is known."""
         if self.held is None:
             return self.seen or {}
         return {name: silo_digest(self.open(name)) for name in self.silos}
 
     def let_go(self, kept: Iterable[str]) -> None:
-        """Forget the examples of all silos in memory but those to be kept; names and sizes stay."""
+        """Remove the examples of all silos but those `kept` from memory; names and sizes stay."""
         if self.held is not None:
             for name in self.held.keys() - set(kept):
                 del self.held[name]
 
     def check_classes(self, classes: int) -> None:
-        """Raise where a label of a silo in memory, or of the test set, is not one of 0..classes-1."""
+        """Raise if a label of a silo in memory, or of the test set, is not one of 0..classes-1."""
         if self.held and self.loss == "multiclass":
             check_classes(self.held.values(), self.y_test, classes)
 
 
 def _elsewhere(name: str) -> Silo:
-    raise DataError(f"silo {name!r} is not held here; another rank of the run has it, or there is none such")
+    raise DataError(f"silo {name!r} is not in memory here; another rank of the run has it, or it is unknown")

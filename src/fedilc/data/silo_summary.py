@@ -1,4 +1,4 @@
-"""What a silo says of its table before training: counts, sums, squares and names, never a row."""
+"""The summary of a silo's table before training: counts, sums, squares and categories, never a row."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class ColumnSummary(BaseModel):
     Attributes:
         name: of the column.
         place: its position in the table.
-        kind: what it holds.
+        kind: of its values.
         count: cells with a value.
         total: the sum of its numbers, exact, as a fraction.
         squares: the sum of their squares.
         levels: its different values, if it holds names or few numbers; None if they are too many.
         identifier: whether it differs in every row like an identifier.
-        auroc: how well it alone ranks the label here; its missing cells if they rank it better.
+        auroc: of the column alone, or of its missing cells if that is further from 0.5.
         zero: whether all its numbers are 0.
         code: a number such as -9 or 999 that probably means a missing value.
     """
@@ -65,7 +65,7 @@ class ColumnSummary(BaseModel):
 
 
 class SiloSummary(BaseModel):
-    """What is known of one silo: its rows, its labels and its columns."""
+    """The summary of one silo: its rows, its labels and its columns."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

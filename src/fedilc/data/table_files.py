@@ -1,4 +1,4 @@
-"""Silos from tables as they are: one table with a column of silos, or one file per silo."""
+"""Silos from tables without preparation: one table with a column of silos, or one file per silo."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fedilc.errors import DataError, nearest
 
 @dataclass(frozen=True)
 class SiloTable:
-    """One silo's rows: its features as they are, and its labels as numbers."""
+    """One silo's rows: its features without preprocessing, and its labels as numbers."""
 
     name: str
     frame: pl.DataFrame
@@ -37,7 +37,7 @@ class SiloTable:
 
 @dataclass(frozen=True)
 class TableSettings:
-    """How tables are read, beside their files: what every silo of a run is told.
+    """The settings that tables are read with, which are the same for every silo of a run.
 
     Attributes:
         label: the label's column, or a comparison such as "num>0".
@@ -45,9 +45,9 @@ class TableSettings:
         categorical: columns of numbers that are names.
         drop: columns that are not used.
         keep: columns that are used although they look like identifiers.
-        categories: the names of some columns, if they are not to be found.
+        categories: the categories of some columns, if they are not taken from the data.
         missing: further texts or numbers that mean a missing value; "name=text" for one column.
-        loss: what kind of task it is, if it is not to be found.
+        loss: the kind of task, if it is not derived from the label.
     """
 
     label: str
@@ -78,7 +78,7 @@ class TableSettings:
         return features, label, len(frame) - len(label)
 
     def fit(self, summaries: Sequence[SiloSummary], rule: LabelRule) -> Preprocessing:
-        """Return the preprocessing that silos' summaries make together."""
+        """Return the preprocessing that fits the silos' summaries together."""
         return fit_preprocessing(
             summaries,
             rule,
@@ -89,7 +89,7 @@ class TableSettings:
         )
 
     def summarise(self, name: str, features: pl.DataFrame, label: pl.Series, unlabelled: int) -> SiloSummary:
-        """Return what a silo says of its table; it needs to know nothing of other silos."""
+        """Return the summary of a silo's table; it does not depend on other silos."""
         rule = LabelRule.parse(self.label)
         return summarise(
             name,
@@ -104,7 +104,7 @@ class TableSettings:
 
 @dataclass(frozen=True)
 class SiloTables:
-    """Tables of several silos, and how they become a model's inputs."""
+    """Tables of several silos, and the preprocessing that makes inputs of them."""
 
     silos: dict[str, SiloTable]
     settings: TableSettings
@@ -113,17 +113,17 @@ class SiloTables:
 
     @property
     def loss(self) -> LossName:
-        """What kind of task the label makes."""
+        """Return the loss, which is the kind of task."""
         return self.label.loss
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes, in the order of their numbers."""
+        """Return the names of the classes, in the order of their numbers."""
         return self.label.classes
 
     @cached_property
     def summaries(self) -> dict[str, SiloSummary]:
-        """What each silo says of its table."""
+        """Return the summary of each silo's table."""
         return {
             name: self.settings.summarise(name, table.frame, table.labels, table.unlabelled)
             for name, table in self.silos.items()
@@ -131,12 +131,12 @@ class SiloTables:
 
     @cached_property
     def notes(self) -> list[str]:
-        """Sentences on what was recognised, is left out or was probably not meant."""
+        """Return sentences on what was recognised or left out, and on probable mistakes."""
         everything = self.fit(list(self.silos))
         return [*self.reading, *table_notes(list(self.summaries.values()), everything)]
 
     def fit(self, silos: Sequence[str]) -> Preprocessing:
-        """Return the preprocessing of these silos alone, whatever others hold."""
+        """Return the preprocessing that fits these silos only."""
         return self.settings.fit([self.summaries[self._known(name)] for name in silos], self.label)
 
     def silo(self, name: str, preprocessing: Preprocessing, *, seed: int, validation: float) -> Silo:
@@ -144,7 +144,7 @@ class SiloTables:
         return silo_of_table(self.silos[self._known(name)], preprocessing, validation, seed)
 
     def federation(self, name: str, *, test: str | None, seed: int, validation: float) -> Federation:
-        """Return a federation of all silos; one may be held out as the test set, and has no say."""
+        """Return a federation of all silos; one may be held out as the test set, and fits nothing."""
         trained = [silo for silo in self.silos if silo != test]
         held_out = None if test is None else self.silos[self._known(test)]
         if not trained:
@@ -186,7 +186,7 @@ def read_tables(
     missing: Sequence[str] = (),
     loss: LossName | None = None,
 ) -> SiloTables:
-    """Read tables as they are: CSV, Parquet or NPZ; without a column of silos each file is a silo."""
+    """Read tables from CSV, Parquet or NPZ; without a column of silos each file is a silo."""
     settings = TableSettings(
         label,
         positive,
@@ -203,7 +203,7 @@ def read_tables(
 def read_silo_tables(
     paths: Sequence[Path], settings: TableSettings, silo_column: str | None = None
 ) -> SiloTables:
-    """Read tables with settings that are put together."""
+    """Read tables with the given settings."""
     notes: list[str] = []
     frames = {path: _frame(path, settings, notes) for path in paths}
     _check_names(frames, settings, silo_column)

@@ -1,4 +1,4 @@
-"""Notes on tables before training, from silos' summaries alone: what is odd, and what is done about it."""
+"""Notes on tables before training, from silos' summaries only: what is unusual, and its consequence."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _codes(name: str, parts: dict[str, ColumnSummary]) -> list[str]:
             found.setdefault(part.code, []).append(repr(silo))
     return [
         f"{code:g} probably means a missing value in column {name!r} (at {listed(silos, _MOST_SILOS)}) and "
-        f"is taken as a number; --missing {name}={code:g} says so"
+        f"is used as a number; --missing {name}={code:g} makes it missing"
         for code, silos in found.items()
     ]
 

@@ -1,4 +1,4 @@
-"""One file's examples: a table (CSV, Parquet) or arrays (NPZ); all that is wrong with it is said at once."""
+"""Read the examples of one file: a table (CSV, Parquet) or arrays (NPZ); raise all its problems at once."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Table:
         y: one label per example.
         columns: the names of the inputs, if the file has names.
         numbers: the line or row of the file that each example is from.
-        unit: what those numbers count.
-        identifiers: columns that tell rows apart and say nothing else.
-        notes: what was recognised or left out when it was read.
+        unit: of those numbers, such as "line".
+        identifiers: columns that only identify rows.
+        notes: on what was recognised or left out.
     """
 
     x: NDArray[np.float32]
@@ -42,7 +42,7 @@ class Table:
     notes: tuple[str, ...] = ()
 
     def where(self, example: int) -> str:
-        """Name the place of an example in its file."""
+        """Return the place of an example in its file."""
         return f"{self.unit} {example if self.numbers is None else self.numbers[example]}"
 
 
@@ -60,7 +60,7 @@ def read_table(path: Path, label: str) -> Table:
 
 
 def file_kind(path: Path) -> str:
-    """Return the suffix that says what a file holds; raise if it is no table."""
+    """Return the suffix of a file, which is its kind; raise if it is not a table."""
     if not path.exists():
         raise DataError(f"{path} does not exist; correct the path")
     if path.is_dir():
@@ -72,7 +72,7 @@ def file_kind(path: Path) -> str:
 
 
 def read_frame(path: Path) -> tuple[pl.DataFrame, NDArray[np.int64], str, list[str]]:
-    """Return a table, the line or row each row is from, what those numbers count, and notes on reading."""
+    """Return a table, the line or row of the file per row, the unit of these numbers, and notes."""
     notes: list[str] = []
     suffix = file_kind(path)
     try:
@@ -89,7 +89,7 @@ def read_frame(path: Path) -> tuple[pl.DataFrame, NDArray[np.int64], str, list[s
 
 
 def without_index(path: Path, frame: pl.DataFrame, label: str, notes: list[str]) -> pl.DataFrame:
-    """Return the table without the column in which pandas or R number its rows, and without empty ones."""
+    """Return the table without the row numbers of pandas or R, and without empty unnamed columns."""
     for name in _INDEX_NAMES:
         if name not in frame.columns or name == label:
             continue
@@ -122,16 +122,16 @@ def check_header(path: Path, frame: pl.DataFrame, label: str) -> None:
 
 
 def _no_label(path: Path, frame: pl.DataFrame, label: str) -> str:
-    """Say why the label was not found: another separator, or no such column."""
+    """Return why the label was not found: another separator, or no such column."""
     names = frame.columns
     fields = (
         {len(str(text).split()) for text in (*names, *frame.to_series(0)[:5])} if len(names) == 1 else {1}
     )
     if len(fields) == 1 and fields != {1}:
-        return f"{path} seems to be separated by spaces; save it with commas"
+        return f"{path} is probably separated by spaces; save it with commas"
     if label == "label":
         return (
-            f"{path} has no column 'label'; say with data.label (--label) which column holds the label: "
+            f"{path} has no column 'label'; name the label's column with data.label (--label): "
             f"{listed(names, 8)}"
         )
     return f"{path} has no label column {label!r}{nearest(label, names)}"
@@ -173,7 +173,7 @@ def _table(
 
 
 def _numbers(column: pl.Series, places: NDArray[np.int64], unit: str) -> NDArray[np.float64]:
-    """Return the column's numbers, or raise what is wrong with it."""
+    """Return the column's numbers, or raise its problem."""
     kind = column.dtype
     if kind in (pl.Categorical, pl.Enum, pl.String):
         column = _from_text(column.cast(pl.String), places, unit)
@@ -194,7 +194,7 @@ def _numbers(column: pl.Series, places: NDArray[np.int64], unit: str) -> NDArray
 
 
 def _from_text(column: pl.Series, places: NDArray[np.int64], unit: str) -> pl.Series:
-    """Return numbers that were written as text, or say which cell holds none."""
+    """Return numbers that were written as text, or raise an error that names the first other cell."""
     stripped = column.str.strip_chars()
     values = stripped.str.strip_prefix("+").cast(pl.Float64, strict=False)
     wrong = (values.is_null() & stripped.is_not_null()).arg_true()
@@ -234,8 +234,8 @@ def read_npz(path: Path, label: str) -> Table:
     except DataError:
         raise
     except Exception as error:
-        # NumPy lets through whatever its zip, zlib and header parsers raise on a damaged file.
-        raise DataError(f"{path} cannot be read: it is damaged, or no NPZ file of numbers") from error
+        # NumPy passes on whatever its zip, zlib and header parsers raise for a damaged file.
+        raise DataError(f"{path} cannot be read: it is damaged, or not an NPZ file of numbers") from error
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     problems = [f"{path}: {problem}" for problem in _array_problems(x, y, target)]
@@ -288,15 +288,15 @@ def same_columns(name: str, table: Table, first: str, reference: Sequence[str]) 
     lacks = [column for column in reference if column not in table.columns]
     more = [column for column in table.columns if column not in reference]
     if lacks or more:
-        said = [f"lacks {listed(lacks, 8)}"] if lacks else []
-        said += [f"has {listed(more, 8)} besides"] if more else []
+        parts = [f"lacks {listed(lacks, 8)}"] if lacks else []
+        parts += [f"also has {listed(more, 8)}"] if more else []
         raise DataError(
-            f"{name} and {first} differ: {name} {' and '.join(said)}; give all files the same columns"
+            f"{name} and {first} differ: {name} {' and '.join(parts)}; give all files the same columns"
         )
     order = [table.columns.index(column) for column in reference]
     return replace(table, x=table.x[:, order], columns=tuple(reference))
 
 
 def reading_notes(tables: Iterable[Table]) -> list[str]:
-    """Return what was recognised or left out in reading, each sentence once."""
+    """Return the notes of tables, each sentence once."""
     return list(dict.fromkeys(note for table in tables for note in table.notes))
