@@ -269,7 +269,7 @@ def test_an_algorithm_given_twice_runs_once(tmp_path: Path) -> None:
     [
         ("build", "model 'MODULE' is not of the form module:function"),
         (":nothing", "model 'MODULE:nothing': module 'MODULE' has no function 'nothing'"),
-        (":number", "MODULE:number gave int, not a torch.nn.Module"),
+        (":number", "MODULE:number returned int, not a torch.nn.Module"),
     ],
     ids=["no colon", "no function", "no network"],
 )

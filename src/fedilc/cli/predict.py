@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def predict(
     run: RunFolderPath,
-    table: Annotated[Path, typer.Argument(help="New rows: .csv, .parquet or .npz; a label is not needed.")],
+    table: Annotated[Path, typer.Argument(help="New rows: .csv, .parquet, .npz, or a folder of pictures.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file for the scores, .csv or .parquet.")],
     copy: Annotated[
         list[str] | None,
@@ -32,19 +32,21 @@ def predict(
 ) -> None:
     """Write the trained model's score of every row of a table."""
     with quick_imports():
-        from torch import Tensor
+        from polars import DataFrame
 
         from fedilc.data.new_rows import rows_of
 
     loaded = load_run(run, criterion, model)
     rows, where = rows_of(table)
-    frame = None if isinstance(rows, Tensor) else rows
+    frame = rows if isinstance(rows, DataFrame) else None
     columns = [] if frame is None else frame.columns
     for name in copy or []:
         if name not in columns:
             raise DataError(f"{where} has no column {name!r} to copy{nearest(name, columns)}")
-    scores = scores_of(loaded, rows)
+    scores = scores_of(loaded, table if isinstance(rows, list) else rows)
     copied: dict[str, object] = {name: frame[name] for name in copy or []} if frame is not None else {}
+    if isinstance(rows, list):
+        copied["file"] = [str(path.relative_to(table)) for path in rows]
     write_scores({"row": list(range(1, len(rows) + 1)), **copied, **scores}, out)
     make_console().print(
         f"{len(rows)} rows scored by round {loaded.round}: {out}", markup=False, soft_wrap=True

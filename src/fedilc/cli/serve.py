@@ -218,6 +218,7 @@ class _Serving:
         if not isinstance(data, RemoteTables):
             return None, self.address
         from fedilc.data.checks import Report
+        from fedilc.data.preprocessing import Preprocessing
         from fedilc.data.table_notes import table_notes
         from fedilc.runtimes.remote.survey import Survey
         from fedilc.runtimes.rest.coordinator import require_tokens
@@ -225,7 +226,7 @@ class _Serving:
         from fedilc.training.loaded import read_preprocessing
 
         made = read_preprocessing(self.target)
-        if made is not None:
+        if isinstance(made, Preprocessing):
             return made, self.address
         survey = Survey.of(self.settings.name, data)
         require_tokens(survey.silos, self.tokens, self.address)

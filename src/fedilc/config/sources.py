@@ -9,7 +9,7 @@ from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from fedilc.algorithms.loss_name import LossName
 from fedilc.config.source import Source
-from fedilc.config.table_sources import HeartDisease, RemoteTables, Tables
+from fedilc.config.table_sources import HeartDisease, Images, RemoteTables, Tables
 from fedilc.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -236,6 +236,7 @@ SOURCES: dict[str, type[Source]] = {
     "eicu-synthetic": EicuSynthetic,
     "files": Files,
     "heart-disease": HeartDisease,
+    "images": Images,
     "many-silos": ManySilos,
     "remote": Remote,
     "remote-tables": RemoteTables,

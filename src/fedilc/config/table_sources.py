@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 from fedilc.algorithms.loss_name import LossName
 from fedilc.config.section import Section
 from fedilc.config.source import Source
-from fedilc.errors import ConfigError, FedILCWarning
+from fedilc.errors import ConfigError, DataError, FedILCWarning
 
 if TYPE_CHECKING:
     from fedilc.data import Federation
@@ -105,6 +105,29 @@ class RemoteTables(Source, ColumnSettings):
     def build(self, _seed: int, _folder: Path) -> Federation:
         """Raise: the silos' tables stay with them."""
         raise ConfigError("the silos of this experiment are elsewhere; start it with `fedilc serve`")
+
+
+class Images(Source):
+    """One's own pictures in folders DOMAIN/CLASS, every domain a silo."""
+
+    source: str = "images"
+    folder: str = Field(description="the folder with a folder per domain, and in it one per class")
+    image_size: int = Field(ge=1, le=4096, description="pixels per side to which pictures are resized")
+    test: str | None = Field(None, description="the domain that is held out as the test set")
+    validation_share: float = Field(0.3, ge=0, lt=1)
+
+    def build(self, seed: int, folder: Path) -> Federation:
+        """Return the federation, from a folder relative to the experiment's own."""
+        from fedilc.data.image_folder import read_image_folder
+
+        place = folder / self.folder
+        if not place.is_dir():
+            raise DataError(f"{place} is no folder; correct data.folder")
+        found = read_image_folder(place, self.image_size)
+        for note in found.notes:
+            warnings.warn(note, FedILCWarning, stacklevel=2)
+        name = place.resolve().name
+        return found.federation(name, test=self.test, seed=seed, validation=self.validation_share)
 
 
 class HeartDisease(TableSource):

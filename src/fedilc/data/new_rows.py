@@ -14,18 +14,19 @@ import torch
 from torch import Tensor
 
 from fedilc.data.column_values import column_values, names_of, numbers_of
+from fedilc.data.image_folder import SUFFIXES, pictures_below
 from fedilc.data.preprocessing import NumberFeature, Preprocessing
 from fedilc.data.tables import file_kind, read_frame, without_index
 from fedilc.errors import DataError, FedILCWarning, listed, nearest
 
-Rows = pl.DataFrame | Tensor
+Rows = pl.DataFrame | Tensor | list[Path]
 
 
 def rows_of(table: Any) -> tuple[Rows, str]:
-    """Return rows as a data frame, or as a tensor if they have no names, and their name in errors."""
+    """Return rows as a data frame, a tensor or picture files, and their name in errors."""
     if isinstance(table, str | os.PathLike):
         path = Path(table)
-        return _from_file(path), str(path)
+        return _from_folder(path) if path.is_dir() else _from_file(path), str(path)
     if isinstance(table, pl.DataFrame):
         return table, "the table"
     if isinstance(table, Mapping):
@@ -38,6 +39,15 @@ def rows_of(table: Any) -> tuple[Rows, str]:
     except (TypeError, ValueError) as error:
         raise DataError(f"{type(table).__name__} cannot be made into rows of numbers ({error})") from error
     return found, "the array"
+
+
+def _from_folder(folder: Path) -> list[Path]:
+    found = pictures_below(folder)
+    if not found:
+        raise DataError(
+            f"{folder} has no pictures ({', '.join(SUFFIXES)}); give a table, or a folder of them"
+        )
+    return found
 
 
 def _from_file(path: Path) -> Rows:

@@ -13,6 +13,7 @@ from fedilc.data.digest import digest
 from fedilc.data.silo_store import SiloStore
 
 if TYPE_CHECKING:
+    from fedilc.data.image_folder import ImagePreprocessing
     from fedilc.data.preprocessing import Preprocessing
 
 
@@ -31,7 +32,7 @@ class Outline:
         columns: the names of the inputs, in order, if they have names.
         label: the name of the labels, if it is known.
         validates: whether a silo holds out examples for validation; None if that is not known here.
-        preprocessing: how inputs are made of a table's columns, if they are.
+        preprocessing: how inputs are made of a table or of pictures, if they are.
     """
 
     name: str
@@ -44,7 +45,7 @@ class Outline:
     columns: tuple[str, ...] = ()
     label: str | None = None
     validates: bool | None = None
-    preprocessing: Preprocessing | None = None
+    preprocessing: Preprocessing | ImagePreprocessing | None = None
 
     @classmethod
     def of(cls, store: SiloStore) -> Outline:

@@ -17,6 +17,7 @@ from fedilc.algorithms.loss_name import LossName, has_classes
 from fedilc.errors import DataError, FedILCWarning, nearest
 
 if TYPE_CHECKING:
+    from fedilc.data.image_folder import ImagePreprocessing
     from fedilc.data.preprocessing import Preprocessing
 
 
@@ -93,7 +94,7 @@ class Federation:
             numbers of "multiclass" that begin at 1 are taken as 0, 1, ..., with a note.
         columns: the names of the inputs, in order, if they are a table's columns.
         label: what the labels are called, if they have a name; run folders keep it with the columns.
-        preprocessing: how inputs were made of a table's columns; run folders keep it, for `fedilc.load`.
+        preprocessing: how inputs were made of a table or of pictures; run folders keep it, for `fedilc.load`.
 
     >>> silos = [Silo("a", [[0.0], [1.0]], [0, 1]), Silo("b", [[2.0]], [1])]
     >>> Federation("demo", silos)
@@ -107,7 +108,7 @@ class Federation:
     loss: LossName
     columns: tuple[str, ...]
     label: str | None
-    preprocessing: Preprocessing | None
+    preprocessing: Preprocessing | ImagePreprocessing | None
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class Federation:
         loss: LossName = "binary",
         columns: Sequence[str] = (),
         label: str | None = None,
-        preprocessing: Preprocessing | None = None,
+        preprocessing: Preprocessing | ImagePreprocessing | None = None,
     ) -> None:
         self.name = str(name)
         self.preprocessing = preprocessing

@@ -14,6 +14,7 @@ from fedilc.data.silo import Federation, Silo, check_classes
 from fedilc.errors import DataError
 
 if TYPE_CHECKING:
+    from fedilc.data.image_folder import ImagePreprocessing
     from fedilc.data.preprocessing import Preprocessing
 
 
@@ -35,7 +36,7 @@ class SiloStore:
         columns: the names of the inputs, in order, if they have names.
         label: the name of the labels, if they have one.
         validates: whether a silo holds out examples for validation; None if that is not known.
-        preprocessing: how inputs were made of a table's columns, if they were.
+        preprocessing: how inputs were made of a table or of pictures, if they were.
 
     >>> silos = [Silo("a", [[0.0], [1.0]], [0, 1]), Silo("b", [[2.0]], [1])]
     >>> store = SiloStore.of(Federation("demo", silos))
@@ -56,7 +57,7 @@ class SiloStore:
     columns: tuple[str, ...] = ()
     label: str | None = None
     validates: bool | None = None
-    preprocessing: Preprocessing | None = None
+    preprocessing: Preprocessing | ImagePreprocessing | None = None
 
     @classmethod
     def of(cls, federation: Federation) -> SiloStore:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,12 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from fedilc.algorithms.loss_name import LossName, has_classes
+from fedilc.data.image_folder import ImagePreprocessing
 from fedilc.data.label_rule import LabelRule
 from fedilc.data.new_rows import Rows, plain_inputs, preprocessed, rows_of
 from fedilc.data.preprocessing import Preprocessing
 from fedilc.data.silo import label_problem
-from fedilc.errors import CheckpointError, ConfigError, DataError
+from fedilc.errors import CheckpointError, ConfigError, DataError, listed
 from fedilc.evaluation import select
 from fedilc.federation import RunFolder
 from fedilc.federation.run_folder import PREPROCESSING
@@ -51,16 +53,18 @@ class LoadedModel:
     inputs: tuple[int, ...]
     columns: tuple[str, ...] = ()
     label: str | None = None
-    preprocessing: Preprocessing | None = None
+    preprocessing: Preprocessing | ImagePreprocessing | None = None
 
     def transform(self, table: Any) -> Tensor:
         """Return the inputs of a table: a path, a data frame (polars, pandas) or an array."""
         return self._inputs(*rows_of(table))
 
-    @torch.no_grad()
     def logits(self, table: Any) -> NDArray[np.float64]:
         """Return what the model gives for each row, before it becomes a probability."""
-        x = self.transform(table)
+        return self._logits(self.transform(table))
+
+    @torch.no_grad()
+    def _logits(self, x: Tensor) -> NDArray[np.float64]:
         parts = [self.model(part).reshape(len(part), -1) for part in x.split(_BATCH)]
         found: NDArray[np.float64] = torch.cat(parts).double().numpy()
         return found
@@ -100,11 +104,18 @@ class LoadedModel:
                 if name not in arrays:
                     raise DataError(f"{where} has no array {name!r} with labels")
                 return arrays[name].reshape(-1), self.logits(table)
-        rule = self.preprocessing.label if self.preprocessing is not None else None
+        made = self.preprocessing
+        if isinstance(rows, list):
+            kept = [path for path in rows if path.parent.name in self.classes]
+            if not kept or not isinstance(made, ImagePreprocessing):
+                raise DataError(f"{where} has no pictures in folders named {listed(self.classes)}")
+            y = np.array([self.classes.index(path.parent.name) for path in kept])
+            return y, self._logits(made.transform(kept))
+        rule = made.label if isinstance(made, Preprocessing) else None
         column = rule.column if rule is not None else self.label
         if column is None or column not in rows.columns:
             raise DataError(f"{where} has no label column {column or 'that the run knows'!r}; add it")
-        missing = self.preprocessing.missing if self.preprocessing is not None else ()
+        missing = made.missing if isinstance(made, Preprocessing) else ()
         frame, labels = LabelRule.labelled_rows(rows, column, missing)
         if frame.is_empty():
             raise DataError(f"{where} has no row with a label in column {column!r}")
@@ -123,9 +134,15 @@ class LoadedModel:
                     f"{where} has rows of shape {tuple(rows.shape[1:])}, and the model takes {self.inputs}"
                 )
             return rows
+        if isinstance(rows, list):
+            if not isinstance(self.preprocessing, ImagePreprocessing):
+                raise DataError(
+                    f"{where} is a folder, and the model was not trained with pictures; give a file"
+                )
+            return self.preprocessing.transform(rows)
         if rows.is_empty():
             raise DataError(f"{where} is empty: it holds no row")
-        if self.preprocessing is not None:
+        if isinstance(self.preprocessing, Preprocessing):
             return preprocessed(rows, self.preprocessing, where)
         if not self.columns:
             raise DataError(
@@ -200,14 +217,15 @@ def _take_weights(network: nn.Module, weights: dict[str, Tensor], path: Path) ->
         named[name].copy_(values)
 
 
-def read_preprocessing(folder: Path) -> Preprocessing | None:
+def read_preprocessing(folder: Path) -> Preprocessing | ImagePreprocessing | None:
     """Return the preprocessing of a run folder, if it has one."""
     path = folder / PREPROCESSING
     if not path.exists():
         return None
     try:
-        return Preprocessing.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise CheckpointError(
-            f"{path} is damaged: {error.errors()[0]['msg']}; restore it from a copy"
-        ) from error
+        content = json.loads(path.read_bytes())
+        kind = ImagePreprocessing if content.get("kind") == "images" else Preprocessing
+        return kind.model_validate(content)
+    except (ValueError, AttributeError) as error:
+        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+        raise CheckpointError(f"{path} is damaged: {reason}; restore it from a copy") from error

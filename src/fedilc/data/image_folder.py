@@ -1,0 +1,172 @@
+"""Silos of images in folders: DOMAIN/CLASS/picture.png, every domain a silo."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from fedilc.algorithms.loss_name import LossName
+from fedilc.data.label_rule import LabelRule
+from fedilc.data.silo import Federation, Silo
+from fedilc.errors import DataError, listed, nearest
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+
+
+class ImagePreprocessing(BaseModel):
+    """How a picture becomes an input: its size and channels, and numbers from 0 to 1.
+
+    Attributes:
+        label: the classes, by the names of their folders.
+        size: pixels per side; pictures are resized, whatever their shape.
+        channels: 1 for grey pictures, 3 for colours.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["images"] = "images"
+    label: LabelRule
+    size: int = Field(ge=1, le=4096)
+    channels: Literal[1, 3]
+    columns: tuple[str, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return (self.channels, self.size, self.size)
+
+    def transform(self, files: Sequence[Path]) -> Tensor:
+        """Return the inputs of picture files."""
+        found = torch.empty(len(files), *self.inputs)
+        for place, path in enumerate(files):
+            found[place] = torch.from_numpy(self._pixels(path))
+        return found
+
+    def _pixels(self, path: Path) -> NDArray[np.float32]:
+        from PIL import Image
+
+        try:
+            with Image.open(path) as picture:
+                small = picture.convert("L" if self.channels == 1 else "RGB").resize((self.size, self.size))
+        except (OSError, ValueError, Image.DecompressionBombError) as error:
+            raise DataError(f"{path} cannot be read as a picture: {error}") from error
+        pixels: NDArray[np.float32] = np.asarray(small, dtype=np.float32) / np.float32(255)
+        return pixels[None] if self.channels == 1 else pixels.transpose(2, 0, 1)
+
+
+@dataclass(frozen=True)
+class ImageSilo:
+    """One domain's pictures and the numbers of their classes."""
+
+    name: str
+    files: list[Path] = field(repr=False)
+    y: NDArray[Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """Domains of pictures; the methods are those of `SiloTables`."""
+
+    silos: dict[str, ImageSilo]
+    preprocessing: ImagePreprocessing
+    notes: list[str]
+
+    @property
+    def loss(self) -> LossName:
+        """Return "binary" for two classes, "multiclass" for more."""
+        return self.preprocessing.label.loss
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Return the names of the classes, in the order of their numbers."""
+        return self.preprocessing.label.classes
+
+    @cached_property
+    def arrays(self) -> dict[str, tuple[Tensor, NDArray[Any]]]:
+        """Return the inputs and labels of each domain."""
+        return {name: (self.preprocessing.transform(s.files), s.y) for name, s in self.silos.items()}
+
+    def silo(self, name: str, *, seed: int, validation: float) -> Silo:
+        """Return a silo, some of its pictures held out for validation, each class in proportion."""
+        from fedilc.data.files import silo_of
+        from fedilc.data.tables import Table
+
+        x, y = self.arrays[name]
+        return silo_of(name, Table(x.numpy(), y), validation, seed)
+
+    def federation(self, name: str, *, test: str | None, seed: int, validation: float) -> Federation:
+        """Return a federation of all domains; one may be held out as the test set."""
+        if test is not None and test not in self.silos:
+            raise DataError(f"there is no domain {test!r}{nearest(test, self.silos)}")
+        trained = [silo for silo in self.silos if silo != test]
+        if not trained:
+            raise DataError(f"no domain but the test set {test!r} is left to train on; give another one")
+        x_test, y_test = (None, None) if test is None else self.arrays[test]
+        silos = [self.silo(silo, seed=seed, validation=validation) for silo in trained]
+        return Federation(name, silos, x_test, y_test, self.loss, preprocessing=self.preprocessing)
+
+
+def pictures_below(folder: Path) -> list[Path]:
+    """Return all pictures in a folder and the folders below it, by name."""
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+
+
+def read_image_folder(folder: Path, size: int) -> ImageFolder:
+    """Find the pictures of a folder of domains and classes; they are read when they are needed."""
+    domains = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    found = {
+        domain.name: {
+            sub.name: pictures
+            for sub in sorted(domain.iterdir())
+            if sub.is_dir() and (pictures := pictures_below(sub))
+        }
+        for domain in domains
+    }
+    found = {name: classes for name, classes in found.items() if classes}
+    if not found:
+        raise DataError(
+            f"{folder} has no pictures in folders DOMAIN/CLASS (such as {folder.name}/site-a/benign/1.png)"
+        )
+    classes = sorted({name for domain in found.values() for name in domain})
+    if len(classes) < 2:
+        raise DataError(f"{folder} has one class only ({classes[0]}), so that there is nothing to learn")
+    loss: LossName = "binary" if len(classes) == 2 else "multiclass"
+    rule = LabelRule(text="class", column="class", loss=loss, classes=tuple(classes))
+    silos = {}
+    for name, parts in found.items():
+        files = [path for pictures in parts.values() for path in pictures]
+        y = np.repeat([classes.index(part) for part in parts], [len(p) for p in parts.values()])
+        silos[name] = ImageSilo(name, files, y)
+    made = ImagePreprocessing(label=rule, size=size, channels=_channels(silos))
+    return ImageFolder(silos, made, _notes(found, classes))
+
+
+def _channels(silos: dict[str, ImageSilo]) -> Literal[1, 3]:
+    """Return 1 if the first picture of every domain is grey, and 3 if not."""
+    from PIL import Image
+
+    for silo in silos.values():
+        try:
+            with Image.open(silo.files[0]) as picture:
+                if picture.mode not in ("1", "L", "I", "I;16"):
+                    return 3
+        except OSError as error:
+            raise DataError(f"{silo.files[0]} cannot be read as a picture: {error}") from error
+    return 1
+
+
+def _notes(found: dict[str, dict[str, list[Path]]], classes: Sequence[str]) -> list[str]:
+    return [
+        f"domain {name!r} has no picture of {listed([c for c in classes if c not in parts], 8)}"
+        for name, parts in found.items()
+        if len(parts) < len(classes)
+    ]
