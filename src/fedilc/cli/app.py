@@ -24,6 +24,7 @@ from fedilc.cli.report import report
 from fedilc.cli.reproduce import reproduce
 from fedilc.cli.run import run
 from fedilc.cli.serve import serve
+from fedilc.cli.study import study
 from fedilc.cli.sweep import sweep_app
 from fedilc.cli.token import token
 from fedilc.errors import FedILCError, FedILCWarning, StoppedError, printable
@@ -121,6 +122,7 @@ def _options(
 
 for _command_function in (
     run,
+    study,
     inspect,
     reproduce,
     check,

@@ -1,0 +1,196 @@
+"""`fedilc study`: from tables of several sites to a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedilc.cli.console import make_console
+from fedilc.cli.data import use_data_folder
+from fedilc.cli.options import DataDir
+from fedilc.errors import ConfigError, StoppedError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedilc.studies.study import Progress, StudyResult
+    from fedilc.studies.study_plan import StudyPlan
+
+Names = list[str] | None
+
+
+class ChooseBy(StrEnum):
+    """How settings are chosen on the training sites."""
+
+    SILO = "silo"
+    VALIDATION = "validation"
+
+
+def study(
+    sources: Annotated[
+        list[str], typer.Argument(help="Tables (.csv, .parquet, .npz), or a data set such as heart-disease.")
+    ],
+    label: Annotated[
+        str | None, typer.Option(help="The column to predict, or a comparison such as 'num>0'.")
+    ] = None,
+    silo_column: Annotated[
+        str | None, typer.Option(help="The column that names sites. (default: each file is a site)")
+    ] = None,
+    positive: Annotated[str | None, typer.Option(help="The value of the label that counts as 1.")] = None,
+    categorical: Annotated[
+        Names, typer.Option(help="A column of numbers that are names; may repeat.")
+    ] = None,
+    drop: Annotated[Names, typer.Option(help="A column that is not used; may repeat.")] = None,
+    keep: Annotated[
+        Names, typer.Option(help="A column that is used although it looks like an identifier; may repeat.")
+    ] = None,
+    missing: Annotated[
+        Names,
+        typer.Option(help="A further mark of missing values: -9, or chol=0 for one column; may repeat."),
+    ] = None,
+    hold_out: Annotated[
+        Names, typer.Option(help="Leave out this site only; may repeat. (default: each in turn)")
+    ] = None,
+    algorithm: Annotated[
+        Names,
+        typer.Option(
+            "--algorithm",
+            "-a",
+            help="May repeat. (default: fedavg, fedsgd, fishr-inter-geo, fishr-intra-geo, geometric)",
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from 0 on.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="The most rounds; fewer if they score better.")] = 100,
+    learning_rates: Annotated[str, typer.Option(help="To choose from, with commas.")] = "0.003,0.01,0.03",
+    penalty_weights: Annotated[str, typer.Option(help="Lambdas to choose from, with commas.")] = "1,100",
+    choose_by: Annotated[
+        ChooseBy | None,
+        typer.Option(
+            help="silo: settings that are best at training sites left out in turn; validation: on validation "
+            "examples of the training sites. (default: silo, or validation with fewer than four sites)"
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Worker processes. (default: as many as cores)")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where results go. (default: results/NAME-study)")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Leave each site out in turn, train on the others, and say which method works best at a new site.
+
+    Every choice (round, learning rate, penalty weight, preprocessing) is made on the training sites alone.
+    Runs that are done are kept: interrupt the command and call it again to continue.
+    """
+    from fedilc.report.study_files import write_study
+    from fedilc.studies.study_plan import ALGORITHMS, HIDDEN, StudyPlan, StudySettings
+    from fedilc.studies.study_sources import study_data
+
+    use_data_folder(data_dir)
+    given = {
+        "silo_column": silo_column,
+        "positive": positive,
+        "categorical": categorical,
+        "drop": drop,
+        "keep": keep,
+        "missing": missing,
+    }
+    data = study_data(sources, label, {key: value for key, value in given.items() if value})
+    settings = StudySettings(
+        algorithms=tuple(dict.fromkeys(algorithm)) if algorithm else ALGORITHMS,
+        hold_out=tuple(dict.fromkeys(hold_out or ())),
+        seeds=seeds,
+        rounds=rounds,
+        rates=_numbers(learning_rates, "--learning-rates"),
+        penalty_weights=_numbers(penalty_weights, "--penalty-weights"),
+        hidden=HIDDEN if data.is_table else None,
+        choose_by=choose_by.value if choose_by else None,
+    )
+    plan = StudyPlan(data, settings)
+    folder = out or Path("results") / f"{data.name}-study"
+    console = make_console()
+    result = _do(console, plan, folder, jobs)
+    with console.status("tables"):
+        write_study(folder, result)
+    show_study(console, result)
+    files = "study.json, verdict.txt, tables.md, tables/*.csv, predictions.parquet"
+    console.print(f"\nresults: {folder} ({files})", markup=False, soft_wrap=True)
+
+
+def _do(console: Console, plan: StudyPlan, folder: Path, jobs: int | None) -> StudyResult:
+    """Do the runs with progress; Ctrl-C ends with a sentence on how to continue."""
+    from fedilc.studies.study import run_study
+    from fedilc.studies.task_pool import usual_jobs
+
+    for note in plan.notes():
+        console.print(f"note: {note}", markup=False, soft_wrap=True)
+    done = [0, 0]
+    try:
+        with _progress(console) as show:
+
+            def watch(progress: Progress) -> None:
+                done[:] = progress.done, progress.total
+                show(progress)
+
+            return run_study(plan, folder, jobs or usual_jobs(), watch)
+    except KeyboardInterrupt:
+        raise StoppedError(
+            f"stopped with {done[0]} of {done[1]} runs done; run the same command to continue"
+        ) from None
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Callable[[Progress], None]]:
+    """Show a bar with the time left; a line now and then without a terminal."""
+    from rich import progress as bars
+
+    columns = (
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TextColumn("{task.fields[note]}"),
+    )
+    said = [-1]
+    with bars.Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("runs", total=None, note="")
+
+        def show(progress: Progress) -> None:
+            left = progress.seconds_left()
+            note = "" if left is None else f"about {timedelta(seconds=round(left))} left"
+            bar.update(
+                task, description=progress.label, total=progress.total, completed=progress.done, note=note
+            )
+            tenth = 10 * progress.done // max(1, progress.total)
+            if not console.is_terminal and tenth > said[0]:
+                said[0] = tenth
+                console.print(f"{progress.label}: {progress.done} of {progress.total} runs  {note}")
+
+        yield show
+
+
+def show_study(console: Console, result: StudyResult) -> None:
+    """Print the tables that answer the question, and the verdict."""
+    from fedilc.report.formats import rich_table
+    from fedilc.report.study_tables import summary_tables
+    from fedilc.studies.verdict import verdict
+
+    for table in summary_tables(result):
+        console.print(rich_table(table))
+    console.print("\n[bold]Verdict[/]")
+    for sentence in verdict(result):
+        console.print(sentence, markup=False)
+
+
+def _numbers(text: str, option: str) -> tuple[float, ...]:
+    try:
+        found = tuple(sorted({float(part) for part in text.split(",")}))
+    except ValueError as error:
+        raise ConfigError(f"{option} {text!r} is not a list of numbers like 0.01,0.1") from error
+    if found[0] <= 0:
+        raise ConfigError(f"{option} {text!r} has a number that is not above 0")
+    return found

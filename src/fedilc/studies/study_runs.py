@@ -1,0 +1,331 @@
+"""The runs of a study: each trains one model on some silos, and is kept in a file named for what it is.
+
+A run's file is named by a digest of everything that the run depends on: its settings and the data of its
+training silos. A study that was stopped, or that is asked for more seeds or algorithms, finds the runs that
+it has done and does the others. What a run is asked to predict comes without labels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedilc import __version__
+from fedilc.api import train
+from fedilc.data import Federation, Silo
+from fedilc.data.digest import digest
+from fedilc.errors import CheckpointError, DivergedError, FedILCWarning, NonFiniteError
+from fedilc.evaluation.calibration import calibration_intercept
+from fedilc.federation import Record
+from fedilc.federation.tensor_files import read_tensors, write_tensors
+from fedilc.gradients import Loss
+from fedilc.models import build_model
+from fedilc.seeds import numpy_generator
+from fedilc.studies.study_data import StudyData
+from fedilc.training.callbacks import Callback, Run
+
+POOLED, ALONE = "pooled", "site alone"
+PLAIN = "fedsgd"  # on one silo it is plain full-batch training with the server's optimiser
+_ROWS = 2048
+
+
+class StopRunError(Exception):
+    """The study was asked to stop during a run."""
+
+
+@dataclass(frozen=True)
+class RunTask:
+    """One model to be trained.
+
+    Attributes:
+        algorithm: by name, or "pooled": plain training on the training silos' examples together.
+        options: of `train`.
+        training: the silos to train on.
+        hidden: the widths of the hidden layers; None is a convolutional network for images.
+        seed: of the first weights and of every choice in training.
+        scored: silos that are left out, whose loss is recorded by round, to choose settings by.
+        validation: the share of each training silo that is left out and scored instead.
+        predicted: a silo whose examples the trained model predicts.
+    """
+
+    algorithm: str
+    options: Mapping[str, Any]
+    training: tuple[str, ...]
+    hidden: tuple[int, ...] | None
+    seed: int
+    scored: tuple[str, ...] = ()
+    validation: float = 0.0
+    predicted: str | None = None
+
+    def identity(self, data: StudyData) -> dict[str, Any]:
+        """Return everything that the run depends on."""
+        labelled = {*self.training, *self.scored}
+        return {
+            "version": __version__,
+            **asdict(self),
+            "loss": data.loss,
+            "outputs": data.outputs,
+            "labels": {name: digest(torch.as_tensor(data.labels(name))) for name in sorted(labelled)},
+            "features": {
+                name: data.fingerprint(name) for name in sorted({*labelled, self.predicted or ""} - {""})
+            },
+        }
+
+    def perform(self, data: StudyData, stop: Callable[[], bool]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Train; return weights and predictions, and the losses by round."""
+        silos, scored = self._silos(data)
+        model = network(tuple(silos[0].x.shape[1:]), data.outputs, self.seed, self.hidden)
+        fitted = fit(data.loss, silos, model, _known(self.algorithm), self.options, self.seed, scored, stop)
+        tensors = {f"weights.{name}": tensor for name, tensor in fitted.weights.items()}
+        if self.predicted is not None and fitted.failed is None:
+            inputs = data.inputs(self.training, self.predicted)
+            tensors["outputs"] = predict(model, fitted.weights, inputs)
+        return tensors, {"curve": fitted.curve, "failed": fitted.failed}
+
+    def _silos(self, data: StudyData) -> tuple[list[Silo], dict[str, tuple[Tensor, Tensor]]]:
+        """Return what is trained on, and the examples left out to be scored."""
+        scored = {name: (data.inputs(self.training, name), labels_of(data, name)) for name in self.scored}
+        silos = []
+        for name in self.training:
+            x, y = data.inputs(self.training, name), labels_of(data, name)
+            if self.validation:
+                held = validation_rows(y.numpy(), self.validation, data.loss, self.seed)
+                if held.any():
+                    scored[name] = (x[held], y[held])
+                x, y = x[~held], y[~held]
+            silos.append(Silo(name, x, y))
+        if self.algorithm == POOLED:
+            silos = [Silo(POOLED, torch.cat([s.x for s in silos]), torch.cat([s.y for s in silos]))]
+        return silos, scored
+
+
+@dataclass(frozen=True)
+class AloneTask:
+    """A site's own model, cross-validated: for one fold, trained on the site's other examples alone.
+
+    The rate and the round are chosen on a quarter of those, and the model is then trained on all of them.
+    """
+
+    site: str
+    fold: int
+    folds: int
+    rates: tuple[float, ...]
+    rounds: int
+    every: int
+    hidden: tuple[int, ...] | None
+    seeds: tuple[int, ...]
+
+    algorithm = ALONE
+
+    def identity(self, data: StudyData) -> dict[str, Any]:
+        """Return everything that the run depends on."""
+        labels = digest(torch.as_tensor(data.labels(self.site)))
+        return {
+            "version": __version__,
+            **asdict(self),
+            "algorithm": ALONE,
+            "loss": data.loss,
+            "outputs": data.outputs,
+            "labels": labels,
+            "features": data.fingerprint(self.site),
+        }
+
+    def perform(self, data: StudyData, stop: Callable[[], bool]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the predictions of the fold's examples, by seed."""
+        y = labels_of(data, self.site)
+        held = folds_of(y.numpy(), self.folds, data.loss) == self.fold
+        rest = np.flatnonzero(~held)
+        inner = rest[validation_rows(y[rest].numpy(), 0.25, data.loss, 0)]
+        first = np.setdiff1d(rest, inner)
+        x = data.inputs_by_rows(self.site, first)
+        best: tuple[float, float, int] | None = None
+        for rate in self.rates:
+            options = {"learning_rate": rate, "rounds": self.rounds, "score_every": self.every}
+            fitted = self._fit(data, x, y, first, options, self.seeds[0], {"": (x[inner], y[inner])}, stop)
+            for number, losses in fitted.curve.items():
+                if best is None or losses[""] < best[0]:
+                    best = losses[""], rate, int(number)
+        if best is None:
+            return {}, {"failed": "training diverged at every rate"}
+        x = data.inputs_by_rows(self.site, rest)
+        tensors = {"rows": torch.from_numpy(np.flatnonzero(held))}
+        for seed in self.seeds:
+            options = {"learning_rate": best[1], "rounds": best[2]}
+            fitted = self._fit(data, x, y, rest, options, seed, {}, stop)
+            if fitted.failed:
+                return {}, {"failed": fitted.failed}
+            model = network(tuple(x.shape[1:]), data.outputs, seed, self.hidden)
+            tensors[f"outputs.{seed}"] = predict(model, fitted.weights, x[held])
+        return tensors, {"failed": None, "learning_rate": best[1], "round": best[2]}
+
+    def _fit(
+        self,
+        data: StudyData,
+        x: Tensor,
+        y: Tensor,
+        rows: NDArray[np.intp],
+        options: Mapping[str, Any],
+        seed: int,
+        scored: Mapping[str, tuple[Tensor, Tensor]],
+        stop: Callable[[], bool],
+    ) -> Fitted:
+        model = network(tuple(x.shape[1:]), data.outputs, seed, self.hidden)
+        return fit(data.loss, [Silo(self.site, x[rows], y[rows])], model, PLAIN, options, seed, scored, stop)
+
+
+Task = RunTask | AloneTask
+
+
+def task_file(folder: Path, task: Task, data: StudyData) -> Path:
+    """Return where the result of a task is kept."""
+    text = json.dumps(task.identity(data), sort_keys=True)
+    return folder / "runs" / f"{hashlib.sha256(text.encode()).hexdigest()[:20]}.safetensors"
+
+
+def perform(task: Task, data: StudyData, path: Path, stop: Callable[[], bool]) -> float:
+    """Do a task and keep its result; return the seconds that it took."""
+    started = time.perf_counter()
+    tensors, about = task.perform(data, stop)
+    seconds = time.perf_counter() - started
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_tensors(path, tensors, {**about, "seconds": seconds, "task": task.identity(data)})
+    return seconds
+
+
+def is_done(path: Path) -> bool:
+    """Return whether a result is there and whole; a damaged one is done again."""
+    try:
+        return path.exists() and bool(read_tensors(path))
+    except CheckpointError:
+        return False
+
+
+@dataclass
+class Fitted:
+    """Weights after the last round, losses of the scored sets by round, and why training failed."""
+
+    weights: dict[str, Tensor] = field(default_factory=dict)
+    curve: dict[str, dict[str, float]] = field(default_factory=dict)
+    failed: str | None = None
+
+
+class _Curve(Callback):
+    """Record the losses of the sets that are scored, and stop if asked to."""
+
+    def __init__(
+        self,
+        loss: Loss,
+        model: nn.Module,
+        scored: Mapping[str, tuple[Tensor, Tensor]],
+        every: int,
+        stop: Callable[[], bool],
+    ) -> None:
+        self.loss, self.model, self.scored, self.every, self.stop = loss, model, scored, every, stop
+        self.curve: dict[str, dict[str, float]] = {}
+
+    def on_round(self, run: Run, record: Record) -> None:
+        """Score the weights after every so many rounds."""
+        if self.stop():
+            raise StopRunError
+        number = int(record["round"])
+        if not self.scored or (number % self.every and number != run.rounds):
+            return
+        found = {}
+        for name, (x, y) in self.scored.items():
+            found[name] = choosing_loss(self.loss, predict(self.model, run.weights, x), y)
+        self.curve[str(number)] = found
+
+
+def fit(
+    loss: str,
+    silos: Sequence[Silo],
+    model: nn.Module,
+    algorithm: str,
+    options: Mapping[str, Any],
+    seed: int,
+    scored: Mapping[str, tuple[Tensor, Tensor]],
+    stop: Callable[[], bool],
+) -> Fitted:
+    """Train a copy of a model over silos, with the losses of the scored sets by round."""
+    given = dict(options)
+    every = int(given.pop("score_every", 1))
+    curve = _Curve(Loss(loss), model, scored, every, stop)  # type: ignore[arg-type]
+    federation = Federation("study", silos, loss=loss)  # type: ignore[arg-type]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FedILCWarning)
+        try:
+            result = train(federation, model, algorithm, seed=seed, callbacks=[curve], **given)
+        except (DivergedError, NonFiniteError) as error:
+            return Fitted(curve={}, failed=str(error))
+    weights = {name: tensor.detach().clone() for name, tensor in result.model.named_parameters()}
+    return Fitted(weights, curve.curve)
+
+
+def choosing_loss(loss: Loss, outputs: Tensor, y: Tensor) -> float:
+    """Return the loss that settings are chosen by: the mean loss, of binary labels with a refitted intercept.
+
+    Sites differ in how common the positive class is. Without the refit the settings that know least win,
+    since they are the least surprised by another share of positives. A set with one class has no intercept,
+    and gives NaN.
+    """
+    outputs = outputs.double()
+    if loss.name == "binary":
+        intercept = calibration_intercept(y.double().numpy(), outputs[:, 0].numpy())[0]
+        outputs = outputs + float(intercept)
+    return float(loss.per_example(outputs, loss.labels(y, outputs.dtype)).mean())
+
+
+@torch.no_grad()
+def predict(model: nn.Module, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """Return the model's outputs with these weights."""
+    model.eval()
+    parts = [torch.func.functional_call(model, dict(weights), (part,)) for part in x.split(_ROWS)]
+    return torch.cat([part.reshape(len(part), -1) for part in parts])
+
+
+def network(inputs: tuple[int, ...], outputs: int, seed: int, hidden: tuple[int, ...] | None) -> nn.Module:
+    """Return the study's network for inputs of this shape, its weights drawn from `seed`."""
+    if hidden is None:
+        return build_model("cnn", inputs, outputs, seed)
+    return build_model("mlp", inputs, outputs, seed, hidden=hidden)
+
+
+def labels_of(data: StudyData, silo: str) -> Tensor:
+    """Return a silo's labels as a tensor."""
+    return torch.as_tensor(data.labels(silo))
+
+
+def validation_rows(y: NDArray[Any], share: float, loss: str, seed: int) -> NDArray[np.bool_]:
+    """Return which examples are held out: each class in proportion, drawn from the seed."""
+    held = np.zeros(len(y), dtype=bool)
+    random = numpy_generator(seed, "study", "validation")
+    for label in np.unique(y) if loss != "regression" else [None]:
+        members = np.arange(len(y)) if label is None else np.flatnonzero(y == label)
+        held[random.permutation(members)[: round(share * len(members))]] = True
+    return held
+
+
+def folds_of(y: NDArray[Any], folds: int, loss: str) -> NDArray[np.intp]:
+    """Return the fold of each example: each class in proportion, in an order drawn once and for all."""
+    found = np.empty(len(y), dtype=np.intp)
+    random = numpy_generator(0, "study", "folds")
+    order = random.permutation(len(y))
+    if loss != "regression":
+        order = order[np.argsort(y[order], kind="stable")]
+    found[order] = np.arange(len(y)) % folds
+    return found
+
+
+def _known(algorithm: str) -> str:
+    return PLAIN if algorithm == POOLED else algorithm

@@ -1,0 +1,89 @@
+"""`fedilc study`: from a table to a verdict in one command, and on after Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hospitals import hospitals
+from typer.testing import CliRunner
+
+from fedilc.cli.app import app
+from fedilc.errors import ConfigError, DataError, StoppedError
+from fedilc.studies import study_runs
+
+SMALL = ("-a", "fedavg", "-a", "geometric", "--seeds", "1", "--rounds", "3", "--jobs", "1")
+GRID = ("--learning-rates", "0.1", "--penalty-weights", "1", "--hold-out", "H0", "--hold-out", "H3")
+COLUMNS = ("--silo-column", "hospital", "--label", "died", "--missing", "lactate=-9")
+
+
+def study(*words: str) -> str:
+    result = CliRunner().invoke(app, ["study", *words], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output
+
+
+@pytest.fixture
+def patients(tmp_path: Path) -> Path:
+    path = tmp_path / "patients.csv"
+    hospitals(5).write_csv(path, separator=";")
+    return path
+
+
+def test_a_table_becomes_a_verdict_with_its_pitfalls_tables_and_files(patients: Path) -> None:
+    out = patients.parent / "study"
+    said = study(str(patients), *COLUMNS, *SMALL, *GRID, "--out", str(out))
+    assert "column 'patient' is left out" in said
+    assert "AUROC at each site that took no part" in said
+    facts = json.loads((out / "study.json").read_text())
+    assert facts["held_out"] == ["H0", "H3"]
+    assert facts["methods"] == ["fedavg", "geometric", "site alone", "pooled"]
+    assert set(facts["sites"]["H3"]["fedavg"]) >= {"auroc", "auprc", "log_loss", "brier", "calibration_slope"}
+    assert facts["sites"]["H3"]["fedavg"]["auroc"]["low"] <= facts["sites"]["H3"]["fedavg"]["auroc"]["high"]
+    assert (out / "verdict.txt").read_text().splitlines() == facts["verdict"]
+    assert len(facts["verdict"]) == 3
+    assert facts["comparisons"]["auroc"]["geometric"]["verdict"] == "not tested"
+    frame = pl.read_parquet(out / "predictions.parquet")
+    assert frame.columns == ["site", "method", "seed", "row", "label", "output"]
+    assert len(frame) == 2 * 4 * 40
+    rows = pl.read_csv(out / "tables" / "by-site.csv")
+    assert {"auroc", "auroc_low", "auroc_high"} <= set(rows.columns)
+
+
+def test_ctrl_c_keeps_what_is_done_and_the_same_command_continues(
+    patients: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [str(patients), *COLUMNS, *SMALL, *GRID, "--out", str(patients.parent / "study")]
+    fit, calls = study_runs.fit, []
+
+    def interrupted(*given: object) -> object:
+        calls.append(given)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return fit(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(study_runs, "fit", interrupted)
+    with pytest.raises(StoppedError, match=r"stopped with 3 of \d+ runs done; run the same command"):
+        study(*words)
+    before = len(calls)
+    study(*words)
+    total = len(calls) - before
+    study(*words)
+    assert len(calls) == before + total  # nothing is left to do
+    runs = list((patients.parent / "study" / "runs").iterdir())
+    assert len([path for path in runs if path.suffix == ".safetensors"]) < total + 3
+
+
+def test_mistakes_are_one_sentence(patients: Path) -> None:
+    with pytest.raises(ConfigError, match="--label is missing"):
+        study(str(patients), "--silo-column", "hospital")
+    with pytest.raises(ConfigError, match="name the column of silos with --silo-column"):
+        study(str(patients), "--label", "died")
+    with pytest.raises(DataError, match="does not exist"):
+        study("nothing.csv", "--label", "died")
+    with pytest.raises(ConfigError, match="neither a file nor a data set"):
+        study("hart-disease")
+    with pytest.raises(ConfigError, match="--learning-rates 'x' is not a list of numbers"):
+        study(str(patients), *COLUMNS, "--learning-rates", "x")

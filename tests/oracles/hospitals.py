@@ -1,0 +1,45 @@
+"""Made-up tables of several hospitals: mixed types, coded missing values, an identifier."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from fedilc.data.table_files import read_tables
+from fedilc.studies.study_data import TableData
+
+
+def hospitals(sites: int, rows: int = 40, seed: int = 0) -> pl.DataFrame:
+    """Return one table: who dies depends on age, lactate and sex, and how often on the hospital."""
+    random = np.random.default_rng(seed)
+    parts = []
+    for site in range(sites):
+        age = random.normal(60 + 2 * site % 5, 12, rows).round(1)
+        lactate = np.exp(random.normal(0.3, 0.5, rows)).round(2)
+        sex = random.choice(["m", "f"], rows)
+        risk = 0.08 * (age - 60) + 1.5 * (lactate - 1.4) + 0.8 * (sex == "m") - 0.4 + 0.3 * random.normal()
+        died = random.random(rows) < 1 / (1 + np.exp(-risk))
+        died[:4] = True, False, True, False
+        parts.append(
+            pl.DataFrame(
+                {
+                    "hospital": [f"H{site}"] * rows,
+                    "patient": [f"p{site}-{row}" for row in range(rows)],
+                    "age": ["NA" if random.random() < 0.1 else str(value) for value in age],
+                    "sex": sex,
+                    "lactate": np.where(random.random(rows) < 0.1, -9, lactate),
+                    "died": np.where(died, "yes", "no"),
+                }
+            )
+        )
+    return pl.concat(parts)
+
+
+def study_table(folder: Path, frame: pl.DataFrame, name: str = "patients") -> TableData:
+    """Return the data of a study from a table that was written as CSV."""
+    path = folder / f"{name}.csv"
+    frame.write_csv(path)
+    tables = read_tables([path], label="died", silo_column="hospital", missing=["lactate=-9"])
+    return TableData(name, tables)
