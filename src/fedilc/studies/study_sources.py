@@ -9,7 +9,8 @@ from typing import Any
 from fedilc.config import read_experiment
 from fedilc.config.experiment import shipped_experiments
 from fedilc.config.section import validated
-from fedilc.config.sources import SOURCES, Source
+from fedilc.config.source import Source
+from fedilc.config.sources import SOURCES
 from fedilc.data.table_files import read_tables
 from fedilc.errors import ConfigError, DataError, nearest
 from fedilc.studies.study_data import ArrayData, StudyData, TableData
