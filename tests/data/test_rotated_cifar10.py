@@ -95,18 +95,6 @@ def test_a_rotation_leaves_its_images_as_they_were_and_takes_views_of_them() -> 
     assert rotate(images[:0], 30).shape == (0, 3, 32, 32)
 
 
-@pytest.mark.parametrize("angles", [float("nan"), float("inf"), [1.0, 2.0], [[1.0], [2.0], [3.0]]])
-def test_rotate_refuses_angles_it_cannot_use(angles: object) -> None:
-    with pytest.raises(DataError, match="one finite angle, or one for each of the 3 images"):
-        rotate(noise(3, 4, 4), angles)
-
-
-@pytest.mark.parametrize("images", [noise(1, 4, 4)[0], noise(1, 4, 4).astype(np.float32)])
-def test_rotate_refuses_what_are_no_images_of_bytes(images: NDArray[np.generic]) -> None:
-    with pytest.raises(DataError, match="rotate takes bytes of shape"):
-        rotate(images, 10)
-
-
 def numbered(number: int) -> Bytes:
     """Tiny images, each of one colour that is its number and that no rotation changes."""
     digits = np.arange(number)[:, None] // np.array([1, 256, 65536]) % 256

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from PIL import Image
 
 from fedilc.data.silo import Federation, Silo
 from fedilc.errors import ConfigError, DataError
@@ -16,15 +16,13 @@ from fedilc.seeds import numpy_generator
 Bytes = NDArray[np.uint8]
 
 ANGLES = ((10.0, 25.0, 40.0), (60.0, 75.0, 90.0), (-10.0, -40.0, -90.0))
-_CHUNK = 512  # images at a time, so that their index maps stay in the processor's cache
 
 
 def rotate(images: Bytes, degrees: ArrayLike) -> Bytes:
     """Return images rotated counter-clockwise about their centres, by one angle or by one per image.
 
-    Each pixel is the nearest pixel of the original image, or black if that lies outside of it. The result
-    has the same bits as Pillow's `Image.rotate`, which steps through the image in fixed-point arithmetic: a
-    rotation with rounded coordinates would differ at the borders between pixels.
+    Each pixel is the nearest pixel of the original image, or black if that lies outside of it: Pillow rotates
+    an image of pixel numbers, from which the source of each pixel is read.
 
     Args:
         images: bytes of shape (images, channels, height, width).
@@ -33,55 +31,12 @@ def rotate(images: Bytes, degrees: ArrayLike) -> Bytes:
     >>> rotate(np.array([[[[1, 2], [3, 4]]]], np.uint8), 90)[0, 0]
     array([[2, 4], [1, 3]], dtype=uint8)
     """
-    if images.ndim != 4 or images.dtype != np.uint8:
-        raise DataError(
-            f"rotate takes bytes of shape (images, channels, height, width), not {images.dtype} of "
-            f"shape {images.shape}"
-        )
     number, channels, height, width = images.shape
-    angles = np.asarray(degrees, np.float64)
-    if angles.shape not in ((), (number,)) or not np.isfinite(angles).all():
-        raise DataError(f"rotate takes one finite angle, or one for each of the {number} images")
-    steps = np.array([_steps(angle, height, width) for angle in np.atleast_1d(angles).tolist()], np.int64)
-    rotated = np.empty_like(images)
-    for start in range(0, number, _CHUNK):
-        part = slice(start, start + _CHUNK)
-        source, inside = _sources(steps[part] if angles.ndim else steps, height, width)
-        pixels = images[part].reshape(-1, channels, height * width)
-        found = np.take_along_axis(pixels, source[:, None], axis=2) * inside[:, None]
-        rotated[part] = found.reshape(-1, channels, height, width)
-    return rotated
-
-
-def _steps(degrees: float, height: int, width: int) -> tuple[int, ...]:
-    """Return the affine map from a pixel to its source: matrix and offset, in units of 1/65536 pixel.
-
-    The order is (x to x, y to x, offset of x, x to y, y to y, offset of y). Cosine and sine are rounded to
-    15 digits, so that quarter turns are exact.
-    """
-    turn = -math.radians(degrees % 360.0)
-    cosine, sine, minus_sine = (
-        round(value, 15) for value in (math.cos(turn), math.sin(turn), -math.sin(turn))
-    )
-    x, y = width / 2, height / 2
-    at_x = cosine * -x + sine * -y + x
-    at_y = minus_sine * -x + cosine * -y + y
-    middle_x, middle_y = at_x + cosine * 0.5 + sine * 0.5, at_y + minus_sine * 0.5 + cosine * 0.5
-    values = (cosine, sine, middle_x, minus_sine, cosine, middle_y)
-    return tuple(math.floor(value * 65536.0 + 0.5) for value in values)
-
-
-def _sources(
-    steps: NDArray[np.int64], height: int, width: int
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return, per image and pixel, the index of its source, and whether that is inside the image."""
-    x_to_x, y_to_x, at_x, x_to_y, y_to_y, at_y = steps.T[:, :, None, None]
-    row, column = np.arange(height)[:, None], np.arange(width)
-    x = (at_x + y_to_x * row + x_to_x * column) >> 16
-    y = (at_y + y_to_y * row + x_to_y * column) >> 16
-    inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
-    source = np.where(inside, y * width + x, 0)
-    return source.reshape(len(steps), -1), inside.reshape(len(steps), -1)
+    numbers = Image.fromarray(np.arange(1, height * width + 1, dtype=np.int32).reshape(height, width))
+    angles = np.atleast_1d(np.asarray(degrees, np.float64)).tolist()
+    sources = np.stack([np.asarray(numbers.rotate(angle)).ravel() for angle in angles])
+    with_black = np.pad(images.reshape(number, channels, height * width), ((0, 0), (0, 0), (1, 0)))
+    return np.take_along_axis(with_black, sources[:, None], axis=2).reshape(images.shape)
 
 
 def rotated_cifar10(

@@ -13,10 +13,10 @@ from fedilc.gradients import Loss
 
 
 def measure(loss: Loss, logits: Tensor, y: Tensor) -> dict[str, float | None]:
-    """Return metrics of these examples; what is not defined (an area of a single class) is None.
+    """Return metrics of these examples; a metric that is not defined (an area of one class) is None.
 
-    Of classes: loss, accuracy, AUROC and AUPRC; multiclass areas are one-against-rest means over the classes
-    that occur. Of quantities: loss, root mean squared error, mean absolute error and R^2.
+    For classes: loss, accuracy, AUROC and AUPRC; multiclass areas are one-against-rest means over the classes
+    that occur. For quantities: loss, root mean squared error, mean absolute error and R^2.
 
     >>> import torch
     >>> scores = torch.tensor([[-2.0], [-1.0], [1.0], [3.0]])
@@ -62,14 +62,14 @@ def _finite(value: Tensor) -> float | None:
 
 
 def _log_odds(logits: Tensor) -> Tensor:
-    """Each class against all others; ranks as its probability does, and never saturates."""
+    """Return the log-odds of each class against all others, which order examples like its probability."""
     columns = range(logits.shape[1])
     others = [logits[:, [k for k in columns if k != c]].logsumexp(1) for c in columns]
     return logits - torch.stack(others, 1)
 
 
 def _areas(targets: NDArray[np.bool_], scores: NDArray[np.float64]) -> tuple[float | None, float | None]:
-    """Mean areas under the ROC and the precision-recall curve over the columns."""
+    """Return the mean areas under the ROC and the precision-recall curve over the columns."""
     if not np.isfinite(scores).all():
         return None, None
     columns = [c for c in range(targets.shape[1]) if 0 < targets[:, c].sum() < len(targets)]
@@ -80,7 +80,7 @@ def _areas(targets: NDArray[np.bool_], scores: NDArray[np.float64]) -> tuple[flo
 
 
 def _column_areas(targets: NDArray[np.bool_], scores: NDArray[np.float64]) -> tuple[float, float]:
-    """Both areas of one column from one sort: thousands of small silos are measured every round."""
+    """Return both areas of one column from one sort: thousands of small silos are measured every round."""
     order = np.argsort(-scores, kind="stable")
     last_of_ties = np.append(np.diff(scores[order]) != 0, True)
     found = np.cumsum(targets[order])[last_of_ties]
