@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from fedilc.data.preprocessing import NumberFeature
 from fedilc.data.table_files import SiloTables, TableSettings, read_tables, tables_of
 from fedilc.errors import DataError
 
@@ -169,9 +170,28 @@ def test_text_among_numbers_at_one_silo_is_pointed_out_and_counts_as_missing() -
     )
     found = tables_of(parts, TableSettings("died"))
     made = found.fit(list(parts))
-    assert any("column 'age' holds text at 'h0'" in note for note in found.notes)
+    assert any("'age' holds numbers and 1 cells of text (at 'h0'), which count as" in n for n in found.notes)
+    ages = pl.concat([part["age"].cast(pl.Float64, strict=False) for part in parts.values()])
+    feature = made.features[0]
+    assert isinstance(feature, NumberFeature)
+    assert feature.mean == pytest.approx(ages.mean())
     place = made.columns.index("age missing")
     assert made.transform(found.silos["h0"].frame)[:, place].sum() == 1
+
+
+def test_the_same_column_with_text_everywhere_is_still_one_of_numbers() -> None:
+    ages = ["41", "52", ">89", "63", "n/a", "70", "38"]
+    frame = pl.DataFrame({"age": ages * 4, "died": [0, 1] * 14})
+    made = tables_of({"a": frame, "b": frame}, TableSettings("died")).fit(["a", "b"])
+    assert made.columns == ("age", "age missing")
+    kept = tables_of({"a": frame}, TableSettings("died", categorical=("age",))).fit(["a"])
+    assert ">89" in kept.features[0].categories  # type: ignore[union-attr]
+
+
+def test_silos_of_a_column_come_in_natural_order(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"hospital": ["h10", "h9", "h10", "h9"], "age": [1, 2, 3, 5], "died": [0, 1, 1, 0]})
+    frame.write_csv(tmp_path / "p.csv")
+    assert list(read(tmp_path / "p.csv").silos) == ["h9", "h10"]
 
 
 def test_clean_tables_bring_no_note() -> None:

@@ -23,6 +23,8 @@ from fedilc.data.label_rule import LabelRule
 from fedilc.data.silo_summary import MOST_DECLARED, MOST_LEVELS, ColumnSummary, SiloSummary
 from fedilc.errors import DataError, nearest
 
+_NUMBER_SHARE = 0.8
+
 
 class NumberFeature(BaseModel):
     """A column of numbers: (value - mean) / scale, and 0 if it is missing."""
@@ -180,35 +182,33 @@ def is_identifier_column(parts: Sequence[ColumnSummary]) -> bool:
     return bool(large) and 2 * sum(part.identifier for part in large) >= len(large)
 
 
-def is_mixed(parts: Sequence[ColumnSummary]) -> bool:
-    """Return whether a column holds numbers at some silos and text at others."""
-    return {"number", "text"} <= {part.kind for part in parts}
+def is_number_column(parts: Sequence[ColumnSummary]) -> bool:
+    """Whether a column holds numbers, but for a few texts such as ">89" that count as missing."""
+    numbers, strays = sum(part.numbers for part in parts), sum(part.strays for part in parts)
+    texts = any(part.kind == "text" for part in parts)
+    return numbers > 0 and (not texts or numbers >= _NUMBER_SHARE * (numbers + strays))
 
 
 def _feature(
     name: str, parts: Sequence[ColumnSummary], rows: int, declared: bool, given: tuple[str, ...] | None
 ) -> NumberFeature | CategoryFeature | str:
-    """Return the feature of a column, or the reason why it cannot be used."""
+    """Return what a column becomes, or why it cannot be used."""
     present = [part for part in parts if part.kind in ("number", "text")]
-    indicator = sum(part.count for part in present) < rows
     if not present:
         return "it holds no value"
-    named = declared or (any(part.kind == "text" for part in present) and _all_named(present))
+    indicator = sum(part.count for part in present) < rows
     if given is not None:
         names = tuple(names_of(pl.Series(given)))
         return CategoryFeature(name=name, categories=names, indicator=indicator)
-    if named:
-        union = {level for part in present for level in part.levels or ()}
-        most = MOST_DECLARED if declared else MOST_LEVELS
-        if not _all_named(present) or len(union) > most:
-            return f"it holds more than {most} different names"
-        return CategoryFeature(name=name, categories=_ordered(union), indicator=indicator)
-    numbers = [part for part in present if part.kind == "number"]
-    if not numbers:
-        return f"it holds more than {MOST_LEVELS} different texts"
-    mean, scale = _moments(numbers)
-    indicator = sum(part.count for part in numbers) < rows
-    return NumberFeature(name=name, mean=mean, scale=scale, indicator=indicator)
+    if not declared and is_number_column(present):
+        mean, scale = _moments(present)
+        indicator = sum(part.numbers for part in present) < rows
+        return NumberFeature(name=name, mean=mean, scale=scale, indicator=indicator)
+    most = MOST_DECLARED if declared else MOST_LEVELS
+    union = {level for part in present for level in part.levels or ()}
+    if not _all_named(present) or len(union) > most:
+        return f"it holds more than {most} different names"
+    return CategoryFeature(name=name, categories=_ordered(union), indicator=indicator)
 
 
 def _all_named(parts: Sequence[ColumnSummary]) -> bool:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from scipy.stats import rankdata
 
 from fedilc.data.column_values import Kind, column_values, names_of, numbers_of
+from fedilc.data.csv_text import MISSING
 from fedilc.data.exact_moments import exact_squares, exact_sum
 from fedilc.data.identifiers import is_identifier
 
@@ -35,6 +36,8 @@ class ColumnSummary(BaseModel):
         place: its position in the table.
         kind: of its values.
         count: cells with a value.
+        numbers: cells with a number.
+        strays: cells with a text that is neither a number nor a mark of missing values.
         total: the sum of its numbers, exact, as a fraction.
         squares: the sum of their squares.
         levels: its different values, if it holds names or few numbers; None if they are too many.
@@ -50,6 +53,8 @@ class ColumnSummary(BaseModel):
     place: int = Field(ge=0)
     kind: Kind
     count: int = Field(ge=0)
+    numbers: int = Field(0, ge=0)
+    strays: int = Field(0, ge=0)
     total: Exact = "0"
     squares: Exact = "0"
     levels: tuple[Level, ...] | None = Field(None, max_length=MOST_DECLARED)
@@ -60,8 +65,8 @@ class ColumnSummary(BaseModel):
 
     @property
     def sums(self) -> tuple[int, Fraction, Fraction]:
-        """Return the count, the sum and the sum of squares."""
-        return self.count, Fraction(self.total), Fraction(self.squares)
+        """Return how many numbers there are, their sum and the sum of their squares."""
+        return self.numbers, Fraction(self.total), Fraction(self.squares)
 
 
 class SiloSummary(BaseModel):
@@ -111,11 +116,16 @@ def _column(
     present = values.drop_nulls()
     base: dict[str, Any] = {"name": column.name, "place": place, "kind": kind, "count": len(present)}
     base["auroc"] = None if scores is None else single_column_auroc(kind, values, scores)
-    if kind == "number":
-        numbers = numbers_of(present).to_numpy()
+    numbers = numbers_of(present).drop_nulls().to_numpy() if kind in ("number", "text") else np.empty(0)
+    base["numbers"] = len(numbers)
+    if kind == "text":
+        marks = present.str.to_lowercase().is_in(list(MISSING))
+        base["strays"] = len(present) - len(numbers) - int(marks.sum())
+    if len(numbers):
         base["total"], base["squares"] = str(exact_sum(numbers)), str(exact_squares(numbers))
         base["zero"] = not bool(numbers.any())
         base["code"] = missing_code(numbers)
+    if kind == "number":
         base["identifier"] = not declared and is_identifier(column.name, column.dtype, numbers)
     elif kind == "text":
         different = present.n_unique()
@@ -144,9 +154,11 @@ def single_column_auroc(kind: Kind, values: pl.Series, labels: NDArray[Any]) -> 
     gaps = values.is_null().to_numpy()
     candidates = [_auroc(gaps.astype(float), labels)]
     present = ~gaps
-    if kind == "number":
-        candidates.append(_auroc(numbers_of(values).to_numpy()[present], labels[present]))
-    elif kind == "text" and values.n_unique() <= _FEW_NUMBERS:
+    if kind in ("number", "text"):
+        numbers = numbers_of(values)
+        rows = numbers.is_not_null().to_numpy()
+        candidates.append(_auroc(numbers.to_numpy()[rows], labels[rows]))
+    if kind == "text" and values.n_unique() <= _FEW_NUMBERS:
         table = pl.DataFrame({"value": values, "label": labels}).filter(pl.col("value").is_not_null())
         rates = table.select(pl.col("label").mean().over("value")).to_series().to_numpy()
         candidates.append(_auroc(rates, labels[present]))

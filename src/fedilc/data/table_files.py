@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -281,7 +282,7 @@ def _stems(paths: Sequence[Path]) -> list[str]:
 def _by_silo(
     frames: Mapping[Path, pl.DataFrame], silo_column: str, notes: list[str]
 ) -> dict[str, pl.DataFrame]:
-    """Return the rows of each silo, in the order in which silos first occur."""
+    """Return the rows of each silo, silos by name."""
     found: dict[str, list[pl.DataFrame]] = {}
     for path, frame in frames.items():
         _, values = column_values(frame[silo_column])
@@ -291,7 +292,13 @@ def _by_silo(
         rows = frame.drop(silo_column)
         for name in names.drop_nulls().unique(maintain_order=True):
             found.setdefault(name, []).append(rows.filter(names == name))
-    return {name: parts[0] if len(parts) == 1 else _together(parts) for name, parts in found.items()}
+    ordered = sorted(found, key=_natural)
+    return {name: found[name][0] if len(found[name]) == 1 else _together(found[name]) for name in ordered}
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Return a key that puts "site 10" after "site 9"."""
+    return [(int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", name)]
 
 
 def _together(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fedilc.data.label_rule import LabelRule
-from fedilc.data.preprocessing import Preprocessing, is_mixed
+from fedilc.data.preprocessing import Preprocessing
 from fedilc.data.silo_summary import ColumnSummary, SiloSummary
 from fedilc.errors import listed
 
@@ -20,13 +20,14 @@ def table_notes(summaries: Sequence[SiloSummary], preprocessing: Preprocessing) 
         for column in silo.columns:
             columns.setdefault(column.name, {})[silo.name] = column
     used = {feature.name for feature in preprocessing.features}
+    numbers = {feature.name for feature in preprocessing.features if feature.kind == "number"}
     notes = [*_left_out(preprocessing), *_labels(summaries, preprocessing.label)]
     for name, parts in columns.items():
         if preprocessing.label.loss == "binary":
             notes += _leaks(name, parts)
         if name in used:
             notes += _absent(name, parts, summaries)
-            notes += _mixed(name, parts)
+            notes += _mixed(name, parts, name in numbers)
             notes += _codes(name, parts)
             notes += _zeros(name, parts)
     return notes
@@ -73,8 +74,8 @@ def _leaks(name: str, parts: dict[str, ColumnSummary]) -> list[str]:
         return []
     least = min(max(area, 1 - area) for area in areas)
     return [
-        f"column {name!r} alone predicts the label almost perfectly (AUROC {least:.3f} or more in every "
-        f"silo): if it is not known before the outcome, drop it with --drop {name}"
+        f"column {name!r} alone predicts the label almost perfectly (AUROC at least {least:.3f} in "
+        f"every silo): if it is not known before the outcome, drop it with --drop {name}"
     ]
 
 
@@ -88,24 +89,36 @@ def _absent(name: str, parts: dict[str, ColumnSummary], summaries: Sequence[Silo
     ]
 
 
-def _mixed(name: str, parts: dict[str, ColumnSummary]) -> list[str]:
-    if not is_mixed(list(parts.values())):
+def _mixed(name: str, parts: dict[str, ColumnSummary], is_number: bool) -> list[str]:
+    texts = [silo for silo, part in parts.items() if part.kind == "text"]
+    if is_number and texts:
+        strays = sum(part.strays for part in parts.values())
+        return [
+            f"column {name!r} holds numbers and {strays} cells of text ({_at(texts, parts)}), which count as "
+            f"missing; correct them, or say --categorical {name}"
+        ]
+    if not texts or not any(part.kind == "number" for part in parts.values()):
         return []
-    texts = [repr(silo) for silo, part in parts.items() if part.kind == "text"]
     return [
-        f"column {name!r} holds text at {listed(texts, _MOST_SILOS)} and numbers elsewhere; correct it, or "
-        f"say --categorical {name}"
+        f"column {name!r} holds text ({_at(texts, parts)}) and numbers elsewhere, and each counts as a name; "
+        "write it in one way"
     ]
+
+
+def _at(silos: Sequence[str], parts: Mapping[str, ColumnSummary]) -> str:
+    if len(silos) == len(parts) > 1:
+        return "at every silo"
+    return f"at {listed([repr(silo) for silo in silos], _MOST_SILOS)}"
 
 
 def _codes(name: str, parts: dict[str, ColumnSummary]) -> list[str]:
     found: dict[float, list[str]] = {}
     for silo, part in parts.items():
         if part.code is not None:
-            found.setdefault(part.code, []).append(repr(silo))
+            found.setdefault(part.code, []).append(silo)
     return [
-        f"{code:g} probably means a missing value in column {name!r} (at {listed(silos, _MOST_SILOS)}) and "
-        f"is used as a number; --missing {name}={code:g} makes it missing"
+        f"{code:g} probably means a missing value in column {name!r} ({_at(silos, parts)}) and is "
+        f"used as a number; --missing {name}={code:g} makes it missing"
         for code, silos in found.items()
     ]
 

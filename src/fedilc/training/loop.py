@@ -158,7 +158,7 @@ class Training:
         """Write the model card; a folder that cannot be written does not end the run."""
         path = folder.path / CARD
         try:
-            card = model_card(folder.settings(), result, self.outline.x_test, self.outline.y_test)
+            card = model_card(folder.settings(), result, self.outline)
             write_atomically(path, card.encode())
         except (OSError, CheckpointError) as error:
             warnings.warn(f"{path} is not written: {error}", FedILCWarning, stacklevel=2)

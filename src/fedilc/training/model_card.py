@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedilc.algorithms.loss_name import LossName, has_classes
 from fedilc.config import Options
+from fedilc.data.outline import Outline
 from fedilc.errors import CheckpointError, ConfigError
 from fedilc.evaluation import select
 from fedilc.evaluation.intervals import Interval, bootstrap_intervals
@@ -21,14 +22,16 @@ _MOST_EXAMPLES = 20_000
 _MOST_SILOS = 50
 
 
-def model_card(facts: Mapping[str, Any], result: Result, x_test: Tensor | None, y_test: Tensor | None) -> str:
+def model_card(facts: Mapping[str, Any], result: Result, outline: Outline) -> str:
     """Return the card of a finished run; `facts` are those of its run.json."""
     criterion, record = _chosen(result.history)
-    intervals = _intervals(facts["loss"], result, criterion, x_test, y_test)
+    intervals = _intervals(facts["loss"], result, criterion, outline.x_test, outline.y_test)
+    made = outline.preprocessing
+    classes = made.label.classes if made is not None else facts.get("classes") or ()
     parts = [
         f"# Model card: {facts['federation']}, {facts['algorithm']}",
         "## Intended use\n\nTo fill in: who may use this model, for which decisions, and for what not.",
-        _model(facts, record, criterion),
+        _model(facts, record, criterion, classes),
         _data(facts),
         _results(record, intervals),
         _settings(facts),
@@ -61,7 +64,9 @@ def _intervals(
     return bootstrap_intervals(kind, y.cpu().numpy(), logits, resamples=_RESAMPLES, calibration=False)
 
 
-def _model(facts: Mapping[str, Any], record: Mapping[str, Any], criterion: str) -> str:
+def _model(
+    facts: Mapping[str, Any], record: Mapping[str, Any], criterion: str, classes: Sequence[object]
+) -> str:
     about = facts["model"]
     lines = [
         f"- network: `{about.get('name') or about.get('function') or 'one of its own'}`, inputs "
@@ -69,7 +74,7 @@ def _model(facts: Mapping[str, Any], record: Mapping[str, Any], criterion: str) 
         f"- weights: round {record['round']}, chosen by {criterion}",
         f"- task: {facts['loss']}"
         + (f", label `{facts['label']}`" if facts.get("label") else "")
-        + (f", classes {', '.join(map(str, facts['classes']))}" if facts.get("classes") else ""),
+        + (f", classes {', '.join(map(str, classes))}" if classes else ""),
     ]
     if facts.get("columns"):
         lines.append(f"- inputs: {', '.join(f'`{name}`' for name in facts['columns'])}")
