@@ -15,6 +15,7 @@ from fedilc.data.table_files import SiloTables, read_tables
 from fedilc.evaluation.shift import (
     column_shifts,
     describe_silo,
+    describe_summary,
     mean_difference,
     pair_shifts,
     stability_index,
@@ -86,3 +87,19 @@ def test_the_stability_index_is_symmetric_and_zero_for_equal_shares(bins: list[t
     assert stability_index(one, two) == pytest.approx(stability_index(two, one), rel=1e-9, abs=1e-12)
     assert stability_index(one, two) >= 0
     assert stability_index(one, one) == 0
+
+
+def test_a_summary_describes_a_silo_as_its_rows_do_but_for_bins(tables: SiloTables) -> None:
+    fitted = tables.fit(list(tables.silos))
+    for name, table in tables.silos.items():
+        near, far = describe_silo(table, fitted), describe_summary(tables.summaries[name], fitted)
+        assert (far.silo, far.rows, far.classes) == (near.silo, near.rows, near.classes)
+        for one, two in zip(near.columns, far.columns, strict=True):
+            assert (one.name, one.missing, one.count) == (two.name, two.missing, two.count)
+            assert (two.total, two.squares) == pytest.approx((one.total, one.squares), rel=1e-9, abs=1e-9)
+            assert two.bins == ()
+    described = [describe_summary(tables.summaries[name], fitted) for name in tables.silos]
+    shifts = {shift.name: shift for shift in column_shifts(described)}
+    assert shifts["age"].large
+    assert (shifts["age"].index, shifts["sex"].difference) == (None, None)
+    assert "label" in pair_shifts(described)["a", "c"]

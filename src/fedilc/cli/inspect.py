@@ -37,20 +37,28 @@ def inspect(
     out: Annotated[Path | None, typer.Option(help="The folder for results (default: inspect/NAME)")] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Show sizes, labels, missing values and shifts of columns between silos, and what they suggest."""
+    """Show sizes, labels, missing values and shifts of columns between silos, and what they suggest.
+
+    DATA may also be the folder of a run over tables elsewhere (fedilc serve): it is then inspected from
+    the counts and sums that the silos sent.
+    """
     with quick_imports():
+        from fedilc.federation.run_folder import SUMMARIES
         from fedilc.report.formats import write_tables
         from fedilc.report.inspection_report import inspection_picture, inspection_tables
-        from fedilc.studies.inspection import inspect_tables
+        from fedilc.studies.inspection import inspect_run, inspect_tables
 
     if data_dir is not None:
         use_data_folder(data_dir)
-    name, tables = open_tables(data, label, silo_column, categorical, drop, keep, positive, missing)
-    found = inspect_tables(name, tables, seed)
+    if len(data) == 1 and (Path(data[0]) / SUMMARIES).exists():
+        found = inspect_run(Path(data[0]))
+    else:
+        name, tables = open_tables(data, label, silo_column, categorical, drop, keep, positive, missing)
+        found = inspect_tables(name, tables, seed)
     console = make_console()
     for note in found.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
-    folder = out or Path("inspect") / name
+    folder = out or Path("inspect") / found.name
     shown = inspection_tables(found)
     for table in shown:
         console.print(table)

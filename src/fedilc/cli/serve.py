@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import signal
 import sys
@@ -220,6 +221,8 @@ class _Serving:
         from fedilc.data.checks import Report
         from fedilc.data.preprocessing import Preprocessing
         from fedilc.data.table_notes import table_notes
+        from fedilc.federation.run_folder import SUMMARIES
+        from fedilc.federation.tensor_files import write_atomically
         from fedilc.runtimes.remote.survey import Survey
         from fedilc.runtimes.rest.coordinator import require_tokens
         from fedilc.runtimes.rest.survey import collect_summaries
@@ -240,6 +243,8 @@ class _Serving:
             lambda url: self._say(f"silos join at {url}; waiting for summaries of {', '.join(survey.silos)}"),
         )
         made = survey.preprocessing(found)
+        summaries = [summary.model_dump(mode="json") for summary in found.values()]
+        write_atomically(self.target / SUMMARIES, json.dumps(summaries).encode())
         Report(notes=table_notes(list(found.values()), made)).warn()
         return made, replace(self.address, port=port)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 from itertools import combinations
 from statistics import NormalDist
 from typing import Annotated
@@ -26,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedilc.data.column_values import column_values, names_of, numbers_of
 from fedilc.data.preprocessing import CategoryFeature, NumberFeature, Preprocessing
+from fedilc.data.silo_summary import SiloSummary
 from fedilc.data.table_files import SiloTable
 
 LARGE_DIFFERENCE = 0.25
@@ -41,7 +43,7 @@ class ColumnDescription(BaseModel):
     """One column of one silo; `total` and `squares` are of numbers in units of the federation's deviation.
 
     `bins` are the rows per tenth of a normal distribution of the federation's mean and deviation, or per
-    category with all other names last.
+    category with all other names last; none if they are not known.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -51,7 +53,7 @@ class ColumnDescription(BaseModel):
     count: Count
     total: float = 0.0
     squares: float = 0.0
-    bins: tuple[Count, ...]
+    bins: tuple[Count, ...] = ()
     is_number: bool = True
 
     @property
@@ -116,13 +118,44 @@ def describe_silo(table: SiloTable, preprocessing: Preprocessing) -> SiloDescrip
     )
 
 
+def describe_summary(summary: SiloSummary, preprocessing: Preprocessing) -> SiloDescription:
+    """Return the description of a silo elsewhere from the summary that it sent: means, without bins."""
+    columns = []
+    for feature in preprocessing.features:
+        column = summary.column(feature.name)
+        count = 0 if column is None else column.count
+        total = squares = 0.0
+        if column is not None and isinstance(feature, NumberFeature):
+            rows, exact, exact_squares = column.sums
+            mean, scale = Fraction(feature.mean), Fraction(feature.scale)
+            total = float((exact - rows * mean) / scale)
+            squares = float((exact_squares - 2 * mean * exact + rows * mean**2) / scale**2)
+        columns.append(
+            ColumnDescription(
+                name=feature.name,
+                missing=summary.rows - count,
+                count=count,
+                total=total,
+                squares=squares,
+                is_number=isinstance(feature, NumberFeature),
+            )
+        )
+    names = preprocessing.label.classes
+    classes = [summary.labels.get(name, 0) for name in names]
+    if classes:
+        classes[0] += summary.rows - sum(classes)  # of a class that is "not" another, the counts by value
+    return SiloDescription(
+        silo=summary.name, rows=summary.rows, classes=tuple(classes), columns=tuple(columns)
+    )
+
+
 def _bin_count(feature: NumberFeature | CategoryFeature) -> int:
     return _BINS if isinstance(feature, NumberFeature) else len(feature.categories) + 1
 
 
 def comparable(a: ColumnDescription, b: ColumnDescription) -> bool:
     """Return whether both silos have enough values of a column to compare it."""
-    return min(a.count, b.count) >= FEWEST_VALUES
+    return min(a.count, b.count) >= FEWEST_VALUES and (a.is_number or bool(a.bins))
 
 
 def mean_difference(a: ColumnDescription, b: ColumnDescription) -> float | None:
@@ -170,7 +203,7 @@ class ColumnShift(BaseModel):
 
     name: str
     difference: float | None
-    index: float
+    index: float | None
     pair: tuple[str, str]
     large: bool
     missing: float
@@ -183,10 +216,10 @@ def column_shifts(silos: Sequence[SiloDescription]) -> list[ColumnShift]:
         pairs = []
         for a, b in combinations(silos, 2):
             one, two = a.columns[place], b.columns[place]
-            index = stability_index(one.bins, two.bins) if comparable(one, two) else 0.0
+            index = stability_index(one.bins, two.bins) if one.bins and comparable(one, two) else None
             pairs.append((index, mean_difference(one, two), (a.silo, b.silo)))
-        index, _, pair = max(pairs, key=lambda entry: entry[0])
-        differences = [difference for _, difference, _ in pairs if difference is not None]
+        index, _, pair = max(pairs, key=lambda entry: (entry[0] or 0.0, entry[1] or 0.0))
+        differences = [other for _, other, _ in pairs if other is not None]
         shares = [silo.columns[place].missing / silo.rows for silo in silos]
         found.append(
             ColumnShift(
@@ -198,7 +231,7 @@ def column_shifts(silos: Sequence[SiloDescription]) -> list[ColumnShift]:
                 missing=max(shares) - min(shares),
             )
         )
-    return sorted(found, key=lambda shift: -shift.index)
+    return sorted(found, key=lambda shift: (-(shift.index or 0.0), -(shift.difference or 0.0)))
 
 
 def _is_large(a: ColumnDescription, b: ColumnDescription) -> bool:
@@ -206,8 +239,9 @@ def _is_large(a: ColumnDescription, b: ColumnDescription) -> bool:
     if difference is None:
         return False
     chance = 1 / a.count + 1 / b.count
-    index = stability_index(a.bins, b.bins) - (len(a.bins) - 1) * chance
-    return index > LARGE_INDEX and difference > max(LARGE_DIFFERENCE, 2 * math.sqrt(chance))
+    if a.bins and stability_index(a.bins, b.bins) - (len(a.bins) - 1) * chance <= LARGE_INDEX:
+        return False
+    return difference > max(LARGE_DIFFERENCE, 2 * math.sqrt(chance))
 
 
 def pair_shifts(silos: Sequence[SiloDescription]) -> dict[tuple[str, str], dict[str, float]]:
@@ -217,9 +251,9 @@ def pair_shifts(silos: Sequence[SiloDescription]) -> dict[tuple[str, str], dict[
         indices = [
             stability_index(one.bins, two.bins)
             for one, two in zip(a.columns, b.columns, strict=True)
-            if comparable(one, two)
+            if one.bins and comparable(one, two)
         ]
-        entry = {"columns": sum(indices) / len(indices) if indices else 0.0}
+        entry = {"columns": sum(indices) / len(indices)} if indices else {}
         if a.classes:
             entry["label"] = stability_index(a.classes, b.classes)
         found[a.silo, b.silo] = entry

@@ -36,6 +36,7 @@ from fedilc.federation.run_identity import require_same
 from fedilc.federation.tensor_files import read_tensors, write_atomically, write_tensors
 
 PREPROCESSING = "preprocessing.json"
+SUMMARIES = "summaries.json"
 _TIMING_DIGITS = 16
 
 

@@ -65,7 +65,7 @@ def _column_table(found: Inspection) -> TableData:
             (
                 Cell(shift.name, bold=shift.large),
                 Cell(difference),
-                Cell(f"{shift.index:.2f}"),
+                Cell("-" if shift.index is None else f"{shift.index:.2f}"),
                 Cell(" / ".join(shift.pair)),
                 Cell(f"{shift.missing:.0%}"),
             )
@@ -77,11 +77,11 @@ def _column_table(found: Inspection) -> TableData:
 
 
 def _pair_table(found: Inspection) -> TableData:
-    ranked = sorted(found.pairs.items(), key=lambda entry: -entry[1]["columns"])
+    ranked = sorted(found.pairs.items(), key=lambda entry: -sum(entry[1].values()))
     rows = []
     for pair, entry in ranked[:_SHOWN]:
-        label = f"{entry['label']:.2f}" if "label" in entry else "-"
-        rows.append((Cell(" / ".join(pair)), Cell(f"{entry['columns']:.2f}"), Cell(label)))
+        numbers = [f"{entry[key]:.2f}" if key in entry else "-" for key in ("columns", "label")]
+        rows.append((Cell(" / ".join(pair)), *map(Cell, numbers)))
     columns = (Column("pair of silos"), Column("mean PSI of columns"), Column("PSI of the label"))
     notes = []
     if found.at_start is not None:

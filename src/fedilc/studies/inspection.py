@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from fedilc.api import train
 from fedilc.data import Federation
+from fedilc.data.preprocessing import Preprocessing
+from fedilc.data.silo_summary import SiloSummary
 from fedilc.data.table_files import SiloTables
-from fedilc.errors import listed
+from fedilc.data.table_notes import table_notes
+from fedilc.errors import CheckpointError, ConfigError, listed
 from fedilc.evaluation.inconsistency import curvatures, inconsistency
 from fedilc.evaluation.shift import (
     LARGE_INDEX,
@@ -17,9 +21,12 @@ from fedilc.evaluation.shift import (
     SiloDescription,
     column_shifts,
     describe_silo,
+    describe_summary,
     pair_shifts,
 )
+from fedilc.federation.run_folder import SUMMARIES
 from fedilc.models import build_model
+from fedilc.training.loaded import read_preprocessing
 
 _LEARNING_RATE = 1e-3
 _LOW_AGREEMENT = 0.5
@@ -107,9 +114,23 @@ def inspect_tables(name: str, tables: SiloTables, seed: int = 0) -> Inspection:
     )
 
 
-def inspect_descriptions(name: str, classes: Sequence[str], silos: Sequence[SiloDescription]) -> Inspection:
-    """Return the inspection of silos elsewhere, of which only descriptions are here."""
-    return Inspection(name, tuple(classes), tuple(silos), ())
+def inspect_run(folder: Path) -> Inspection:
+    """Return the inspection of silos elsewhere, from the summaries that they sent before round 1."""
+    preprocessing = read_preprocessing(folder)
+    try:
+        values = json.loads((folder / SUMMARIES).read_text())
+        summaries = [SiloSummary.model_validate(value) for value in values]
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{folder} has no {SUMMARIES}: only a run over tables elsewhere (fedilc serve) keeps summaries"
+        ) from error
+    except ValueError as error:
+        raise CheckpointError(f"{folder / SUMMARIES} is damaged; restore it from a copy") from error
+    if not isinstance(preprocessing, Preprocessing):
+        raise ConfigError(f"{folder} has no preprocessing yet; wait until its first round has begun")
+    described = tuple(describe_summary(summary, preprocessing) for summary in summaries)
+    notes = tuple(table_notes(summaries, preprocessing))
+    return Inspection(folder.name, preprocessing.label.classes, described, notes)
 
 
 def at_start(federation: Federation, seed: int) -> AtStart:

@@ -74,6 +74,8 @@ def test_tables_over_http_give_the_bits_of_local_and_no_row_travels(folder: Path
     ).read_bytes()
     one, other = (package.load(folder / name) for name in ("local", "rest"))
     assert (one.logits(folder / "c.csv") == other.logits(folder / "c.csv")).all()
+    shown = fedilc("inspect", folder / "rest", "--out", folder / "inspected")
+    assert "largest SMD" in " ".join(shown.split())
 
 
 def survey() -> Survey:
