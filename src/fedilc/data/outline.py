@@ -23,7 +23,7 @@ class Outline:
 
     Args:
         name: of the federation.
-        silos: the participants' names, in the order in which their replies are added up.
+        silos: the participants' names, in the order that records have them in.
         sample: two inputs, or two of the same shape and type, to try the model on.
         loss: which one, by name.
         facts: the size and digest of each silo's data, as far as they are known here.

@@ -19,7 +19,7 @@ class Runtime(ABC):
     """How requests reach silos. The defaults suit one process that has all silos.
 
     Attributes:
-        silos: the names of all silos, in the order in which their replies are added up.
+        silos: the names of all silos, in the order that records have them in.
         leads: whether this process writes and reports; of several, one does.
     """
 
