@@ -173,7 +173,7 @@ class Staged:
         self.listeners.append(listener)
 
     def add(self, *records: dict[str, Any], **status: object) -> None:
-        """Complete rounds and change the status, as a board does."""
+        """Complete rounds and change the status, as a queue does."""
         self.history.extend(records)
         self.status = self.status | {"completed": len(self.history), "round": len(self.history)} | status
         self.revision += 1

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from fedilc.runtimes.remote.manifest import Manifest, read_manifest
-from fedilc.runtimes.remote.open_request import Posted
+from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.remote.wire import unpack_request
 from rest import good_body
 
@@ -61,9 +61,9 @@ def light_silo(url: str, name: str, late: float = 0.0) -> None:
             asked = unpack_request(body, manifest, have, weights)
             have, weights = asked.weights, dict(asked.request.weights)
             time.sleep(late)
-            posted, request = Posted(asked.request, manifest, have), asked.request
-            path = f"/v1/silos/{name}/rounds/{request.round}/{request.step}?task={posted.name}"
-            status, body = call("PUT", f"{path}&have={have}&wait=30", good_body(posted, name))
+            open_request, request = OpenRequest(asked.request, manifest, have), asked.request
+            path = f"/v1/silos/{name}/rounds/{request.round}/{request.step}?task={open_request.name}"
+            status, body = call("PUT", f"{path}&have={have}&wait=30", good_body(open_request, name))
             assert status in (200, 409, 410)
             along = status == 410 or (status == 200 and not body.startswith(b"{"))
 

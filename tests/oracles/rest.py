@@ -22,13 +22,13 @@ from fedilc.config import Experiment, parse_experiment
 from fedilc.federation import Reply, Request, Runtime
 from fedilc.federation.program import MATCHED, PENALTY_WEIGHT, UPDATE
 from fedilc.runtimes.remote.manifest import Manifest, Wire
-from fedilc.runtimes.remote.open_request import Posted
+from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.remote.run import RemoteRun
 from fedilc.runtimes.remote.wire import pack_reply, unpack_request
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.listener import Address, listening
 from fedilc.runtimes.rest.runtime import RestRuntime
-from fedilc.runtimes.rest.task_queue import Board
+from fedilc.runtimes.rest.task_queue import TaskQueue
 from fedilc.runtimes.rest.tokens import Tokens
 from fedilc.training.loop import Training
 from fedilc.training.result import Result
@@ -43,13 +43,13 @@ def remote(silos: Sequence[str] = ("a", "b"), inputs: int = 3, **more: Any) -> E
 
 
 def training_of(
-    settings: Experiment, wire: Wire = "exact", connect: Callable[[Board], Runtime] | None = None
-) -> tuple[Training, Board]:
-    """A run put together as a coordinator does, and its board, which nobody serves yet."""
+    settings: Experiment, wire: Wire = "exact", connect: Callable[[TaskQueue], Runtime] | None = None
+) -> tuple[Training, TaskQueue]:
+    """A run put together as a coordinator does, and its queue, which nobody serves yet."""
     run = RemoteRun.of(settings, Path(), wire=wire)
-    board = Board(run.manifest)
-    runtime = connect(board) if connect is not None else _Nobody(board.silos)
-    return run.training(runtime), board
+    queue = TaskQueue(run.manifest)
+    runtime = connect(queue) if connect is not None else _Nobody(queue.silos)
+    return run.training(runtime), queue
 
 
 class _Nobody(Runtime):
@@ -60,12 +60,12 @@ class _Nobody(Runtime):
         return iter(())
 
 
-def board_of(settings: Experiment | None = None, wire: Wire = "exact") -> Board:
-    """A board on which all silos have joined."""
-    board = training_of(settings or remote(), wire)[1]
-    for name in board.silos:
-        board.join(name, 10)
-    return board
+def queue_of(settings: Experiment | None = None, wire: Wire = "exact") -> TaskQueue:
+    """A queue on which all silos have joined."""
+    queue = training_of(settings or remote(), wire)[1]
+    for name in queue.silos:
+        queue.join(name, 10)
+    return queue
 
 
 def update_of(manifest: Manifest) -> str:
@@ -73,9 +73,9 @@ def update_of(manifest: Manifest) -> str:
     return MATCHED if MATCHED in manifest.program.steps else UPDATE
 
 
-def request_for(board: Board, step: str | None = None, round_: int = 1, fill: float = 0.5) -> Request:
+def request_for(queue: TaskQueue, step: str | None = None, round_: int = 1, fill: float = 0.5) -> Request:
     """A request to all silos; unless a step is named, for gradients and what the algorithm has beside."""
-    manifest = board.manifest
+    manifest = queue.manifest
     weights = {name: torch.full(like.shape, fill, dtype=like.dtype) for name, like in manifest.like.items()}
     asked = manifest.program.steps[step or update_of(manifest)]
     tensors = {
@@ -86,11 +86,11 @@ def request_for(board: Board, step: str | None = None, round_: int = 1, fill: fl
     return Request(asked.name, round_, round_ - 1, tuple(manifest.silos), weights, tensors, numbers)
 
 
-def post(board: Board, step: str | None = None, round_: int = 1) -> Posted:
+def post(queue: TaskQueue, step: str | None = None, round_: int = 1) -> OpenRequest:
     """Put a task up."""
-    posted = Posted(request_for(board, step, round_), board.manifest)
-    board.post(posted)
-    return posted
+    open_request = OpenRequest(request_for(queue, step, round_), queue.manifest)
+    queue.open(open_request)
+    return open_request
 
 
 def good_reply(request: Request, manifest: Manifest, silo: str) -> Reply:
@@ -111,34 +111,34 @@ def good_reply(request: Request, manifest: Manifest, silo: str) -> Reply:
     return reply
 
 
-def good_body(posted: Posted, silo: str) -> bytes:
+def good_body(open_request: OpenRequest, silo: str) -> bytes:
     """The same as bytes."""
-    return pack_reply(good_reply(posted.request, posted.manifest, silo), posted.manifest)
+    return pack_reply(good_reply(open_request.request, open_request.manifest, silo), open_request.manifest)
 
 
 @contextlib.contextmanager
-def served(board: Board, tokens: Tokens | None = None) -> Iterator[httpx.Client]:
-    """The board behind a real socket, and a client that calls it."""
+def served(queue: TaskQueue, tokens: Tokens | None = None) -> Iterator[httpx.Client]:
+    """The queue behind a real socket, and a client that calls it."""
     address = Address(port=0, insecure=True)
-    with listening(make_app(board, tokens), address) as port:
+    with listening(make_app(queue, tokens), address) as port:
         url = f"http://127.0.0.1:{port}"
         with httpx.Client(base_url=url, timeout=30, trust_env=False) as client:
             yield client
 
 
-def _answer_path(posted: Posted, silo: str) -> str:
-    request = posted.request
-    return f"/v1/silos/{silo}/rounds/{request.round}/{quote(request.step)}?task={posted.name}"
+def _answer_path(open_request: OpenRequest, silo: str) -> str:
+    request = open_request.request
+    return f"/v1/silos/{silo}/rounds/{request.round}/{quote(request.step)}?task={open_request.name}"
 
 
-def put(client: httpx.Client, posted: Posted, silo: str, body: Any, **more: Any) -> httpx.Response:
+def put(client: httpx.Client, open_request: OpenRequest, silo: str, body: Any, **more: Any) -> httpx.Response:
     """Bring an answer to a task."""
-    return client.put(_answer_path(posted, silo), content=body, **more)
+    return client.put(_answer_path(open_request, silo), content=body, **more)
 
 
-def head_of_put(posted: Posted, silo: str, header: str) -> bytes:
+def head_of_put(open_request: OpenRequest, silo: str, header: str) -> bytes:
     """The same as the first bytes on a line, up to the body, with a header that says how long that is."""
-    return f"PUT {_answer_path(posted, silo)} HTTP/1.1\r\nHost: localhost\r\n{header}\r\n\r\n".encode()
+    return f"PUT {_answer_path(open_request, silo)} HTTP/1.1\r\nHost: localhost\r\n{header}\r\n\r\n".encode()
 
 
 def raw_line(client: httpx.Client) -> socket.socket:
@@ -179,7 +179,7 @@ class LightSilo:
         body = {"manifest": self.manifest.hash, "examples": 10}
         assert self.client.post(f"/v1/silos/{self.name}/join", json=body).status_code == 200
 
-    def ask(self, wait: float = 20.0) -> Posted | None:
+    def ask(self, wait: float = 20.0) -> OpenRequest | None:
         """The next task; None if there is none, or the run is over."""
         options: dict[str, Any] = {"have": self.have, "wait": wait}
         response = self.client.get(f"/v1/silos/{self.name}/task", params=options)
@@ -188,10 +188,10 @@ class LightSilo:
             return None
         asked = unpack_request(response.content, self.manifest, self.have, self.weights)
         self.have, self.weights = asked.weights, dict(asked.request.weights)
-        return Posted(asked.request, self.manifest, asked.weights)
+        return OpenRequest(asked.request, self.manifest, asked.weights)
 
-    def answer(self, posted: Posted) -> None:
-        response = put(self.client, posted, self.name, good_body(posted, self.name))
+    def answer(self, open_request: OpenRequest) -> None:
+        response = put(self.client, open_request, self.name, good_body(open_request, self.name))
         assert response.status_code == 200, response.text
 
 
@@ -226,23 +226,23 @@ def trained(
     wire: Wire = "exact",
     kind: type[LightSilo] = LightSilo,
     through: Callable[[httpx.Client], contextlib.AbstractContextManager[httpx.Client]] = directly,
-) -> tuple[Result, Board]:
+) -> tuple[Result, TaskQueue]:
     """A whole run over HTTP whose silos are of this kind, and take as long as they like."""
-    training, board = training_of(settings, wire, lambda board: RestRuntime(board, len(board.silos), 600))
-    with served(board) as client, through(client) as line, contextlib.ExitStack() as silos:
-        for name in board.silos:
-            silo = kind(line, name, board.manifest)
-            silos.enter_context(in_background(partial(_take_part, silo, board)))
+    training, queue = training_of(settings, wire, lambda queue: RestRuntime(queue, len(queue.silos), 600))
+    with served(queue) as client, through(client) as line, contextlib.ExitStack() as silos:
+        for name in queue.silos:
+            silo = kind(line, name, queue.manifest)
+            silos.enter_context(in_background(partial(_take_part, silo, queue)))
         result = training.run([], None, False, {})
-        board.finish("complete")
-    return result, board
+        queue.finish("complete")
+    return result, queue
 
 
-def _take_part(silo: LightSilo, board: Board) -> None:
+def _take_part(silo: LightSilo, queue: TaskQueue) -> None:
     dice = random.Random(silo.name + type(silo).__name__)
     silo.join()
-    while not board.over():
-        posted = silo.ask()
-        if posted is not None:
+    while not queue.is_over():
+        open_request = silo.ask()
+        if open_request is not None:
             time.sleep(dice.uniform(0, 0.02))
-            silo.answer(posted)
+            silo.answer(open_request)

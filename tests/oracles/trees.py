@@ -17,12 +17,12 @@ from torch import Tensor
 from fedilc import Silo
 from fedilc.config import Experiment
 from fedilc.runtimes.remote.manifest import Manifest, Wire
-from fedilc.runtimes.rest.http_client import Line
+from fedilc.runtimes.rest.http_client import HttpClient
 from fedilc.runtimes.rest.listener import Address
 from fedilc.runtimes.rest.participant import Participant
 from fedilc.runtimes.rest.runtime import RestRuntime
 from fedilc.runtimes.rest.sub_coordinator import SubCoordinator, serve_below
-from fedilc.runtimes.rest.task_queue import Board
+from fedilc.runtimes.rest.task_queue import TaskQueue
 from fedilc.training.loop import Training
 from rest import in_background, served, training_of
 
@@ -45,8 +45,8 @@ def leaves_of(tree: Tree) -> list[str]:
 
 
 @contextlib.contextmanager
-def calling(url: str) -> Iterator[Line]:
-    line = Line(url, None)
+def calling(url: str) -> Iterator[HttpClient]:
+    line = HttpClient(url, None)
     try:
         yield line
     finally:
@@ -91,7 +91,7 @@ def grow(url: str, tree: Tree, out: Path, stack: contextlib.ExitStack) -> None:
 class Root:
     """The coordinator at the top, which others join, and its run."""
 
-    board: Board
+    queue: TaskQueue
     url: str
     training: Training
     stack: contextlib.ExitStack
@@ -101,7 +101,7 @@ class Root:
         try:
             result = self.training.run([], None, False, {})
         finally:
-            self.board.finish("complete")
+            self.queue.finish("complete")
         return result.history, dict(result.model.state_dict())
 
 
@@ -110,12 +110,12 @@ def root(settings: Experiment, wire: Wire = "exact", round_timeout: float = 600.
     """A coordinator that listens; whoever joins on its stack is waited for at the end."""
     needed = settings.min_silos or settings.silos_per_round or len(settings.data.silos)  # type: ignore[attr-defined]
     connect = partial(RestRuntime, min_silos=needed, round_timeout=round_timeout)
-    training, board = training_of(settings, wire, connect)
-    with served(board) as client, contextlib.ExitStack() as stack:
+    training, queue = training_of(settings, wire, connect)
+    with served(queue) as client, contextlib.ExitStack() as stack:
         try:
-            yield Root(board, str(client.base_url), training, stack)
+            yield Root(queue, str(client.base_url), training, stack)
         finally:
-            board.finish("complete")
+            queue.finish("complete")
 
 
 def trained(settings: Experiment, tree: Tree, out: Path, wire: Wire = "exact") -> Outcome:

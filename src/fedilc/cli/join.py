@@ -77,10 +77,10 @@ def join(
     with quick_imports():
         from fedilc.runtimes.remote.builders import network_from
         from fedilc.runtimes.remote.survey import summary_from_file
-        from fedilc.runtimes.rest.http_client import Line
+        from fedilc.runtimes.rest.exposure import warn_if_public
+        from fedilc.runtimes.rest.http_client import HttpClient
         from fedilc.runtimes.rest.limits import Limits
         from fedilc.runtimes.rest.participant import Participant
-        from fedilc.runtimes.rest.private_files import warn_if_public
 
     log_to_stderr(log_format)
     if data_dir is not None:
@@ -89,20 +89,20 @@ def join(
     make_silo = _silo(silo, data, label, validation_share, provider, experiment, say)
     build = network_from(model) if model is not None else None
     limits = Limits(max_parameters, min_examples, manifest_digest, state)
-    line = Line(
-        url, read_token(token_file), ca, give_up_after, allow_insecure, client_cert, client_key, tell=say
+    http = HttpClient(
+        url, read_token(token_file), ca, give_up_after, allow_insecure, client_cert, client_key, log=say
     )
     for secret, what in ((token_file, "this silo's token"), (client_key, "its certificate's key")):
         warn_if_public(secret, what)
     say.start()
     try:
         summarise = None if data is None else summary_from_file(silo, data)
-        outcome = Participant(line, silo, make_silo, build, device, say, limits, summarise).take_part()
+        outcome = Participant(http, silo, make_silo, build, device, say, limits, summarise).take_part()
     except KeyboardInterrupt:
         raise StoppedError(f"silo {silo!r} left; the same command joins again") from None
     finally:
         say.close()
-        line.close()
+        http.close()
     sys.stdout.write(f"{silo}: {printable(outcome)}\n")
 
 

@@ -158,7 +158,7 @@ def serve(
 
 def _tokens(path: Path | None, client_ca: Path | None, console: Console) -> Tokens | TokenFile | None:
     """Return the tokens of a file; none if silos show certificates instead; None if everybody may join."""
-    from fedilc.runtimes.rest.private_files import warn_if_public
+    from fedilc.runtimes.rest.exposure import warn_if_public
     from fedilc.runtimes.rest.tokens import TokenFile, Tokens
 
     if path is None:

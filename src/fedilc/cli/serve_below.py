@@ -50,8 +50,8 @@ class Upstream:
         round_timeout: float,
     ) -> None:
         """Serve silos for the coordinator above until its run is over."""
-        from fedilc.runtimes.rest.http_client import Line
-        from fedilc.runtimes.rest.private_files import warn_if_public
+        from fedilc.runtimes.rest.exposure import warn_if_public
+        from fedilc.runtimes.rest.http_client import HttpClient
         from fedilc.runtimes.rest.sub_coordinator import SubCoordinator, serve_below
 
         name = self.silo or ""
@@ -71,14 +71,14 @@ class Upstream:
             warn_if_public(secret, what)
         certificate = self.client_cert, self.client_key
         token = read_token(self.token_file)
-        line = Line(self.url, token, self.ca, None, self.allow_insecure, *certificate, tell=say)
+        http = HttpClient(self.url, token, self.ca, None, self.allow_insecure, *certificate, log=say)
         folder = out or Path("runs") / name
         try:
             outcome = serve_below(
-                SubCoordinator(line, name, round_timeout, say), folder, address, tokens, ready
+                SubCoordinator(http, name, round_timeout, say), folder, address, tokens, ready
             )
         except KeyboardInterrupt:
             raise StoppedError("stopped; the same command goes on, and silos wait for it") from None
         finally:
-            line.close()
+            http.close()
         sys.stdout.write(f"{name}: the run is over: {printable(outcome)}\n")

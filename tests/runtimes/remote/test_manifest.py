@@ -13,12 +13,12 @@ from torch import nn
 from fedilc.errors import ConfigError, ModelError, ProtocolError
 from fedilc.penalties import Fishr
 from fedilc.runtimes.remote.manifest import read_manifest
-from rest import board_of, remote
+from rest import queue_of, remote
 
 
 def values(**changes: Any) -> dict[str, Any]:
     """A manifest as it travels, with changes; the key `model.x` is of the model."""
-    found = json.loads(json.dumps(board_of().about()["manifest"]))
+    found = json.loads(json.dumps(queue_of().about()["manifest"]))
     for key, value in changes.items():
         inner = found
         *path, last = key.split("__")
@@ -29,7 +29,7 @@ def values(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_manifest_survives_its_journey_with_its_hash() -> None:
-    manifest = board_of().manifest
+    manifest = queue_of().manifest
     travelled = read_manifest(values())
     assert travelled == manifest
     assert travelled.hash == manifest.hash
@@ -52,14 +52,14 @@ def test_a_manifest_survives_its_journey_with_its_hash() -> None:
     ids=str,
 )
 def test_whatever_changes_changes_the_hash(change: dict[str, Any]) -> None:
-    assert read_manifest(values(**change)).hash != board_of().manifest.hash
+    assert read_manifest(values(**change)).hash != queue_of().manifest.hash
 
 
 def test_it_holds_every_setting_that_a_silo_computes_with() -> None:
     settings = remote(
         algorithm="fishr-intra-geo", environment_size=4, zeros="strict", covariance="full", seed=9
     )
-    task = board_of(settings).manifest.program.task
+    task = queue_of(settings).manifest.program.task
     assert (task.environment_size, task.seed) == (4, 9)
     assert isinstance(task.penalty, Fishr)
     assert task.penalty.covariance == "full"
@@ -145,11 +145,11 @@ def network(width: int = 4, **changes: nn.Module) -> nn.Module:
 
 
 def test_a_network_of_the_same_parameters_fits() -> None:
-    board_of().manifest.require_fits(network())
+    queue_of().manifest.require_fits(network())
 
 
 def test_another_network_is_one_sentence() -> None:
-    manifest = board_of().manifest
+    manifest = queue_of().manifest
     for model, said in (
         (network(5), "shape"),
         (network().double(), "float64"),
@@ -165,12 +165,12 @@ def test_buffers_and_frozen_parameters_must_be_the_coordinators() -> None:
     model = network()
     model.register_buffer("table", torch.ones(2))
     with pytest.raises(ModelError, match="buffers or frozen"):
-        board_of().manifest.require_fits(model)
+        queue_of().manifest.require_fits(model)
     frozen = network(first=nn.Linear(3, 3))
     for parameter in frozen.get_submodule("first").parameters():
         parameter.requires_grad = False
     with pytest.raises(ModelError, match="buffers or frozen"):
-        board_of().manifest.require_fits(frozen)
+        queue_of().manifest.require_fits(frozen)
 
 
 def test_a_network_that_is_not_built_in_must_be_brought() -> None:

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from fedilc.errors import ProtocolError
 from fedilc.runtimes.remote.manifest import tensors_digest
-from fedilc.runtimes.remote.open_request import Posted
+from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.remote.wire import (
     HEADER_BYTES,
     DamagedError,
-    Form,
+    TensorSchema,
     content_digest,
     is_whole,
     pack,
@@ -31,7 +31,7 @@ from fedilc.runtimes.remote.wire import (
     unpack,
     unpack_request,
 )
-from rest import board_of, good_reply, post, remote, request_for
+from rest import good_reply, post, queue_of, remote, request_for
 
 LARGEST_FLOAT = 3.4028234663852886e38
 
@@ -40,14 +40,14 @@ def like(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def exact(**named: Tensor) -> dict[str, Form]:
+def exact(**named: Tensor) -> dict[str, TensorSchema]:
     """Tensors of one group that travel as they are."""
-    return {f"group/{name}": Form(tensor) for name, tensor in named.items()}
+    return {f"group/{name}": TensorSchema(tensor) for name, tensor in named.items()}
 
 
-def halved(**named: Tensor) -> dict[str, Form]:
+def halved(**named: Tensor) -> dict[str, TensorSchema]:
     """Tensors of one group that travel as float16."""
-    return {f"group/{name}": Form(tensor, halved=True) for name, tensor in named.items()}
+    return {f"group/{name}": TensorSchema(tensor, as_float16=True) for name, tensor in named.items()}
 
 
 def in_half(_group: str) -> bool:
@@ -104,8 +104,8 @@ def test_tiny_and_huge_gradients_survive_halves(size: float) -> None:
 
 
 def test_halves_take_half_the_bytes_and_statistics_stay_exact() -> None:
-    manifests = [board_of(remote(hidden=[300], inputs=300), wire).manifest for wire in ("exact", "float16")]
-    request = request_for(board_of(remote(hidden=[300], inputs=300)))
+    manifests = [queue_of(remote(hidden=[300], inputs=300), wire).manifest for wire in ("exact", "float16")]
+    request = request_for(queue_of(remote(hidden=[300], inputs=300)))
     weights = tensors_digest(request.weights)
     for whole, half in (
         [pack_request(request, manifest, weights, True) for manifest in manifests],
@@ -114,7 +114,7 @@ def test_halves_take_half_the_bytes_and_statistics_stay_exact() -> None:
         assert len(half) < 0.505 * len(whole)
     asked = unpack_request(pack_request(request, manifests[1], weights, True), manifests[1], "", {})
     assert torch.equal(asked.request.tensors["variance"]["variance"], request.tensors["variance"]["variance"])
-    statistics = Posted(request_for(board_of(remote()), "statistics"), board_of(wire="float16").manifest)
+    statistics = OpenRequest(request_for(queue_of(remote()), "statistics"), queue_of(wire="float16").manifest)
     sent = good_reply(statistics.request, statistics.manifest, "a")
     found = statistics.read(pack_reply(sent, statistics.manifest), "a")
     assert torch.equal(found.tensors["variance"]["variance"], sent.tensors["variance"]["variance"])
@@ -231,18 +231,18 @@ def test_a_digest_tells_a_whole_body_from_a_damaged_one(body: bytes, place: int)
 
 
 def test_a_task_is_named_by_all_that_its_answer_depends_on() -> None:
-    board = board_of()
+    queue = queue_of()
     names = set()
     for step in ("statistics", "matched-update", "evaluate"):
         for round_ in (1, 2):
             for fill in (0.5, 0.25):
-                request = request_for(board, step, round_, fill)
-                names.add(task_name(request, board.manifest.hash, tensors_digest(request.weights)))
+                request = request_for(queue, step, round_, fill)
+                names.add(task_name(request, queue.manifest.hash, tensors_digest(request.weights)))
     assert len(names) == 12
-    request = request_for(board)
+    request = request_for(queue)
     weights = tensors_digest(request.weights)
-    again = task_name(request_for(board), board.manifest.hash, weights)
-    assert task_name(request, board.manifest.hash, weights) == again
+    again = task_name(request_for(queue), queue.manifest.hash, weights)
+    assert task_name(request, queue.manifest.hash, weights) == again
     assert task_name(request, "another run", weights) != again
 
 
@@ -250,8 +250,8 @@ class TestTheSiloReads:
     """A coordinator is not trusted either."""
 
     def task(self, **changes: Any) -> bytes:
-        board = board_of()
-        body = post(board).body("")
+        queue = queue_of()
+        body = post(queue).body("")
         assert body is not None
         size = int.from_bytes(body[:8], "little")
         header = json.loads(body[8 : 8 + size])
@@ -261,11 +261,11 @@ class TestTheSiloReads:
         return blank.replace(b"0" * 64, hashlib.sha256(blank).hexdigest().encode(), 1)
 
     def test_a_task_as_it_was_asked(self) -> None:
-        board = board_of()
-        request = request_for(board)
+        queue = queue_of()
+        request = request_for(queue)
         weights = tensors_digest(request.weights)
-        body = pack_request(request, board.manifest, weights, True)
-        asked = unpack_request(body, board.manifest, "", {})
+        body = pack_request(request, queue.manifest, weights, True)
+        asked = unpack_request(body, queue.manifest, "", {})
         assert (asked.request.step, asked.request.round) == ("matched-update", 1)
         assert asked.request.silos == ("a", "b")
         assert tensors_digest(asked.request.weights) == asked.weights == weights
@@ -275,22 +275,22 @@ class TestTheSiloReads:
         )
 
     def test_a_task_without_weights_only_if_it_has_those_of_that_name(self) -> None:
-        board = board_of()
-        request = request_for(board)
+        queue = queue_of()
+        request = request_for(queue)
         weights = tensors_digest(request.weights)
-        short = pack_request(request, board.manifest, weights, False)
-        assert unpack_request(short, board.manifest, weights, request.weights).request.weights
+        short = pack_request(request, queue.manifest, weights, False)
+        assert unpack_request(short, queue.manifest, weights, request.weights).request.weights
         with pytest.raises(ProtocolError, match="lacks the tensor"):
-            unpack_request(short, board.manifest, "other weights", request.weights)
+            unpack_request(short, queue.manifest, "other weights", request.weights)
 
     def test_other_weights_of_the_same_round_have_another_version(self) -> None:
         """The workbench keeps what it has while the version stays."""
-        board = board_of()
+        queue = queue_of()
         versions = set()
         for fill in (0.5, 0.25):
-            request = request_for(board, fill=fill)
-            body = pack_request(request, board.manifest, tensors_digest(request.weights), True)
-            versions.add(unpack_request(body, board.manifest, "", {}).request.version)
+            request = request_for(queue, fill=fill)
+            body = pack_request(request, queue.manifest, tensors_digest(request.weights), True)
+            versions.add(unpack_request(body, queue.manifest, "", {}).request.version)
         assert len(versions) == 2
 
     @pytest.mark.parametrize(
@@ -317,15 +317,15 @@ class TestTheSiloReads:
     )
     def test_nothing_else_than_a_task_of_this_run(self, changes: dict[str, Any]) -> None:
         with pytest.raises(ProtocolError) as found:
-            unpack_request(self.task(**changes), board_of().manifest, "", {})
+            unpack_request(self.task(**changes), queue_of().manifest, "", {})
         assert not isinstance(found.value, DamagedError)
 
     def test_the_unchanged_task_is_read(self) -> None:
-        assert unpack_request(self.task(), board_of().manifest, "", {}).request.round == 1
+        assert unpack_request(self.task(), queue_of().manifest, "", {}).request.round == 1
 
     def test_no_mean_variance_of_another_size(self) -> None:
-        wide = board_of(remote(hidden=[5]))
-        narrow = board_of(remote(hidden=[4]))
+        wide = queue_of(remote(hidden=[5]))
+        narrow = queue_of(remote(hidden=[4]))
         mixed = replace(request_for(narrow), tensors=request_for(wide).tensors)
         body = pack_request(mixed, narrow.manifest, "name", True)
         with pytest.raises(ProtocolError, match="variance"):

@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from fedilc.federation import Reply
-from fedilc.runtimes.remote.open_request import Posted
+from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.remote.wire import pack
-from rest import board_of, detail, good_body, good_reply, post, put, remote, served
+from rest import detail, good_body, good_reply, post, put, queue_of, remote, served
 
 
-def changed(posted: Posted, **numbers: Any) -> bytes:
+def changed(open_request: OpenRequest, **numbers: Any) -> bytes:
     """A good answer with other numbers, or metrics in evaluation; those that are ... are left out."""
-    reply = good_reply(posted.request, posted.manifest, "a")
-    told = reply.metrics if posted.step.metrics else reply.numbers
+    reply = good_reply(open_request.request, open_request.manifest, "a")
+    told = reply.metrics if open_request.step.metrics else reply.numbers
     told |= numbers
     for key in [key for key, value in told.items() if value is ...]:
         del told[key]
@@ -38,9 +38,9 @@ def as_told(reply: Reply) -> bytes:
     return len(text).to_bytes(8, "little") + text + honest[8 + size :]
 
 
-def wrong_tensors(posted: Posted) -> dict[str, Reply]:
+def wrong_tensors(open_request: OpenRequest) -> dict[str, Reply]:
     def reply() -> Reply:
-        return good_reply(posted.request, posted.manifest, "a")
+        return good_reply(open_request.request, open_request.manifest, "a")
 
     made = {
         name: reply() for name in ("name", "shape", "dtype", "nan", "infinity", "kind", "missing", "besides")
@@ -58,15 +58,15 @@ def wrong_tensors(posted: Posted) -> dict[str, Reply]:
 
 @pytest.mark.parametrize("what", ["name", "shape", "dtype", "nan", "infinity", "kind", "missing", "besides"])
 def test_tensors_that_were_not_asked_for_are_refused_with_a_reason_and_a_strike(what: str) -> None:
-    board = board_of()
-    with served(board) as client:
-        posted = post(board)
-        response = put(client, posted, "a", as_told(wrong_tensors(posted)[what]))
+    queue = queue_of()
+    with served(queue) as client:
+        open_request = post(queue)
+        response = put(client, open_request, "a", as_told(wrong_tensors(open_request)[what]))
         assert response.status_code == 422
         assert "1 of 3" in detail(response)
-        assert board.silos["a"].strikes == 1
-        assert board.silos["b"].strikes == 0
-        assert put(client, posted, "a", good_body(posted, "a")).status_code == 200
+        assert queue.silos["a"].strikes == 1
+        assert queue.silos["b"].strikes == 0
+        assert put(client, open_request, "a", good_body(open_request, "a")).status_code == 200
 
 
 DOMAIN = {"loss": None, "accuracy": 0.5, "auroc": None, "auprc": None, "examples": 3}
@@ -100,101 +100,101 @@ NUMBERS: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("what", NUMBERS)
 def test_numbers_that_would_stop_the_run_are_refused(what: str) -> None:
     step, numbers = NUMBERS[what]
-    board = board_of()
-    with served(board) as client:
-        posted = post(board, step)
-        response = put(client, posted, "a", changed(posted, **numbers))
+    queue = queue_of()
+    with served(queue) as client:
+        open_request = post(queue, step)
+        response = put(client, open_request, "a", changed(open_request, **numbers))
         assert response.status_code == 422
         assert len(detail(response)) < 400
-        assert put(client, posted, "a", good_body(posted, "a")).status_code == 200
+        assert put(client, open_request, "a", good_body(open_request, "a")).status_code == 200
 
 
 def test_metrics_by_sub_domain_and_undefined_ones_are_taken() -> None:
-    board = board_of()
-    with served(board) as client:
-        posted = post(board, "evaluate")
-        body = changed(posted, loss=None, domains={"-40°": DOMAIN})
-        assert put(client, posted, "a", body).status_code == 200
+    queue = queue_of()
+    with served(queue) as client:
+        open_request = post(queue, "evaluate")
+        body = changed(open_request, loss=None, domains={"-40°": DOMAIN})
+        assert put(client, open_request, "a", body).status_code == 200
 
 
 def test_a_silo_without_a_validation_set_measures_nothing() -> None:
-    board = board_of()
-    with served(board) as client:
-        posted = post(board, "evaluate")
-        assert put(client, posted, "a", as_told(Reply("a", "evaluate", 1))).status_code == 200
+    queue = queue_of()
+    with served(queue) as client:
+        open_request = post(queue, "evaluate")
+        assert put(client, open_request, "a", as_told(Reply("a", "evaluate", 1))).status_code == 200
 
 
 def test_a_silo_that_was_not_asked_to_measures_nothing_either() -> None:
-    board = board_of()
-    with served(board) as client:
-        posted = post(board)
-        reply = good_reply(posted.request, posted.manifest, "a")
+    queue = queue_of()
+    with served(queue) as client:
+        open_request = post(queue)
+        reply = good_reply(open_request.request, open_request.manifest, "a")
         reply.metrics = DOMAIN
-        assert put(client, posted, "a", as_told(reply)).status_code == 422
+        assert put(client, open_request, "a", as_told(reply)).status_code == 422
 
 
 def test_after_three_strikes_a_silo_is_set_aside_and_told_so_everywhere() -> None:
-    board = board_of()
-    with served(board) as client:
-        posted = post(board)
-        codes = [put(client, posted, "a", b"nonsense").status_code for _ in range(4)]
+    queue = queue_of()
+    with served(queue) as client:
+        open_request = post(queue)
+        codes = [put(client, open_request, "a", b"nonsense").status_code for _ in range(4)]
         assert codes == [422, 422, 422, 403]
-        assert board.silos["a"].state == "set aside"
+        assert queue.silos["a"].state == "set aside"
         assert client.get("/v1/silos/a/task").status_code == 403
-        joining = {"manifest": board.manifest.hash, "examples": 3}
+        joining = {"manifest": queue.manifest.hash, "examples": 3}
         refused = client.post("/v1/silos/a/join", json=joining)
         assert refused.status_code == 403
         assert "set aside" in detail(refused)
-        assert put(client, posted, "b", good_body(posted, "b")).status_code == 200
-        assert board.hopeless() is False
-        assert board.take(1) is not None
-        assert board.hopeless() is True
+        assert put(client, open_request, "b", good_body(open_request, "b")).status_code == 200
+        assert queue.is_settled() is False
+        assert queue.take_reply(1) is not None
+        assert queue.is_settled() is True
 
 
 def test_the_same_answer_twice_is_taken_once_and_another_is_a_conflict() -> None:
-    board = board_of()
-    with served(board) as client:
-        posted = post(board)
-        good = good_body(posted, "a")
-        assert [put(client, posted, "a", good).status_code for _ in range(3)] == [200] * 3
-        assert put(client, posted, "a", changed(posted, loss=0.25)).status_code == 409
-        assert board.take(1) is not None
-        assert board.take(0.05) is None
+    queue = queue_of()
+    with served(queue) as client:
+        open_request = post(queue)
+        good = good_body(open_request, "a")
+        assert [put(client, open_request, "a", good).status_code for _ in range(3)] == [200] * 3
+        assert put(client, open_request, "a", changed(open_request, loss=0.25)).status_code == 409
+        assert queue.take_reply(1) is not None
+        assert queue.take_reply(0.05) is None
 
 
 def test_two_different_answers_at_the_same_time_are_one_answer_and_conflicts() -> None:
-    board = board_of()
-    with served(board) as client:
-        posted = post(board)
-        bodies = [changed(posted, loss=loss / 8) for loss in range(1, 7)]
+    queue = queue_of()
+    with served(queue) as client:
+        open_request = post(queue)
+        bodies = [changed(open_request, loss=loss / 8) for loss in range(1, 7)]
         with ThreadPoolExecutor(6) as threads:
-            found = list(threads.map(lambda body: put(client, posted, "a", body).status_code, bodies))
+            found = list(threads.map(lambda body: put(client, open_request, "a", body).status_code, bodies))
         assert sorted(found) == [200] + [409] * 5
 
 
 def test_an_answer_out_of_step_or_round_or_to_no_task_is_a_conflict_without_a_strike() -> None:
-    board = board_of()
-    with served(board) as client:
-        early = post(board, "matched-update")
+    queue = queue_of()
+    with served(queue) as client:
+        early = post(queue, "matched-update")
         body = good_body(early, "a")
-        board.close(())
+        queue.close(())
         assert put(client, early, "a", body).status_code == 409
-        now = post(board, "statistics")
+        now = post(queue, "statistics")
         assert put(client, early, "a", body).status_code == 409
         for path in ("rounds/2/statistics", "rounds/1/matched-update", "rounds/1/evaluate"):
             response = client.put(f"/v1/silos/a/{path}", params={"task": now.name}, content=body)
             assert response.status_code == 409
         wrong_task = client.put("/v1/silos/a/rounds/1/statistics", params={"task": "x"}, content=body)
         assert wrong_task.status_code == 409
-        assert board.silos["a"].strikes == 0
+        assert queue.silos["a"].strikes == 0
 
 
 def test_a_task_is_for_those_who_were_asked() -> None:
-    board = board_of(remote(["a", "b", "c"]))
-    request = post(board).request
-    some = Posted(replace(request, silos=("a", "b")), board.manifest)
-    board.post(some)
-    with served(board) as client:
+    queue = queue_of(remote(["a", "b", "c"]))
+    request = post(queue).request
+    some = OpenRequest(replace(request, silos=("a", "b")), queue.manifest)
+    queue.open(some)
+    with served(queue) as client:
         assert client.get("/v1/silos/c/task").status_code == 204
         assert client.get("/v1/silos/a/task").status_code == 200
         assert put(client, some, "c", good_body(some, "c")).status_code == 409
@@ -202,9 +202,9 @@ def test_a_task_is_for_those_who_were_asked() -> None:
 
 @pytest.mark.parametrize("examples", [9, 1_000_000])
 def test_another_number_of_examples_than_a_silo_joined_with_is_refused(examples: int) -> None:
-    board = board_of()
-    with served(board) as client:
-        posted = post(board)
-        response = put(client, posted, "a", changed(posted, examples=examples))
+    queue = queue_of()
+    with served(queue) as client:
+        open_request = post(queue)
+        response = put(client, open_request, "a", changed(open_request, examples=examples))
     assert response.status_code == 422
-    assert f"it tells of {examples} examples, and joined with 10" in detail(response)
+    assert f"it has {examples} examples, and joined with 10" in detail(response)

@@ -22,10 +22,10 @@ from fedilc.federation.run_folder_check import examine
 from fedilc.runtimes.rest import audit as audit_module
 from fedilc.runtimes.rest.audit import Audit
 from fedilc.runtimes.rest.coordinator import AUDIT_FILE
-from fedilc.runtimes.rest.systemd import notify, watchdog_seconds
-from fedilc.runtimes.rest.task_queue import STRIKES, Board
+from fedilc.runtimes.rest.listener import notify_systemd, watchdog_seconds
+from fedilc.runtimes.rest.task_queue import STRIKES, TaskQueue
 from fedilc.runtimes.rest.tokens import Tokens, add_token
-from rest import bearer, board_of, eventually, good_body, in_background, post, put, raw_line, served
+from rest import bearer, eventually, good_body, in_background, post, put, queue_of, raw_line, served
 
 
 class Clock:
@@ -40,10 +40,10 @@ def lines(file: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def audited(tmp_path: Path) -> tuple[Board, Path]:
-    board = board_of()
-    board.audit = Audit(tmp_path / AUDIT_FILE)
-    return board, tmp_path / AUDIT_FILE
+def audited(tmp_path: Path) -> tuple[TaskQueue, Path]:
+    queue = queue_of()
+    queue.audit = Audit(tmp_path / AUDIT_FILE)
+    return queue, tmp_path / AUDIT_FILE
 
 
 def test_five_thousand_wrong_tokens_are_a_few_lines_that_count_them_all(tmp_path: Path) -> None:
@@ -72,12 +72,12 @@ def test_refusals_of_ever_new_kinds_do_not_fill_the_disk(tmp_path: Path) -> None
 
 
 def test_joins_that_repeat_are_summed_up_and_each_silo_is_named(tmp_path: Path) -> None:
-    board, clock = board_of(), Clock()
-    board.audit = Audit(tmp_path / AUDIT_FILE, clock)
+    queue, clock = queue_of(), Clock()
+    queue.audit = Audit(tmp_path / AUDIT_FILE, clock)
     for number in range(3000):
         clock.now += 0.01
-        board.join("ab"[number % 2], 10 + number)
-    board.audit.flush(now=True)
+        queue.join("ab"[number % 2], 10 + number)
+    queue.audit.flush(now=True)
     found = lines(tmp_path / AUDIT_FILE)
     assert [(line["event"], line["silo"], line.get("times", 1)) for line in found] == [
         ("joined", "a", 1),
@@ -151,11 +151,11 @@ def test_sigterm_ends_a_coordinator_as_ctrl_c_does(
 
 
 def test_refusals_over_http_are_written_with_their_reasons(
-    audited: tuple[Board, Path], tmp_path: Path
+    audited: tuple[TaskQueue, Path], tmp_path: Path
 ) -> None:
-    board, file = audited
+    queue, file = audited
     add_token(tmp_path / "tokens.json", "a")
-    with served(board, Tokens.read(tmp_path / "tokens.json")) as client:
+    with served(queue, Tokens.read(tmp_path / "tokens.json")) as client:
         client.get("/v1/silos/a/task", headers=bearer("x"))
         with raw_line(client) as raw:
             raw.sendall(b"GET /" + b"x" * 20_000)
@@ -165,19 +165,21 @@ def test_refusals_over_http_are_written_with_their_reasons(
     assert all(line["address"] == "127.0.0.1" and line["reason"] and line["time"] for line in found)
 
 
-def test_who_joined_answered_was_lost_returned_and_set_aside_is_written(audited: tuple[Board, Path]) -> None:
-    board, file = audited
-    board.join("a", 10)
-    posted = post(board)
-    with served(board) as client:
-        assert put(client, posted, "a", good_body(posted, "a")).status_code == 200
-        board.record({"round": 1, "train_loss": 0.5}, 0.25)
-        board.close(("b",))
+def test_who_joined_answered_was_lost_returned_and_set_aside_is_written(
+    audited: tuple[TaskQueue, Path],
+) -> None:
+    queue, file = audited
+    queue.join("a", 10)
+    open_request = post(queue)
+    with served(queue) as client:
+        assert put(client, open_request, "a", good_body(open_request, "a")).status_code == 200
+        queue.record({"round": 1, "train_loss": 0.5}, 0.25)
+        queue.close(("b",))
         client.get("/v1/silos/b/task")
-        posted = post(board, round_=2)
+        open_request = post(queue, round_=2)
         for _ in range(STRIKES):
-            assert put(client, posted, "b", b"nonsense").status_code == 422
-    board.finish("complete")
+            assert put(client, open_request, "b", b"nonsense").status_code == 422
+    queue.finish("complete")
     events = [(line["event"], line.get("silo")) for line in lines(file)]
     nonsense = [("nonsense", "b"), ("refused", None)] * STRIKES
     assert [event for event in events if event[0] != "refused"] == [
@@ -205,9 +207,9 @@ def test_an_audit_file_that_cannot_be_written_does_not_end_the_run(
 def test_metrics_are_for_viewers_and_in_prometheus_own_format(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     silo, viewer = add_token(file, "a"), add_token(file, "me", "viewers")
-    board = board_of()
-    board.record({"round": 1, "train_loss": 0.5, "test_loss": None}, 0.25)
-    with served(board, Tokens.read(file)) as client:
+    queue = queue_of()
+    queue.record({"round": 1, "train_loss": 0.5, "test_loss": None}, 0.25)
+    with served(queue, Tokens.read(file)) as client:
         assert client.get("/metrics").status_code == 401
         assert client.get("/metrics", headers=bearer(silo)).status_code == 401
         answer = client.get("/metrics", headers=bearer(viewer))
@@ -225,25 +227,25 @@ def test_metrics_are_for_viewers_and_in_prometheus_own_format(tmp_path: Path) ->
 
 
 def test_a_coordinator_is_ready_until_its_run_is_over() -> None:
-    board = board_of()
-    with served(board) as client:
+    queue = queue_of()
+    with served(queue) as client:
         assert client.get("/v1/ready").status_code == 200
-        board.finish("complete")
+        queue.finish("complete")
         assert client.get("/v1/ready").status_code == 503
         assert client.get("/v1/health").status_code == 200
 
 
 def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    notify("READY=1")
+    notify_systemd("READY=1")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "notify"))
         listener.settimeout(10)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
         monkeypatch.setenv("WATCHDOG_USEC", "400000")
         assert watchdog_seconds() == 0.2
-        notify("READY=1")
+        notify_systemd("READY=1")
         assert listener.recv(100) == b"READY=1"
-        with served(board_of()):
+        with served(queue_of()):
             assert listener.recv(100) == b"WATCHDOG=1"
             assert listener.recv(100) == b"WATCHDOG=1"
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fedilc.runtimes.rest.task_queue import Board
+from fedilc.runtimes.rest.task_queue import TaskQueue
 from fedilc.runtimes.rest.tokens import Tokens, add_token
-from rest import bearer, board_of, good_body, post, put, served
+from rest import bearer, good_body, post, put, queue_of, served
 
 
 @dataclass
 class Guarded:
-    """A board behind tokens."""
+    """A queue behind tokens."""
 
-    board: Board
+    queue: TaskQueue
     client: httpx.Client
     tokens: dict[str, str]
 
@@ -28,19 +28,19 @@ def guarded(tmp_path: Path) -> Iterator[Guarded]:
     file = tmp_path / "tokens.json"
     tokens = {name: add_token(file, name) for name in ("a", "b")}
     tokens["viewer"] = add_token(file, "me", "viewers")
-    board = board_of()
-    with served(board, Tokens.read(file)) as client:
-        yield Guarded(board, client, tokens)
+    queue = queue_of()
+    with served(queue, Tokens.read(file)) as client:
+        yield Guarded(queue, client, tokens)
 
 
 Call = Callable[[Guarded, dict[str, str]], httpx.Response]
 
 SILO: dict[str, Call] = {
     "join": lambda g, headers: g.client.post(
-        "/v1/silos/a/join", json={"manifest": g.board.manifest.hash, "examples": 3}, headers=headers
+        "/v1/silos/a/join", json={"manifest": g.queue.manifest.hash, "examples": 3}, headers=headers
     ),
     "task": lambda g, headers: g.client.get("/v1/silos/a/task", headers=headers),
-    "answer": lambda g, headers: put(g.client, post(g.board), "a", b"", headers=headers),
+    "answer": lambda g, headers: put(g.client, post(g.queue), "a", b"", headers=headers),
 }
 WATCH: dict[str, Call] = {
     name: lambda g, headers, name=name: g.client.get(f"/v1/{name}", headers=headers)
@@ -68,7 +68,7 @@ def test_viewers_watch_and_no_silo_sees_what_another_answered(call: str, guarded
 
 
 def test_events_need_a_viewers_token(guarded: Guarded) -> None:
-    guarded.board.finish("complete")
+    guarded.queue.finish("complete")
     assert guarded.client.get("/v1/events").status_code == 401
     assert guarded.client.get("/v1/events", headers=bearer(guarded.tokens["a"])).status_code == 401
     watched = guarded.client.get("/v1/events", headers=bearer(guarded.tokens["viewer"]))
@@ -88,12 +88,14 @@ def test_health_and_the_page_itself_need_none_and_tell_nothing(guarded: Guarded)
 
 
 def test_an_answer_reaches_its_own_silo_only(guarded: Guarded) -> None:
-    posted = post(guarded.board)
-    body = good_body(posted, "a")
-    stolen = put(guarded.client, posted, "a", body, headers=bearer(guarded.tokens["b"]))
+    open_request = post(guarded.queue)
+    body = good_body(open_request, "a")
+    stolen = put(guarded.client, open_request, "a", body, headers=bearer(guarded.tokens["b"]))
     assert stolen.status_code == 401
-    assert guarded.board.silos["a"].state == "waiting"
-    assert put(guarded.client, posted, "a", body, headers=bearer(guarded.tokens["a"])).status_code == 200
+    assert guarded.queue.silos["a"].state == "waiting"
+    assert (
+        put(guarded.client, open_request, "a", body, headers=bearer(guarded.tokens["a"])).status_code == 200
+    )
     read = guarded.client.get("/v1/silos/a/rounds/1/update", headers=bearer(guarded.tokens["a"]))
     assert read.status_code == 405
 
@@ -101,7 +103,7 @@ def test_an_answer_reaches_its_own_silo_only(guarded: Guarded) -> None:
 def test_a_token_for_a_silo_that_the_run_does_not_have_gets_nowhere(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     token = add_token(file, "stranger")
-    with served(board_of(), Tokens.read(file)) as client:
+    with served(queue_of(), Tokens.read(file)) as client:
         assert client.get("/v1/silos/stranger/task", headers=bearer(token)).status_code == 404
 
 
@@ -133,6 +135,6 @@ def test_a_wrong_token_does_not_make_the_coordinator_read_the_body(guarded: Guar
 
 
 def test_without_tokens_everybody_is_let_in() -> None:
-    with served(board_of()) as client:
+    with served(queue_of()) as client:
         assert client.get("/v1/silos/a/task").status_code == 204
         assert client.get("/v1/status").status_code == 200

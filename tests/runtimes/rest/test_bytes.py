@@ -15,7 +15,7 @@ import torch
 from fedilc import algorithms
 from fedilc.algorithms import find_algorithm
 from fedilc.config import Experiment
-from fedilc.runtimes.rest.task_queue import Board
+from fedilc.runtimes.rest.task_queue import TaskQueue
 from rest import remote, trained
 
 ROUNDS, SILOS = 3, ("a", "b", "c")
@@ -60,11 +60,11 @@ def _carry(source: socket.socket, sink: socket.socket, counted: list[int]) -> No
         sink.shutdown(socket.SHUT_WR)
 
 
-def needed(board: Board, algorithm: str, size: int) -> tuple[int, int]:
+def needed(queue: TaskQueue, algorithm: str, size: int) -> tuple[int, int]:
     """Bytes up and down of the whole run; weights and vectors take `size` bytes a number, statistics four."""
     choices = find_algorithm(algorithm)[1]
-    weights = size * sum(like.numel() for like in board.manifest.like.values())
-    variance = 4 * math.prod(board.manifest.statistic or [0])
+    weights = size * sum(like.numel() for like in queue.manifest.like.values())
+    variance = 4 * math.prod(queue.manifest.statistic or [0])
     vectors = 2 if choices.penalty is not None and not choices.adds_up_in_silo else 1
     up = ROUNDS * (variance + vectors * weights)
     down = (ROUNDS + 1) * weights + ROUNDS * variance  # the weights of each round, and the last to evaluate
@@ -74,23 +74,23 @@ def needed(board: Board, algorithm: str, size: int) -> tuple[int, int]:
 @pytest.mark.parametrize("algorithm", algorithms.PAPER)
 def test_a_run_takes_the_bytes_that_the_protocol_needs_within_five_percent(algorithm: str) -> None:
     meter = Meter()
-    _, board = trained(color_mnist(algorithm), through=meter)
-    assert_within_five_percent(meter, board, needed(board, algorithm, 4))
+    _, queue = trained(color_mnist(algorithm), through=meter)
+    assert_within_five_percent(meter, queue, needed(queue, algorithm, 4))
 
 
 def test_halves_take_half_of_them_and_train_nearly_the_same() -> None:
     meter, algorithm = Meter(), "fishr-inter-geo"
     exact, _ = trained(color_mnist(algorithm))
-    halved, board = trained(color_mnist(algorithm), "float16", through=meter)
-    assert_within_five_percent(meter, board, needed(board, algorithm, 2))
+    halved, queue = trained(color_mnist(algorithm), "float16", through=meter)
+    assert_within_five_percent(meter, queue, needed(queue, algorithm, 2))
     pairs = list(zip(exact.model.parameters(), halved.model.parameters(), strict=True))
     assert not all(torch.equal(one, other) for one, other in pairs)
     for one, other in pairs:  # each weight went 0.01 a round; a vanishing gradient may turn a few around
         assert (one - other).abs().mean() < 1e-4
 
 
-def assert_within_five_percent(meter: Meter, board: Board, least: tuple[int, int]) -> None:
+def assert_within_five_percent(meter: Meter, queue: TaskQueue, least: tuple[int, int]) -> None:
     told: list[Callable[..., int]] = [lambda silo: silo.bytes_received, lambda silo: silo.bytes_sent]
     for counted, count, need in zip((meter.up, meter.down), told, least, strict=True):
-        reported = sum(count(silo) for silo in board.silos.values())
+        reported = sum(count(silo) for silo in queue.silos.values())
         assert need <= reported <= sum(counted) <= 1.05 * need

@@ -19,65 +19,65 @@ from fedilc.federation.packing import packed
 from fedilc.federation.silo_weights import SiloWeights
 from fedilc.federation.step_sums import StepSums
 from fedilc.runtimes.remote.carried import pack_carried
-from fedilc.runtimes.remote.open_request import Posted
-from fedilc.runtimes.rest.http_client import CoordinatorError, Line
+from fedilc.runtimes.remote.open_request import OpenRequest
+from fedilc.runtimes.rest.http_client import CoordinatorError, HttpClient
 from fedilc.runtimes.rest.sub_coordinator import SubCoordinator
-from fedilc.runtimes.rest.task_queue import STRIKES, Board
+from fedilc.runtimes.rest.task_queue import STRIKES, TaskQueue
 from fedilc.runtimes.rest.tokens import Tokens, add_token
-from rest import bearer, board_of, detail, good_reply, post, put, remote, served, training_of
+from rest import bearer, detail, good_reply, post, put, queue_of, remote, served, training_of
 
 STEP = "matched-update"
 
 
-def carrying() -> tuple[Board, Posted]:
-    """A board at which a sub-coordinator answers for `a` and `b`, and a silo for itself."""
-    board = training_of(remote(("a", "b", "c")))[1]
-    assert board.join_carrier("north", {"a": 10, "b": 10}, {}) is None
-    board.join("c", 10)
-    return board, post(board, STEP)
+def carrying() -> tuple[TaskQueue, OpenRequest]:
+    """A queue at which a sub-coordinator answers for `a` and `b`, and a silo for itself."""
+    queue = training_of(remote(("a", "b", "c")))[1]
+    assert queue.join_carrier("north", {"a": 10, "b": 10}, {}) is None
+    queue.join("c", 10)
+    return queue, post(queue, STEP)
 
 
-def carried_of(posted: Posted, *silos: str) -> Carried:
+def carried_of(open_request: OpenRequest, *silos: str) -> Carried:
     like = {
         group: {name: torch.empty(one.shape) for name, one in answer.like.items()}
-        for group, answer in posted.step.answers.items()
+        for group, answer in open_request.step.answers.items()
     }
-    total = StepSums(posted.step, like, SiloWeights())
+    total = StepSums(open_request.step, like, SiloWeights())
     for silo in silos:
-        total.add(good_reply(posted.request, posted.manifest, silo))
+        total.add(good_reply(open_request.request, open_request.manifest, silo))
     return total.carried("north", STEP, 1)
 
 
-def accept(board: Board, posted: Posted, body: bytes) -> Any:
-    return board.accept("north", 1, STEP, posted.name, body)
+def accept(queue: TaskQueue, open_request: OpenRequest, body: bytes) -> Any:
+    return queue.accept("north", 1, STEP, open_request.name, body)
 
 
 def test_sums_of_both_are_taken_once_and_both_have_answered() -> None:
-    board, posted = carrying()
-    body = pack_carried(carried_of(posted, "a", "b"))
-    assert len(body) <= posted.most_carried_bytes(2)
-    assert accept(board, posted, body) is None
-    assert accept(board, posted, body) is None
-    held = board.take(1)
+    queue, open_request = carrying()
+    body = pack_carried(carried_of(open_request, "a", "b"))
+    assert len(body) <= open_request.max_carried_bytes(2)
+    assert accept(queue, open_request, body) is None
+    assert accept(queue, open_request, body) is None
+    held = queue.take_reply(1)
     assert held is not None
     assert held.silos == ("a", "b")
-    assert board.take(0) is None
-    assert {board.silos[name].state for name in "ab"} == {"answered"}
-    assert accept(board, posted, pack_carried(carried_of(posted, "a"))).status == 409
-    assert board.answered("north") == (posted.name, ["a", "b"])
+    assert queue.take_reply(0) is None
+    assert {queue.silos[name].state for name in "ab"} == {"answered"}
+    assert accept(queue, open_request, pack_carried(carried_of(open_request, "a"))).status == 409
+    assert queue.answered("north") == (open_request.name, ["a", "b"])
 
 
 def test_its_silos_may_be_answered_for_in_parts() -> None:
-    board, posted = carrying()
-    first = carried_of(posted, "a")
-    first.lost = {"b": "did not answer in time"}
-    assert accept(board, posted, pack_carried(first)) is None
-    assert (board.silos["b"].state, board.silos["b"].reason) == ("lost", "did not answer in time")
-    assert board.task_for("north") is None
-    board.join_carrier("north", {"a": 10, "b": 10}, {})
-    assert board.task_for("north") is posted
-    assert accept(board, posted, pack_carried(carried_of(posted, "b"))) is None
-    found = [board.take(0) for _ in range(2)]
+    queue, open_request = carrying()
+    first = carried_of(open_request, "a")
+    first.lost = {"b": "did not reply in time"}
+    assert accept(queue, open_request, pack_carried(first)) is None
+    assert (queue.silos["b"].state, queue.silos["b"].reason) == ("lost", "did not reply in time")
+    assert queue.task_for("north") is None
+    queue.join_carrier("north", {"a": 10, "b": 10}, {})
+    assert queue.task_for("north") is open_request
+    assert accept(queue, open_request, pack_carried(carried_of(open_request, "b"))) is None
+    found = [queue.take_reply(0) for _ in range(2)]
     assert [held.silos for held in found if held is not None] == [("a",), ("b",)]
 
 
@@ -130,7 +130,7 @@ FORGED: dict[str, tuple[Forge, str]] = {
     "other numbers": (of_a(numbers={"loss": 1.0}), "of silo 'a': its numbers are"),
     "other examples": (
         told(lambda about: about["replies"]["a"]["numbers"].update(examples=11)),
-        "silo 'a' tells of 11 examples, and joined with 10",
+        "silo 'a' has 11 examples, and joined with 10",
     ),
     "a negative norm": (of_a(norms={"gradient": -1.0, "penalty": 1.0}), "the norm of its gradient"),
     "a norm that is too small": (
@@ -150,8 +150,8 @@ FORGED: dict[str, tuple[Forge, str]] = {
 }
 
 
-def forged(posted: Posted, forge: Forge) -> bytes:
-    carried = carried_of(posted, "a", "b")
+def forged(open_request: OpenRequest, forge: Forge) -> bytes:
+    carried = carried_of(open_request, "a", "b")
     tensors = {f"{group}/{name}": t for group, s in carried.sums.items() for name, t in s.tensors.items()}
     body = pack_carried(carried)
     size = int.from_bytes(body[:8], "little")
@@ -162,39 +162,39 @@ def forged(posted: Posted, forge: Forge) -> bytes:
 
 @pytest.mark.parametrize("what", FORGED)
 def test_forged_sums_are_refused_with_a_sentence(what: str) -> None:
-    board, posted = carrying()
+    queue, open_request = carrying()
     forge, reason = FORGED[what]
-    refusal = accept(board, posted, forged(posted, forge))
+    refusal = accept(queue, open_request, forged(open_request, forge))
     assert refusal.status == 422
     assert reason in refusal.reason
-    assert board.take(0) is None
-    assert accept(board, posted, forged(posted, lambda _tensors, _about: None)) is None
+    assert queue.take_reply(0) is None
+    assert accept(queue, open_request, forged(open_request, lambda _tensors, _about: None)) is None
 
 
 def test_after_three_times_the_sub_coordinator_is_set_aside_and_its_silos_with_it() -> None:
-    board, posted = carrying()
+    queue, open_request = carrying()
     for number in range(STRIKES):
-        assert f"{number + 1} of {STRIKES}" in accept(board, posted, b"nonsense").reason
-    assert {board.silos[name].state for name in "ab"} == {"set aside"}
-    assert str(board.silos["a"].reason).startswith("north: the body is not a message")
-    assert board.silos["c"].state == "waiting"
-    for refusal in (board.task_for("north"), board.join_carrier("north", {"a": 10}, {})):
+        assert f"{number + 1} of {STRIKES}" in accept(queue, open_request, b"nonsense").reason
+    assert {queue.silos[name].state for name in "ab"} == {"set aside"}
+    assert str(queue.silos["a"].reason).startswith("north: the body is not a message")
+    assert queue.silos["c"].state == "waiting"
+    for refusal in (queue.task_for("north"), queue.join_carrier("north", {"a": 10}, {})):
         assert "'north' was set aside" in refusal.reason  # type: ignore[union-attr]
 
 
 def test_a_body_larger_than_the_steps_sums_is_not_read() -> None:
-    board, posted = carrying()
-    with served(board) as client:
-        response = put(client, posted, "north", b"x" * (posted.most_carried_bytes(2) + 1))
+    queue, open_request = carrying()
+    with served(queue) as client:
+        response = put(client, open_request, "north", b"x" * (open_request.max_carried_bytes(2) + 1))
         assert response.status_code == 413
-        good = put(client, posted, "north", pack_carried(carried_of(posted, "a", "b")))
+        good = put(client, open_request, "north", pack_carried(carried_of(open_request, "a", "b")))
         assert good.status_code == 200, good.text
 
 
 def test_the_page_and_the_metrics_of_the_root_show_silos_and_who_carries_them() -> None:
-    board, posted = carrying()
-    with served(board) as client:
-        put(client, posted, "north", pack_carried(carried_of(posted, "a", "b")))
+    queue, open_request = carrying()
+    with served(queue) as client:
+        put(client, open_request, "north", pack_carried(carried_of(open_request, "a", "b")))
         silos = {silo["name"]: silo for silo in client.get("/v1/status").json()["silos"]}
         assert [silos[name]["via"] for name in "abc"] == ["north", "north", None]
         assert silos["a"]["state"] == "answered"
@@ -208,32 +208,32 @@ def test_a_token_carries_the_silos_that_it_was_made_for(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     north = add_token(file, "north", carries=["a", "b"])
     add_token(file, "c")
-    board = training_of(remote(("a", "b", "c")))[1]
-    with served(board, Tokens.read(file)) as client:
+    queue = training_of(remote(("a", "b", "c")))[1]
+    with served(queue, Tokens.read(file)) as client:
         join = partial(client.post, "/v1/silos/north/join", headers=bearer(north))
-        said = {"manifest": board.manifest.hash, "leaves": {"a": 3, "c": 3}}
+        said = {"manifest": queue.manifest.hash, "leaves": {"a": 3, "c": 3}}
         refused = join(json=said)
         assert refused.status_code == 403
-        assert "'north' may not answer for silo 'c'" in detail(refused)
+        assert "'north' may not reply for silo 'c'" in detail(refused)
         assert join(json={**said, "leaves": {"a": 3, "b": 3}}).json()["silo"] == "north"
         assert join(json={**said, "leaves": {"a": 0}}).status_code == 422
         other = client.post("/v1/silos/c/join", headers=bearer(north), json={**said, "examples": 3})
         assert other.status_code in (401, 422)
-        line = Line(str(client.base_url), north)
+        line = HttpClient(str(client.base_url), north)
         sub = SubCoordinator(line, "north")
-        below = Board(sub.find_run())
+        below = TaskQueue(sub.find_run())
         below.join("c", 3)
-        with pytest.raises(CoordinatorError, match="refuses silo 'north': 'north' may not answer for"):
+        with pytest.raises(CoordinatorError, match="refuses silo 'north': 'north' may not reply for"):
             sub.take_part(below)
         line.close()
 
 
 def test_a_sub_coordinator_has_a_name_of_its_own() -> None:
-    board = board_of(remote(("a", "b")))
-    with served(board) as client:
-        said = {"manifest": board.manifest.hash, "leaves": {"b": 3}}
+    queue = queue_of(remote(("a", "b")))
+    with served(queue) as client:
+        said = {"manifest": queue.manifest.hash, "leaves": {"b": 3}}
         refused = client.post("/v1/silos/a/join", json=said)
-        assert (refused.status_code, "name of its own" in detail(refused)) == (422, True)
+        assert (refused.status_code, "another name" in detail(refused)) == (422, True)
         refused = client.post("/v1/silos/north/join", json={**said, "leaves": {"x": 3}})
         assert (refused.status_code, detail(refused)) == (422, "no silo of this run is called 'x'")
         with (

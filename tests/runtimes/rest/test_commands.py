@@ -11,9 +11,9 @@ import pytest
 from command import Refusal
 
 from fedilc.runtimes import rest as rest_runtime
-from fedilc.runtimes.rest.task_queue import STRIKES, Board
+from fedilc.runtimes.rest.task_queue import STRIKES, TaskQueue
 from fedilc.runtimes.rest.tokens import Tokens, add_token
-from rest import board_of, post, remote, served
+from rest import post, queue_of, remote, served
 
 COLUMNS = ["age", "lactate", "weight"]
 OWN = """
@@ -91,11 +91,11 @@ def test_there_must_be_something_to_serve_or_to_show(refusal: Refusal, tmp_path:
     assert "holds no run" in refusal("serve", "--view", tmp_path, "--insecure")
 
 
-Joined = tuple[str, Board]
+JoinReply = tuple[str, TaskQueue]
 
 
 @pytest.fixture
-def coordinator(tmp_path: Path) -> Iterator[Joined]:
+def coordinator(tmp_path: Path) -> Iterator[JoinReply]:
     """A coordinator with tokens for `a`, `b` and, by mistake, `c`; the files of the silo `a` lie about."""
     for name in "abc":
         (tmp_path / f"{name}.token").write_text(add_token(tmp_path / "tokens.json", name))
@@ -107,9 +107,9 @@ def coordinator(tmp_path: Path) -> Iterator[Joined]:
     table.with_columns(name=pl.lit(1)).write_csv(tmp_path / "more.csv")
     table.with_columns(age=pl.lit("old")).write_csv(tmp_path / "words.csv")
     table.write_csv(tmp_path / "table.xls")
-    board = board_of(remote(data={"columns": COLUMNS}))
-    with served(board, Tokens.read(tmp_path / "tokens.json")) as client:
-        yield str(client.base_url), board
+    queue = queue_of(remote(data={"columns": COLUMNS}))
+    with served(queue, Tokens.read(tmp_path / "tokens.json")) as client:
+        yield str(client.base_url), queue
 
 
 JOINING = {
@@ -148,18 +148,18 @@ JOINING = {
 
 
 @pytest.mark.parametrize("what", JOINING)
-def test_a_silo_that_cannot_take_part_says_why(what: str, refusal: Refusal, coordinator: Joined) -> None:
-    url, board = coordinator
+def test_a_silo_that_cannot_take_part_says_why(what: str, refusal: Refusal, coordinator: JoinReply) -> None:
+    url, queue = coordinator
     words, reason = JOINING[what]
     assert reason in refusal("join", url, *words.split())
-    assert all(silo.strikes == 0 for silo in board.silos.values())
+    assert all(silo.strikes == 0 for silo in queue.silos.values())
 
 
-def test_a_silo_that_was_set_aside_is_told_so_and_ends(refusal: Refusal, coordinator: Joined) -> None:
-    url, board = coordinator
-    posted = post(board)
+def test_a_silo_that_was_set_aside_is_told_so_and_ends(refusal: Refusal, coordinator: JoinReply) -> None:
+    url, queue = coordinator
+    open_request = post(queue)
     for _ in range(STRIKES):
-        board.accept("a", 1, "matched-update", posted.name, b"nonsense")
+        queue.accept("a", 1, "matched-update", open_request.name, b"nonsense")
     joining = ["--silo", "a", "--token-file", "a.token", "--data", "good.csv", "--label", "died"]
     assert "set aside" in refusal("join", url, *joining)
 

@@ -25,7 +25,7 @@ from fedilc.runtimes.rest.connections import (
 )
 from fedilc.runtimes.rest.listener import Address, listening
 from fedilc.runtimes.rest.tokens import Tokens, add_token
-from rest import bearer, board_of, eventually, raw_line, served
+from rest import bearer, eventually, queue_of, raw_line, served
 
 START = b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n"
 ENDLESS = {
@@ -60,7 +60,7 @@ def flood(raw: socket.socket, start: bytes, more: bytes, most: int) -> tuple[int
 @pytest.mark.parametrize("what", ENDLESS)
 def test_what_has_no_end_is_cut_soon(what: str) -> None:
     start, more, status = ENDLESS[what]
-    with served(board_of()) as client, raw_line(client) as raw:
+    with served(queue_of()) as client, raw_line(client) as raw:
         raw.setblocking(False)
         sent, answer = flood(raw, start, more, 64 << 20)
         assert int(answer.split()[1]) == status
@@ -71,7 +71,7 @@ def test_what_has_no_end_is_cut_soon(what: str) -> None:
 
 def test_requests_of_usual_size_are_served() -> None:
     headers = {f"X-{number}": "v" * 250 for number in range(80)}
-    with served(board_of()) as client:
+    with served(queue_of()) as client:
         assert client.get(f"/v1/health?{'x' * 2000}", headers=headers).status_code == 200
         assert client.get("/v1/status", headers={"X": "v" * 20_000}).status_code == 200
 
@@ -80,7 +80,7 @@ def test_headers_that_never_end_are_given_up_however_slowly_they_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http_server, "HEADER_SECONDS", 0.5)
-    with served(board_of()) as client, raw_line(client) as first, raw_line(client) as second:
+    with served(queue_of()) as client, raw_line(client) as first, raw_line(client) as second:
         second.sendall(b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b"200" in second.recv(4096)
         raws, ended = [first, second], dict[socket.socket, float]()
@@ -118,7 +118,7 @@ def test_eleven_hundred_silent_connections_shut_out_nobody_and_take_few_descript
         pytest.skip("needs 2,048 descriptors: both ends of each connection are in this process")
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
     try:
-        with served(board_of(), Tokens.read(file)) as client:
+        with served(queue_of(), Tokens.read(file)) as client:
             assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == hard
             assert client.get("/v1/silos/a/task", headers=bearer(token)).status_code == 204
             pool = client._transport._pool
@@ -141,7 +141,7 @@ def test_connections_that_never_agree_on_tls_are_cut_too(
     made = make_certificates(tmp_path)
     address = Address(port=0, certificate=made.certificate, key=made.key)
     before = descriptors()
-    with listening(make_app(board_of(), None), address) as port, contextlib.ExitStack() as stack:
+    with listening(make_app(queue_of(), None), address) as port, contextlib.ExitStack() as stack:
         raws = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(100)]
         trusting = ssl.create_default_context(cafile=str(made.authority))
         with httpx.Client(verify=trusting, trust_env=False) as client:
@@ -261,7 +261,7 @@ def test_a_silo_with_too_many_connections_loses_the_oldest_of_them(
     monkeypatch.setattr(connections, "MAX_PER_SILO", 3)
     token = add_token(tmp_path / "tokens.json", "a")
     request = f"GET /v1/manifest HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n"
-    with served(board_of(), Tokens.read(tmp_path / "tokens.json")) as client, silent(client, 5) as raws:
+    with served(queue_of(), Tokens.read(tmp_path / "tokens.json")) as client, silent(client, 5) as raws:
         for raw in raws:
             raw.sendall(request.encode())
             assert b"200" in raw.recv(65_536)

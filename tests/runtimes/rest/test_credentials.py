@@ -20,22 +20,22 @@ from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.remote.run import RemoteRun
 from fedilc.runtimes.rest import coordinator
 from fedilc.runtimes.rest.app import make_app
-from fedilc.runtimes.rest.http_client import CoordinatorError, Line
+from fedilc.runtimes.rest.exposure import warn_if_public
+from fedilc.runtimes.rest.http_client import CoordinatorError, HttpClient
 from fedilc.runtimes.rest.limits import Limits
 from fedilc.runtimes.rest.listener import Address, listening
-from fedilc.runtimes.rest.monitoring import Audience
+from fedilc.runtimes.rest.monitoring import EventStreams
 from fedilc.runtimes.rest.participant import Participant
-from fedilc.runtimes.rest.private_files import warn_if_public
-from fedilc.runtimes.rest.task_queue import Board
+from fedilc.runtimes.rest.task_queue import TaskQueue
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens, add_token, revoke_token
-from rest import bearer, board_of, detail, remote, served
+from rest import bearer, detail, queue_of, remote, served
 
 
 def test_a_token_is_revoked_and_replaced_while_the_coordinator_runs(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     first, other = fedilc("token", "a", "--tokens", file).strip(), add_token(file, "b")
     told: list[str] = []
-    with served(board_of(), TokenFile(file, told.append)) as client:
+    with served(queue_of(), TokenFile(file, told.append)) as client:
 
         def status(token: str, silo: str = "a") -> int:
             return client.get(f"/v1/silos/{silo}/task", headers=bearer(token)).status_code
@@ -48,7 +48,7 @@ def test_a_token_is_revoked_and_replaced_while_the_coordinator_runs(tmp_path: Pa
         assert status(second) == 204
         file.write_text("{")
         assert status(second) == 204
-        assert "still hold" in told[-1]
+        assert "stay valid" in told[-1]
         file.unlink()
         assert status(second) == 204
 
@@ -63,7 +63,7 @@ def test_a_token_file_that_could_not_be_read_once_is_read_again(
     with monkeypatch.context() as patched:
         patched.setattr(Tokens, "read", _no_descriptors)
         assert tokens.current().is_silo("a", token)
-    tokens._again_at = 0.0
+    tokens._retry_at = 0.0
     assert not tokens.current().is_silo("a", token)
 
 
@@ -76,7 +76,7 @@ def test_a_viewer_whose_token_is_revoked_sees_no_further_event(monkeypatch: pyte
 
     async def watched() -> list[str]:
         leave = iter([True, True, False])
-        return [event async for event in Audience(board_of()).events(0, lambda: next(leave))]
+        return [event async for event in EventStreams(queue_of()).events(0, lambda: next(leave))]
 
     assert len(asyncio.run(asyncio.wait_for(watched(), 60))) == 2
 
@@ -123,7 +123,7 @@ def test_a_wrong_token_is_answered_alike_whether_or_not_the_silo_exists(tmp_path
     add_token(file, "a")
 
     def answers(silo: str) -> list[tuple[int, str]]:
-        with served(board_of(), Tokens.read(file)) as client:
+        with served(queue_of(), Tokens.read(file)) as client:
             found = [client.get(f"/v1/silos/{silo}/task", headers=bearer("x")) for _ in range(12)]
             found += [client.get("/v1/silos/a/task", headers=bearer("x"))]
             return [(one.status_code, detail(one)[:30]) for one in found]
@@ -145,7 +145,7 @@ def test_a_secret_that_everybody_can_read_is_noted(mode: int, tmp_path: Path) ->
 
 @pytest.mark.parametrize("host", ["localhost:8443", "127.0.0.1", "[::1]:80", "LOCALHOST"])
 def test_without_tokens_this_machine_is_answered(host: str) -> None:
-    with served(board_of()) as client:
+    with served(queue_of()) as client:
         assert client.get("/v1/status", headers={"Host": host}).status_code == 200
 
 
@@ -153,7 +153,7 @@ def test_without_tokens_this_machine_is_answered(host: str) -> None:
     "host", ["evil.example", "evil.example:8443", "127.0.0.1.evil.example", "localhost.x"]
 )
 def test_without_tokens_a_name_that_was_made_to_point_here_is_not(host: str) -> None:
-    with served(board_of()) as client:
+    with served(queue_of()) as client:
         for path in ("/v1/status", "/", "/v1/silos/a/task"):
             assert client.get(path, headers={"Host": host}).status_code == 421
 
@@ -161,15 +161,15 @@ def test_without_tokens_a_name_that_was_made_to_point_here_is_not(host: str) -> 
 def test_with_tokens_the_coordinator_has_any_name(tmp_path: Path) -> None:
     token = add_token(tmp_path / "tokens.json", "a")
     headers = {"Host": "coordinator.example.org", **bearer(token)}
-    with served(board_of(), Tokens.read(tmp_path / "tokens.json")) as client:
+    with served(queue_of(), Tokens.read(tmp_path / "tokens.json")) as client:
         assert client.get("/v1/silos/a/task", headers=headers).status_code == 204
 
 
 @contextmanager
-def over_tls(made: Certificates, board: Board) -> Iterator[str]:
+def over_tls(made: Certificates, queue: TaskQueue) -> Iterator[str]:
     address = Address(port=0, certificate=made.certificate, key=made.key, client_authority=made.authority)
     address.require_safe(Tokens())
-    with listening(make_app(board, Tokens()), address) as port:
+    with listening(make_app(queue, Tokens()), address) as port:
         yield f"https://127.0.0.1:{port}"
 
 
@@ -177,11 +177,11 @@ def test_a_certificate_speaks_for_the_silo_that_it_names_and_for_no_other(tmp_pa
     made = make_certificates(tmp_path)
     mine = make_client_certificate(made, "a")
     foreign = make_client_certificate(make_certificates(tmp_path / "other"), "a")
-    with over_tls(made, board_of()) as url:
+    with over_tls(made, queue_of()) as url:
 
         def status(silo: str, certificate: tuple[Path, Path] | None) -> int:
             pair = certificate or (None, None)
-            line = Line(url, None, made.authority, 0, False, *pair)
+            line = HttpClient(url, None, made.authority, 0, False, *pair)
             try:
                 return line.call("GET", f"/v1/silos/{silo}/task").status
             finally:
@@ -192,7 +192,7 @@ def test_a_certificate_speaks_for_the_silo_that_it_names_and_for_no_other(tmp_pa
         assert status("a", None) == 401
         with pytest.raises(CoordinatorError):
             status("a", foreign)
-        line = Line(url, None, made.authority, 0, False, *mine)
+        line = HttpClient(url, None, made.authority, 0, False, *mine)
         assert line.call("GET", "/v1/manifest").status == 200
         assert line.call("GET", "/v1/status").status == 401
         line.close()
@@ -207,7 +207,7 @@ def test_a_client_authority_needs_tls_of_the_coordinator(tmp_path: Path, refusal
 def test_a_client_certificate_that_is_none_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "mine.pem").write_text("no certificate")
     with pytest.raises(ConfigError, match="--client-cert"):
-        Line("https://127.0.0.1", None, certificate=tmp_path / "mine.pem", key=tmp_path / "mine.pem")
+        HttpClient("https://127.0.0.1", None, certificate=tmp_path / "mine.pem", key=tmp_path / "mine.pem")
 
 
 def joining(client: httpx.Client, limits: Limits) -> None:
@@ -216,7 +216,7 @@ def joining(client: httpx.Client, limits: Limits) -> None:
     def make(_: Manifest) -> Silo:
         return Silo("a", torch.zeros(6, 3), [0, 1] * 3)
 
-    line = Line(str(client.base_url), None, give_up_after=0)
+    line = HttpClient(str(client.base_url), None, give_up_after=0)
     try:
         Participant(line, "a", make, device="cpu", limits=limits).take_part()
     finally:
@@ -224,11 +224,11 @@ def joining(client: httpx.Client, limits: Limits) -> None:
 
 
 def test_a_silo_joins_the_run_that_it_was_told_and_no_other() -> None:
-    board = board_of()
-    board.finish("complete")
-    with served(board) as client:
-        joining(client, Limits(digest=board.manifest.hash))
-        joining(client, Limits(digest=board.manifest.hash[:16]))
+    queue = queue_of()
+    queue.finish("complete")
+    with served(queue) as client:
+        joining(client, Limits(digest=queue.manifest.hash))
+        joining(client, Limits(digest=queue.manifest.hash[:16]))
         with pytest.raises(ConfigError, match="--manifest-digest"):
             joining(client, Limits(digest="0" * 64))
     for digest in ("abc", "x" * 64, "A" * 64):
@@ -237,7 +237,7 @@ def test_a_silo_joins_the_run_that_it_was_told_and_no_other() -> None:
 
 
 def test_a_silo_with_a_state_folder_trusts_the_first_run_at_an_address(tmp_path: Path) -> None:
-    first, second = board_of(), board_of(remote(rounds=9))
+    first, second = queue_of(), queue_of(remote(rounds=9))
     first.finish("complete")
     limits = Limits(state=tmp_path / "state")
     with served(first) as client:
@@ -251,9 +251,9 @@ def test_a_silo_with_a_state_folder_trusts_the_first_run_at_an_address(tmp_path:
 
 
 def test_a_silo_takes_no_part_with_fewer_examples_than_it_was_told() -> None:
-    board = board_of()
-    board.finish("complete")
-    with served(board) as client:
+    queue = queue_of()
+    queue.finish("complete")
+    with served(queue) as client:
         joining(client, Limits(min_examples=6))
         with pytest.raises(ConfigError, match="6 examples to train on, fewer than --min-examples 7"):
             joining(client, Limits(min_examples=7))

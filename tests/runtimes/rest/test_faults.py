@@ -12,7 +12,7 @@ import torch
 from fleets import PATIENCE, Fleet, Member, as_options, assert_same_run, fleet, run_locally
 from ports import free_port
 
-from fedilc.runtimes.remote.open_request import Posted
+from fedilc.runtimes.remote.open_request import OpenRequest
 from rest import LightSilo, good_body, head_of_put, put, raw_line, remote, trained
 
 pytestmark = pytest.mark.slow
@@ -117,11 +117,11 @@ def test_a_dead_silo_is_left_out_after_the_timeout_and_taken_back_when_it_return
 class Clumsy(LightSilo):
     """A silo on a bad line: half an answer, a slow one, the same again, and one that is long over."""
 
-    last: Posted | None = None
+    last: OpenRequest | None = None
 
-    def answer(self, posted: Posted) -> None:
-        body = good_body(posted, self.name)
-        head = head_of_put(posted, self.name, f"Content-Length: {len(body)}")
+    def answer(self, open_request: OpenRequest) -> None:
+        body = good_body(open_request, self.name)
+        head = head_of_put(open_request, self.name, f"Content-Length: {len(body)}")
         with raw_line(self.client) as raw:
             raw.sendall(head + body[: len(body) // 2])
         with raw_line(self.client) as raw:
@@ -130,11 +130,11 @@ class Clumsy(LightSilo):
                 raw.sendall(body[start : start + 400])
                 time.sleep(0.001)
             assert raw.recv(1000).split()[1] == b"200"
-        again = put(self.client, posted, self.name, body)
+        again = put(self.client, open_request, self.name, body)
         assert again.status_code in (200, 409)
         if self.last is not None:
             assert put(self.client, self.last, self.name, good_body(self.last, self.name)).status_code == 409
-        self.last = posted
+        self.last = open_request
 
 
 @pytest.mark.parametrize("algorithm", ["fedsgd", "fishr-inter-geo"])

@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from fedilc.runtimes.remote.open_request import Posted
+from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.remote.wire import content_digest
 from fedilc.runtimes.rest import task_queue as board_module
 from fedilc.runtimes.rest.app import make_app
-from rest import board_of, good_body, post
+from rest import good_body, post, queue_of
 
 TIMES = 10_000
 Header = dict[str, Any]
 
 
-def call(app: FastAPI, posted: Posted, body: bytes, digest: str | None) -> Any:
+def call(app: FastAPI, open_request: OpenRequest, body: bytes, digest: str | None) -> Any:
     """One PUT, without a network between."""
-    request, sent = posted.request, []
+    request, sent = open_request.request, []
     headers = [(b"content-length", str(len(body)).encode())]
     headers += [(b"content-digest", digest.encode())] if digest else []
     scope = {
@@ -36,7 +36,7 @@ def call(app: FastAPI, posted: Posted, body: bytes, digest: str | None) -> Any:
         "raw_path": b"",
         "root_path": "",
         "scheme": "http",
-        "query_string": f"task={posted.name}".encode(),
+        "query_string": f"task={open_request.name}".encode(),
         "headers": headers,
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 2),
@@ -148,9 +148,9 @@ def test_damaged_and_lying_answers_are_4xx_and_the_run_is_unharmed(
     step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(board_module, "STRIKES", 10**9)
-    board = board_of()
-    posted = post(board, step)
-    app, good = make_app(board, None), good_body(posted, "a")
+    queue = queue_of()
+    open_request = post(queue, step)
+    app, good = make_app(queue, None), good_body(open_request, "a")
     digest, dice, seen = content_digest(good), random.Random(20221), Counter[str]()
     kinds = lies(dice)
 
@@ -164,20 +164,20 @@ def test_damaged_and_lying_answers_are_4xx_and_the_run_is_unharmed(
                 kind = dice.choice(list(kinds))
                 body = kinds[kind](*parts(good))
                 told = content_digest(body)
-            status = await call(app, posted, body, told)
+            status = await call(app, open_request, body, told)
             assert 400 <= status < 500, (kind, number, body[:300])
             seen[f"{kind} {status}"] += 1
 
     asyncio.run(attack())
     assert sum(seen.values()) > TIMES // 2 - 50
     assert {key.split()[-1] for key in seen} == {"400", "422"}
-    assert board.take(0) is None
+    assert queue.take_reply(0) is None
 
     async def good_ones() -> None:
-        assert await call(app, posted, good, digest) == 200
+        assert await call(app, open_request, good, digest) == 200
 
     asyncio.run(good_ones())
-    reply = board.take(1)
+    reply = queue.take_reply(1)
     assert reply is not None
     assert reply.silos == ("a",)
 
@@ -187,9 +187,9 @@ def test_bytes_changed_in_the_header_without_a_digest_never_break_anything(
 ) -> None:
     """Some of these are answers still, with another loss or with other blanks: those may be taken."""
     monkeypatch.setattr(board_module, "STRIKES", 10**9)
-    board = board_of()
-    posted = post(board)
-    app, good = make_app(board, None), good_body(posted, "a")
+    queue = queue_of()
+    open_request = post(queue)
+    app, good = make_app(queue, None), good_body(open_request, "a")
     size, dice = int.from_bytes(good[:8], "little"), random.Random(7)
 
     async def attack() -> None:
@@ -197,7 +197,7 @@ def test_bytes_changed_in_the_header_without_a_digest_never_break_anything(
             body = bytearray(good)
             for _ in range(dice.randrange(1, 4)):
                 body[dice.randrange(8 + size)] = dice.choice(b'"{}[],:0123456789abcEF.-\xff\x00')
-            status = await call(app, posted, bytes(body), None)
+            status = await call(app, open_request, bytes(body), None)
             assert status in (200, 409, 422)
 
     asyncio.run(attack())

@@ -19,7 +19,7 @@ import pytest
 from ports import free_port
 
 from fedilc.errors import ConfigError
-from fedilc.runtimes.rest.http_client import MAX_PAUSE_SECONDS, CoordinatorError, Line
+from fedilc.runtimes.rest.http_client import MAX_PAUSE_SECONDS, CoordinatorError, HttpClient
 
 Handle = Callable[[BaseHTTPRequestHandler, int], None]
 
@@ -58,10 +58,10 @@ def reply(request: BaseHTTPRequestHandler, status: int, body: bytes = b"{}", **h
     request.wfile.write(body)
 
 
-def line_to(url: str, **options: Any) -> tuple[Line, list[float]]:
+def line_to(url: str, **options: Any) -> tuple[HttpClient, list[float]]:
     """A line that does not sleep but remembers for how long it would have."""
     slept: list[float] = []
-    return Line(url, options.pop("token", None), sleep=slept.append, **options), slept
+    return HttpClient(url, options.pop("token", None), sleep=slept.append, **options), slept
 
 
 def test_what_fails_for_a_while_is_tried_again() -> None:
@@ -103,7 +103,7 @@ def test_a_coordinator_may_ask_for_a_pause_within_reason(told: str, least: float
 
 
 def test_it_gives_up_after_as_long_as_it_was_told_and_not_later() -> None:
-    line = Line(f"http://127.0.0.1:{free_port()}", None, give_up_after=0.7)
+    line = HttpClient(f"http://127.0.0.1:{free_port()}", None, give_up_after=0.7)
     started = time.monotonic()
     with pytest.raises(CoordinatorError, match=r"could not be reached for 0\.7 s"):
         line.call("GET", "/")
@@ -112,7 +112,7 @@ def test_it_gives_up_after_as_long_as_it_was_told_and_not_later() -> None:
 
 def test_it_says_what_it_waits_for() -> None:
     said: list[str] = []
-    line = Line(f"http://127.0.0.1:{free_port()}", None, give_up_after=0.1, tell=said.append)
+    line = HttpClient(f"http://127.0.0.1:{free_port()}", None, give_up_after=0.1, log=said.append)
     with pytest.raises(CoordinatorError):
         line.call("GET", "/")
     assert "waiting for the coordinator" in said[0]
@@ -175,7 +175,7 @@ def test_redirections_are_not_followed_with_the_token() -> None:
     with server(handle) as url:
         line, _ = line_to(url, token="secret")
         answer = line.call("GET", "/")
-    assert (answer.status, answer.place) == (301, "https://elsewhere.example/")
+    assert (answer.status, answer.location) == (301, "https://elsewhere.example/")
     assert "elsewhere.example" in answer.reason
     assert seen == ["Bearer secret"]
 
@@ -202,7 +202,7 @@ def test_a_refusal_without_a_sentence_is_given_one(body: bytes) -> None:
 )
 def test_what_is_no_address_is_one_sentence(url: str) -> None:
     with pytest.raises(ConfigError, match="is not an address"):
-        Line(url, None)
+        HttpClient(url, None)
 
 
 @pytest.mark.parametrize(
@@ -210,19 +210,19 @@ def test_what_is_no_address_is_one_sentence(url: str) -> None:
 )
 def test_no_token_travels_in_the_open_to_another_machine(url: str) -> None:
     with pytest.raises(ConfigError, match="--allow-insecure"):
-        Line(url, "secret")
-    Line(url, "secret", allow_insecure=True).close()
+        HttpClient(url, "secret")
+    HttpClient(url, "secret", allow_insecure=True).close()
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://localhost", "http://[::1]:7"])
 def test_this_machine_itself_needs_no_tls(url: str) -> None:
-    Line(url, None).close()
+    HttpClient(url, None).close()
 
 
 @pytest.mark.parametrize("token", ["", "two words", "two\nlines", "é", "tab\tbed"])
 def test_what_is_no_token_is_one_sentence(token: str) -> None:
     with pytest.raises(ConfigError, match="token"):
-        Line("http://127.0.0.1", token)
+        HttpClient("http://127.0.0.1", token)
 
 
 def test_an_address_that_does_not_speak_tls_is_one_sentence() -> None:
@@ -238,7 +238,7 @@ def test_an_authority_that_is_none_is_one_sentence(text: str | None, tmp_path: P
     if text is not None:
         (tmp_path / "ca.pem").write_text(text)
     with pytest.raises(ConfigError, match="cannot be used"):
-        Line("https://127.0.0.1", None, tmp_path / "ca.pem")
+        HttpClient("https://127.0.0.1", None, tmp_path / "ca.pem")
 
 
 def test_proxies_of_the_environment_are_followed_except_to_this_machine(

@@ -14,7 +14,7 @@ from certificates import make_certificates
 
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.listener import Address, listening
-from rest import board_of, served
+from rest import queue_of, served
 
 
 def watch(url: str, open_: threading.Event) -> list[str]:
@@ -29,18 +29,18 @@ def watch(url: str, open_: threading.Event) -> list[str]:
 def test_viewers_and_silos_that_wait_are_let_go_when_the_coordinator_stops(
     over: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    board = board_of()
+    queue = queue_of()
     watching = [threading.Event() for _ in range(3)]
     with ThreadPoolExecutor(4) as threads:
-        with served(board) as client:
+        with served(queue) as client:
             url = str(client.base_url)
             viewers: list[Future[list[str]]] = [threads.submit(watch, url, open_) for open_ in watching]
             silo = threads.submit(httpx.get, f"{url}/v1/silos/a/task?wait=30", timeout=60, trust_env=False)
             assert all(open_.wait(20) for open_ in watching)
-            while board.silos["a"].last_seen is None:
+            while queue.silos["a"].last_seen is None:
                 time.sleep(0.01)
             if over:
-                board.finish("complete")
+                queue.finish("complete")
         assert all(viewer.result(20)[0] == "event: status" for viewer in viewers)
         assert silo.result(20).status_code == (410 if over else 204)
     assert capfd.readouterr().err == ""
@@ -53,7 +53,7 @@ def test_a_line_that_stands_idle_over_tls_is_closed_without_a_word(
     tls = make_certificates(tmp_path)
     address = Address(port=0, certificate=tls.certificate, key=tls.key)
     context = ssl.create_default_context(cafile=tls.authority)
-    app = make_app(board_of(), None)
+    app = make_app(queue_of(), None)
     with httpx.Client(verify=context, trust_env=False) as client, listening(app, address) as port:
         assert client.get(f"https://127.0.0.1:{port}/v1/health").status_code == 200
     assert capfd.readouterr().err == ""

@@ -11,14 +11,14 @@ from schemathesis.checks import not_a_server_error
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedilc.runtimes.remote.wire import MEDIA_TYPE
-from fedilc.runtimes.rest.api_page import guide_of
+from fedilc.runtimes.rest.api_page import api_html
 from fedilc.runtimes.rest.app import make_app
-from rest import board_of, post, served
+from rest import post, queue_of, served
 
 schemathesis.serializer.alias(MEDIA_TYPE, "application/octet-stream")
-LIVE = board_of()
+LIVE = queue_of()
 POSTED = post(LIVE)
-OVER = board_of()
+OVER = queue_of()
 OVER.finish("complete")
 
 
@@ -103,5 +103,5 @@ def test_the_page_of_resources_names_all_of_them_and_fetches_nothing_from_elsewh
 def test_what_is_in_the_document_is_text_on_the_page() -> None:
     info = {"title": "<b>", "version": "1"}
     operation = {"description": "<script>", "parameters": [{"name": "<i>", "in": "query"}]}
-    page = guide_of({"info": info, "paths": {"/<u>": {"get": operation}}})
+    page = api_html({"info": info, "paths": {"/<u>": {"get": operation}}})
     assert not any(tag in page for tag in ("<b>", "<script>", "<i>", "<u>"))

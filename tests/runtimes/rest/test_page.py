@@ -23,10 +23,10 @@ from fedilc.errors import FedILCWarning
 from fedilc.evaluation import select
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.listener import Address, listening
-from fedilc.runtimes.rest.monitoring import Watchable
+from fedilc.runtimes.rest.monitoring import RunView
 from fedilc.runtimes.rest.tokens import Tokens, add_token
 from fedilc.runtimes.rest.viewer import FolderView
-from rest import board_of
+from rest import queue_of
 
 SILOS = ("flip-0.15", "flip-0.30", "flip-0.45", "flip-0.60", "flip-0.75")
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -42,7 +42,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @contextmanager
-def shown(tab: Browser, run: Watchable, tokens: Tokens | None = None) -> Iterator[str]:
+def shown(tab: Browser, run: RunView, tokens: Tokens | None = None) -> Iterator[str]:
     """The address of a staged run; the tab leaves before the server goes, which waits for viewers."""
     with listening(make_app(run, tokens), Address(port=0, insecure=True)) as port:
         try:
@@ -212,7 +212,7 @@ def test_names_from_elsewhere_are_text_and_never_html(tab: Browser) -> None:
 
 def test_two_hundred_silos_with_long_names_fit_a_phone_and_trouble_is_found_among_them(tab: Browser) -> None:
     silos = [silo(f"{'St-Mary-of-the-very-long-name' * 3}-{i}") for i in range(200)]
-    silos[7] |= {"state": "lost", "reason": "did not answer in time", "last_seen": time.time() - 630}
+    silos[7] |= {"state": "lost", "reason": "did not reply in time", "last_seen": time.time() - 630}
     silos[8] |= {"state": "waiting", "strikes": 2, "reason": f"sent {'nonsense' * 40}"}
     with shown(tab, staged(silos, [record(i) for i in range(1, 4)])) as url:
         open_run(tab, url, **PHONE)
@@ -230,9 +230,9 @@ def test_an_answer_that_was_set_aside_is_shown_with_its_round_and_reason_live_an
     tab: Browser, tmp_path: Path
 ) -> None:
     reason = "its gradient has the norm 1e+30, and 0.5 is usual"
-    board = board_of()
-    board.outlying(3, {"b": reason})
-    with shown(tab, board) as url:
+    queue = queue_of()
+    queue.show_set_aside(3, {"b": reason})
+    with shown(tab, queue) as url:
         open_run(tab, url)
         assert tab.all("#silos .reason") == ["", f"set aside in round 3: {reason}"]
     generator = torch.Generator().manual_seed(0)

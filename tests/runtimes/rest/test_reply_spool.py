@@ -15,16 +15,16 @@ import torch
 from fedilc.federation import Reply
 from fedilc.runtimes.rest import app as app_module
 from fedilc.runtimes.rest import reply_spool as bodies
-from fedilc.runtimes.rest.app import Desk
+from fedilc.runtimes.rest.app import Admission
 from fedilc.runtimes.rest.reply_spool import Body, Spool
 from fedilc.runtimes.rest.runtime import RestRuntime
-from rest import board_of, good_body, good_reply, in_background, put, remote, request_for, served
+from rest import good_body, good_reply, in_background, put, queue_of, remote, request_for, served
 
 SILOS = tuple(f"silo-{number}" for number in range(24))
 
 
 def test_a_body_goes_to_the_disk_when_there_is_no_room_for_it(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, most=100)
+    spool = Spool(tmp_path, max_bytes=100)
     small, large = Body(spool), Body(spool)
     small.write(b"a" * 60)
     for part in (b"b" * 30, b"c" * 30, b"d" * 1000):
@@ -43,23 +43,23 @@ def test_the_disk_being_full_is_a_503_that_the_silo_waits_out(monkeypatch: pytes
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    board = board_of()
-    board.spool = Spool(None, most=10)
+    queue = queue_of()
+    queue.spool = Spool(None, max_bytes=10)
     monkeypatch.setattr("tempfile.TemporaryFile", full)
-    other = Body(board.spool)
+    other = Body(queue.spool)
     other.write(b"x" * 20)
-    with served(board) as client:
-        board.post(posted := RestRuntime(board, 2, 600)._posting.post(request_for(board)))
-        answer = put(client, posted, "a", good_body(posted, "a"))
+    with served(queue) as client:
+        queue.open(open_request := RestRuntime(queue, 2, 600)._opener.open(request_for(queue)))
+        answer = put(client, open_request, "a", good_body(open_request, "a"))
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
-    assert board.silos["a"].strikes == 0
+    assert queue.silos["a"].strikes == 0
 
 
 def test_one_answer_at_a_time_always_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    spool = Spool(None, most=10)
+    spool = Spool(None, max_bytes=10)
     monkeypatch.setattr("tempfile.TemporaryFile", full)
     first, second = Body(spool), Body(spool)
     for part in (b"x" * 20, b"y" * 20):
@@ -78,31 +78,31 @@ def test_no_answer_waits_for_another_and_memory_does_not_depend_on_the_order(
     order: str, tmp_path: Path
 ) -> None:
     """24 answers of 2.4 MB come one after another, and each is handed on before the next."""
-    board = board_of(remote(SILOS, inputs=500, hidden=[600]))
-    board.spool = Spool(tmp_path, most=4 << 20)
-    runtime, request = RestRuntime(board, len(SILOS), 600), request_for(board)
+    queue = queue_of(remote(SILOS, inputs=500, hidden=[600]))
+    queue.spool = Spool(tmp_path, max_bytes=4 << 20)
+    runtime, request = RestRuntime(queue, len(SILOS), 600), request_for(queue)
     found: dict[str, Reply] = {}
     sizes = [0]
 
     def collect() -> None:
         for reply in runtime.ask(request):
-            expected = good_reply(request, board.manifest, reply.silo)
+            expected = good_reply(request, queue.manifest, reply.silo)
             for kind, tensors in expected.tensors.items():
                 assert all(torch.equal(tensor, reply.tensors[kind][name]) for name, tensor in tensors.items())
             found[reply.silo] = Reply(reply.silo, reply.step, reply.round)
 
     names = SILOS if order == "last first" else (*SILOS[1:], SILOS[0])
-    with served(board) as client, in_background(collect) as collecting:
-        while board._posted is None:
+    with served(queue) as client, in_background(collect) as collecting:
+        while queue._open_request is None:
             threading.Event().wait(0.01)
-        posted = board._posted
-        body = good_body(posted, SILOS[1])
+        open_request = queue._open_request
+        body = good_body(open_request, SILOS[1])
         assert len(body) > 2_400_000
         del body
         tracemalloc.start()
         try:
             for name in names:
-                assert put(client, posted, name, good_body(posted, name)).status_code == 200
+                assert put(client, open_request, name, good_body(open_request, name)).status_code == 200
                 while name not in found:
                     threading.Event().wait(0.01)
                 gc.collect()
@@ -111,21 +111,21 @@ def test_no_answer_waits_for_another_and_memory_does_not_depend_on_the_order(
             tracemalloc.stop()
         collecting.join(60)
     assert tuple(found) == names
-    assert board.spool.held == 0
+    assert queue.spool.held == 0
     assert max(sizes) < 24 << 20
 
 
 def test_only_so_many_large_bodies_are_read_at_once_and_slow_ones_hold_up_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bodies, "TURN_SECONDS", 0.2)
+    monkeypatch.setattr(bodies, "SLOT_SECONDS", 0.2)
 
     async def read_all() -> tuple[int, float]:
-        turns, reading, most = bodies.Turns(3), 0, list[int]()
+        turns, reading, most = bodies.UploadSlots(3), 0, list[int]()
 
         async def read(seconds: float) -> None:
             nonlocal reading
-            async with turns.one():
+            async with turns.slot():
                 reading += 1
                 most.append(reading)
                 await asyncio.sleep(seconds)
@@ -151,7 +151,7 @@ def test_only_so_many_large_bodies_are_read_at_once_and_slow_ones_hold_up_nobody
 def test_how_many_answers_are_decoded_at_once_depends_on_how_large_they_are(
     algorithm: str, vectors: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    board = board_of(remote(algorithm=algorithm))
-    parameters = sum(like.numel() for like in board.manifest.like.values())
+    queue = queue_of(remote(algorithm=algorithm))
+    parameters = sum(like.numel() for like in queue.manifest.like.values())
     monkeypatch.setattr(app_module, "DECODED_BYTES", 20 * 4 * parameters)
-    assert Desk(board).decoding._value == 20 // vectors
+    assert Admission(queue).decoding._value == 20 // vectors

@@ -12,91 +12,93 @@ import pytest
 
 from fedilc.runtimes.remote.wire import content_digest
 from fedilc.runtimes.rest import app as app_module
-from fedilc.runtimes.rest.task_queue import Board
-from rest import board_of, detail, eventually, good_body, head_of_put, post, put, raw_line, remote, served
+from fedilc.runtimes.rest.task_queue import TaskQueue
+from rest import detail, eventually, good_body, head_of_put, post, put, queue_of, raw_line, remote, served
 
 
 def test_a_body_that_says_it_is_larger_than_any_answer_is_413() -> None:
-    board = board_of()
-    with served(board) as client:
-        posted = post(board)
-        response = put(client, posted, "a", b"x" * (posted.most_bytes + 1))
+    queue = queue_of()
+    with served(queue) as client:
+        open_request = post(queue)
+        response = put(client, open_request, "a", b"x" * (open_request.max_bytes + 1))
         assert response.status_code == 413
-        assert str(posted.most_bytes) in detail(response)
-        assert board.silos["a"].strikes == 0
+        assert str(open_request.max_bytes) in detail(response)
+        assert queue.silos["a"].strikes == 0
 
 
 def test_a_body_that_grows_beyond_any_answer_is_413_and_its_line_is_cut() -> None:
-    board = board_of()
-    with served(board) as client:
-        posted = post(board)
+    queue = queue_of()
+    with served(queue) as client:
+        open_request = post(queue)
         with raw_line(client) as raw:
-            raw.sendall(head_of_put(posted, "a", "Transfer-Encoding: chunked"))
+            raw.sendall(head_of_put(open_request, "a", "Transfer-Encoding: chunked"))
             sent = 0
             with contextlib.suppress(ConnectionError):  # the line may be cut in the middle of a chunk
                 while not select.select([raw], [], [], 0)[0]:
                     raw.sendall(b"10000\r\n" + b"x" * 65_536 + b"\r\n")
                     sent += 65_536
-                    assert sent < posted.most_bytes + (64 << 20)
+                    assert sent < open_request.max_bytes + (64 << 20)
             assert raw.recv(4096).split()[1] == b"413"
 
 
 def test_the_size_of_an_answer_is_that_of_its_step() -> None:
-    board = board_of(remote(hidden=[300], inputs=300))
-    small = post(board, "statistics").most_bytes
-    large = post(board, "matched-update").most_bytes
-    parameters = sum(like.numel() for like in board.manifest.like.values())
+    queue = queue_of(remote(hidden=[300], inputs=300))
+    small = post(queue, "statistics").max_bytes
+    large = post(queue, "matched-update").max_bytes
+    parameters = sum(like.numel() for like in queue.manifest.like.values())
     assert large - small > 2 * 4 * parameters - 4000
 
 
 @pytest.mark.parametrize("length", ["-5", "x", "9" * 5000, "1e3"])
 def test_a_length_that_is_none_is_refused(length: str) -> None:
-    board = board_of()
-    with served(board) as client:
-        posted = post(board)
+    queue = queue_of()
+    with served(queue) as client:
+        open_request = post(queue)
         with raw_line(client) as raw:
-            raw.sendall(head_of_put(posted, "a", f"Content-Length: {length}"))
+            raw.sendall(head_of_put(open_request, "a", f"Content-Length: {length}"))
             status = int(raw.recv(4096).split()[1])
         assert 400 <= status < 500
 
 
 def test_a_body_that_its_digest_does_not_tell_of_was_damaged_on_its_way_and_is_no_strike() -> None:
-    board = board_of()
-    with served(board) as client:
-        posted = post(board)
-        good = good_body(posted, "a")
+    queue = queue_of()
+    with served(queue) as client:
+        open_request = post(queue)
+        good = good_body(open_request, "a")
         headers = {"Content-Digest": content_digest(good)}
         damaged = good[:-1] + bytes([good[-1] ^ 1])
-        assert put(client, posted, "a", damaged, headers=headers).status_code == 400
-        assert board.silos["a"].strikes == 0
-        assert put(client, posted, "a", good, headers=headers).status_code == 200
+        assert put(client, open_request, "a", damaged, headers=headers).status_code == 400
+        assert queue.silos["a"].strikes == 0
+        assert put(client, open_request, "a", good, headers=headers).status_code == 200
 
 
 def test_a_body_that_is_encoded_is_refused_without_being_read() -> None:
-    board = board_of()
-    with served(board) as client:
-        posted = post(board)
-        response = put(client, posted, "a", good_body(posted, "a"), headers={"Content-Encoding": "gzip"})
+    queue = queue_of()
+    with served(queue) as client:
+        open_request = post(queue)
+        response = put(
+            client, open_request, "a", good_body(open_request, "a"), headers={"Content-Encoding": "gzip"}
+        )
         assert response.status_code == 415
-        assert board.silos["a"].strikes == 0
+        assert queue.silos["a"].strikes == 0
 
 
 def test_a_body_that_stands_still_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_module, "_SILENCE_SECONDS", 0.2)
-    board = board_of()
-    with served(board) as client:
-        posted = post(board)
+    monkeypatch.setattr(app_module, "_READ_TIMEOUT_SECONDS", 0.2)
+    queue = queue_of()
+    with served(queue) as client:
+        open_request = post(queue)
         with raw_line(client) as raw:
-            raw.sendall(head_of_put(posted, "a", "Content-Length: 500") + b"half")
+            raw.sendall(head_of_put(open_request, "a", "Content-Length: 500") + b"half")
             assert raw.recv(4096).split()[1] == b"408"
 
 
 def test_only_so_many_requests_of_a_silo_are_open_at_a_time() -> None:
-    board = board_of()
-    with served(board) as client:
+    queue = queue_of()
+    with served(queue) as client:
         raws = []
         try:
-            for _ in range(app_module.AT_ONCE):
+            for _ in range(app_module.MAX_CONCURRENT):
                 raw = raw_line(client)
                 raw.sendall(b"GET /v1/silos/a/task?wait=30 HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 raws.append(raw)
@@ -105,25 +107,25 @@ def test_only_so_many_requests_of_a_silo_are_open_at_a_time() -> None:
         finally:
             for raw in raws:
                 raw.close()
-        board.finish("complete")
+        queue.finish("complete")
         assert eventually(lambda: client.get("/v1/silos/a/task").status_code == 410)
 
 
 def test_a_silo_that_hung_up_is_not_taken_for_one_that_is_back() -> None:
     """Its long poll would otherwise wake with the next task and bring a lost silo back to life."""
-    board = board_of()
-    with served(board) as client:
+    queue = queue_of()
+    with served(queue) as client:
         raw = raw_line(client)
         raw.sendall(b"GET /v1/silos/a/task?wait=30 HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert eventually(lambda: board.silos["a"].last_seen is not None)
+        assert eventually(lambda: queue.silos["a"].last_seen is not None)
         raw.close()
         time.sleep(0.3)
-        seen = board.silos["a"].last_seen
-        post(board)
-        board.close(("a",))
+        seen = queue.silos["a"].last_seen
+        post(queue)
+        queue.close(("a",))
         time.sleep(0.5)
-        assert board.silos["a"].state == "lost"
-        assert board.silos["a"].last_seen == seen
+        assert queue.silos["a"].state == "lost"
+        assert queue.silos["a"].last_seen == seen
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ def test_a_silo_that_hung_up_is_not_taken_for_one_that_is_back() -> None:
     ["wait=-1", "wait=61", "wait=nan", "wait=inf", "wait=x", "wait=1e400", "have=" + "x" * 65],
 )
 def test_waits_and_names_beyond_the_limits_are_422_in_one_sentence(query: str) -> None:
-    with served(board_of()) as client:
+    with served(queue_of()) as client:
         response = client.get(f"/v1/silos/a/task?{query}")
         assert response.status_code == 422
         assert len(detail(response)) < 310
@@ -152,44 +154,44 @@ JOINING: dict[str, bytes] = {
 
 @pytest.mark.parametrize("what", JOINING)
 def test_a_joining_that_is_none_is_422(what: str) -> None:
-    with served(board_of()) as client:
+    with served(queue_of()) as client:
         response = client.post("/v1/silos/a/join", content=JOINING[what])
         assert response.status_code == 422
         assert len(detail(response)) < 310
 
 
 def test_a_joining_larger_than_it_can_be_is_413() -> None:
-    with served(board_of()) as client:
+    with served(queue_of()) as client:
         assert client.post("/v1/silos/a/join", content=b" " * 10_000).status_code == 413
 
 
 def test_to_join_another_run_is_a_conflict() -> None:
-    with served(board_of()) as client:
+    with served(queue_of()) as client:
         response = client.post("/v1/silos/a/join", json={"manifest": "x" * 64, "examples": 3})
         assert response.status_code == 409
 
 
 def test_who_is_no_silo_of_the_run_is_404_and_who_has_not_joined_409() -> None:
-    board = board_of()
-    board.silos["a"].state = "not joined"
-    with served(board) as client:
+    queue = queue_of()
+    queue.silos["a"].state = "not joined"
+    with served(queue) as client:
         assert client.get("/v1/silos/stranger/task").status_code == 404
         assert client.get("/v1/silos/a/task").status_code == 409
 
 
-def poll(client: httpx.Client, board: Board) -> httpx.Response:
+def poll(client: httpx.Client, queue: TaskQueue) -> httpx.Response:
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(client.get, "/v1/silos/a/task", params={"wait": 30})
         time.sleep(0.2)
-        post(board)
+        post(queue)
         return waiting.result(20)
 
 
 def test_a_long_poll_is_answered_when_a_task_comes_up() -> None:
-    board = board_of()
-    with served(board) as client:
-        response = poll(client, board)
+    queue = queue_of()
+    with served(queue) as client:
+        response = poll(client, queue)
         assert response.status_code == 200
         assert response.headers["content-type"] == "application/vnd.safetensors"
         assert "content-encoding" not in response.headers
-        assert board.silos["a"].bytes_sent == len(response.content)
+        assert queue.silos["a"].bytes_sent == len(response.content)

@@ -1,4 +1,4 @@
-"""What is damaged on its way, up or down, is found and asked for again; no silo leaves because of it."""
+"""What is damaged on the way, up or down, is found and asked for again; no silo leaves because of it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import torch
 from fedilc import Silo
 from fedilc.errors import FedILCError, SilosLostError
 from fedilc.runtimes.remote.manifest import Manifest
-from fedilc.runtimes.remote.open_request import Posted
+from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.remote.wire import MEDIA_TYPE, DamagedError, unpack_request
-from fedilc.runtimes.rest.http_client import Answer, CoordinatorError, Line
+from fedilc.runtimes.rest.http_client import CoordinatorError, HttpClient, Response
 from fedilc.runtimes.rest.participant import Participant
 from fedilc.runtimes.rest.runtime import RestRuntime
-from rest import board_of, in_background, remote, request_for, served, training_of
+from rest import in_background, queue_of, remote, request_for, served, training_of
 
 
 def silo_of(manifest: Manifest, name: str) -> Silo:
@@ -34,7 +34,7 @@ def flipped(body: bytes, bit: int) -> bytes:
     return bytes(changed)
 
 
-class Proxy(Line):
+class Proxy(HttpClient):
     """A line through something that damages some of what passes."""
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class Proxy(Line):
         self.nonsense = 0
         self._tasks = self._answers = 0
 
-    def call(self, method: str, path: str, most: int = 0, **options: Any) -> Answer:
+    def call(self, method: str, path: str, most: int = 0, **options: Any) -> Response:
         if path.endswith("/join") and self.joins:
             self.joins -= 1
             return super().call(method, path, content=b"{damaged")
@@ -62,15 +62,15 @@ class Proxy(Line):
                 options["headers"] = {key: headers[key] for key in headers if key != "Content-Digest"}
         if path.endswith("/manifest") and self.first_manifests:
             self.first_manifests -= 1
-            return Answer(200, b"<html>try later</html>")
+            return Response(200, b"<html>try later</html>")
         answer = super().call(method, path, most or 1 << 20, **options)
         if path.endswith("/manifest") and self.manifests and self._answers:
             self.manifests -= 1
-            return Answer(200, b"<html>try later</html>")
+            return Response(200, b"<html>try later</html>")
         if answer.media == MEDIA_TYPE:
             self._tasks += 1
             if self._tasks in self.down:
-                return Answer(200, flipped(answer.body, 8 * len(answer.body) - 6), media=MEDIA_TYPE)
+                return Response(200, flipped(answer.body, 8 * len(answer.body) - 6), media=MEDIA_TYPE)
         return answer
 
 
@@ -78,9 +78,9 @@ def trained(prepare: Callable[[Proxy], object], **more: Any) -> list[dict[str, A
     """The history of a run whose silo 'b' joins through a proxy."""
     settings = remote(rounds=4, **more)
     needed = settings.min_silos or 2
-    training, board = training_of(settings, connect=lambda board: RestRuntime(board, needed, 600))
-    with served(board) as client, contextlib.ExitStack() as silos:
-        for name in board.silos:
+    training, queue = training_of(settings, connect=lambda queue: RestRuntime(queue, needed, 600))
+    with served(queue) as client, contextlib.ExitStack() as silos:
+        for name in queue.silos:
             line = Proxy(str(client.base_url), None)
             silos.callback(line.close)
             if name == "b":
@@ -90,7 +90,7 @@ def trained(prepare: Callable[[Proxy], object], **more: Any) -> list[dict[str, A
         try:
             history = training.run([], None, False, {}).history
         finally:
-            board.finish("complete")
+            queue.finish("complete")
     return history
 
 
@@ -121,10 +121,10 @@ def test_what_a_proxy_damages_is_asked_for_again_and_the_run_is_the_undisturbed_
 
 
 def test_a_silo_that_never_gets_a_manifest_leaves_with_a_sentence() -> None:
-    with served(board_of()) as client:
+    with served(queue_of()) as client:
         line = Proxy(str(client.base_url), None)
         line.first_manifests = 99
-        with pytest.raises(CoordinatorError, match="is not a FedILC coordinator: it answers something else"):
+        with pytest.raises(CoordinatorError, match="is not a FedILC coordinator: it sends no manifest"):
             Participant(line, "a", partial(silo_of, name="a"), device="cpu").take_part()
         line.close()
     assert line.first_manifests == 99 - 5
@@ -136,9 +136,9 @@ def test_a_silo_told_again_and_again_to_join_pauses_ever_longer(undisturbed: lis
     def prepare(line: Proxy) -> None:
         call, refusals = line.call, iter(range(5))
 
-        def refuse(method: str, path: str, most: int = 0, **options: Any) -> Answer:
+        def refuse(method: str, path: str, most: int = 0, **options: Any) -> Response:
             if path.endswith("/task") and next(refusals, None) is not None:
-                return Answer(409, b'{"detail": "join first"}')
+                return Response(409, b'{"detail": "join first"}')
             return call(method, path, most, **options)
 
         line.call = refuse
@@ -163,10 +163,10 @@ def test_a_page_in_place_of_the_manifest_is_no_reason_to_leave(undisturbed: list
         line.manifests = 3
         call = line.call
 
-        def lose_once(method: str, path: str, most: int = 0, **options: Any) -> Answer:
+        def lose_once(method: str, path: str, most: int = 0, **options: Any) -> Response:
             answer = call(method, path, most, **options)
             if path.endswith("/task") and line.manifests == 3 and line._answers:
-                return Answer(409, b"{}")
+                return Response(409, b"{}")
             return answer
 
         line.call = lose_once
@@ -177,10 +177,10 @@ def test_a_page_in_place_of_the_manifest_is_no_reason_to_leave(undisturbed: list
 @pytest.mark.parametrize("wire", ["exact", "float16"])
 @pytest.mark.parametrize("step", ["statistics", "matched-update"])
 def test_every_flipped_bit_of_a_task_is_found(wire: str, step: str) -> None:
-    board = board_of(remote(hidden=[2], inputs=2), wire)
-    posted = Posted(request_for(board, step), board.manifest)
-    body = posted.body("")
-    assert unpack_request(body, board.manifest, "", {}).request.round == 1
+    queue = queue_of(remote(hidden=[2], inputs=2), wire)
+    open_request = OpenRequest(request_for(queue, step), queue.manifest)
+    body = open_request.body("")
+    assert unpack_request(body, queue.manifest, "", {}).request.round == 1
     for bit in range(5, 8 * len(body), 9):
-        with pytest.raises(DamagedError, match="a task was damaged on its way"):
-            unpack_request(flipped(body, bit), board.manifest, "", {})
+        with pytest.raises(DamagedError, match="a task was damaged on the way"):
+            unpack_request(flipped(body, bit), queue.manifest, "", {})

@@ -14,10 +14,10 @@ from ports import free_port
 
 from fedilc.errors import ConfigError
 from fedilc.runtimes.rest.app import make_app
-from fedilc.runtimes.rest.http_client import CoordinatorError, Line
+from fedilc.runtimes.rest.http_client import CoordinatorError, HttpClient
 from fedilc.runtimes.rest.listener import Address, listening
 from fedilc.runtimes.rest.tokens import Tokens, add_token
-from rest import board_of
+from rest import queue_of
 
 CHANGES = ["rounds=10", "model.hidden=[16]", "penalty_weight=5", "learning_rate=0.01"]
 
@@ -68,21 +68,21 @@ def test_a_silo_that_trusts_another_authority_ends_with_one_sentence(
 
 @pytest.fixture
 def secured(certificates: Certificates, tmp_path: Path) -> Iterator[tuple[str, str]]:
-    """A board behind TLS and tokens: its address, and a good token."""
+    """A queue behind TLS and tokens: its address, and a good token."""
     token = add_token(tmp_path / "tokens.json", "a")
     address = Address(port=0, certificate=certificates.certificate, key=certificates.key)
-    with listening(make_app(board_of(), Tokens.read(tmp_path / "tokens.json")), address) as port:
+    with listening(make_app(queue_of(), Tokens.read(tmp_path / "tokens.json")), address) as port:
         yield f"https://127.0.0.1:{port}", token
 
 
 def test_who_trusts_the_authority_is_let_in(secured: tuple[str, str], certificates: Certificates) -> None:
-    line = Line(*secured, certificates.authority)
+    line = HttpClient(*secured, certificates.authority)
     assert line.call("GET", "/v1/manifest").status == 200
     line.close()
 
 
 def test_who_does_not_trust_it_sends_nothing_and_says_so_in_one_sentence(secured: tuple[str, str]) -> None:
-    line = Line(*secured)
+    line = HttpClient(*secured)
     with pytest.raises(CoordinatorError, match=r"not trusted.*--ca FILE"):
         line.call("GET", "/v1/manifest")
     line.close()
@@ -92,8 +92,8 @@ def test_a_certificate_of_another_host_is_not_trusted(tmp_path: Path) -> None:
     others = make_certificates(tmp_path, "DNS:elsewhere.example")
     address = Address(port=0, certificate=others.certificate, key=others.key)
     token = add_token(tmp_path / "tokens.json", "a")
-    with listening(make_app(board_of(), Tokens.read(tmp_path / "tokens.json")), address) as port:
-        line = Line(f"https://127.0.0.1:{port}", token, others.authority)
+    with listening(make_app(queue_of(), Tokens.read(tmp_path / "tokens.json")), address) as port:
+        line = HttpClient(f"https://127.0.0.1:{port}", token, others.authority)
         with pytest.raises(CoordinatorError, match="not trusted"):
             line.call("GET", "/v1/manifest")
         line.close()
@@ -150,7 +150,7 @@ class TestAddresses:
         address = Address(port=0, certificate=certificates.key, key=certificates.certificate)
         with (
             pytest.raises(ConfigError, match="cannot be used"),
-            listening(make_app(board_of(), None), address),
+            listening(make_app(queue_of(), None), address),
         ):
             pass
 

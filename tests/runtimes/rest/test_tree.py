@@ -61,7 +61,7 @@ def test_halves_on_the_wire_are_the_same_halves_below(tmp_path: Path) -> None:
 
 
 def joins_and_is_silent(url: str, top: Root, name: str, **said: Any) -> None:
-    body = {"manifest": top.board.manifest.hash, **said}
+    body = {"manifest": top.queue.manifest.hash, **said}
     answer = httpx.post(f"{url}/v1/silos/{name}/join", json=body, trust_env=False)
     assert answer.status_code == 200, answer.text
 
@@ -84,8 +84,8 @@ def test_a_silo_lost_below_is_named_above_and_the_round_asked_again_without_it(t
         grow(below, flat("a"), tmp_path, top.stack)
         grow(top.url, flat("c", "d", "e"), tmp_path, top.stack)
         found = top.run()
-        assert (top.board.silos["b"].state, top.board.silos["b"].reason) == ("lost", "did not answer in time")
-        assert top.board.silos["a"].via == "north"
+        assert (top.queue.silos["b"].state, top.queue.silos["b"].reason) == ("lost", "did not reply in time")
+        assert top.queue.silos["a"].via == "north"
     assert [list(record["silos"]) for record in found[0]] == [["a", "c", "d", "e"]] * 3
     assert_same(found, without(settings, "b", tmp_path))
 
@@ -99,8 +99,8 @@ def test_a_silo_that_comes_back_below_answers_what_the_round_still_waits_for(tmp
         grow(top.url, flat("c", "d", "e"), tmp_path, top.stack)
         outcomes: list[Any] = []
         with in_background(lambda: outcomes.append(top.run())):
-            assert eventually(lambda: top.board.silos["b"].state == "lost")
-            assert eventually(lambda: top.board.silos["a"].state == "answered")
+            assert eventually(lambda: top.queue.silos["b"].state == "lost")
+            assert eventually(lambda: top.queue.silos["a"].state == "answered")
             top.stack.enter_context(in_background(partial(take_part, below, "b")))
     assert_same(outcomes[0], trained(settings, flat(*SILOS), tmp_path))
 
@@ -109,10 +109,10 @@ def test_to_lose_a_sub_coordinator_is_to_lose_its_silos(tmp_path: Path) -> None:
     settings = remote(SILOS, min_silos=3)
     with root(settings, round_timeout=1.5) as top:
         joins_and_is_silent(top.url, top, "north", leaves={"a": 9, "b": 9})
-        assert [silo["state"] for silo in top.board.snapshot()["silos"][:2]] == ["waiting"] * 2
+        assert [silo["state"] for silo in top.queue.snapshot()["silos"][:2]] == ["waiting"] * 2
         grow(top.url, {"south": flat("c", "d"), "e": None}, tmp_path, top.stack)
         found = top.run()
-        assert {top.board.silos[name].state for name in "ab"} == {"lost"}
+        assert {top.queue.silos[name].state for name in "ab"} == {"lost"}
     assert_same(found, without(settings, "ab", tmp_path))
 
 

@@ -11,7 +11,7 @@ from fedilc.federation import Reply, Request, Runtime
 from fedilc.runtimes.flower import logger
 from fedilc.runtimes.flower.messaging import NodeReply, exchange, make_content, read_body
 from fedilc.runtimes.remote.manifest import Manifest
-from fedilc.runtimes.remote.open_request import Posted, Posting
+from fedilc.runtimes.remote.open_request import OpenRequest, RequestOpener
 from fedilc.runtimes.remote.run import RemoteRun, RoundLog
 from fedilc.training.callbacks import Callback
 from fedilc.training.result import Result
@@ -37,7 +37,7 @@ class FlowerRuntime(Runtime):
         self.min_silos = min_silos
         self._text = manifest.model_dump_json()
         self._started = False
-        self._posting = Posting(manifest)
+        self._opener = RequestOpener(manifest)
 
     def present(self) -> tuple[str, ...]:
         """Return the silos to ask in the next round; wait for all before the first, for `min_silos` later."""
@@ -78,8 +78,8 @@ class FlowerRuntime(Runtime):
 
     def ask(self, request: Request) -> Iterator[Reply]:
         """Send the request to the silos' nodes; yield replies as they come."""
-        posted = self._posting.post(request)
-        body = posted.body("")
+        open_request = self._opener.open(request)
+        body = open_request.body("")
         asked: dict[int, str] = {}
         for place, silo in enumerate(self.silos):
             if silo in request.asked and place in self.registry.nodes:
@@ -89,24 +89,24 @@ class FlowerRuntime(Runtime):
         }
         kind, group = f"train.{STEP}", str(request.round)
         for node_reply in exchange(self.registry.grid, kind, contents, self.registry.timeout, group):
-            reply = self._read(posted, asked[node_reply.node], node_reply)
+            reply = self._read(open_request, asked[node_reply.node], node_reply)
             if reply is not None:
                 yield reply
 
-    def _read(self, posted: Posted, silo: str, node_reply: NodeReply) -> Reply | None:
+    def _read(self, open_request: OpenRequest, silo: str, node_reply: NodeReply) -> Reply | None:
         """Return a silo's reply; if it is lost to this round, log why and return None."""
         problem = node_reply.problem
         if node_reply.content is not None:
             try:
-                reply = posted.read(read_body(node_reply.content, posted.most_bytes), silo)
-                if posted.step.completes:
+                reply = open_request.read(read_body(node_reply.content, open_request.max_bytes), silo)
+                if open_request.step.completes:
                     self.registry.failures.pop(node_reply.node, None)
                 return reply
             except ProtocolError as error:
                 problem = str(error)
         failures = self.registry.failures.get(node_reply.node, 0) + 1
         self.registry.failures[node_reply.node] = failures
-        request = posted.request
+        request = open_request.request
         logger.warning("silo %r is lost to round %d (%s): %s", silo, request.round, request.step, problem)
         if not self.registry.replace(self.silos.index(silo)) and failures == _MAX_FAILURES:
             logger.warning("silo %r failed %d times and is set aside", silo, _MAX_FAILURES)

@@ -9,7 +9,7 @@ from fedilc.errors import ConfigError, ProtocolError, SilosLostError
 from fedilc.federation import Reply, Request, Runtime
 from fedilc.runtimes.nvflare.site import JOIN, STEP
 from fedilc.runtimes.remote.manifest import Manifest
-from fedilc.runtimes.remote.open_request import Posted, Posting
+from fedilc.runtimes.remote.open_request import OpenRequest, RequestOpener
 
 SendTask = Callable[[str, bytes, list[str]], Iterator[tuple[str, bytes | None]]]
 
@@ -46,7 +46,7 @@ class NVFlareRuntime(Runtime):
         self._silent: set[str] = set()
         self._failed: set[str] = set()
         self._held: dict[str, str] = {}
-        self._posting = Posting(manifest)
+        self._opener = RequestOpener(manifest)
 
     def present(self) -> tuple[str, ...]:
         """Return the silos to ask in the next round; the first call lets the sites join."""
@@ -73,28 +73,28 @@ class NVFlareRuntime(Runtime):
     def ask(self, request: Request) -> Iterator[Reply]:
         """Send the request to the silos' sites; yield replies as they come."""
         assert self._site_of is not None
-        posted = self._posting.post(request)
+        open_request = self._opener.open(request)
         silo_at = {self._site_of[silo]: silo for silo in request.silos}
-        all_hold = all(self._held.get(silo) == posted.weights for silo in request.silos)
-        body = posted.body(posted.weights if all_hold else "") or b""
-        posted.close()
+        all_hold = all(self._held.get(silo) == open_request.weights for silo in request.silos)
+        body = open_request.body(open_request.weights if all_hold else "") or b""
+        open_request.close()
         silent = set(request.silos)
         for site, result in self.send(STEP, body, list(silo_at)):
             silo = silo_at[site]
             silent.discard(silo)
-            reply = self._read(posted, silo, result)
+            reply = self._read(open_request, silo, result)
             if reply is not None:
-                self._held[silo] = posted.weights
+                self._held[silo] = open_request.weights
                 yield reply
         for silo in sorted(silent):
             self._silent.add(silo)
             self._held.pop(silo, None)
             self.log(f"silo {silo!r} is left out: no reply to {request.step} of round {request.round}")
 
-    def _read(self, posted: Posted, silo: str, result: bytes | None) -> Reply | None:
+    def _read(self, open_request: OpenRequest, silo: str, result: bytes | None) -> Reply | None:
         try:
             if result is not None:
-                return posted.read(result, silo)
+                return open_request.read(result, silo)
             self.log(f"silo {silo!r} is left out: its task failed; its log says why")
         except ProtocolError as error:
             self.log(f"silo {silo!r} is left out: its reply is not valid, {error}")

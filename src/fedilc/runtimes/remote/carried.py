@@ -15,7 +15,15 @@ from fedilc.aggregation.packed_sums import PackedSums, SumsForm
 from fedilc.errors import ProtocolError
 from fedilc.federation import Carried, Reply
 from fedilc.federation.steps import Range, Step, check_metrics, check_numbers
-from fedilc.runtimes.remote.wire import HEADER_BYTES, Form, finite, header_room, pack, read_header, unpack
+from fedilc.runtimes.remote.wire import (
+    HEADER_BYTES,
+    TensorSchema,
+    finite,
+    header_room,
+    pack,
+    read_header,
+    unpack,
+)
 
 _LARGEST_HEADER = 100_000_000
 _LONGEST_REASON = 500
@@ -39,7 +47,7 @@ def pack_carried(carried: Carried) -> bytes:
     return pack({group: sums.tensors for group, sums in carried.sums.items()}, about)
 
 
-def most_carried_bytes(step: Step, silos: int) -> int:
+def max_carried_bytes(step: Step, silos: int) -> int:
     """Return how large an answer for so many silos may be."""
     tensors = _largest(step, silos)
     size = sum(like.numel() * like.element_size() for like in tensors.values())
@@ -59,7 +67,7 @@ def read_carried(
     lowest = about.get("lowest")
     if not isinstance(lowest, dict):
         raise ProtocolError("its sums have no lowest words")
-    expected: dict[str, Form] = {}
+    expected: dict[str, TensorSchema] = {}
     for group, form in forms.items():
         shapes = {
             name.removeprefix(f"{group}/"): entry.get("shape")
@@ -68,7 +76,7 @@ def read_carried(
         }
         rows = form.rows(shapes, _below(lowest, group))
         likes = form.tensors(len(replies), rows)
-        expected |= {f"{group}/{name}": Form(like) for name, like in likes.items()}
+        expected |= {f"{group}/{name}": TensorSchema(like) for name, like in likes.items()}
     tensors, _ = unpack(body, expected, room)
     sums: dict[str, PackedSums] = {}
     for group, form in forms.items():

@@ -1,4 +1,4 @@
-"""A silo's side of a run that it was told of: its own network and data, and nothing sent to it as code."""
+"""Make a silo's client of a run: its own network and data, and no code from the network."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def make_client(
     make_silo: Callable[[Manifest], Silo],
     build: Callable[[Manifest], nn.Module] | None = None,
     device: str = "auto",
-    states: Path | None = None,
+    state_folder: Path | None = None,
 ) -> SiloClient:
-    """Return what answers for the silo `name`; its network is the manifest's, or what `build` makes here.
+    """Return the client of the silo `name`; its network is the manifest's, or that of `build`.
 
-    What the silo remembers from round to round is kept in the folder `states`, if one is given.
+    The silo's state between rounds is kept in `state_folder`, if given.
     """
     manifest.require_same_steps()
     model = build(manifest) if build is not None else manifest.model.build()
@@ -49,6 +49,6 @@ def make_client(
     bench = Workbench(model.to(find_device(device)), loss, program.task.classifier)
     state = None
     if program.keeps_state:
-        folder = None if states is None else states / manifest.hash[:16]
+        folder = None if state_folder is None else state_folder / manifest.hash[:16]
         state = SiloState(name, folder, manifest.hash)
     return SiloClient(silo, bench, program, partial(measure, loss), state)

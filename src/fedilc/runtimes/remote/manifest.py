@@ -1,4 +1,4 @@
-"""What a coordinator tells every silo once, and what both hold to: the manifest of a run.
+"""The manifest of a run, which a coordinator sends every silo once and both follow.
 
 It is declarative. A silo builds the network from its own installation by name and sizes, and looks up the
 algorithm's choices by name; nothing in a manifest is code, and nothing is imported because of it.
@@ -35,15 +35,15 @@ from fedilc.training.specification import Specification
 
 PROTOCOL = 3
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-MOST_NUMBERS = 2**31
+MAX_NUMBERS = 2**31
 
 Wire = Literal["exact", "float16"]
-Width = Annotated[int, Field(ge=0, le=MOST_NUMBERS)]
+Width = Annotated[int, Field(ge=0, le=MAX_NUMBERS)]
 Name = Annotated[str, Field(max_length=500)]
 
 
 def find_wire(name: str) -> Wire:
-    """What tensors travel as, by name.
+    """Return the form in which tensors are sent, by name.
 
     >>> find_wire("float16")
     'float16'
@@ -55,7 +55,7 @@ def find_wire(name: str) -> Wire:
 
 
 class ModelSpec(Section):
-    """A built-in network by name and sizes; without a name, every silo brings the network itself."""
+    """A built-in network by name and sizes; without a name, every silo has its own copy of the network."""
 
     name: str | None
     inputs: list[PositiveInt] = Field(max_length=8)
@@ -65,9 +65,9 @@ class ModelSpec(Section):
     )
 
     @model_validator(mode="after")
-    def _within_reason(self) -> ModelSpec:
-        """No network that takes more memory than the sizes of real ones, before it is built."""
-        if self.numbers > MOST_NUMBERS:
+    def _limit_size(self) -> ModelSpec:
+        """Refuse a network that is too large, before it is built."""
+        if self.numbers > MAX_NUMBERS:
             raise ValueError("its network is larger than any silo can hold")
         return self
 
@@ -78,10 +78,10 @@ class ModelSpec(Section):
         return max(sum(narrow * wide for narrow, wide in pairwise(widths)) for widths in chains)
 
     def build(self) -> nn.Module:
-        """The network; its weights come with the first task."""
+        """Return the network; its weights come with the first task."""
         if self.name is None:
             raise ConfigError(
-                "this run's network is not built in; bring it as the coordinator's operator tells you, with "
+                "this run's network is not built in; ask the coordinator's operator for it, and give it with "
                 "--model my_module:build or, under NVIDIA FLARE, as model in fedilc.json"
             )
         return build_model(self.name, self.inputs, self.outputs, 0, **self.sizes)
@@ -118,7 +118,7 @@ class Choices(Section):
 
 
 class Manifest(Section):
-    """A run, as everybody in it knows it."""
+    """A run as the coordinator and all its silos know it."""
 
     protocol: int = PROTOCOL
     run: Name
@@ -134,7 +134,9 @@ class Manifest(Section):
     fishr_reduction: Literal["mean", "sum"]
     classifier: str | None
     seed: int
-    max_norm: Annotated[float, Field(gt=0)] | None = Field(None, description="to which answers are clipped")
+    max_norm: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="the norm to which replies are clipped"
+    )
     weights_step: Annotated[float, Field(gt=0)] = 0.01
     weights_power: Annotated[float, Field(ge=0)] = 1.0
     silos: list[Name] = Field(max_length=100_000)
@@ -143,14 +145,14 @@ class Manifest(Section):
     preprocessing: dict[str, Any] | None = Field(None, description="how inputs are made of a silo's table")
     parameters: dict[Name, ParameterSpec] = Field(min_length=1, max_length=10_000)
     statistic: list[Width] | None = Field(None, description="the shape of s_e, if silos match something")
-    steps: dict[Name, Any] = Field(description="what each step of a round sends and asks for, to be read")
-    weights: str = Field(description="fingerprint of the initial weights")
-    fixed: str = Field(description="fingerprint of what is not trained: buffers and frozen parameters")
+    steps: dict[Name, Any] = Field(description="what each step of a round sends and asks for")
+    weights: str = Field(description="digest of the initial weights")
+    fixed: str = Field(description="digest of what is not trained: buffers and frozen parameters")
     wire: Wire = "exact"
 
     @model_validator(mode="after")
-    def _within_reason(self) -> Manifest:
-        if self.numbers > MOST_NUMBERS:
+    def _limit_size(self) -> Manifest:
+        if self.numbers > MAX_NUMBERS:
             raise ValueError("its tensors are larger than any silo can hold")
         return self
 
@@ -160,24 +162,24 @@ class Manifest(Section):
         shapes = [*(spec.shape for spec in self.parameters.values()), self.statistic or [0]]
         return sum(math.prod(shape) for shape in shapes)
 
-    def require_at_most(self, most: int) -> None:
+    def require_at_most(self, max_parameters: int) -> None:
         """Raise if the run's network is larger than a silo wants to build."""
         numbers = max(self.numbers, self.model.numbers if self.model.name is not None else 0)
-        if numbers > most:
+        if numbers > max_parameters:
             raise ConfigError(
-                f"the run's network has {numbers:,} parameters and this silo takes at most {most:,}; if that "
-                "is what was agreed on, raise --max-parameters"
+                f"the run's network has {numbers:,} parameters and this silo allows {max_parameters:,}; "
+                "if that is what was agreed on, raise --max-parameters"
             )
 
     @cached_property
     def hash(self) -> str:
-        """What identifies the run: SHA-256 of the manifest in canonical JSON."""
+        """Return the run's identity: SHA-256 of the manifest in canonical JSON."""
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
     @cached_property
     def like(self) -> dict[str, Tensor]:
-        """Tensors without storage, of the parameters' shapes and types."""
+        """Return tensors without storage that have the parameters' shapes and types."""
         return {
             name: torch.empty(spec.shape, dtype=DTYPES[spec.dtype], device="meta")
             for name, spec in self.parameters.items()
@@ -185,7 +187,7 @@ class Manifest(Section):
 
     @cached_property
     def program(self) -> Program:
-        """The steps of a round, each of the algorithm's choices looked up by name in this installation."""
+        """Return the steps of a round, with the algorithm's parts of this installation, found by name."""
         choices = self.choices.model_dump()
         local = choices.pop("local")
         algorithm = Algorithm(update=GRADIENT if local is None else LocalSteps(**local), **choices)
@@ -207,27 +209,27 @@ class Manifest(Section):
             )
 
     def require_fits(self, model: nn.Module) -> None:
-        """Raise where a silo's own network has other parameters than the run's."""
-        ours = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        for name in sorted(set(ours) ^ set(self.parameters)):
-            where = "the run has no" if name in ours else "the network lacks the"
+        """Raise if a silo's network has other parameters than the run's."""
+        own = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        for name in sorted(set(own) ^ set(self.parameters)):
+            where = "the run has no" if name in own else "the network lacks the"
             raise ModelError(f"{where} parameter {name!r}; use the network that this run was started with")
         for name, spec in self.parameters.items():
-            dtype = str(ours[name].dtype).removeprefix("torch.")
-            if list(ours[name].shape) != spec.shape or dtype != spec.dtype:
+            dtype = str(own[name].dtype).removeprefix("torch.")
+            if list(own[name].shape) != spec.shape or dtype != spec.dtype:
                 raise ModelError(
-                    f"parameter {name!r} is {dtype} of shape {list(ours[name].shape)} here and {spec.dtype} "
+                    f"parameter {name!r} is {dtype} of shape {list(own[name].shape)} here and {spec.dtype} "
                     f"of shape {spec.shape} in the run; use the network that this run was started with"
                 )
         if _fixed_digest(model) != self.fixed:
             raise ModelError(
-                "the network's buffers or frozen parameters are not those of the run, and do not travel; "
+                "the network's buffers or frozen parameters are not those of the run, and are never sent; "
                 "give every silo and the coordinator the same values"
             )
 
 
 def describe_steps(program: Program) -> dict[str, Any]:
-    """Return what each step sends and asks for, but for the parameters, which a manifest lists once."""
+    """Return what each step sends and asks for, without the parameters, which a manifest lists once."""
     return {name: step.describe(program.weights) for name, step in sorted(program.steps.items())}
 
 
@@ -244,7 +246,7 @@ def make_manifest(
     choices = algorithm.intra or "whole", algorithm.inter, algorithm.penalty or ""
     if not all(isinstance(choice, str) for choice in choices):
         raise ConfigError(
-            f"algorithm {spec.name!r} has an object of one's own among its parts, which cannot travel; "
+            f"algorithm {spec.name!r} has an object of your own among its parts, which cannot be sent; "
             "register it under a name in every silo's installation"
         )
     parameters = {
@@ -283,13 +285,13 @@ def make_manifest(
 
 
 def _fixed_digest(model: nn.Module) -> str:
-    """A fingerprint of what the server does not send."""
+    """Return a digest of what the server does not send."""
     frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
     return tensors_digest(frozen | dict(model.named_buffers()))
 
 
 def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
-    """A fingerprint of named tensors.
+    """Return a digest of named tensors.
 
     >>> tensors_digest({"a": torch.zeros(2)}) == tensors_digest({"a": torch.zeros(2)})
     True
@@ -304,12 +306,12 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def read_manifest(values: Mapping[str, Any]) -> Manifest:
-    """A manifest as it came over the wire."""
+    """Return a manifest from what was received; raise if it is not valid."""
     if not isinstance(values, Mapping):
         raise ProtocolError("the coordinator's manifest is not an object")
     if values.get("protocol") != PROTOCOL:
         raise ProtocolError(
-            f"the coordinator speaks protocol {values.get('protocol')!r} and this is protocol {PROTOCOL}; "
+            f"the coordinator uses protocol {values.get('protocol')!r} and this is protocol {PROTOCOL}; "
             "install the same version of fedilc on both sides"
         )
     try:

@@ -1,6 +1,7 @@
 """Requests and replies as bytes: safetensors with a JSON object in its header, never pickle.
 
-Whoever reads says what must be there: a header that declares anything else is refused, and no tensor made.
+The reader says which tensors must be there: a header that declares anything else is refused before any
+tensor is made.
 """
 
 from __future__ import annotations
@@ -30,29 +31,31 @@ from fedilc.runtimes.remote.manifest import Manifest, Wire, tensors_digest
 MEDIA_TYPE = "application/vnd.safetensors"
 HEADER_BYTES = 1 << 20
 _ENTRY_BYTES = 200
-_LARGEST_HALF = 2.0**15
-_LARGEST_SCALE = 1e300
+_MAX_FLOAT16 = 2.0**15
+_MAX_SCALE = 1e300
 WEIGHTS = "weights"
 
 Name = Annotated[str, Field(max_length=64)]
 
 
 class DamagedError(ProtocolError):
-    """A message is not the one that was sent; to ask for it again may help."""
+    """A message was damaged on the way; asking for it again may help."""
 
 
 @dataclass(frozen=True)
-class Form:
-    """What a tensor of a message must be like, and whether it travels as float16."""
+class TensorSchema:
+    """The shape and type of a tensor in a message, and whether it is sent as float16."""
 
     like: Tensor
-    halved: bool = False
+    as_float16: bool = False
 
 
-def forms(groups: Mapping[str, Mapping[str, Tensor]], halved: Callable[[str], bool]) -> dict[str, Form]:
-    """Return the forms of groups of tensors, by the names that they have in a message."""
+def tensor_schemas(
+    groups: Mapping[str, Mapping[str, Tensor]], as_float16: Callable[[str], bool]
+) -> dict[str, TensorSchema]:
+    """Return the schemas of groups of tensors, by their names in a message."""
     return {
-        f"{group}/{name}": Form(like, halved(group))
+        f"{group}/{name}": TensorSchema(like, as_float16(group))
         for group, named in groups.items()
         for name, like in named.items()
     }
@@ -61,31 +64,31 @@ def forms(groups: Mapping[str, Mapping[str, Tensor]], halved: Callable[[str], bo
 def pack(
     groups: Mapping[str, Mapping[str, Tensor]],
     about: Mapping[str, Any],
-    halved: Callable[[str], bool] = lambda _: False,
+    as_float16: Callable[[str], bool] = lambda _: False,
     digest: bool = False,
 ) -> bytes:
-    """Return groups of tensors and a JSON object as bytes; groups that are `halved` are scaled to float16.
+    """Return groups of tensors and a JSON object as bytes; `as_float16` groups are scaled to float16.
 
     >>> body = pack({"gradient": {"w": torch.tensor([1.0, -2.0])}}, {"round": 3})
-    >>> found, about = unpack(body, {"gradient/w": Form(torch.empty(2, device="meta"))})
+    >>> found, about = unpack(body, {"gradient/w": TensorSchema(torch.empty(2, device="meta"))})
     >>> found["gradient"]["w"].tolist(), about["round"]
     ([1.0, -2.0], 3)
     """
-    tensors = forms(groups, halved)
+    tensors = tensor_schemas(groups, as_float16)
     sent, scales = {name: form.like for name, form in tensors.items()}, {}
     for name, form in tensors.items():
         tensor = form.like
-        if form.halved:
+        if form.as_float16:
             plain = tensor.detach().cpu()
             largest = float(plain.abs().max()) if plain.numel() else 0.0
-            scales[name] = largest / _LARGEST_HALF if largest and math.isfinite(largest) else 1.0
+            scales[name] = largest / _MAX_FLOAT16 if largest and math.isfinite(largest) else 1.0
             sent[name] = (plain.double() / scales[name]).half()
     words = {"fedilc": json.dumps({**about, "scales": scales}, allow_nan=False)}
     return packed_with_digest(sent, words) if digest else packed(sent, words)
 
 
 def unpack(
-    body: bytes, expected: Mapping[str, Form], room: int = 0
+    body: bytes, expected: Mapping[str, TensorSchema], room: int = 0
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
     """Return what `pack` was given, if it is finite tensors like those `expected` and nothing else.
 
@@ -97,7 +100,7 @@ def unpack(
             raise ProtocolError(f"it holds the tensor {_short(name)}, which was not asked for")
     for name, form in expected.items():
         like = form.like
-        word = "F16" if form.halved else WORDS[like.dtype]
+        word = "F16" if form.as_float16 else WORDS[like.dtype]
         if name not in entries:
             raise ProtocolError(f"it lacks the tensor {name!r}")
         entry = entries[name] if isinstance(entries[name], dict) else {}
@@ -110,17 +113,17 @@ def unpack(
         found, groups = load(body), dict[str, dict[str, Tensor]]()
         for name, form in expected.items():
             group, _, rest = name.partition("/")
-            groups.setdefault(group, {})[rest] = _checked(name, found[name], form, about)
+            groups.setdefault(group, {})[rest] = _decode(name, found[name], form, about)
         return groups, about
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, AssertionError) as error:
         raise ProtocolError(f"the tensors cannot be read: {_short(error)}") from error
 
 
-def read_header(body: bytes, most: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the header says of each tensor, and the JSON object; one larger than `most` is refused."""
+def read_header(body: bytes, max_bytes: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the header's entry of each tensor, and its JSON object; refuse one larger than `max_bytes`."""
     try:
         size = int.from_bytes(body[:8], "little")
-        if size > min(most, len(body) - 8):
+        if size > min(max_bytes, len(body) - 8):
             raise ValueError("its header has another size than it says")
         entries = json.loads(body[8 : 8 + size])
         about = json.loads(entries.pop("__metadata__")["fedilc"])
@@ -132,12 +135,12 @@ def read_header(body: bytes, most: int) -> tuple[dict[str, Any], dict[str, Any]]
 
 
 def header_room(expected: Iterable[str]) -> int:
-    """How large a header may be that describes these tensors."""
+    """Return how large a header that describes these tensors may be."""
     return HEADER_BYTES + sum(6 * len(name) + _ENTRY_BYTES for name in expected)
 
 
 def content_digest(body: bytes) -> str:
-    """What a Content-Digest header says of a body, so that one damaged on its way is not taken for another.
+    """Return the Content-Digest header of a body, to detect one that is damaged on the way.
 
     >>> content_digest(b"")
     'sha-256=:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=:'
@@ -145,17 +148,17 @@ def content_digest(body: bytes) -> str:
     return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
 
 
-def is_whole(digest: str, told: str | None) -> bool:
-    """Whether a body of this `content_digest` is the one that was told of, where that is one of its kind."""
-    return told is None or not told.startswith("sha-256=") or told == digest
+def is_whole(digest: str, sent: str | None) -> bool:
+    """Return whether a body's `content_digest` is the one `sent` with it, if that is a SHA-256."""
+    return sent is None or not sent.startswith("sha-256=") or sent == digest
 
 
-def _checked(name: str, tensor: Tensor, form: Form, about: Mapping[str, Any]) -> Tensor:
+def _decode(name: str, tensor: Tensor, form: TensorSchema, about: Mapping[str, Any]) -> Tensor:
     """Return the tensor in its own type again, finite and of the right shape."""
     like = form.like
-    if form.halved:
+    if form.as_float16:
         scale = about["scales"].get(name)
-        if not Range(0.0, _LARGEST_SCALE).holds(scale) or tensor.dtype != torch.float16:
+        if not Range(0.0, _MAX_SCALE).holds(scale) or tensor.dtype != torch.float16:
             raise ProtocolError(f"the tensor {name!r} has the scale {_short(scale)}, which is not one")
         tensor = (tensor.double() * scale).to(like.dtype)
     if tensor.shape != like.shape or tensor.dtype != like.dtype:
@@ -171,7 +174,7 @@ def _short(value: object) -> str:
 
 
 def task_name(request: Request, run: str, weights: str) -> str:
-    """Return what identifies a task: all that its answer depends on, also after a restart."""
+    """Return a task's name, a hash of all that its reply depends on: the same after a restart."""
     facts = [run, request.step, request.round, weights, list(request.silos), sorted(request.numbers.items())]
     digest = hashlib.sha256(json.dumps(facts).encode())
     for group, tensors in sorted(request.tensors.items()):
@@ -180,7 +183,7 @@ def task_name(request: Request, run: str, weights: str) -> str:
 
 
 class _Task(Section):
-    """What a task says beside its tensors."""
+    """The JSON object of a task, beside its tensors."""
 
     run: Name
     task: Name
@@ -194,8 +197,8 @@ class _Task(Section):
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A task as a silo reads it: the request, and the names of the task, its run and its weights."""
+class ReceivedRequest:
+    """A task as a silo receives it: the request, and the names of the task, its run and its weights."""
 
     request: Request
     task: str
@@ -206,9 +209,9 @@ class Asked:
 def pack_request(
     request: Request, manifest: Manifest, weights: str, with_weights: bool, to_carrier: bool = False
 ) -> bytes:
-    """Return a task for a silo, with the weights if it does not have those of that name yet.
+    """Return a task for a silo, with the weights if it does not hold those of that name yet.
 
-    A sub-coordinator is told how much each silo counts as well.
+    A sub-coordinator also gets the weight of each silo.
     """
     about: dict[str, Any] = {
         "run": manifest.hash,
@@ -225,14 +228,16 @@ def pack_request(
     return pack(groups, about, lambda group: group == WEIGHTS and manifest.wire == "float16", digest=True)
 
 
-def unpack_request(body: bytes, manifest: Manifest, have: str, weights: Mapping[str, Tensor]) -> Asked:
-    """Return a task as it came, if it is as it was sent; `weights` are the silo's, under the name `have`."""
+def unpack_request(
+    body: bytes, manifest: Manifest, held: str, weights: Mapping[str, Tensor]
+) -> ReceivedRequest:
+    """Return a received task; raise if it is damaged. `weights` are the silo's, of the name `held`."""
     try:
         require_digest(body)
     except ValueError as error:
-        raise DamagedError(f"a task was damaged on its way: {_short(error)}") from error
+        raise DamagedError(f"a task was damaged on the way: {_short(error)}") from error
     halves = manifest.wire == "float16"
-    own = forms({WEIGHTS: manifest.like}, lambda _: halves)
+    own = tensor_schemas({WEIGHTS: manifest.like}, lambda _: halves)
     entries, found = read_header(body, header_room(own) + HEADER_BYTES)
     try:
         about = _Task.model_validate(found)
@@ -240,40 +245,40 @@ def unpack_request(body: bytes, manifest: Manifest, have: str, weights: Mapping[
         raise ProtocolError(f"the coordinator's task cannot be read: {error.errors()[0]['msg']}") from error
     step = manifest.program.steps.get(about.step)
     if step is None:
-        raise ProtocolError(f"the coordinator asks for {about.step!r}, which is no step of this run")
+        raise ProtocolError(f"the coordinator asks for {about.step!r}, which is not a step of this run")
     check_numbers(about.numbers, step.sent_numbers)
-    expected = {} if about.weights == have and not any(name in own for name in entries) else own
-    groups, _ = unpack(body, expected | forms(step.sends, lambda _: False))
+    expected = {} if about.weights == held and not any(name in own for name in entries) else own
+    groups, _ = unpack(body, expected | tensor_schemas(step.sends, lambda _: False))
     if not 1 <= about.round <= manifest.rounds or not set(about.silos) <= set(manifest.silos):
         raise ProtocolError("the coordinator asks for a round or for silos that the run does not have")
     sent = groups.pop(WEIGHTS, None) or weights
     version = int(hashlib.sha256(about.weights.encode()).hexdigest()[:15], 16)
     if not set(about.silo_weights) <= set(manifest.silos):
         raise ProtocolError("the coordinator weighs silos that the run does not have")
-    told = tuple(about.silos), sent, groups, about.numbers, about.silo_weights
-    request = Request(about.step, about.round, version, *told)
-    return Asked(request, about.task, about.run, about.weights)
+    content = tuple(about.silos), sent, groups, about.numbers, about.silo_weights
+    request = Request(about.step, about.round, version, *content)
+    return ReceivedRequest(request, about.task, about.run, about.weights)
 
 
-def answer_forms(step: Step, wire: Wire) -> dict[str, Form]:
-    """Return what the tensors of an answer must be like."""
+def reply_schemas(step: Step, wire: Wire) -> dict[str, TensorSchema]:
+    """Return the schemas of the tensors of a reply."""
     groups = {name: answer.like for name, answer in step.answers.items()}
-    return forms(groups, lambda name: wire == "float16" and not step.answers[name].exact)
+    return tensor_schemas(groups, lambda name: wire == "float16" and not step.answers[name].exact)
 
 
 def pack_reply(reply: Reply, manifest: Manifest) -> bytes:
-    """Return a silo's answer as bytes; what is not a finite number is sent as none."""
+    """Return a silo's reply as bytes; a number that is not finite is sent as null."""
     answers = manifest.program.steps[reply.step].answers
     about = {"numbers": finite(reply.numbers), "metrics": finite(reply.metrics)}
     return pack(reply.tensors, about, lambda name: manifest.wire == "float16" and not answers[name].exact)
 
 
 def finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return numbers, nested or not, with none in place of what is no finite number."""
-    most = torch.finfo(torch.float64).max
+    """Return numbers, nested or not, with None in place of those that are not finite."""
+    largest = torch.finfo(torch.float64).max
     return {
         key: finite(value)
         if isinstance(value, Mapping)
-        else (value if Range(-most, most).holds(value) else None)
+        else (value if Range(-largest, largest).holds(value) else None)
         for key, value in values.items()
     }

@@ -33,15 +33,15 @@ _PAGE = """<!doctype html>
 """
 
 
-def add_guide(app: FastAPI) -> None:
+def add_api_page(app: FastAPI) -> None:
     """Add the page at /docs."""
 
     @app.get("/docs", include_in_schema=False)
-    async def guide() -> HTMLResponse:
-        return HTMLResponse(guide_of(app.openapi()), headers=PAGE_HEADERS)
+    async def api_page() -> HTMLResponse:
+        return HTMLResponse(api_html(app.openapi()), headers=PAGE_HEADERS)
 
 
-def guide_of(document: dict[str, Any]) -> str:
+def api_html(document: dict[str, Any]) -> str:
     """Return an OpenAPI document as HTML: each resource, its parameters, and its responses."""
     info = document["info"]
     parts = [

@@ -1,4 +1,4 @@
-"""The coordinator's HTTP interface, versioned under /v1, described at /docs: what silos use."""
+"""The coordinator's HTTP interface, versioned under /v1 and described at /docs: the routes of silos."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from starlette.requests import ClientDisconnect
 from fedilc import __version__
 from fedilc.federation.program import MOST_EXAMPLES
 from fedilc.runtimes.remote.wire import MEDIA_TYPE
-from fedilc.runtimes.rest.api_page import add_guide
+from fedilc.runtimes.rest.api_page import add_api_page
 from fedilc.runtimes.rest.audit import Audit, AuditedRefusals
-from fedilc.runtimes.rest.auth import Doors, OnlyLoopbackNames, SiloName
-from fedilc.runtimes.rest.monitoring import Watchable, add_watching, refusals
-from fedilc.runtimes.rest.notifier import Wakeup
-from fedilc.runtimes.rest.reply_spool import Body, Spool, Turns
+from fedilc.runtimes.rest.auth import Auth, OnlyLoopbackNames, SiloName
+from fedilc.runtimes.rest.monitoring import RunView, add_monitoring, refusals
+from fedilc.runtimes.rest.notifier import Notifier
+from fedilc.runtimes.rest.reply_spool import Body, Spool, UploadSlots
 from fedilc.runtimes.rest.status import Refusal
-from fedilc.runtimes.rest.task_queue import Board
+from fedilc.runtimes.rest.task_queue import TaskQueue
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens
 
-LONGEST_POLL = 60.0
-AT_ONCE = 8
+MAX_POLL_SECONDS = 60.0
+MAX_CONCURRENT = 8
 DECODED_BYTES = 4 << 20
 _THREADS = 40
 _WAKE_SECONDS = 5.0
-_SILENCE_SECONDS = 60.0
+_READ_TIMEOUT_SECONDS = 60.0
 _JOINING_BYTES = 4096
 _LEAF_BYTES = 2048
 _SMALL_BYTES = 1 << 16
@@ -47,11 +47,11 @@ _TENSORS = {MEDIA_TYPE: _BYTES, "application/octet-stream": _BYTES}
 
 StepName = Annotated[str, Path(max_length=64, description="the step of the round")]
 Have = Annotated[str, Query(max_length=64, description="the name of the weights it has")]
-Wait = Annotated[float, Query(ge=0, le=LONGEST_POLL, description="seconds to wait for the next task")]
+Wait = Annotated[float, Query(ge=0, le=MAX_POLL_SECONDS, description="seconds to wait for the next task")]
 
 
-class Joining(BaseModel):
-    """What a silo says of itself when it joins: how much it has, nothing of what it has."""
+class JoinRequest(BaseModel):
+    """What a silo sends when it joins: how many examples it has, and nothing about them."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -59,8 +59,8 @@ class Joining(BaseModel):
     examples: Annotated[int, Field(ge=1, le=MOST_EXAMPLES)]
 
 
-class Carrying(BaseModel):
-    """What a sub-coordinator says of itself when it joins, and again when it has other silos than before."""
+class SubCoordinatorJoin(BaseModel):
+    """What a sub-coordinator sends when it joins, and again whenever its silos change."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -70,18 +70,18 @@ class Carrying(BaseModel):
     ]
     lost: Annotated[
         dict[str, Annotated[str, Field(max_length=500)]],
-        Field(default_factory=dict, description="why it has others no longer"),
+        Field(default_factory=dict, description="why it no longer has others"),
     ]
 
 
-class Taken(BaseModel):
-    """An answer was taken, now or before."""
+class Receipt(BaseModel):
+    """The confirmation that a reply was accepted, now or before."""
 
     taken: bool = True
 
 
-class Joined(BaseModel):
-    """A silo is part of the run; a sub-coordinator learns which of its silos have answered what is up."""
+class JoinReply(BaseModel):
+    """The confirmation that a silo has joined; a sub-coordinator learns which silos have replied."""
 
     silo: str
     round: int
@@ -90,61 +90,61 @@ class Joined(BaseModel):
     answered: list[str] = []
 
 
-def make_app(watched: Board | Watchable, tokens: Tokens | TokenFile | None) -> FastAPI:
-    """The interface to a board, or the page alone of anything else that can be watched."""
+def make_app(run: TaskQueue | RunView, tokens: Tokens | TokenFile | None) -> FastAPI:
+    """Return the interface to a task queue, or only the page of any other run view."""
     app = FastAPI(
         title="FedILC coordinator",
         version=__version__,
-        description="Silos ask for their next task and bring answers; tensors travel as safetensors.",
+        description="Silos ask for their next task and send replies; tensors are sent as safetensors.",
         docs_url=None,
         redoc_url=None,
     )
-    app.state.wakeups = []
-    app.state.silos = len(watched.silos) if isinstance(watched, Board) else 0
-    app.exception_handler(RequestValidationError)(_say_what_is_wrong)
-    doors = Doors(tokens)
+    app.state.notifiers = []
+    app.state.silos = len(run.silos) if isinstance(run, TaskQueue) else 0
+    app.exception_handler(RequestValidationError)(_validation_error)
+    auth = Auth(tokens)
     if tokens is None:
         app.add_middleware(OnlyLoopbackNames)
-    audit = watched.audit if isinstance(watched, Board) else Audit()
+    audit = run.audit if isinstance(run, TaskQueue) else Audit()
     app.state.audit = audit
     app.add_middleware(AuditedRefusals, audit=audit)
-    if isinstance(watched, Board):
-        _add_silos(app, watched, doors)
-    add_watching(app, watched, doors)
-    add_guide(app)
+    if isinstance(run, TaskQueue):
+        _add_silos(app, run, auth)
+    add_monitoring(app, run, auth)
+    add_api_page(app)
     return app
 
 
-async def _say_what_is_wrong(_request: Request, error: Exception) -> JSONResponse:
-    """One sentence, which repeats nothing of what was sent."""
+async def _validation_error(_request: Request, error: Exception) -> JSONResponse:
+    """Return one sentence, which repeats nothing of what was sent."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"][1:2])
     return JSONResponse({"detail": f"{where}: {first['msg']}"[:300]}, 422)
 
 
-class Desk:
-    """The silos at the board: each is known, and comes with only so many requests at a time."""
+class Admission:
+    """Limits on the concurrent requests per silo, and on the replies decoded and uploaded at a time."""
 
-    def __init__(self, board: Board) -> None:
-        self.board = board
-        at_once = DECODED_BYTES // max(1, board.manifest.program.answer_bytes)
+    def __init__(self, queue: TaskQueue) -> None:
+        self.queue = queue
+        at_once = DECODED_BYTES // max(1, queue.manifest.program.answer_bytes)
         self.decoding = asyncio.Semaphore(min(_THREADS, max(2, at_once)))
-        self.turns = Turns()
+        self.upload_slots = UploadSlots()
         self._busy: Counter[str] = Counter()
 
     @contextmanager
-    def serving(self, silo: str, joining: bool = False) -> Iterator[None]:
-        """While a request of a silo is answered, or of a sub-coordinator that has joined or is about to."""
-        known = self.board.knows(silo)
+    def admit(self, silo: str, joining: bool = False) -> Iterator[None]:
+        """Count a member's request while it is served; refuse unknown members and too many requests."""
+        known = self.queue.knows(silo)
         if not known and not joining:
             raise HTTPException(404, f"no silo of this run is called {silo!r}")
-        if self._busy[silo] >= AT_ONCE:
-            detail = f"silo {silo!r} has {AT_ONCE} requests open already"
+        if self._busy[silo] >= MAX_CONCURRENT:
+            detail = f"silo {silo!r} has {MAX_CONCURRENT} requests open already"
             raise HTTPException(429, detail, {"Retry-After": "1"})
         self._busy[silo] += 1
         if known:
-            self.board.arrived(silo)
+            self.queue.mark_present(silo)
         try:
             yield
         finally:
@@ -153,54 +153,56 @@ class Desk:
                 del self._busy[silo]
 
 
-def _add_silos(app: FastAPI, board: Board, doors: Doors) -> None:
-    """What silos use."""
-    desk, wakeup = Desk(board), Wakeup(board.listen_for_tasks)
-    app.state.wakeups.append(wakeup)
-    speaks = [Depends(doors.speak)]
-    schemas = [Joining.model_json_schema(), Carrying.model_json_schema()]
+def _add_silos(app: FastAPI, queue: TaskQueue, auth: Auth) -> None:
+    """Add the routes of silos."""
+    admission, notifier = Admission(queue), Notifier(queue.listen_for_tasks)
+    app.state.notifiers.append(notifier)
+    silos_only = [Depends(auth.require_silo)]
+    schemas = [JoinRequest.model_json_schema(), SubCoordinatorJoin.model_json_schema()]
     joining = {"required": True, "content": {"application/json": {"schema": {"anyOf": schemas}}}}
-    most_joining = _JOINING_BYTES + _LEAF_BYTES * len(board.silos)
+    most_joining = _JOINING_BYTES + _LEAF_BYTES * len(queue.silos)
 
     @app.post(
         "/v1/silos/{silo}/join",
-        dependencies=speaks,
+        dependencies=silos_only,
         responses=_REFUSALS,
         openapi_extra={"requestBody": joining},
     )
-    async def join(request: Request, silo: SiloName) -> Joined:
-        """Take part in the run; a silo that was away joins again."""
-        with desk.serving(silo, joining=True):
-            said = _joining((await read_body(request, most_joining, Spool())).content())
-            if said.manifest != board.manifest.hash:
-                raise HTTPException(409, "the silo knows another manifest than this run's")
-            if isinstance(said, Carrying):
-                doors.require_carries(request, silo, said.leaves)
-                _raise(board.join_carrier(silo, said.leaves, said.lost))
-                task, answered = board.answered(silo)
-                patience, round_ = board.round_timeout, board.progress.round
-                return Joined(silo=silo, round=round_, round_timeout=patience, task=task, answered=answered)
-            if silo not in board.silos:
+    async def join(request: Request, silo: SiloName) -> JoinReply:
+        """Join the run; a silo that was away joins again."""
+        with admission.admit(silo, joining=True):
+            joining = _read_join((await read_body(request, most_joining, Spool())).content())
+            if joining.manifest != queue.manifest.hash:
+                raise HTTPException(409, "the silo has another manifest than this run's")
+            if isinstance(joining, SubCoordinatorJoin):
+                auth.require_carries(request, silo, joining.leaves)
+                _raise(queue.join_carrier(silo, joining.leaves, joining.lost))
+                task, answered = queue.answered(silo)
+                patience, round_ = queue.round_timeout, queue.progress.round
+                return JoinReply(
+                    silo=silo, round=round_, round_timeout=patience, task=task, answered=answered
+                )
+            if silo not in queue.silos:
                 raise HTTPException(404, f"no silo of this run is called {silo!r}")
-            _raise(board.join(silo, said.examples))
-            return Joined(silo=silo, round=board.progress.round)
+            _raise(queue.join(silo, joining.examples))
+            return JoinReply(silo=silo, round=queue.progress.round)
 
     @app.get(
         "/v1/silos/{silo}/task",
-        dependencies=speaks,
+        dependencies=silos_only,
         responses=_REFUSALS | {200: {"content": {MEDIA_TYPE: _BYTES}}, 204: {"description": "no task yet"}},
         response_class=Response,
     )
     async def task(request: Request, silo: SiloName, have: Have = "", wait: Wait = 0.0) -> Response:
-        """The silo's next task, waited for."""
-        with desk.serving(silo):
-            body = await _next_task(request, board, wakeup, silo, have, wait)
+        """Wait for the silo's next task."""
+        with admission.admit(silo):
+            body = await _next_task(request, queue, notifier, silo, have, wait)
             return Response(status_code=204) if body is None else Response(body, media_type=MEDIA_TYPE)
 
     @app.put(
         "/v1/silos/{silo}/rounds/{number}/{step}",
-        dependencies=speaks,
-        responses=_REFUSALS | {200: {"model": Taken, "content": {MEDIA_TYPE: _BYTES}}},
+        dependencies=silos_only,
+        responses=_REFUSALS | {200: {"model": Receipt, "content": {MEDIA_TYPE: _BYTES}}},
         response_model=None,
         openapi_extra={"requestBody": {"required": True, "content": _TENSORS}},
     )
@@ -210,55 +212,57 @@ def _add_silos(app: FastAPI, board: Board, doors: Doors) -> None:
         number: Annotated[int, Path(ge=1, le=2**31, description="the round")],
         step: StepName,
         task: Annotated[str, Query(max_length=64, description="the task's name")],
-        content_digest: Annotated[str | None, Header(description="sha-256, as RFC 9530 has it")] = None,
+        content_digest: Annotated[str | None, Header(description="sha-256, as in RFC 9530")] = None,
         have: Have = "",
         wait: Wait = 0.0,
     ) -> Response:
-        """Bring an answer, and take the next task along if one comes in time.
+        """Send a reply, and receive the next task if one comes in time.
 
-        To bring the same twice changes nothing.
+        Sending the same reply twice changes nothing.
         """
-        with desk.serving(silo):
-            most = board.most_bytes(silo, number, step, task)
-            if isinstance(most, Refusal):
-                raise HTTPException(most.status, most.reason)
-            async with desk.turns.one() if most > _SMALL_BYTES else nullcontext():
-                body = await read_body(request, most, board.spool)
-            board.seen(silo, received=body.size)
-            accept = partial(board.accept, silo, number, step, task, body, content_digest)
+        with admission.admit(silo):
+            max_bytes = queue.max_reply_bytes(silo, number, step, task)
+            if isinstance(max_bytes, Refusal):
+                raise HTTPException(max_bytes.status, max_bytes.reason)
+            async with admission.upload_slots.slot() if max_bytes > _SMALL_BYTES else nullcontext():
+                body = await read_body(request, max_bytes, queue.spool)
+            queue.mark_seen(silo, received=body.size)
+            accept = partial(queue.accept, silo, number, step, task, body, content_digest)
             if body.size < _SMALL_BYTES:
                 _raise(accept())
             else:
-                async with desk.decoding:
+                async with admission.decoding:
                     _raise(await run_in_threadpool(accept))
-            del body, accept  # a waiting request must not hold what was added up already
-            following = await _next_task(request, board, wakeup, silo, have, wait) if wait else None
+            del body, accept  # a waiting request must not keep in memory what was added up already
+            following = await _next_task(request, queue, notifier, silo, have, wait) if wait else None
             if following is None:
-                return JSONResponse(Taken().model_dump())
+                return JSONResponse(Receipt().model_dump())
             return Response(following, media_type=MEDIA_TYPE)
 
 
 async def _next_task(
-    request: Request, board: Board, wakeup: Wakeup, silo: str, have: str, wait: float
+    request: Request, queue: TaskQueue, notifier: Notifier, silo: str, have: str, wait: float
 ) -> bytes | None:
-    """The task's bytes, or None when the time is over, the silo has hung up, or the server stops."""
-    wakeup.attach()
+    """Return the task's bytes; None if the time is up, the silo has disconnected, or the server stops."""
+    notifier.attach()
     until = time.monotonic() + wait
     while True:
-        posted = board.task_for(silo)
-        if isinstance(posted, Refusal):
-            _raise(posted)
-        elif posted is not None:
-            to_carrier = silo not in board.silos
-            body = posted.at_hand(have, to_carrier) or await run_in_threadpool(posted.body, have, to_carrier)
+        open_request = queue.task_for(silo)
+        if isinstance(open_request, Refusal):
+            _raise(open_request)
+        elif open_request is not None:
+            to_carrier = silo not in queue.silos
+            body = open_request.packed_body(have, to_carrier) or await run_in_threadpool(
+                open_request.body, have, to_carrier
+            )
             if body is None:
                 continue
-            board.seen(silo, sent=len(body))
+            queue.mark_seen(silo, sent=len(body))
             return body
         left = until - time.monotonic()
-        if left <= 0 or wakeup.closed:
+        if left <= 0 or notifier.closed:
             return None
-        await wakeup.wait(min(left, _WAKE_SECONDS))
+        await notifier.wait(min(left, _WAKE_SECONDS))
         if await request.is_disconnected():
             return None
 
@@ -268,13 +272,13 @@ def _raise(refusal: Refusal | None) -> None:
         raise HTTPException(refusal.status, refusal.reason)
 
 
-def _joining(body: bytes) -> Joining | Carrying:
+def _read_join(body: bytes) -> JoinRequest | SubCoordinatorJoin:
     try:
-        found = json.loads(body)
+        values = json.loads(body)
     except (ValueError, RecursionError):
-        found = None
+        values = None
     try:
-        kind = Carrying if isinstance(found, dict) and "leaves" in found else Joining
+        kind = SubCoordinatorJoin if isinstance(values, dict) and "leaves" in values else JoinRequest
         return kind.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
@@ -282,27 +286,27 @@ def _joining(body: bytes) -> Joining | Carrying:
         raise HTTPException(422, f"{where}: {first['msg']}"[:300]) from error
 
 
-async def read_body(request: Request, most: int, spool: Spool) -> Body:
-    """The body, unless it is larger than it can be, stands still, or ends before it is complete."""
+async def read_body(request: Request, max_bytes: int, spool: Spool) -> Body:
+    """Read the body; refuse it if it is too large, stops coming, or ends before it is complete."""
     if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise HTTPException(415, "bodies are taken as they are, without Content-Encoding")
-    too_large = HTTPException(413, f"this takes at most {most} bytes", {"Connection": "close"})
+        raise HTTPException(415, "send the body without Content-Encoding")
+    too_large = HTTPException(413, f"the body may have at most {max_bytes} bytes", {"Connection": "close"})
     declared = request.headers.get("content-length", "0")
-    if not declared.isdecimal() or int(declared[:20]) > most:
+    if not declared.isdecimal() or int(declared[:20]) > max_bytes:
         raise too_large
     body = Body(spool)
     clock = asyncio.get_running_loop().time
     try:
-        async with asyncio.timeout(_SILENCE_SECONDS) as silence:
+        async with asyncio.timeout(_READ_TIMEOUT_SECONDS) as silence:
             async for part in request.stream():
-                silence.reschedule(clock() + _SILENCE_SECONDS)
-                if body.size + len(part) > most:
+                silence.reschedule(clock() + _READ_TIMEOUT_SECONDS)
+                if body.size + len(part) > max_bytes:
                     raise too_large
                 body.write(part)
         return body
     except ClientDisconnect as error:
         raise HTTPException(400, "the body is not complete") from error
     except TimeoutError as error:
-        raise HTTPException(408, f"nothing came for {_SILENCE_SECONDS:g} seconds") from error
+        raise HTTPException(408, f"nothing was received for {_READ_TIMEOUT_SECONDS:g} seconds") from error
     except OSError as error:
-        raise HTTPException(503, "there is no room for this answer now", {"Retry-After": "5"}) from error
+        raise HTTPException(503, "there is no room for this reply now", {"Retry-After": "5"}) from error

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from fedilc.errors import ConfigError, FedILCError, printable
-from fedilc.runtimes.rest.loopback import is_loopback
+from fedilc.runtimes.rest.exposure import is_loopback
 
 POLL_SECONDS = 25.0
 MAX_PAUSE_SECONDS = 30.0
@@ -28,12 +28,12 @@ class CoordinatorError(FedILCError):
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """A status and a body of limited size."""
 
     status: int
     body: bytes
-    place: str | None = None
+    location: str | None = None
     media: str = ""
 
     def json(self) -> Any:
@@ -50,12 +50,12 @@ class Answer:
         detail = body.get("detail") if isinstance(body, dict) else None
         if isinstance(detail, str):
             return printable(detail)[:500]
-        where = f" and points to {printable(self.place)[:200]}" if self.place else ""
+        where = f" and points to {printable(self.location)[:200]}" if self.location else ""
         return f"it answers {self.status}{where}"
 
 
 @dataclass
-class Line:
+class HttpClient:
     """A client of one coordinator, which retries until it succeeds or `give_up_after` seconds have passed.
 
     It uses the environment's proxy settings, except for a coordinator on this machine.
@@ -68,10 +68,10 @@ class Line:
     allow_insecure: bool = False
     certificate: Path | None = None
     key: Path | None = None
-    tell: Callable[[str], None] = lambda _: None
+    log: Callable[[str], None] = lambda _: None
     sleep: Callable[[float], None] = time.sleep
     _client: httpx.Client = field(init=False)
-    dice: random.Random = field(default_factory=random.Random)
+    rng: random.Random = field(default_factory=random.Random)
 
     def __post_init__(self) -> None:
         host = self._host()
@@ -137,7 +137,7 @@ class Line:
         """Close the connections."""
         self._client.close()
 
-    def call(self, method: str, path: str, max_bytes: int = MAX_BYTES, **options: Any) -> Answer:
+    def call(self, method: str, path: str, max_bytes: int = MAX_BYTES, **options: Any) -> Response:
         """Send a request until a response comes; retry 408, 429 and 5xx too."""
         retries = Retries(self)
         while True:
@@ -153,7 +153,7 @@ class Line:
                 self._require_retryable(trouble, error)
             retries.pause(trouble, wait)
 
-    def _read(self, response: httpx.Response, max_bytes: int) -> Answer:
+    def _read(self, response: httpx.Response, max_bytes: int) -> Response:
         """Read a response of limited size; refuse an encoded one, whose size after decoding is unknown."""
         encoding = response.headers.get("content-encoding", "identity")
         if encoding.strip().lower() != "identity":
@@ -169,7 +169,7 @@ class Line:
             parts.append(part)
         headers = response.headers
         media = headers.get("content-type", "")
-        return Answer(response.status_code, b"".join(parts), headers.get("location"), media)
+        return Response(response.status_code, b"".join(parts), headers.get("location"), media)
 
     def _require_retryable(self, trouble: str, error: Exception) -> None:
         """Raise if a retry cannot help."""
@@ -188,19 +188,19 @@ class Line:
 class Retries:
     """Growing random pauses between the attempts of one request, until it is time to give up."""
 
-    line: Line
+    http: HttpClient
     _since: float = field(default_factory=time.monotonic)
     _pause: float = 0.2
 
     def pause(self, trouble: str, least: float = 0.0) -> None:
         """Wait `least` seconds or longer before the next attempt; raise if the time is up."""
-        line = self.line
-        wait = max(least, self._pause * line.dice.uniform(0.5, 1.5))
-        left = None if line.give_up_after is None else self._since + line.give_up_after - time.monotonic()
+        http = self.http
+        wait = max(least, self._pause * http.rng.uniform(0.5, 1.5))
+        left = None if http.give_up_after is None else self._since + http.give_up_after - time.monotonic()
         if left is not None and left <= 0:
-            raise CoordinatorError(f"{line.url} could not be reached for {line.give_up_after:g} s: {trouble}")
-        line.tell(f"waiting for the coordinator ({trouble})")
-        line.sleep(wait if left is None else min(wait, left))
+            raise CoordinatorError(f"{http.url} could not be reached for {http.give_up_after:g} s: {trouble}")
+        http.log(f"waiting for the coordinator ({trouble})")
+        http.sleep(wait if left is None else min(wait, left))
         self._pause = min(MAX_PAUSE_SECONDS, 2 * self._pause)
 
 

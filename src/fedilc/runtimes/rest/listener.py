@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import ssl
 import threading
@@ -18,10 +19,8 @@ from fastapi import FastAPI
 from fedilc.errors import ConfigError
 from fedilc.runtimes.rest.audit import Audit
 from fedilc.runtimes.rest.connections import Connections, raise_descriptor_limit
+from fedilc.runtimes.rest.exposure import is_loopback, warn_if_public
 from fedilc.runtimes.rest.http_server import Server
-from fedilc.runtimes.rest.loopback import is_loopback
-from fedilc.runtimes.rest.private_files import warn_if_public
-from fedilc.runtimes.rest.systemd import notify, watchdog_seconds
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens
 
 
@@ -99,15 +98,31 @@ def listening(app: FastAPI, address: Address, sock: socket.socket | None = None)
                 time.sleep(0.01)
             yield bound.getsockname()[1]
         finally:
-            for wakeup in app.state.wakeups:
-                wakeup.close()
+            for notifier in app.state.notifiers:
+                notifier.close()
             server.should_exit = True
             thread.join(10)
 
 
+def notify_systemd(state: str) -> None:
+    """Send a state such as READY=1 to systemd (sd_notify); do nothing outside a service of Type=notify."""
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if not path:
+        return
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.connect("\0" + path[1:] if path.startswith("@") else path)
+        sock.sendall(state.encode())
+
+
+def watchdog_seconds() -> float:
+    """Return how often systemd wants to hear that the service is alive: twice per its WatchdogSec."""
+    microseconds = os.environ.get("WATCHDOG_USEC", "")
+    return int(microseconds) / 2e6 if microseconds.isdecimal() else 30.0
+
+
 async def _alive(audit: Audit) -> None:
     """Tell systemd from the event loop that requests are served; write the sums of repeated events."""
-    notify("WATCHDOG=1")
+    notify_systemd("WATCHDOG=1")
     audit.flush()
 
 

@@ -16,9 +16,9 @@ from pydantic import BaseModel, Field
 
 from fedilc import __version__
 from fedilc.federation import Record
-from fedilc.runtimes.rest.auth import Doors
+from fedilc.runtimes.rest.auth import Auth
 from fedilc.runtimes.rest.metrics import MEDIA_TYPE, exposition
-from fedilc.runtimes.rest.notifier import Wakeup
+from fedilc.runtimes.rest.notifier import Notifier
 
 MAX_VIEWERS = 200
 _PAGE = File(__file__).parent / "page"
@@ -56,8 +56,8 @@ def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": Reason} for status in (400, *statuses, 422)}
 
 
-class Watchable(Protocol):
-    """What the page shows: a board, or a run folder."""
+class RunView(Protocol):
+    """A run as the page shows it: a task queue, or a run folder."""
 
     history: list[Record]
     revision: int
@@ -70,7 +70,7 @@ class Watchable(Protocol):
         """Return round, phase, time left, and every silo."""
         ...
 
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Return whether nothing will change any more."""
         ...
 
@@ -79,65 +79,62 @@ class Watchable(Protocol):
         ...
 
 
-def add_watching(app: FastAPI, board: Watchable, doors: Doors) -> None:
+def add_monitoring(app: FastAPI, run: RunView, auth: Auth) -> None:
     """Add every route but those of silos."""
-    watches = [Depends(doors.watch)]
+    viewers_only = [Depends(auth.require_viewer)]
     refused = refusals(401, 429)
-    audience = Audience(board)
-    app.state.wakeups.append(audience.wakeup)
+    streams = EventStreams(run)
+    app.state.notifiers.append(streams.notifier)
 
     @app.get("/v1/health")
     async def health() -> Health:
         """Return whether the coordinator is up; needs no token."""
-        return Health(viewer_token=doors.tokens is not None)
+        return Health(viewer_token=auth.tokens is not None)
 
     @app.get("/v1/ready", responses={503: {"model": Health}})
     async def ready() -> JSONResponse:
         """Return whether silos can take part now: 503 once the run is over; needs no token."""
-        over = board.over()
-        health = Health(status="over" if over else "ready", viewer_token=doors.tokens is not None)
+        over = run.is_over()
+        health = Health(status="over" if over else "ready", viewer_token=auth.tokens is not None)
         return JSONResponse(health.model_dump(), 503 if over else 200)
 
-    @app.get("/metrics", dependencies=watches, responses=refused, response_class=PlainTextResponse)
+    @app.get("/metrics", dependencies=viewers_only, responses=refused, response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Return the run's metrics for Prometheus."""
         held = getattr(app.state, "connections", None)
         connections = {"open": len(held.open), "cut": held.cut} if held is not None else {}
         last = {
-            key: value
-            for record in board.history[-100:]
-            for key, value in record.items()
-            if value is not None
+            key: value for record in run.history[-100:] for key, value in record.items() if value is not None
         }
-        text = exposition(board.snapshot(), last, app.state.audit.refusals, connections)
+        text = exposition(run.snapshot(), last, app.state.audit.refusals, connections)
         return Response(text, media_type=MEDIA_TYPE)
 
-    @app.get("/v1/manifest", dependencies=[Depends(doors.enter)], responses=refused)
+    @app.get("/v1/manifest", dependencies=[Depends(auth.require_token)], responses=refused)
     async def manifest() -> dict[str, Any]:
         """Return the run: algorithm, rounds, model, parameters; and its hash."""
-        return board.about()
+        return run.about()
 
-    @app.get("/v1/status", dependencies=watches, responses=refused)
+    @app.get("/v1/status", dependencies=viewers_only, responses=refused)
     async def status() -> dict[str, Any]:
         """Return round, phase, time left, and every silo."""
-        return board.snapshot()
+        return run.snapshot()
 
-    @app.get("/v1/history", dependencies=watches, responses=refused)
+    @app.get("/v1/history", dependencies=viewers_only, responses=refused)
     async def history(after: After = 0) -> list[Record]:
         """Return the records of completed rounds after a round."""
-        return [record for record in board.history if record["round"] > after]
+        return [record for record in run.history if record["round"] > after]
 
     @app.get(
         "/v1/events",
-        dependencies=watches,
+        dependencies=viewers_only,
         responses=refused | {200: {"content": {"text/event-stream": {}}}},
         response_class=StreamingResponse,
     )
     async def events(request: Request, after: After = 0) -> StreamingResponse:
         """Send events: `status` when anything changes, `record` for each completed round."""
-        if audience.viewers >= MAX_VIEWERS:
+        if streams.viewers >= MAX_VIEWERS:
             raise HTTPException(429, f"{MAX_VIEWERS} viewers are connected already", {"Retry-After": "30"})
-        stream = audience.events(after, partial(doors.may_watch, request))
+        stream = streams.events(after, partial(auth.is_viewer, request))
         return StreamingResponse(stream, media_type="text/event-stream")
 
     @app.get("/", include_in_schema=False)
@@ -151,13 +148,13 @@ def add_watching(app: FastAPI, board: Watchable, doors: Doors) -> None:
         return FileResponse(_PAGE / name, headers=PAGE_HEADERS)
 
 
-class Audience:
-    """Those who watch events."""
+class EventStreams:
+    """The viewers that receive events."""
 
-    def __init__(self, board: Watchable) -> None:
-        self.board = board
+    def __init__(self, run: RunView) -> None:
+        self.run = run
         self.viewers = 0
-        self.wakeup = Wakeup(board.listen)
+        self.notifier = Notifier(run.listen)
 
     async def events(self, after: int, allowed: Callable[[], bool] = lambda: True) -> AsyncIterator[str]:
         """Yield records after a round, and each new status, while the run lasts and the viewer is allowed."""
@@ -171,24 +168,24 @@ class Audience:
             self.viewers -= 1
 
     async def _events(self, after: int) -> AsyncIterator[str]:
-        board, seen, sent_at = self.board, -1, time.monotonic()
-        self.wakeup.attach()
-        while not self.wakeup.closed:
-            if board.revision != seen:
-                seen = board.revision
-                for record in [record for record in board.history if record["round"] > after]:
+        run, seen, sent_at = self.run, -1, time.monotonic()
+        self.notifier.attach()
+        while not self.notifier.closed:
+            if run.revision != seen:
+                seen = run.revision
+                for record in [record for record in run.history if record["round"] > after]:
                     after = record["round"]
                     yield _event("record", record)
-                yield _event("status", board.snapshot())
+                yield _event("status", run.snapshot())
                 sent_at = time.monotonic()
-                if board.over():
+                if run.is_over():
                     return
                 await asyncio.sleep(_EVENT_SECONDS)
             elif time.monotonic() - sent_at > _KEEP_ALIVE_SECONDS:
                 yield ": still here\n\n"
                 sent_at = time.monotonic()
-            if board.revision == seen:
-                await self.wakeup.wait(_KEEP_ALIVE_SECONDS)
+            if run.revision == seen:
+                await self.notifier.wait(_KEEP_ALIVE_SECONDS)
 
 
 def _event(kind: str, value: object) -> str:

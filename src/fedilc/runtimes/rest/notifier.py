@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 
-class Wakeup:
+class Notifier:
     """Wake all waiters of an event loop; `listen` is given the function that does so from any thread."""
 
     def __init__(self, listen: Callable[[Callable[[], None]], None]) -> None:

@@ -1,7 +1,7 @@
-"""A silo that joins a coordinator: it asks for tasks, computes here, and sends back what it found.
+"""A silo that joins a coordinator: it asks for tasks, computes the replies here, and sends them.
 
-Data never leaves; nothing that comes is run. Whatever happens to the network or to the coordinator, the silo
-waits and goes on, as long as it is the same run.
+Its examples never leave, and nothing it receives is executed. Whatever happens to the network or to the
+coordinator, the silo waits and continues, as long as it is the same run.
 """
 
 from __future__ import annotations
@@ -24,163 +24,165 @@ from fedilc.runtimes.remote.manifest import Manifest, read_manifest
 from fedilc.runtimes.remote.survey import Survey, read_survey
 from fedilc.runtimes.remote.wire import (
     MEDIA_TYPE,
-    Asked,
     DamagedError,
+    ReceivedRequest,
     content_digest,
     header_room,
     pack_reply,
     unpack_request,
 )
-from fedilc.runtimes.rest.http_client import POLL_SECONDS, Answer, CoordinatorError, Line, Retries
+from fedilc.runtimes.rest.http_client import POLL_SECONDS, CoordinatorError, HttpClient, Response, Retries
 from fedilc.runtimes.rest.limits import Limits
 
 if TYPE_CHECKING:
     from fedilc.data.silo_summary import SiloSummary
 
-_BREATH_SECONDS = 1.0
+_EMPTY_PAUSE_SECONDS = 1.0
 _SURVEY_SECONDS = 0.5
 _ATTEMPTS = 5
 _RETRIED = (400, 422)
 
 
 class _UnreadableError(CoordinatorError):
-    """An answer that is not a manifest, or not as it was sent."""
+    """A response that is not a manifest, or was damaged on the way."""
 
 
 class _NoManifestYetError(Exception):
     """The coordinator still waits for summaries of silos' tables."""
 
 
-class Member(ABC):
-    """Whoever takes part in a run over one line: a silo, or a sub-coordinator with silos of its own."""
+class RunMember(ABC):
+    """A member of a run with one HTTP client: a silo, or a sub-coordinator with its own silos."""
 
-    line: Line
+    http: HttpClient
     name: str
-    tell: Callable[[str], None]
+    log: Callable[[str], None]
     limits: Limits
-    unknown: tuple[int, ...] = (409,)
+    rejoin_statuses: tuple[int, ...] = (409,)
 
     @abstractmethod
     def _joining(self) -> dict[str, Any]:
-        """What it says of itself, beside the manifest's hash."""
+        """Return what the member says about itself, beside the manifest's hash."""
 
     @abstractmethod
     def _weights(self) -> Mapping[str, Tensor]:
-        """The weights that it was sent last."""
+        """Return the weights that were received last."""
 
     @abstractmethod
-    def _reply(self, manifest: Manifest, asked: Asked) -> bytes | None:
-        """Return the answer to a task; None if it has none."""
+    def _reply(self, manifest: Manifest, received: ReceivedRequest) -> bytes | None:
+        """Return the body of the reply to a task; None if there is none."""
 
-    def _joined(self, manifest: Manifest, _answer: Answer) -> None:
-        """Take note of what the coordinator says when it is joined."""
-        self.tell(f"joined {manifest.run}, {manifest.algorithm}, {manifest.rounds} rounds")
+    def _joined(self, manifest: Manifest, _response: Response) -> None:
+        """Log that the member has joined; subclasses read the response."""
+        self.log(f"joined {manifest.run}, {manifest.algorithm}, {manifest.rounds} rounds")
 
     def _work(self, manifest: Manifest) -> str:
-        """Work until the run is over; returns how it ended."""
-        have, along, retries = "", None, None
+        """Work until the run is over; return how it ended."""
+        have, following, retries = "", None, None
         self._join(manifest)
         while True:
-            answer = along or self._next(manifest, have)
-            along = None
-            if answer.status == 410:
-                return answer.reason
-            if answer.status in self.unknown:
+            response = following or self._next(manifest, have)
+            following = None
+            if response.status == 410:
+                return response.reason
+            if response.status in self.rejoin_statuses:
                 self._require_same(manifest)
                 if retries is not None:
-                    retries.pause(answer.reason)
-                retries = retries or Retries(self.line)
+                    retries.pause(response.reason)
+                retries = retries or Retries(self.http)
                 self._join(manifest)
-            elif answer.status == 200:
+            elif response.status == 200:
                 try:
-                    asked = self._asked(answer, manifest, have)
+                    received = self._receive(response, manifest, have)
                 except DamagedError as error:
-                    along = Answer(400, json.dumps({"detail": str(error)}).encode())
+                    following = Response(400, json.dumps({"detail": str(error)}).encode())
                     continue
-                have = asked.weights
-                along = self._answer(manifest, asked)
-                retries = retries if along is not None and along.status in _RETRIED else None
-            elif answer.status in _RETRIED:
-                have, retries = "", retries or Retries(self.line)
-                retries.pause(answer.reason)
-            elif answer.status == 204:
+                have = received.weights
+                following = self._send_reply(manifest, received)
+                retries = retries if following is not None and following.status in _RETRIED else None
+            elif response.status in _RETRIED:
+                have, retries = "", retries or Retries(self.http)
+                retries.pause(response.reason)
+            elif response.status == 204:
                 retries = None
             else:
-                self._refused(answer)
+                self._refused(response)
 
-    def _next(self, manifest: Manifest, have: str) -> Answer:
-        """The next task, waited for; where none comes and nobody waits, it is not asked for again at once."""
+    def _next(self, manifest: Manifest, have: str) -> Response:
+        """Wait for the next task; if a response comes at once without one, pause before asking again."""
         asked_at, params = time.monotonic(), {"have": have, "wait": POLL_SECONDS}
-        answer = self.line.call("GET", self._path("task"), _most_bytes(manifest), params=params)
-        if answer.status == 204 and time.monotonic() - asked_at < _BREATH_SECONDS:
-            self.line.sleep(_BREATH_SECONDS)
-        return answer
+        response = self.http.call("GET", self._path("task"), _max_task_bytes(manifest), params=params)
+        if response.status == 204 and time.monotonic() - asked_at < _EMPTY_PAUSE_SECONDS:
+            self.http.sleep(_EMPTY_PAUSE_SECONDS)
+        return response
 
     def _path(self, rest: str) -> str:
         return f"/v1/silos/{quote(self.name, safe='')}/{rest}"
 
-    def _asked(self, answer: Answer, manifest: Manifest, have: str) -> Asked:
-        """The task, if it is one of this run."""
-        asked = unpack_request(answer.body, manifest, have, self._weights())
-        if asked.run != manifest.hash:
+    def _receive(self, response: Response, manifest: Manifest, have: str) -> ReceivedRequest:
+        """Return the task; raise if it is not of this run."""
+        received = unpack_request(response.body, manifest, have, self._weights())
+        if received.run != manifest.hash:
             self._require_same(manifest)
-            raise CoordinatorError("the coordinator sends tasks of another run than it says")
-        return asked
+            raise CoordinatorError("the coordinator sent a task of another run than its manifest's")
+        return received
 
-    def _answer(self, manifest: Manifest, asked: Asked) -> Answer | None:
-        """Bring what was asked for; returns what came along, if anything: the next task, the run's end, or a
-        refusal after which the task is asked for again."""
-        request = asked.request
-        self.tell(f"round {request.round} of {manifest.rounds}: {request.step}")
-        body = self._reply(manifest, asked)
+    def _send_reply(self, manifest: Manifest, received: ReceivedRequest) -> Response | None:
+        """Send the reply to a task; return what came back, if anything.
+
+        That is the next task, the end of the run, or a refusal after which the task is asked for again.
+        """
+        request = received.request
+        self.log(f"round {request.round} of {manifest.rounds}: {request.step}")
+        body = self._reply(manifest, received)
         if body is None:
             return None
-        answer = self.line.call(
+        response = self.http.call(
             "PUT",
             self._path(f"rounds/{request.round}/{quote(request.step, safe='')}"),
-            _most_bytes(manifest),
-            params={"task": asked.task, "have": asked.weights, "wait": POLL_SECONDS},
+            _max_task_bytes(manifest),
+            params={"task": received.task, "have": received.weights, "wait": POLL_SECONDS},
             content=body,
             headers={"Content-Type": MEDIA_TYPE, "Content-Digest": content_digest(body)},
         )
-        if answer.status not in (200, 410, *self.unknown, *_RETRIED):
-            self._refused(answer)
-        return answer if answer.status in (410, *_RETRIED) or answer.media == MEDIA_TYPE else None
+        if response.status not in (200, 410, *self.rejoin_statuses, *_RETRIED):
+            self._refused(response)
+        return response if response.status in (410, *_RETRIED) or response.media == MEDIA_TYPE else None
 
     def _manifest(self) -> Manifest:
-        answer = self.line.call("GET", "/v1/manifest")
-        found = answer.json()
-        if answer.status in (401, 403):
-            self._refused(answer)
-        if answer.status == 200 and isinstance(found, dict) and {"survey", "missing"} <= set(found):
-            self._answer_survey(found)
+        response = self.http.call("GET", "/v1/manifest")
+        body = response.json()
+        if response.status in (401, 403):
+            self._refused(response)
+        if response.status == 200 and isinstance(body, dict) and {"survey", "missing"} <= set(body):
+            self._answer_survey(body)
             raise _NoManifestYetError
-        if answer.status != 200 or not isinstance(found, dict) or not {"manifest", "hash"} <= set(found):
-            what = f"it answers {answer.status}" if answer.status != 200 else "it answers something else"
-            where = f" and points to {printable(answer.place)[:200]}" if answer.place else ""
-            raise _UnreadableError(f"{self.line.url} is not a FedILC coordinator: {what}{where}")
-        manifest = read_manifest(found["manifest"])
-        if manifest.hash != found["hash"]:
+        if response.status != 200 or not isinstance(body, dict) or not {"manifest", "hash"} <= set(body):
+            what = f"its status is {response.status}" if response.status != 200 else "it sends no manifest"
+            where = f" and points to {printable(response.location)[:200]}" if response.location else ""
+            raise _UnreadableError(f"{self.http.url} is not a FedILC coordinator: {what}{where}")
+        manifest = read_manifest(body["manifest"])
+        if manifest.hash != body["hash"]:
             raise _UnreadableError("the manifest does not match its own hash; do not join this coordinator")
-        self.limits.require_run(manifest, self.line.url, self.name)
+        self.limits.require_run(manifest, self.http.url, self.name)
         return manifest
 
     def read_manifest(self) -> Manifest:
-        """Return the manifest; one damaged answer is no reason to leave."""
-        retries, failures = Retries(self.line), 0
+        """Return the manifest; retry if a response is damaged."""
+        retries, failures = Retries(self.http), 0
         while True:
             try:
                 return self._manifest()
             except _NoManifestYetError:
-                self.line.sleep(_SURVEY_SECONDS)
+                self.http.sleep(_SURVEY_SECONDS)
             except (_UnreadableError, ProtocolError) as error:
                 failures += 1
                 if failures == _ATTEMPTS:
                     raise
                 retries.pause(str(error))
 
-    def _answer_survey(self, _found: Mapping[str, Any]) -> None:
-        """Answer what the coordinator asks before there is a run."""
+    def _answer_survey(self, _body: Mapping[str, Any]) -> None:
+        """Reply to what the coordinator asks before there is a run."""
         raise CoordinatorError(
             "the run is over tables that are summed up first, which a sub-coordinator cannot do; let its "
             "silos join the run's own coordinator"
@@ -190,44 +192,44 @@ class Member(ABC):
         """Raise if the coordinator has another run now."""
         if self.read_manifest().hash != manifest.hash:
             raise CoordinatorError(
-                "the coordinator now runs something else than what this silo joined; find out why, and join "
-                "again if that is right"
+                "the coordinator now runs another run than this silo joined; find out why, and join again "
+                "if that is right"
             )
 
     def _join(self, manifest: Manifest) -> None:
         body = {"manifest": manifest.hash, **self._joining()}
-        retries = Retries(self.line)
+        retries = Retries(self.http)
         for _ in range(_ATTEMPTS):
-            answer = self.line.call("POST", self._path("join"), json=body)
-            if answer.status not in _RETRIED:
+            response = self.http.call("POST", self._path("join"), json=body)
+            if response.status not in _RETRIED:
                 break
-            retries.pause(answer.reason)
-        if answer.status == 409:
+            retries.pause(response.reason)
+        if response.status == 409:
             self._require_same(manifest)
-        if answer.status != 200:
-            self._refused(answer)
-        self._joined(manifest, answer)
+        if response.status != 200:
+            self._refused(response)
+        self._joined(manifest, response)
 
-    def _refused(self, answer: Answer) -> NoReturn:
-        raise CoordinatorError(f"the coordinator refuses silo {self.name!r}: {answer.reason}")
+    def _refused(self, response: Response) -> NoReturn:
+        raise CoordinatorError(f"the coordinator refuses silo {self.name!r}: {response.reason}")
 
 
 @dataclass
-class Participant(Member):
+class Participant(RunMember):
     """One silo in one run, from joining to the end."""
 
-    line: Line
+    http: HttpClient
     name: str
     make_silo: Callable[[Manifest], Silo]
     build: Callable[[Manifest], nn.Module] | None = None
     device: str = "auto"
-    tell: Callable[[str], None] = lambda _: None
+    log: Callable[[str], None] = lambda _: None
     limits: Limits = field(default_factory=Limits)
     summarise: Callable[[Survey], SiloSummary] | None = None
     _worker: SiloClient = field(init=False)
 
     def take_part(self) -> str:
-        """Work until the run is over; returns how it ended."""
+        """Work until the run is over; return how it ended."""
         manifest = self.read_manifest()
         if self.name not in manifest.silos:
             names = ", ".join(manifest.silos)
@@ -235,16 +237,16 @@ class Participant(Member):
         folder = self.limits.state
         self._worker = make_client(manifest, self.name, self.make_silo, self.build, self.device, folder)
         self.limits.require_examples(len(self._worker.silo), self.name)
-        self.limits.remember(manifest, self.line.url, self.name)
+        self.limits.remember(manifest, self.http.url, self.name)
         return self._work(manifest)
 
-    def _answer_survey(self, found: Mapping[str, Any]) -> None:
-        survey = read_survey(found["survey"])
+    def _answer_survey(self, body: Mapping[str, Any]) -> None:
+        survey = read_survey(body["survey"])
         if self.name not in survey.silos:
             names = ", ".join(survey.silos)
             raise CoordinatorError(f"the run {survey.run!r} has no silo {self.name!r}, only {names}")
-        if self.name not in found["missing"]:
-            self.tell("waiting for the summaries of other silos")
+        if self.name not in body["missing"]:
+            self.log("waiting for the summaries of other silos")
             return
         if self.summarise is None:
             raise CoordinatorError("the run is over tables; give this silo's own with --data")
@@ -255,10 +257,10 @@ class Participant(Member):
             )
         summary = self.summarise(survey)
         self.limits.require_examples(summary.rows, self.name)
-        answer = self.line.call("PUT", self._path("summary"), content=summary.model_dump_json().encode())
-        if answer.status != 200:
-            self._refused(answer)
-        self.tell(f"sent counts, sums and names of {len(summary.columns)} columns")
+        response = self.http.call("PUT", self._path("summary"), content=summary.model_dump_json().encode())
+        if response.status != 200:
+            self._refused(response)
+        self.log(f"sent counts, sums and names of {len(summary.columns)} columns")
 
     def _joining(self) -> dict[str, Any]:
         return {"examples": len(self._worker.silo)}
@@ -266,23 +268,21 @@ class Participant(Member):
     def _weights(self) -> Mapping[str, Tensor]:
         return {name: parameter.detach() for name, parameter in self._worker.bench.parameters.items()}
 
-    def _asked(self, answer: Answer, manifest: Manifest, have: str) -> Asked:
-        asked = super()._asked(answer, manifest, have)
-        if self.name not in asked.request.silos:
-            raise ProtocolError(f"the coordinator sends silo {self.name!r} a task of others")
-        return asked
+    def _receive(self, response: Response, manifest: Manifest, have: str) -> ReceivedRequest:
+        received = super()._receive(response, manifest, have)
+        if self.name not in received.request.silos:
+            raise ProtocolError(f"the coordinator sent silo {self.name!r} a task for other silos")
+        return received
 
-    def _reply(self, manifest: Manifest, asked: Asked) -> bytes:
-        return pack_reply(self._worker.answer(asked.request), manifest)
+    def _reply(self, manifest: Manifest, received: ReceivedRequest) -> bytes:
+        return pack_reply(self._worker.answer(received.request), manifest)
 
 
-def _most_bytes(manifest: Manifest) -> int:
+def _max_task_bytes(manifest: Manifest) -> int:
     """Return how large a task may be: the weights, what the largest step sends beside them, and a header."""
-    own = _bytes(manifest.like)
-    beside = max(
-        sum(_bytes(like) for like in step.sends.values()) for step in manifest.program.steps.values()
-    )
-    return own + beside + 2 * header_room(manifest.like) + (1 << 16)
+    weights = _bytes(manifest.like)
+    other = max(sum(_bytes(like) for like in step.sends.values()) for step in manifest.program.steps.values())
+    return weights + other + 2 * header_room(manifest.like) + (1 << 16)
 
 
 def _bytes(like: Mapping[str, Tensor]) -> int:

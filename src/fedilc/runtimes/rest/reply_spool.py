@@ -1,7 +1,7 @@
-"""Answers that come faster than they are added up: in memory while there is room, else in the run folder.
+"""Keep replies that come faster than they are added up: in memory while there is room, else on disk.
 
-If all silos answer at once, or over slow lines, their answers must not fill the memory: what does not fit
-into `MEMORY_BYTES` goes to files without a name, which are gone with the process.
+If all silos reply at once, or over slow connections, their replies must not fill the memory: what does not
+fit into `MEMORY_BYTES` is written to temporary files, which are deleted with the process.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from typing import IO
 from fedilc.federation import Carried, Reply
 
 MEMORY_BYTES = 12 << 20
-READ_AT_ONCE = 16
-TURN_SECONDS = 0.25
+CONCURRENT_UPLOADS = 16
+SLOT_SECONDS = 0.25
 
 
-class Turns:
-    """How many large bodies are read at once, since each may have 300 kB on their way to the application.
+class UploadSlots:
+    """A limit on how many large bodies are read at a time, since each may have 300 kB in buffers.
 
-    A body that takes longer than a quarter of a second is read on, but does not keep others waiting any more:
-    neither slow lines nor silos that stand still hold up a round.
+    After a quarter of a second a body no longer counts, so that neither slow connections nor silos that stop
+    sending delay a round.
     """
 
-    def __init__(self, most: int = READ_AT_ONCE) -> None:
-        self._free = asyncio.Semaphore(most)
+    def __init__(self, slots: int = CONCURRENT_UPLOADS) -> None:
+        self._free = asyncio.Semaphore(slots)
 
     @asynccontextmanager
-    async def one(self) -> AsyncIterator[None]:
-        """While a body is read."""
+    async def slot(self) -> AsyncIterator[None]:
+        """Hold a slot while a body is read."""
         await self._free.acquire()
         held = True
 
@@ -44,7 +44,7 @@ class Turns:
                 held = False
                 self._free.release()
 
-        timer = asyncio.get_running_loop().call_later(TURN_SECONDS, release)
+        timer = asyncio.get_running_loop().call_later(SLOT_SECONDS, release)
         try:
             yield
         finally:
@@ -53,24 +53,24 @@ class Turns:
 
 
 class Spool:
-    """How many bytes of answers are in memory now, and the folder for those beyond."""
+    """The count of bytes of replies in memory, and the folder for replies that do not fit."""
 
-    def __init__(self, folder: Path | None = None, most: int = MEMORY_BYTES) -> None:
-        self.folder, self.most = folder, most
+    def __init__(self, folder: Path | None = None, max_bytes: int = MEMORY_BYTES) -> None:
+        self.folder, self.max_bytes = folder, max_bytes
         self.held = 0
         self._larger: object = None
         self._lock = threading.RLock()  # a body may be collected while the lock is held
 
     def take(self, size: int) -> bool:
-        """Count bytes in memory, if there is room."""
+        """Count bytes in memory; return whether there is room."""
         with self._lock:
-            if self.held + size > self.most:
+            if self.held + size > self.max_bytes:
                 return False
             self.held += size
             return True
 
     def exceed(self, size: int, body: object) -> bool:
-        """Count bytes of one body beyond the room, if no other does so: a full disk ends no round."""
+        """Count bytes beyond the limit for one body at a time: a full disk must not end the round."""
         with self._lock:
             if self._larger not in (None, id(body)):
                 return False
@@ -79,7 +79,7 @@ class Spool:
             return True
 
     def give_back(self, size: int, body: object) -> None:
-        """Count bytes in memory no longer."""
+        """Stop counting bytes in memory."""
         with self._lock:
             self.held -= size
             if self._larger == id(body):
@@ -88,7 +88,7 @@ class Spool:
 
 @dataclass
 class Body:
-    """The body of a silo's request as it comes in."""
+    """The body of a silo's request while it is received."""
 
     spool: Spool
     size: int = 0
@@ -97,7 +97,7 @@ class Body:
     _counted: int = 0
 
     def write(self, part: bytes) -> None:
-        """Add a part; raises OSError if there is no room, neither in memory nor on the disk."""
+        """Add a part; raise OSError if there is no room, neither in memory nor on disk."""
         self.size += len(part)
         if self._file is None and self.spool.take(len(part)):
             self._keep(part)
@@ -125,11 +125,11 @@ class Body:
 
     @property
     def on_disk(self) -> bool:
-        """Whether there was no room for it in memory."""
+        """Return whether the body is on disk, because there was no room in memory."""
         return self._file is not None
 
     def content(self) -> bytes:
-        """Return all of it."""
+        """Return the whole body."""
         if self._file is not None:
             self._file.seek(0)
             return self._file.read()
@@ -138,11 +138,11 @@ class Body:
         return self._parts[0] if self._parts else b""
 
     def drop_parts(self) -> None:
-        """Let go of the bytes; the tensors read from them take their place, and their count."""
+        """Release the bytes; their count now stands for the tensors read from them."""
         self._parts.clear()
 
     def forget(self) -> None:
-        """Hold it in memory no longer."""
+        """Release the body from memory."""
         self._parts.clear()
         self.spool.give_back(self._counted, self)
         self._counted = 0
@@ -152,8 +152,8 @@ class Body:
 
 
 @dataclass
-class HeldReply:
-    """An answer that was taken and waits for its turn: decoded, or as bytes on the disk."""
+class SpooledReply:
+    """An accepted reply that waits to be added up: decoded, or as bytes on disk."""
 
     silos: tuple[str, ...]
     _reply: Reply | Carried | None
@@ -161,7 +161,7 @@ class HeldReply:
     _body: Body | None = None
 
     def reply(self) -> Reply | Carried:
-        """Return the answer, once."""
+        """Return the reply; call this only once."""
         reply, body = self._reply, self._body
         self._reply = self._body = None
         if reply is None:
@@ -172,11 +172,13 @@ class HeldReply:
         return reply
 
 
-def hold(reply: Reply | Carried, read: Callable[[bytes], Reply | Carried], body: bytes | Body) -> HeldReply:
-    """Hold an answer that is not added up yet; the bytes that it was read from are kept on the disk only."""
+def spool_reply(
+    reply: Reply | Carried, read: Callable[[bytes], Reply | Carried], body: bytes | Body
+) -> SpooledReply:
+    """Keep a reply that is not added up yet; only a body on disk is kept as bytes."""
     if isinstance(body, bytes):
-        return HeldReply(reply.silos, reply, read)
+        return SpooledReply(reply.silos, reply, read)
     if body.on_disk:
-        return HeldReply(reply.silos, None, read, body)
+        return SpooledReply(reply.silos, None, read, body)
     body.drop_parts()
-    return HeldReply(reply.silos, reply, read, body)
+    return SpooledReply(reply.silos, reply, read, body)

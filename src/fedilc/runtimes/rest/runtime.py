@@ -1,4 +1,4 @@
-"""The runtime that puts requests on the board and yields what silos bring, wherever they are."""
+"""The runtime that opens requests in the task queue and yields the replies of silos."""
 
 from __future__ import annotations
 
@@ -6,64 +6,64 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from fedilc.federation import Carried, Reply, Request, Runtime
-from fedilc.runtimes.remote.open_request import Posting
-from fedilc.runtimes.rest.task_queue import Board
+from fedilc.runtimes.remote.open_request import RequestOpener
+from fedilc.runtimes.rest.task_queue import TaskQueue
 
-_TICK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
 
 class RestRuntime(Runtime):
-    """Asks silos over HTTP, and waits for them.
+    """A runtime over silos that join by HTTP.
 
-    A silo that has not answered after `round_timeout` seconds is lost to the round, if `min_silos`
-    have answered; if not, the round waits until they have. It may come back in the next round.
+    A silo that has not replied after `round_timeout` seconds is lost to the round, if `min_silos` have
+    replied; if not, the round waits until they have. A lost silo may come back in the next round.
     """
 
-    def __init__(self, board: Board, min_silos: int, round_timeout: float) -> None:
-        self.board = board
+    def __init__(self, queue: TaskQueue, min_silos: int, round_timeout: float) -> None:
+        self.queue = queue
         self.min_silos = min_silos
         self.round_timeout = round_timeout
-        self.silos = tuple(board.silos)
-        self._posting = Posting(board.manifest)
+        self.silos = tuple(queue.silos)
+        self._opener = RequestOpener(queue.manifest)
         self._left_out: set[str] = set()
-        board.round_timeout = round_timeout
+        queue.round_timeout = round_timeout
 
     def present(self) -> tuple[str, ...]:
-        """The silos to ask in the next round; waits for those that are needed."""
-        able = len(self.silos) - len(self._left_out)
-        return self.board.wait_for_silos(min(self.min_silos, able), self.round_timeout)
+        """Return the silos to ask in the next round; wait for those that are needed."""
+        left = len(self.silos) - len(self._left_out)
+        return self.queue.wait_for_silos(min(self.min_silos, left), self.round_timeout)
 
     def set_aside(self, round_: int, reasons: Mapping[str, str]) -> None:
-        """Show on the page which answers a round goes on without."""
-        self.board.outlying(round_, reasons)
+        """Show on the page whose replies a round continues without."""
+        self.queue.show_set_aside(round_, reasons)
 
     def leave_out(self, reasons: Mapping[str, str]) -> None:
-        """Tell silos that they are not asked any more, and wait for them no longer."""
+        """Tell silos that they are not asked any more, and stop waiting for them."""
         self._left_out.update(reasons)
-        self.board.leave_out(reasons)
+        self.queue.leave_out(reasons)
 
     def reasons(self, silos: Sequence[str]) -> Mapping[str, str]:
-        """Why these silos did not answer, as the page has it."""
-        return self.board.reasons(silos)
+        """Return why these silos did not reply, as the page shows it."""
+        return self.queue.reasons(silos)
 
     def ask(self, request: Request) -> Iterator[Reply | Carried]:
-        """Put the request up; yield answers as they come."""
+        """Open the request; yield replies as they come."""
         asked = self.mine(request.silos)
-        self.board.post(self._posting.post(request), asked)
-        waiting, patient = set(asked), True
+        self.queue.open(self._opener.open(request), asked)
+        waiting, on_time = set(asked), True
         deadline = time.monotonic() + self.round_timeout
         try:
             while waiting:
-                held = self.board.take(_TICK_SECONDS)
-                if held is not None:
-                    waiting.difference_update(held.silos)
-                    yield held.reply()
+                spooled = self.queue.take_reply(_POLL_SECONDS)
+                if spooled is not None:
+                    waiting.difference_update(spooled.silos)
+                    yield spooled.reply()
                     continue
-                late = time.monotonic() >= deadline or self.board.gone(waiting)
-                if self.board.hopeless() or (late and len(asked) - len(waiting) >= self.min_silos):
+                late = time.monotonic() >= deadline or self.queue.all_gone(waiting)
+                if self.queue.is_settled() or (late and len(asked) - len(waiting) >= self.min_silos):
                     break
-                if late and patient:
-                    patient = False
-                    self.board.overdue(waiting)
+                if late and on_time:
+                    on_time = False
+                    self.queue.mark_late(waiting)
         finally:
-            self.board.close(tuple(sorted(waiting)))
+            self.queue.close(tuple(sorted(waiting)))

@@ -1,8 +1,8 @@
-"""A coordinator below another: it asks silos of its own, and answers with their sums as if it were one silo.
+"""A coordinator below another: it asks its own silos, and replies with their sums as if it were one silo.
 
-The manifest is the one of the coordinator above, to the bit, and so are the requests that its silos get: a
-silo need not know whether there is a tree. What goes up is sums, and of each silo what the server needs
-beside them: its numbers, metrics and norms, or that it is lost.
+The manifest and the requests that its silos get are those of the coordinator above, to the bit: a silo need
+not know whether there is a tree. It sends up sums, and for each silo what the server needs besides: its
+numbers, metrics and norms, or that it is lost.
 """
 
 from __future__ import annotations
@@ -22,86 +22,85 @@ from fedilc.federation.silo_weights import SiloWeights, make_weights
 from fedilc.federation.step_sums import StepSums
 from fedilc.federation.steps import Step
 from fedilc.runtimes.remote.carried import pack_carried
-from fedilc.runtimes.remote.manifest import MOST_NUMBERS, Manifest
-from fedilc.runtimes.remote.wire import Asked
+from fedilc.runtimes.remote.manifest import MAX_NUMBERS, Manifest
+from fedilc.runtimes.remote.wire import ReceivedRequest
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.audit import Audit
 from fedilc.runtimes.rest.coordinator import AUDIT_FILE, FAREWELL_SECONDS, say_goodbye
-from fedilc.runtimes.rest.http_client import Answer, Line
+from fedilc.runtimes.rest.http_client import HttpClient, Response
 from fedilc.runtimes.rest.limits import Limits
-from fedilc.runtimes.rest.listener import Address, listening
-from fedilc.runtimes.rest.participant import Member
+from fedilc.runtimes.rest.listener import Address, listening, notify_systemd
+from fedilc.runtimes.rest.participant import RunMember
 from fedilc.runtimes.rest.reply_spool import Spool
 from fedilc.runtimes.rest.runtime import RestRuntime
-from fedilc.runtimes.rest.systemd import notify
-from fedilc.runtimes.rest.task_queue import Board
+from fedilc.runtimes.rest.task_queue import TaskQueue
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens
 
 SHARE_OF_TIMEOUT = 0.9
 _OVER = "the run is over: "
-_LOOK_SECONDS = 1.0
+_CHECK_SECONDS = 1.0
 
 
 class _Below(RestRuntime):
-    """Asks those silos of a request that are here and that the coordinator above still waits for."""
+    """A runtime that asks those silos which are present and which the coordinator above still waits for."""
 
-    def __init__(self, board: Board, round_timeout: float) -> None:
-        super().__init__(board, 0, round_timeout)
+    def __init__(self, queue: TaskQueue, round_timeout: float) -> None:
+        super().__init__(queue, 0, round_timeout)
         self.answered: frozenset[str] = frozenset()
-        self.told: frozenset[str] = frozenset()
+        self.announced: frozenset[str] = frozenset()
 
     def mine(self, silos: tuple[str, ...]) -> tuple[str, ...]:
         """Return those of the silos that are asked here."""
-        here = self.board.here()
-        return tuple(silo for silo in silos if silo in here and silo in self.told - self.answered)
+        here = self.queue.present()
+        return tuple(silo for silo in silos if silo in here and silo in self.announced - self.answered)
 
 
-class SubCoordinator(Member):
-    """Answers a coordinator above for the silos at a board here, from joining to the end of the run.
+class SubCoordinator(RunMember):
+    """A member of the run above that replies for the silos of a queue here, from joining to the end.
 
-    It joins once a silo is here, and again whenever it has other silos than it has told of. A thread asks
-    for tasks and answers them; the caller's thread watches who is here.
+    It joins once a silo is present, and again whenever its silos have changed. A thread asks for tasks and
+    replies to them; the caller's thread watches which silos are present.
     """
 
-    unknown = (404, 409)
+    rejoin_statuses = (404, 409)
 
     def __init__(
         self,
-        line: Line,
+        http: HttpClient,
         name: str,
         round_timeout: float = 600.0,
-        tell: Callable[[str], None] = lambda _: None,
+        log: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.line, self.name, self.tell = line, name, tell
-        self.limits = Limits(max_parameters=MOST_NUMBERS)
+        self.http, self.name, self.log = http, name, log
+        self.limits = Limits(max_parameters=MAX_NUMBERS)
         self.round_timeout = round_timeout
         self._sent: Mapping[str, Tensor] = {}
         self._task, self._answered = "", ("", frozenset[str]())
-        self._joining_now = threading.Lock()
+        self._join_lock = threading.Lock()
         self._changed = threading.Event()
         self._outcome: str | Exception | None = None
 
     def find_run(self) -> Manifest:
-        """Return the manifest of the coordinator above; raise if this installation cannot add up for it."""
+        """Return the manifest of the coordinator above; raise if its sums cannot be computed here."""
         manifest = self.read_manifest()
         manifest.require_same_steps()
         if self.name in manifest.silos:
             raise ConfigError(f"{self.name!r} is a silo of the run; give the sub-coordinator another --silo")
         return manifest
 
-    def take_part(self, board: Board) -> str:
-        """Answer for the silos at a board until the run is over; returns how it ended."""
-        manifest = board.manifest
-        self.runtime = _Below(board, self.round_timeout)
-        board.listen(self._changed.set)
+    def take_part(self, queue: TaskQueue) -> str:
+        """Reply for the silos of a queue until the run is over; return how it ended."""
+        manifest = queue.manifest
+        self.runtime = _Below(queue, self.round_timeout)
+        queue.listen(self._changed.set)
         thread = threading.Thread(target=self._answer_tasks, args=(manifest,), name="fedilc-up", daemon=True)
         while self._outcome is None:
             self._changed.clear()
-            if frozenset(board.here()) != self.runtime.told:
+            if frozenset(queue.present()) != self.runtime.announced:
                 self._join(manifest)
                 if thread.ident is None:
                     thread.start()
-            self._changed.wait(_LOOK_SECONDS)
+            self._changed.wait(_CHECK_SECONDS)
         if isinstance(self._outcome, Exception):
             raise self._outcome
         return self._outcome.removeprefix(_OVER)
@@ -114,39 +113,39 @@ class SubCoordinator(Member):
         self._changed.set()
 
     def _join(self, manifest: Manifest) -> None:
-        """Tell of all silos that are here; one thread at a time, so that the last word is the newest."""
-        with self._joining_now:
+        """Announce all silos that are present; one thread at a time, so that the last one is the newest."""
+        with self._join_lock:
             super()._join(manifest)
 
     def _joining(self) -> dict[str, Any]:
-        leaves = self.runtime.board.here()
-        lost = self.runtime.reasons([silo for silo in self.runtime.told if silo not in leaves])
-        self.runtime.told = frozenset(leaves)
+        leaves = self.runtime.queue.present()
+        lost = self.runtime.reasons([silo for silo in self.runtime.announced if silo not in leaves])
+        self.runtime.announced = frozenset(leaves)
         return {"leaves": leaves, "lost": {silo: reason[:500] for silo, reason in lost.items()}}
 
-    def _joined(self, manifest: Manifest, answer: Answer) -> None:
+    def _joined(self, manifest: Manifest, answer: Response) -> None:
         super()._joined(manifest, answer)
-        found = answer.json()
-        if isinstance(found, dict):
-            above = found.get("round_timeout")
+        body = answer.json()
+        if isinstance(body, dict):
+            above = body.get("round_timeout")
             if isinstance(above, float | int):
                 self.runtime.round_timeout = min(self.round_timeout, SHARE_OF_TIMEOUT * above)
-            answered = found.get("answered")
+            answered = body.get("answered")
             if isinstance(answered, list):
-                self._answered = str(found.get("task")), frozenset(map(str, answered))
+                self._answered = str(body.get("task")), frozenset(map(str, answered))
 
     def _weights(self) -> Mapping[str, Tensor]:
         return self._sent
 
-    def _reply(self, manifest: Manifest, asked: Asked) -> bytes | None:
-        """Ask the silos here and add up; None if none of them answers, which is told by joining again."""
-        request, step = asked.request, manifest.program.steps[asked.request.step]
+    def _reply(self, manifest: Manifest, received: ReceivedRequest) -> bytes | None:
+        """Ask the silos here and add up; return None if none replies, which joining again announces."""
+        request, step = received.request, manifest.program.steps[received.request.step]
         self._sent = request.weights
-        if asked.task == self._task:
+        if received.task == self._task:
             self._join(manifest)
-        self._task = asked.task
+        self._task = received.task
         task, answered = self._answered
-        self.runtime.answered = answered if task == asked.task else frozenset()
+        self.runtime.answered = answered if task == received.task else frozenset()
         wanted = self.runtime.mine(request.silos)
         total = StepSums(step, _blank(step), _weights_of(manifest, request))
         for reply in self.runtime.ask(request):
@@ -167,7 +166,7 @@ def serve_below(
     tokens: Tokens | TokenFile | None,
     ready: Callable[[str, Manifest], None] | None = None,
 ) -> str:
-    """Serve silos of one's own for the coordinator above until its run is over; returns how it ended."""
+    """Serve silos for the coordinator above until its run is over; return how it ended."""
     address.require_safe(tokens)
     _kernels.load()
     manifest = sub.find_run()
@@ -179,24 +178,24 @@ def serve_below(
         )
     if not out.exists():
         out.mkdir(mode=0o700, parents=True)
-    board = Board(manifest, audit=Audit(out / AUDIT_FILE), spool=Spool(out), silos=silos)
+    queue = TaskQueue(manifest, audit=Audit(out / AUDIT_FILE), spool=Spool(out), silos=silos)
     try:
-        with listening(make_app(board, tokens), address) as port:
-            board.audit.event("started", url=address.url(port), manifest=manifest.hash, upstream=sub.line.url)
-            notify("READY=1")
+        with listening(make_app(queue, tokens), address) as port:
+            queue.audit.event("started", url=address.url(port), manifest=manifest.hash, upstream=sub.http.url)
+            notify_systemd("READY=1")
             if ready is not None:
                 ready(address.url(port), manifest)
-            outcome = sub.take_part(board)
-            here = board.here()
-            board.finish(outcome)
-            say_goodbye(board, here, FAREWELL_SECONDS)
+            outcome = sub.take_part(queue)
+            here = queue.present()
+            queue.finish(outcome)
+            say_goodbye(queue, here, FAREWELL_SECONDS)
         return outcome
     finally:
-        board.audit.flush(now=True)
+        queue.audit.flush(now=True)
 
 
 def _weights_of(manifest: Manifest, request: Request) -> SiloWeights:
-    """Return how much silos count, as the server above has learnt it."""
+    """Return the weights of silos, as the server above has learnt them."""
     steps = manifest.weights_step, manifest.weights_power
     weights = make_weights(manifest.choices.weights, manifest.silos, *steps)
     weights.restore(request.silo_weights)

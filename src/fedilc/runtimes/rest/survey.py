@@ -15,9 +15,9 @@ from pydantic import ValidationError
 from fedilc import __version__
 from fedilc.data.silo_summary import SiloSummary
 from fedilc.runtimes.remote.survey import Survey
-from fedilc.runtimes.rest.app import Taken, read_body
+from fedilc.runtimes.rest.app import Receipt, read_body
 from fedilc.runtimes.rest.audit import Audit, AuditedRefusals
-from fedilc.runtimes.rest.auth import Doors, OnlyLoopbackNames, SiloName
+from fedilc.runtimes.rest.auth import Auth, OnlyLoopbackNames, SiloName
 from fedilc.runtimes.rest.listener import Address, listening
 from fedilc.runtimes.rest.monitoring import Health, refusals
 from fedilc.runtimes.rest.reply_spool import Spool
@@ -38,7 +38,7 @@ class Summaries:
 
     @property
     def missing(self) -> list[str]:
-        """The silos that have not answered."""
+        """Return the silos that have not replied."""
         return [silo for silo in self.survey.silos if silo not in self.found]
 
     def put(self, silo: str, summary: SiloSummary) -> None:
@@ -60,9 +60,9 @@ class Summaries:
 def make_survey_app(summaries: Summaries, tokens: Tokens | TokenFile | None) -> FastAPI:
     """Return the interface before a run: the survey in place of a manifest, and a place for summaries."""
     app = FastAPI(title="FedILC coordinator", version=__version__, docs_url=None, redoc_url=None)
-    app.state.wakeups, app.state.silos = [], len(summaries.survey.silos)
+    app.state.notifiers, app.state.silos = [], len(summaries.survey.silos)
     app.state.audit = summaries.audit
-    doors = Doors(tokens)
+    auth = Auth(tokens)
     if tokens is None:
         app.add_middleware(OnlyLoopbackNames)
     app.add_middleware(AuditedRefusals, audit=summaries.audit)
@@ -71,16 +71,16 @@ def make_survey_app(summaries: Summaries, tokens: Tokens | TokenFile | None) -> 
     @app.get("/v1/health")
     async def health() -> Health:
         """Return whether the coordinator is up; needs no token."""
-        return Health(viewer_token=doors.tokens is not None)
+        return Health(viewer_token=auth.tokens is not None)
 
-    @app.get("/v1/manifest", dependencies=[Depends(doors.enter)], responses=refused)
+    @app.get("/v1/manifest", dependencies=[Depends(auth.require_token)], responses=refused)
     async def manifest() -> dict[str, Any]:
-        """Return what silos are asked before there is a manifest, and who has not answered."""
+        """Return what silos are asked before there is a manifest, and which silos have not replied."""
         return {"survey": summaries.survey.model_dump(mode="json"), "missing": summaries.missing}
 
-    @app.put("/v1/silos/{silo}/summary", dependencies=[Depends(doors.speak)], responses=refused)
-    async def summary(request: Request, silo: SiloName) -> Taken:
-        """Take a silo's summary of its table."""
+    @app.put("/v1/silos/{silo}/summary", dependencies=[Depends(auth.require_silo)], responses=refused)
+    async def summary(request: Request, silo: SiloName) -> Receipt:
+        """Receive a silo's summary of its table."""
         if silo not in summaries.survey.silos:
             raise HTTPException(404, f"no silo of this run is called {silo!r}")
         body = (await read_body(request, MAX_SUMMARY_BYTES, Spool())).content()
@@ -93,7 +93,7 @@ def make_survey_app(summaries: Summaries, tokens: Tokens | TokenFile | None) -> 
         if found.name != silo:
             raise HTTPException(422, "name: the summary is another silo's")
         summaries.put(silo, found)
-        return Taken()
+        return Receipt()
 
     return app
 
@@ -114,7 +114,7 @@ def collect_summaries(
         with listening(make_survey_app(summaries, tokens), address) as port:
             ready(address.url(port))
             found = summaries.wait(needed, patience)
-            time.sleep(_SWITCH_SECONDS)  # so that the last silo gets its answer
+            time.sleep(_SWITCH_SECONDS)  # so that the last silo receives its response
     finally:
         summaries.audit.flush(now=True)
     return found, port

@@ -1,7 +1,7 @@
-"""The coordinator's notice board: the task that is up, who has answered it, and how each silo is doing.
+"""The coordinator's task queue: the open request, the replies to it, and the status of each silo.
 
-The training thread puts tasks up and takes answers off; network threads read tasks and bring answers. Nothing
-here knows about HTTP.
+The training thread opens requests and takes replies; network threads hand out tasks and add replies. Nothing
+here depends on HTTP.
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ from typing import Any
 from fedilc.errors import ProtocolError, SilosLostError
 from fedilc.federation import Carried, Record, Reply
 from fedilc.runtimes.remote.manifest import Manifest
-from fedilc.runtimes.remote.open_request import Posted
+from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.remote.wire import content_digest, is_whole
 from fedilc.runtimes.rest.audit import Audit
-from fedilc.runtimes.rest.carriers import Carriers
-from fedilc.runtimes.rest.reply_spool import Body, HeldReply, Spool, hold
-from fedilc.runtimes.rest.status import WAITING, Progress, Refusal, SiloState
+from fedilc.runtimes.rest.reply_spool import Body, Spool, SpooledReply, spool_reply
+from fedilc.runtimes.rest.status import WAITING, Carriers, Progress, Refusal, SiloStatus
 
 STRIKES = 3
 _ABSENT = ("not joined", "lost", "set aside")
-_OTHER_ANSWER = Refusal(409, "another answer to this task was taken before")
+_OTHER_REPLY = Refusal(409, "another reply to this task was accepted before")
 
 
-class Board:
-    """Tasks up, answers in. Every method may be called from any thread."""
+class TaskQueue:
+    """One open request at a time, and its replies. Every method may be called from any thread."""
 
     def __init__(
         self,
@@ -43,163 +42,163 @@ class Board:
         self.manifest = manifest
         self.audit = audit or Audit()
         self.clock = clock
-        self.silos = {name: SiloState(name) for name in manifest.silos if silos is None or name in silos}
+        self.silos = {name: SiloStatus(name) for name in manifest.silos if silos is None or name in silos}
         self.carriers = Carriers(self.silos)
         self.round_timeout: float | None = None
         self.progress = Progress()
         self.history: list[Record] = []
         self.revision = 0
-        self.told: set[str] = set()
-        self._patient_until: float | None = None
-        self._posted: Posted | None = None
+        self.informed: set[str] = set()
+        self._join_deadline: float | None = None
+        self._open_request: OpenRequest | None = None
         self._asked: frozenset[str] = frozenset()
         self._answered: dict[str, str] = {}
         self.spool = spool or Spool()
-        self._replies: deque[HeldReply] = deque()
+        self._replies: deque[SpooledReply] = deque()
         self._changed = threading.Condition()
         self._listeners: list[Callable[[], None]] = []
         self._workers: list[Callable[[], None]] = []
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call `listener`, from whatever thread, whenever something changes."""
+        """Call `listener`, from any thread, whenever something changes."""
         self._listeners.append(listener)
 
     def listen_for_tasks(self, listener: Callable[[], None]) -> None:
-        """Call `listener`, from whatever thread, whenever what silos are told changes."""
+        """Call `listener`, from any thread, whenever there may be something new for silos."""
         self._workers.append(listener)
 
-    def _tell(self, workers: bool = False) -> None:
+    def _notify(self, workers: bool = False) -> None:
         self.revision += 1
         self._changed.notify_all()
         for listener in self._listeners + (self._workers if workers else []):
             listener()
 
-    def post(self, posted: Posted, asked: Iterable[str] | None = None) -> None:
-        """Put a task up, in place of any other; `asked` are the silos that are to answer here, or all."""
+    def open(self, open_request: OpenRequest, asked: Iterable[str] | None = None) -> None:
+        """Open a request in place of any other; `asked` are the silos that must reply, by default all."""
         with self._changed:
-            self._posted, self._answered = posted, {}
-            self._asked = posted.request.asked if asked is None else frozenset(asked)
+            self._open_request, self._answered = open_request, {}
+            self._asked = open_request.request.asked if asked is None else frozenset(asked)
             self._replies.clear()
-            self.progress.round, self.progress.phase = posted.request.round, posted.request.step
+            self.progress.round, self.progress.phase = open_request.request.round, open_request.request.step
             for name in self._asked:
                 if self.silos[name].state in ("answered", "working"):
                     self.silos[name].state = "waiting"
-            self._tell(workers=True)
+            self._notify(workers=True)
 
-    def take(self, seconds: float) -> HeldReply | None:
-        """The next answer, or None where none came in time."""
+    def take_reply(self, seconds: float) -> SpooledReply | None:
+        """Return the next reply, or None if none came in time."""
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._replies) or self._hopeless(), seconds)
+            self._changed.wait_for(lambda: bool(self._replies) or self._is_settled(), seconds)
             return self._replies.popleft() if self._replies else None
 
-    def _hopeless(self) -> bool:
-        """Whether nobody is left who could still answer."""
-        return self._posted is not None and not any(
+    def _is_settled(self) -> bool:
+        """Return whether no silo is left that could still reply."""
+        return self._open_request is not None and not any(
             name not in self._answered and self.silos[name].state != "set aside" for name in self._asked
         )
 
-    def hopeless(self) -> bool:
-        """Whether every silo asked has answered or was set aside."""
+    def is_settled(self) -> bool:
+        """Return whether every silo asked has replied or was set aside."""
         with self._changed:
-            return not self._replies and self._hopeless()
+            return not self._replies and self._is_settled()
 
-    def gone(self, names: Iterable[str]) -> bool:
-        """Whether all of these are lost or set aside: a sub-coordinator tells of a loss before it is late."""
+    def all_gone(self, names: Iterable[str]) -> bool:
+        """Return whether all these silos are lost or set aside, which a sub-coordinator may report early."""
         with self._changed:
             return all(self.silos[name].state in ("lost", "set aside") for name in names)
 
-    def overdue(self, names: Iterable[str]) -> None:
-        """Those named did not answer in time, but the task stays up because too few others did."""
+    def mark_late(self, names: Iterable[str]) -> None:
+        """Mark silos as late; the request stays open because too few others replied."""
         with self._changed:
-            self._lose(names)
-            self._tell()
+            self._mark_lost(names)
+            self._notify()
 
-    def _lose(self, names: Iterable[str], reasons: Mapping[str, str] | None = None) -> None:
+    def _mark_lost(self, names: Iterable[str], reasons: Mapping[str, str] | None = None) -> None:
         for silo in (self.silos[name] for name in names):
             if silo.state not in ("set aside", "lost"):
                 silo.state = "lost"
-                silo.reason = (reasons or {}).get(silo.name, "did not answer in time")
+                silo.reason = (reasons or {}).get(silo.name, "did not reply in time")
                 self.audit.event("lost", silo=silo.name, round=self.progress.round)
 
-    def outlying(self, round_: int, reasons: Mapping[str, str]) -> None:
-        """A round goes on without the answers of these silos, which are asked again in the next."""
+    def show_set_aside(self, round_: int, reasons: Mapping[str, str]) -> None:
+        """Show that a round continues without the replies of these silos; the next round asks them again."""
         with self._changed:
             for name, reason in reasons.items():
                 self.silos[name].reason = f"set aside in round {round_}: {reason}"
                 self.audit.event("set aside", silo=name, round=round_, reason=reason)
-            self._tell()
+            self._notify()
 
     def leave_out(self, reasons: Mapping[str, str]) -> None:
-        """Go on without these silos for good."""
+        """Continue without these silos until the end of the run."""
         with self._changed:
             for silo in (self.silos[name] for name in reasons):
                 if silo.state != "set aside":
                     silo.state, silo.reason = "set aside", reasons[silo.name]
                     self.audit.event("left out", silo=silo.name, reason=silo.reason)
-                    self._tell(workers=True)
+                    self._notify(workers=True)
 
     def reasons(self, names: Iterable[str]) -> dict[str, str]:
-        """Why silos were lost or set aside."""
+        """Return why silos were lost or set aside."""
         with self._changed:
-            found = [self.silos[name] for name in names]
+            chosen = [self.silos[name] for name in names]
             return {
                 silo.name: f"set aside: {silo.reason}" if silo.state == "set aside" else silo.reason
-                for silo in found
+                for silo in chosen
                 if silo.reason
             }
 
     def close(self, lost: tuple[str, ...]) -> None:
-        """Take the task down; those named did not answer it in time."""
+        """Close the request; the silos in `lost` did not reply in time."""
         with self._changed:
-            if self._posted is not None:
-                self._posted.close()
-            self._posted = None
-            self._lose(lost)
-            self._tell()
+            if self._open_request is not None:
+                self._open_request.close()
+            self._open_request = None
+            self._mark_lost(lost)
+            self._notify()
 
     def wait_for_silos(self, needed: int, patience: float) -> tuple[str, ...]:
-        """Those who are here: all who ever joined and are not lost, at least `needed`.
+        """Wait for at least `needed` silos; return all that have joined and are not lost.
 
-        Who has not joined yet is waited for until `patience` seconds after the first call, once and for all.
+        Silos that have not joined yet are waited for until `patience` seconds after the first call, once.
         """
-        if self._patient_until is None:
-            self._patient_until = time.monotonic() + patience
-        deadline = self._patient_until
+        if self._join_deadline is None:
+            self._join_deadline = time.monotonic() + patience
+        deadline = self._join_deadline
 
         def complete() -> bool:
             awaited = any(silo.state == "not joined" for silo in self.silos.values())
-            return len(self._here()) >= needed and (not awaited or time.monotonic() >= deadline)
+            return len(self._present()) >= needed and (not awaited or time.monotonic() >= deadline)
 
         with self._changed:
             if not complete():
                 self.progress.phase = WAITING
-                self._tell()
+                self._notify()
             while not complete():
-                self._require_able(needed)
+                self._require_enough(needed)
                 self._changed.wait(min(1.0, max(0.05, deadline - time.monotonic())))
-            return tuple(self._here())
+            return tuple(self._present())
 
-    def here(self) -> dict[str, int]:
-        """The silos that can be asked now, and how many examples each has."""
+    def present(self) -> dict[str, int]:
+        """Return the silos that can be asked now, and how many examples each has."""
         with self._changed:
-            return self._here()
+            return self._present()
 
-    def _here(self) -> dict[str, int]:
-        there = (silo for silo in self.silos.values() if silo.state not in _ABSENT)
-        return {silo.name: silo.examples or 0 for silo in there}
+    def _present(self) -> dict[str, int]:
+        present = (silo for silo in self.silos.values() if silo.state not in _ABSENT)
+        return {silo.name: silo.examples or 0 for silo in present}
 
-    def _require_able(self, needed: int) -> None:
+    def _require_enough(self, needed: int) -> None:
         aside = [name for name, silo in self.silos.items() if silo.state == "set aside"]
         if len(self.silos) - len(aside) < needed:
-            said = "; ".join(f"{name}: {self.silos[name].reason}" for name in aside)
+            reasons = "; ".join(f"{name}: {self.silos[name].reason}" for name in aside)
             raise SilosLostError(
-                f"{', '.join(aside)} {'was' if len(aside) == 1 else 'were'} set aside ({said}), and "
-                f"fewer than min_silos={needed} are left; mend what is wrong there and start again, or lower "
-                "min_silos"
+                f"{', '.join(aside)} {'was' if len(aside) == 1 else 'were'} set aside ({reasons}), and "
+                f"fewer than min_silos={needed} are left; correct the problem there and start again, "
+                "or lower min_silos"
             )
 
     def record(self, record: Record, seconds: float) -> None:
-        """Add a completed round to what can be watched."""
+        """Add a completed round to the history."""
         with self._changed:
             self.history.append(record)
             states = [name for name, silo in self.silos.items() if silo.state == "answered"]
@@ -211,23 +210,23 @@ class Board:
             self.audit.event("round", round=record["round"], seconds=round(seconds, 3), answered=answered)
             before = self.progress.seconds_a_round
             self.progress.seconds_a_round = seconds if before is None else 0.8 * before + 0.2 * seconds
-            self._tell()
+            self._notify()
 
     def finish(self, outcome: str) -> None:
-        """The run is over; silos are told so when they ask."""
+        """End the run; silos are told when they ask for a task."""
         with self._changed:
-            self._posted = None
+            self._open_request = None
             self.progress.phase, self.progress.outcome = "ended", outcome
             self.audit.event("ended", outcome=outcome)
-            self._tell(workers=True)
+            self._notify(workers=True)
 
     def knows(self, name: str) -> bool:
-        """Whether this is a silo of the run, or a sub-coordinator that has joined."""
+        """Return whether this is a silo of the run, or a sub-coordinator that has joined."""
         with self._changed:
             return name in self.silos or name in self.carriers
 
-    def seen(self, name: str, received: int = 0, sent: int = 0) -> None:
-        """A silo was heard of, or a sub-coordinator and so its silos."""
+    def mark_seen(self, name: str, received: int = 0, sent: int = 0) -> None:
+        """Record contact with a silo, or with a sub-coordinator and so with its silos."""
         with self._changed:
             state = self._state(name)
             state.bytes_received += received
@@ -235,25 +234,25 @@ class Board:
             for silo in (state, *(self.silos[leaf] for leaf in self.carriers.leaves(name))):
                 silo.last_seen = self.clock()
 
-    def _state(self, name: str) -> SiloState:
+    def _state(self, name: str) -> SiloStatus:
         return self.silos[name] if name in self.silos else self.carriers.states[name]
 
-    def _behind(self, name: str) -> tuple[str, ...]:
-        """The silos that somebody answers for: itself, or those of a sub-coordinator."""
+    def _silos_of(self, name: str) -> tuple[str, ...]:
+        """Return the silos that a member replies for: itself, or those of a sub-coordinator."""
         return (name,) if name in self.silos else self.carriers.leaves(name)
 
-    def arrived(self, name: str) -> None:
-        """A silo comes with a request; one that was lost is back."""
-        self.seen(name)
+    def mark_present(self, name: str) -> None:
+        """Record a request of a silo; a silo that was lost is present again."""
+        self.mark_seen(name)
         with self._changed:
-            for silo in (self.silos[behind] for behind in self._behind(name)):
+            for silo in (self.silos[silos] for silos in self._silos_of(name)):
                 if silo.state == "lost":
                     silo.state, silo.reason = "waiting", None
                     self.audit.event("returned", silo=silo.name)
-                    self._tell()
+                    self._notify()
 
     def join(self, name: str, examples: int) -> Refusal | None:
-        """A silo says that it is here."""
+        """Let a silo join."""
         with self._changed:
             silo = self.silos[name]
             if silo.state == "set aside":
@@ -262,113 +261,111 @@ class Board:
             self.carriers.release(name)
             silo.examples, silo.reason = examples, None
             silo.state = "waiting"
-            self._tell()
+            self._notify()
             return None
 
     def join_carrier(self, name: str, leaves: Mapping[str, int], lost: Mapping[str, str]) -> Refusal | None:
-        """A sub-coordinator tells of all silos that it has now, with examples, and why others are lost."""
+        """Let a sub-coordinator join with all its silos' examples; `lost` says why it lost others."""
         with self._changed:
             if name in self.silos:
-                return Refusal(
-                    422, f"{name!r} is a silo of this run; a sub-coordinator has a name of its own"
-                )
+                return Refusal(422, f"{name!r} is a silo of this run; give the sub-coordinator another name")
             for leaf in leaves:
                 if leaf not in self.silos:
                     return Refusal(422, f"no silo of this run is called {leaf[:100]!r}")
             if name in self.carriers and self.carriers.states[name].state == "set aside":
                 return _set_aside(self.carriers.states[name])
             self.audit.repeated("joined", {"silo": name}, carries=sorted(leaves))
-            self._lose(self.carriers.tell(name, leaves), lost)
+            self._mark_lost(self.carriers.announce(name, leaves), lost)
             for leaf, examples in leaves.items():
                 silo = self.silos[leaf]
                 if silo.state in ("not joined", "lost"):
                     silo.state, silo.reason = "waiting", None
                 silo.examples = examples
-            self._tell(workers=True)
+            self._notify(workers=True)
             return None
 
     def answered(self, name: str) -> tuple[str, list[str]]:
-        """The task that is up, and which of a sub-coordinator's silos have answered it."""
+        """Return the open task's name, and which silos of a sub-coordinator have replied to it."""
         with self._changed:
-            task = self._posted.name if self._posted is not None else ""
+            task = self._open_request.name if self._open_request is not None else ""
             return task, [leaf for leaf in self.carriers.leaves(name) if leaf in self._answered]
 
-    def task_for(self, name: str) -> Posted | Refusal | None:
-        """The task that is up for a silo and that it has not answered; for one or more of a carrier's."""
+    def task_for(self, name: str) -> OpenRequest | Refusal | None:
+        """Return the open request, if the silo, or one of a sub-coordinator's silos, has yet to reply."""
         with self._changed:
-            state, behind = self._state(name), self._behind(name)
+            state, silos = self._state(name), self._silos_of(name)
             if state.state == "set aside":
                 return _set_aside(state)
             if self.progress.outcome is not None:
-                self.told.update((name, *behind))
+                self.informed.update((name, *silos))
                 return Refusal(410, f"the run is over: {self.progress.outcome}")
             if state.state == "not joined":
                 return Refusal(409, f"silo {name!r} has not joined; join first")
-            due = self._due(behind)
-            if self._posted is None or not due:
+            due = self._due(silos)
+            if self._open_request is None or not due:
                 return None
             for silo in (self.silos[leaf] for leaf in due):
                 if silo.state != "working":
                     silo.state = "working"
-                    self._tell()
-            return self._posted
+                    self._notify()
+            return self._open_request
 
     def _due(self, silos: Iterable[str]) -> list[str]:
-        """Those of some silos that are asked and have not answered."""
+        """Return those silos that are asked and have not replied."""
         return [silo for silo in silos if silo in self._asked and silo not in self._answered]
 
-    def most_bytes(self, name: str, round_: int, step: str, task: str) -> int | Refusal:
-        """How large an answer may be, unless it is refused before it is read."""
+    def max_reply_bytes(self, name: str, round_: int, step: str, task: str) -> int | Refusal:
+        """Return how large a reply may be, or why it is refused before it is read."""
         with self._changed:
-            posted, behind = self._posted, self._behind(name)
-            refusal = self._misplaced(name, round_, step, task)
-            if refusal is not None or posted is None:
-                return refusal or Refusal(409, "no task is up")
-        return posted.most_bytes if name in self.silos else posted.most_carried_bytes(len(behind))
+            open_request, silos = self._open_request, self._silos_of(name)
+            refusal = self._refusal(name, round_, step, task)
+            if refusal is not None or open_request is None:
+                return refusal or Refusal(409, "no task is open")
+        return open_request.max_bytes if name in self.silos else open_request.max_carried_bytes(len(silos))
 
     def accept(
-        self, name: str, round_: int, step: str, task: str, body: bytes | Body, told: str | None = None
+        self, name: str, round_: int, step: str, task: str, body: bytes | Body, sent_digest: str | None = None
     ) -> Refusal | None:
-        """Take a silo's answer to the task that is up; None if taken, now or before.
+        """Accept a silo's reply to the open request; return None if accepted, now or before.
 
-        `told` is the digest that the silo sent with it, by which a body damaged on its way is found out.
+        `sent_digest` is the digest that the silo sent with it, to detect a body damaged on the way.
         """
         content = body if isinstance(body, bytes) else body.content()
         digest = content_digest(content)
-        if not is_whole(digest, told):
-            return Refusal(400, "the body is not the one that its Content-Digest tells of")
+        if not is_whole(digest, sent_digest):
+            return Refusal(400, "the body does not match its Content-Digest")
         with self._changed:
-            posted, behind = self._posted, self._behind(name)
-            refusal = self._misplaced(name, round_, step, task)
-            due, known = self._due(behind), {self._answered.get(silo) for silo in behind}
-        if refusal is not None or posted is None:
+            open_request, silos = self._open_request, self._silos_of(name)
+            refusal = self._refusal(name, round_, step, task)
+            due, known = self._due(silos), {self._answered.get(silo) for silo in silos}
+        if refusal is not None or open_request is None:
             return refusal
         if digest in known:
             return None
         if not due:
-            return _OTHER_ANSWER
+            return _OTHER_REPLY
         if name in self.silos:
-            read: Callable[[bytes], Reply | Carried] = partial(posted.read, silo=name)
+            read: Callable[[bytes], Reply | Carried] = partial(open_request.read, silo=name)
         else:
-            read = partial(posted.read_carried, carrier=name, silos=behind, wanted=due)
+            read = partial(open_request.read_carried, carrier=name, silos=silos, wanted=due)
         try:
             reply = read(content)
             self._require_same_count(reply)
         except ProtocolError as error:
             return self._strike(name, str(error))
         with self._changed:
-            if self._posted is not posted:
-                return Refusal(409, "the task was taken down meanwhile; ask for the next")
-            if not set(reply.silos) <= set(self._due(self._behind(name))):
+            if self._open_request is not open_request:
+                return Refusal(409, "the task was closed meanwhile; ask for the next")
+            if not set(reply.silos) <= set(self._due(self._silos_of(name))):
                 same = all(self._answered.get(silo) == digest for silo in reply.silos)
-                return None if same else _OTHER_ANSWER
-            self._take(reply, digest)
-            self._replies.append(hold(reply, read, body))
-            self._tell()
+                return None if same else _OTHER_REPLY
+            self._record_reply(reply, digest)
+            self._replies.append(spool_reply(reply, read, body))
+            self._notify()
             return None
 
-    def _take(self, reply: Reply | Carried, digest: str) -> None:
-        """Take note of who has answered, and of those that a sub-coordinator has lost."""
+    def _record_reply(self, reply: Reply | Carried, digest: str) -> None:
+        """Record which silos have replied, and which ones a sub-coordinator has lost."""
         for one in reply.replies.values() if isinstance(reply, Carried) else (reply,):
             self._answered[one.silo] = digest
             silo = self.silos[one.silo]
@@ -377,30 +374,30 @@ class Board:
             silo.loss = one.numbers.get("loss", silo.loss)
         if isinstance(reply, Carried):
             left = [leaf for leaf in self.carriers.leaves(reply.carrier) if leaf not in reply.lost]
-            self._lose(self.carriers.tell(reply.carrier, left), reply.lost)
+            self._mark_lost(self.carriers.announce(reply.carrier, left), reply.lost)
 
-    def _misplaced(self, name: str, round_: int, step: str, task: str) -> Refusal | None:
-        posted, state = self._posted, self._state(name)
+    def _refusal(self, name: str, round_: int, step: str, task: str) -> Refusal | None:
+        open_request, state = self._open_request, self._state(name)
         if state.state == "set aside":
             return _set_aside(state)
-        if posted is None or self._asked.isdisjoint(self._behind(name)) or task != posted.name:
-            return Refusal(409, "no such task is up for this silo; ask for the next")
-        if (round_, step) != (posted.request.round, posted.request.step):
-            up = f"{posted.request.step!r} of round {posted.request.round}"
-            return Refusal(409, f"the task that is up is {up}, not {step!r} of round {round_}")
+        if open_request is None or self._asked.isdisjoint(self._silos_of(name)) or task != open_request.name:
+            return Refusal(409, "this task is not open for this silo; ask for the next")
+        if (round_, step) != (open_request.request.round, open_request.request.step):
+            up = f"{open_request.request.step!r} of round {open_request.request.round}"
+            return Refusal(409, f"the open task is {up}, not {step!r} of round {round_}")
         return None
 
     def _require_same_count(self, reply: Reply | Carried) -> None:
-        """Raise if a silo now counts other examples than it joined with: they may be its weight."""
+        """Raise if a silo now has another number of examples than when it joined: it may be its weight."""
         for one in reply.replies.values() if isinstance(reply, Carried) else (reply,):
             joined = self.silos[one.silo].examples
-            told = one.numbers.get("examples", joined)
-            if told != joined:
+            now = one.numbers.get("examples", joined)
+            if now != joined:
                 who = "it" if isinstance(reply, Reply) else f"silo {one.silo!r}"
-                raise ProtocolError(f"{who} tells of {told} examples, and joined with {joined}")
+                raise ProtocolError(f"{who} has {now} examples, and joined with {joined}")
 
     def _strike(self, name: str, reason: str) -> Refusal:
-        """Report nonsense; after three times, go on without the silo, or without the sub-coordinator's."""
+        """Report a reply that is not valid; after three, continue without the silo or sub-coordinator."""
         with self._changed:
             state = self._state(name)
             state.strikes += 1
@@ -411,23 +408,25 @@ class Board:
                 state.state = "set aside"
                 for silo in (self.silos[leaf] for leaf in self.carriers.leaves(name)):
                     silo.state, silo.reason = "set aside", f"{name}: {reason}"
-            self._tell(workers=state.state == "set aside")
+            self._notify(workers=state.state == "set aside")
             return Refusal(422, f"{reason} ({state.strikes} of {STRIKES} before the silo is set aside)")
 
     def about(self) -> dict[str, Any]:
-        """The run's manifest and its hash."""
+        """Return the run's manifest and its hash."""
         return {"manifest": self.manifest.model_dump(mode="json"), "hash": self.manifest.hash}
 
-    def over(self) -> bool:
-        """Whether the run has ended."""
+    def is_over(self) -> bool:
+        """Return whether the run has ended."""
         return self.progress.outcome is not None
 
     def _stuck(self) -> bool:
-        """Whether the task that is up waits for silos that are gone."""
-        return self._posted is not None and any(self.silos[name].state == "lost" for name in self._asked)
+        """Return whether the open request waits for lost silos."""
+        return self._open_request is not None and any(
+            self.silos[name].state == "lost" for name in self._asked
+        )
 
     def snapshot(self) -> dict[str, Any]:
-        """All that the page shows beside the history."""
+        """Return what the page shows besides the history."""
         with self._changed:
             left, phase = None, WAITING if self._stuck() else self.progress.phase
             if self.progress.seconds_a_round is not None and phase not in (WAITING, "ended"):
@@ -445,5 +444,5 @@ class Board:
             }
 
 
-def _set_aside(state: SiloState) -> Refusal:
+def _set_aside(state: SiloStatus) -> Refusal:
     return Refusal(403, f"silo {state.name!r} was set aside: {state.reason}")

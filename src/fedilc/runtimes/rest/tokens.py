@@ -1,4 +1,4 @@
-"""Bearer tokens: made once, shown once, kept as hashes, compared in constant time."""
+"""Bearer tokens: made and shown once, stored as hashes, compared in constant time."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Kind = Literal["silos", "viewers"]
 NAME = re.compile(r"\w[\w.\- ]{0,98}\w|\w")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _NOBODY = "0" * 64
-_MOST_REMEMBERED = 10_000
-_AGAIN_SECONDS = 1.0
+_MAX_ADDRESSES = 10_000
+_RETRY_SECONDS = 1.0
 
 
 def require_name(name: str) -> None:
-    """Raise where a name cannot be part of an address or of a token file."""
+    """Raise if a name cannot be part of a URL or of a token file."""
     if not NAME.fullmatch(name):
         raise ConfigError(
             f"{name!r} cannot name a silo or viewer over HTTP; use letters, digits, points, dashes and "
@@ -40,13 +40,13 @@ def require_name(name: str) -> None:
 
 
 def _hash(token: str) -> str:
-    """Tokens are 256 random bits, so that one round of SHA-256 is enough."""
+    """Return a token's hash; tokens are 256 random bits, so one round of SHA-256 is enough."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Who may speak for which silo, and who may watch; and which sub-coordinator carries which silos."""
+    """The hashes of the tokens of silos and viewers, and which silos a sub-coordinator carries."""
 
     silos: dict[str, str] = field(default_factory=dict)
     viewers: dict[str, str] = field(default_factory=dict)
@@ -56,14 +56,14 @@ class Tokens:
 
     @classmethod
     def read(cls, path: Path) -> Tokens:
-        """The tokens of a file that `add_token` wrote."""
+        """Read a file that `add_token` wrote."""
         try:
-            found = json.loads(path.read_text())
-            kinds = {key: found.get(key, {}) for key in ("silos", "viewers")}
+            stored = json.loads(path.read_text())
+            kinds = {key: stored.get(key, {}) for key in ("silos", "viewers")}
             if not all(_HASH.fullmatch(v) for kind in kinds.values() for v in kind.values()):
                 raise ValueError("it holds what is not a token's hash")
-            ends = {key: datetime.fromisoformat(end) for key, end in found.get("expires", {}).items()}
-            carries = {str(name): [str(silo) for silo in s] for name, s in found.get("carries", {}).items()}
+            ends = {key: datetime.fromisoformat(end) for key, end in stored.get("expires", {}).items()}
+            carries = {str(name): [str(silo) for silo in s] for name, s in stored.get("carries", {}).items()}
             return cls(**kinds, expires={key: end.timestamp() for key, end in ends.items()}, carries=carries)
         except OSError as error:
             raise ConfigError(
@@ -74,21 +74,21 @@ class Tokens:
             raise ConfigError(f"{path} is not a token file: {error}; make a new one") from error
 
     def current(self) -> Tokens:
-        """These tokens, which never change."""
+        """Return these tokens, which never change."""
         return self
 
     def admits(self, silo: str) -> bool:
-        """Whether a silo has a token of its own, or a sub-coordinator that has one carries it."""
+        """Return whether a silo has a token, or a sub-coordinator with a token carries it."""
         carried = any(silo in silos and name in self.silos for name, silos in self.carries.items())
         return silo in self.silos or carried
 
     def is_silo(self, name: str, token: str) -> bool:
-        """Whether the token is that of this silo."""
+        """Return whether the token is that of this silo."""
         same = hmac.compare_digest(self.silos.get(name, _NOBODY), _hash(token))
         return same and self._is_valid("silos", name)
 
     def is_viewer(self, token: str) -> bool:
-        """Whether the token is any viewer's."""
+        """Return whether the token is any viewer's."""
         return self.owner(token, ("viewers",)) is not None
 
     def owner(self, token: str, kinds: Sequence[Kind] = ("viewers", "silos")) -> str | None:
@@ -107,36 +107,36 @@ class Tokens:
 
 
 class TokenFile:
-    """The tokens of a file, read again when it changes: one that is revoked ends at once.
+    """The tokens of a file, read again when it changes: a revoked token is refused at once.
 
-    If the file cannot be read any more, the tokens read before still hold, and `tell` is told.
+    If the file cannot be read any more, the tokens read before stay valid, and `log` is called.
     """
 
-    def __init__(self, path: Path, tell: Callable[[str], None] = lambda _: None) -> None:
-        self.path, self.tell = path, tell
+    def __init__(self, path: Path, log: Callable[[str], None] = lambda _: None) -> None:
+        self.path, self.log = path, log
         self._seen = self._stamp()
         self._tokens = Tokens.read(path)
-        self._again_at = 0.0
+        self._retry_at = 0.0
 
     def current(self) -> Tokens:
-        """The tokens as the file has them now."""
+        """Return the tokens that are in the file now."""
         stamp = self._stamp()
-        if stamp != self._seen and time.monotonic() >= self._again_at:
+        if stamp != self._seen and time.monotonic() >= self._retry_at:
             try:
                 self._tokens = Tokens.read(self.path)
                 self._seen = stamp
-                self.tell(f"the token file {self.path} was read again")
+                self.log(f"the token file {self.path} was read again")
             except (ConfigError, OSError) as error:
-                self._again_at = time.monotonic() + _AGAIN_SECONDS
-                self.tell(f"{error}; the tokens read before still hold")
+                self._retry_at = time.monotonic() + _RETRY_SECONDS
+                self.log(f"{error}; the tokens read before stay valid")
         return self._tokens
 
     def _stamp(self) -> tuple[int, int, int] | None:
         try:
-            found = self.path.stat()
+            stored = self.path.stat()
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        return stored.st_mtime_ns, stored.st_size, stored.st_ino
 
 
 def add_token(
@@ -147,13 +147,13 @@ def add_token(
     days: float | None = None,
     carries: Sequence[str] = (),
 ) -> str:
-    """Make a token for a name and keep its hash; the token itself is returned and kept nowhere.
+    """Make a token for a name and store its hash; return the token, which is stored nowhere.
 
-    It ends after `days`, or when it is replaced or revoked. That of a sub-coordinator `carries` silos.
+    It is valid for `days`, or until it is replaced or revoked. A sub-coordinator's token `carries` silos.
     """
     for one in (name, *carries):
         require_name(one)
-    with _changing(path) as known:
+    with _editing(path) as known:
         if name in known[kind] and not replace:
             raise ConfigError(f"{name!r} has a token in {path} already; make it a new one with --replace")
         token = secrets.token_urlsafe(32)
@@ -168,10 +168,10 @@ def add_token(
 
 
 def revoke_token(path: Path, name: str, kind: Kind = "silos") -> None:
-    """End a name's token; a coordinator that runs refuses it from its next request on."""
+    """Revoke a name's token; a running coordinator refuses it from the next request on."""
     if not path.exists():
         raise ConfigError(f"{path} does not exist; name the token file with --tokens")
-    with _changing(path) as known:
+    with _editing(path) as known:
         if known[kind].pop(name, None) is None:
             some = ", ".join(known[kind]) or "nobody"
             raise ConfigError(f"{name!r} has no token in {path}; among its {kind} are {some}")
@@ -181,8 +181,8 @@ def revoke_token(path: Path, name: str, kind: Kind = "silos") -> None:
 
 
 @contextmanager
-def _changing(path: Path) -> Iterator[dict[str, dict[str, Any]]]:
-    """What a token file holds, written back at the end; no other process changes it meanwhile."""
+def _editing(path: Path) -> Iterator[dict[str, dict[str, Any]]]:
+    """Yield the content of a token file, and write it at the end, locked against other processes."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_name(path.name + ".lock"), timeout=10):
@@ -206,7 +206,7 @@ def _changing(path: Path) -> Iterator[dict[str, dict[str, Any]]]:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Replace a file, by one that only its owner can read, or those who could read it before."""
+    """Replace a file; only its owner, or those who could read it before, can read the new one."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -222,26 +222,26 @@ def _write_private(path: Path, text: str) -> None:
 
 
 class FailureLimit:
-    """How often somebody may fail to show a good token in a while."""
+    """A limit on how often an address may show a wrong token per minute."""
 
     def __init__(
-        self, most: int = 10, seconds: float = 60.0, clock: Callable[[], float] = time.monotonic
+        self, max_failures: int = 10, seconds: float = 60.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.most, self.seconds, self.clock = most, seconds, clock
+        self.max_failures, self.seconds, self.clock = max_failures, seconds, clock
         self._failures: dict[str, deque[float]] = {}
         self._lock = threading.Lock()
 
     def failed(self, who: str) -> float:
-        """Count a failure; for how many seconds they should wait, 0 if this was not one too many."""
+        """Count a failure; return the seconds to wait, 0 if the limit is not reached."""
         with self._lock:
             now = self.clock()
             times = self._failures.pop(who, deque())
             while times and now - times[0] >= self.seconds:
                 times.popleft()
             self._failures[who] = times
-            if len(self._failures) > _MOST_REMEMBERED:
+            if len(self._failures) > _MAX_ADDRESSES:
                 self._failures.pop(next(iter(self._failures)))
-            if len(times) >= self.most:
+            if len(times) >= self.max_failures:
                 return self.seconds - (now - times[0])
             times.append(now)
             return 0.0

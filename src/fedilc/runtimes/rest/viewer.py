@@ -27,7 +27,7 @@ class FolderView:
         """Return the run's settings, in place of a manifest."""
         return {"manifest": self.settings, "hash": None}
 
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Return that nothing changes any more: a folder is read once."""
         return True
 
