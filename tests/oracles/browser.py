@@ -166,7 +166,7 @@ class Staged:
     def snapshot(self) -> dict[str, Any]:
         return self.status
 
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         return self.status["outcome"] is not None
 
     def listen(self, listener: Callable[[], None]) -> None:
