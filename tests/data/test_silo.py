@@ -48,7 +48,7 @@ def test_a_silo_shows_its_size_and_not_its_data() -> None:
         ((np.empty((0, 2)), []), "silo 'c' is empty: x holds no example"),
         ((1.0, 1), "silo 'c' is empty"),
         ((X, [0, 1]), r"silo 'c': y has shape \(2,\) but x has 3 examples"),
-        ((X, [[0, 1], [0, 1], [0, 1]]), r"y has shape \(3, 2\) .* one label an example"),
+        ((X, [[0, 1], [0, 1], [0, 1]]), r"y has shape \(3, 2\) .* one label per example"),
         (([[0.0, 1.0], [2.0]], [0, 1]), "x cannot be made into a tensor"),
         ((X, ["yes", "no", "no"]), "y cannot be made into a tensor"),
         (([[0.0, 1.0], [2.0, 3.0], [NAN, 5.0]], Y), "silo 'c': x holds a NaN .*first in example 2"),

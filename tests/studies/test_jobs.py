@@ -53,7 +53,7 @@ def test_jobs_run_side_by_side_and_what_is_done_is_not_done_again(tmp_path: Path
 
 def test_a_folder_with_other_settings_is_refused_by_name(tmp_path: Path) -> None:
     run_jobs(Work([job(tmp_path / "a", "algorithm=fedsgd")], 1), quiet)
-    with pytest.raises(ConfigError, match=r"holds a run with learning_rate=0.001, not 0.5; choose"):
+    with pytest.raises(CheckpointError, match=r"learning_rate was 0.001 there and is 0.5 here"):
         Work([job(tmp_path / "a", "algorithm=fedsgd", "learning_rate=0.5")], 1)
     with pytest.raises(ConfigError, match="has 2 rounds, more than 1; choose"):
         Work([job(tmp_path / "a", "algorithm=fedsgd", "rounds=1")], 1)
@@ -87,8 +87,8 @@ def test_a_finished_campaign_over_data_that_changed_is_refused_before_anything_s
     (tmp_path / file).write_text(GOOD.replace(".", ".7"))
     said = refusal(*words[:4], "0,1,5", *words[5:])
     assert said == (
-        f"{named} of the run in {tmp_path / 'out' / 'runs' / 'lambda-0' / 'seed-0'} is not the same "
-        "now, and a table would mix both; restore the data, or choose another folder with --out"
+        f"the data of {named} are not those of the run in "
+        f"{tmp_path / 'out' / 'runs' / 'lambda-0' / 'seed-0'}; restore the data, or choose another folder"
     )
     assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
 
@@ -104,7 +104,7 @@ def test_data_that_change_while_a_campaign_runs_are_noticed_before_its_table(
             (tmp_path / "a.csv").write_text(GOOD.replace(".", ".7"))
 
     with pytest.raises(
-        CheckpointError, match=r"silo 'a' of the run in .*2 is not the same as in .*1, and a table"
+        CheckpointError, match=r"the data of silo 'a' are not those of the run in .*2; restore"
     ):
         run_jobs(Work(jobs, 1), change)
 

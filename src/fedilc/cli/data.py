@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from fedilc.data.catalogue import DataSet
-    from fedilc.data.download import Bar
 
 data_app = typer.Typer(help="List, fetch and check data sets.", no_args_is_help=True)
 
@@ -101,7 +100,7 @@ def check(name: Name, data_dir: DataDir = None) -> None:
 
 
 @contextmanager
-def _bars(console: Console) -> Iterator[Callable[[str], Bar] | None]:
+def _bars(console: Console) -> Iterator[Callable[[str], _FileBar] | None]:
     """Show a progress bar per downloaded file, if output is a terminal."""
     if not console.is_terminal:
         yield None
@@ -125,7 +124,7 @@ def _bars(console: Console) -> Iterator[Callable[[str], Bar] | None]:
     with Progress(*columns, console=console, transient=True) as progress:
         tasks: dict[str, TaskID] = {}
 
-        def bar(file: str) -> Bar:
+        def bar(file: str) -> _FileBar:
             if file not in tasks:
                 tasks[file] = progress.add_task(file, total=None)
             return _FileBar(progress, tasks[file])

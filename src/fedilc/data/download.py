@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from fedilc.data.catalogue import Form, find_data_set
@@ -18,21 +18,7 @@ if TYPE_CHECKING:
     from requests import RequestException
 
 State = Literal["fine", "missing", "damaged", "there"]
-
-
-class Bar(Protocol):
-    """A progress bar as pooch drives it, in bytes."""
-
-    total: int
-
-    def update(self, size: int, /) -> None:
-        """Advance the bar by `size` bytes."""
-
-    def reset(self) -> None:
-        """Start again at zero bytes."""
-
-    def close(self) -> None:
-        """Mark the file as complete."""
+Progress = Callable[[str], Any]  # a progress bar for a file's name, as pooch uses it
 
 
 def data_folder(given: Path | None = None) -> Path:
@@ -59,7 +45,7 @@ def check(name: str, folder: Path) -> dict[Path, State]:
     return {folder / form.folder / file: state for file, state in _states(form, folder).items()}
 
 
-def fetch(name: str, folder: Path, progress: Callable[[str], Bar] | None = None) -> list[Path]:
+def fetch(name: str, folder: Path, progress: Progress | None = None) -> list[Path]:
     """Download a data set into `folder` from the first mirror that has it, and return the new files.
 
     Files that are fine are kept. A file gets its name after its check, so that a download that fails or is
@@ -68,7 +54,7 @@ def fetch(name: str, folder: Path, progress: Callable[[str], Bar] | None = None)
     Args:
         name: the data set, as `fedilc data list` names it.
         folder: the data folder.
-        progress: returns a progress bar for a file's name.
+        progress: returns pooch's progress bar for a file's name.
     """
     data = find_data_set(name)
     if set(check(name, folder).values()) <= {"fine", "there"}:
@@ -87,9 +73,7 @@ def fetch(name: str, folder: Path, progress: Callable[[str], Bar] | None = None)
         ) from error
 
 
-def _fetch_missing(
-    name: str, folder: Path, scratch: Path, progress: Callable[[str], Bar] | None
-) -> list[Path]:
+def _fetch_missing(name: str, folder: Path, scratch: Path, progress: Progress | None) -> list[Path]:
     """Download the files that are not fine into `scratch`, check them, and move them to their folder."""
     data = find_data_set(name)
     form = data.forms[0]
@@ -126,7 +110,7 @@ def _state(path: Path, checksum: str | None) -> State:
 
 
 def _download(
-    mirrors: Iterable[str], file: Path, checksum: str | None, progress: Callable[[str], Bar] | None
+    mirrors: Iterable[str], file: Path, checksum: str | None, progress: Progress | None
 ) -> Mapping[str, str]:
     """Download a file from the first mirror that has the right one; return why each earlier mirror failed."""
     import pooch

@@ -23,7 +23,7 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 
 class ImagePreprocessing(BaseModel):
-    """How a picture becomes an input: its size and channels, and numbers from 0 to 1.
+    """The conversion of a picture to an input: its size and channels, and numbers from 0 to 1.
 
     Attributes:
         label: the classes, by the names of their folders.
@@ -41,7 +41,7 @@ class ImagePreprocessing(BaseModel):
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """The shape of one input."""
+        """Return the shape of one input."""
         return (self.channels, self.size, self.size)
 
     def transform(self, files: Sequence[Path]) -> Tensor:

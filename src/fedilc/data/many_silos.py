@@ -1,4 +1,4 @@
-"""Ten thousand small silos, made of the embedded digits as they are opened."""
+"""Ten thousand small silos of the digits in the package, each made when it is opened."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ TEST = 400
 
 
 def many_silos(seed: int, silos: int = 10_000, examples: int = 20, validation: int = 5) -> SiloStore:
-    """Silos of a few coloured digits each, with a colour that misleads in its own measure.
+    """Return silos of a few coloured digits each, whose colours mislead with different probabilities.
 
     A silo draws its examples, with replacement, from 1,397 digits, and its colour flip from 0.1 to 0.8;
-    the other 400 digits, with a flip of 0.9, are the out-of-distribution test. Nothing is kept: a silo is
-    made of its name and the seed whenever it is opened.
+    the other 400 digits, with a flip of 0.9, are the out-of-distribution test. Nothing stays in memory: a
+    silo is made from its name and the seed whenever it is opened.
     """
     images, digits = read_digits()
     order = numpy_generator(0, "many-silos", "order").permutation(len(digits))

@@ -183,7 +183,7 @@ def is_identifier_column(parts: Sequence[ColumnSummary]) -> bool:
 
 
 def is_number_column(parts: Sequence[ColumnSummary]) -> bool:
-    """Whether a column holds numbers, but for a few texts such as ">89" that count as missing."""
+    """Return whether a column holds numbers, except for a few texts such as ">89" that count as missing."""
     numbers, strays = sum(part.numbers for part in parts), sum(part.strays for part in parts)
     texts = any(part.kind == "text" for part in parts)
     return numbers > 0 and (not texts or numbers >= _NUMBER_SHARE * (numbers + strays))

@@ -285,7 +285,7 @@ def _pair(x: Any, y: Any, where: str, x_part: str, y_part: str) -> tuple[Tensor,
     if labels.dim() != 1 or len(labels) != len(inputs):
         raise DataError(
             f"{where}: {y_part} has shape {tuple(labels.shape)} but {x_part} has {len(inputs)} "
-            "examples; give one label an example"
+            "examples; give one label per example"
         )
     return inputs, labels
 

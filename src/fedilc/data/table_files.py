@@ -244,10 +244,10 @@ def _frame(path: Path, settings: TableSettings, notes: list[str]) -> pl.DataFram
         if table.x.ndim != 2:
             raise DataError(f"{path} holds inputs of shape {table.x.shape[1:]}, which are no table")
         return pl.DataFrame({f"x{i}": table.x[:, i] for i in range(table.x.shape[1])} | {column: table.y})
-    frame, _, _, said = read_frame(path)
-    frame = without_index(path, frame, column, said)
+    frame, _, _, reading = read_frame(path)
+    frame = without_index(path, frame, column, reading)
     check_header(path, frame, column)
-    notes += said
+    notes += reading
     return frame
 
 

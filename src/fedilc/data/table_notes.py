@@ -59,8 +59,8 @@ def _labels(summaries: Sequence[SiloSummary], label: LabelRule) -> list[str]:
         for silo in summaries
         if silo.unlabelled
     ]
-    said = "" if label.comparison is not None else f"{label.column} = "
-    single = [f"{s.name!r} ({said}{next(iter(s.labels))})" for s in summaries if len(s.labels) == 1]
+    prefix = "" if label.comparison is not None else f"{label.column} = "
+    single = [f"{s.name!r} ({prefix}{next(iter(s.labels))})" for s in summaries if len(s.labels) == 1]
     if single and label.classes:
         named = listed(single, _MOST_SILOS)
         verb = "has" if len(single) == 1 else "have"

@@ -107,8 +107,8 @@ def _loss(y: Floats, z: Floats, counts: Floats, at: Floats) -> Floats:
 
 def _separated(y: Floats, z: Floats, counts: Floats) -> NDArray[np.bool_]:
     """Return the rows in which a threshold on z parts the classes, so that no finite slope is the best."""
-    there = counts > 0
-    positive, negative = there & (y > 0.5), there & (y < 0.5)
+    drawn = counts > 0
+    positive, negative = drawn & (y > 0.5), drawn & (y < 0.5)
 
     def ends(members: NDArray[np.bool_]) -> tuple[Floats, Floats]:
         return np.where(members, z, np.inf).min(1), np.where(members, z, -np.inf).max(1)

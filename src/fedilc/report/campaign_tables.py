@@ -28,6 +28,9 @@ from fedilc.report.paper import (
 )
 
 BASELINE = "fedsgd"
+_CHOSEN_BY, _ALGORITHM, _DOMAIN = (
+    Column(title, words=True) for title in ("round chosen by", "algorithm", "sub-environment")
+)
 _MEAN = "Mean±sample deviation (n - 1) over seeds"
 CHOICES = (
     "Rounds are chosen by oracle: lowest OOD loss after round 5, as in the paper, which nobody can know in "
@@ -119,7 +122,7 @@ def _metric_table(campaign: Campaign, measure: Measure) -> TableData:
         name=measure.name,
         source=campaign.name,
         title=f"{campaign.heading}: {measure.title} ({direction} is better)",
-        columns=(Column("round chosen by", words=True), *_columns(campaign, bool(paper))),
+        columns=(_CHOSEN_BY, *_columns(campaign, bool(paper))),
         rows=tuple(rows),
         notes=(*_notes(campaign, bool(paper)), *dagger),
         grouped=True,
@@ -154,17 +157,20 @@ def _group(
 
 
 def _columns(campaign: Campaign, paper: bool) -> list[Column]:
-    columns = [Column("algorithm", words=True), Column("ours", ("ours, mean", "ours, deviation"))]
+    columns = [_ALGORITHM, _mean_column("ours")]
     compared = on_the_papers_data(campaign.name)
     if paper:
-        heading = "paper" if compared else "paper, other data"
-        columns.append(Column(heading, (f"{heading}, mean", f"{heading}, deviation")))
+        columns.append(_mean_column("paper" if compared else "paper, other data"))
     if paper and compared:
         columns.append(Column("diff. in σ", ("difference in the paper's deviations", "reading")))
     if _tested(campaign):
         columns.append(Column(f"against {BASELINE}", (f"against {BASELINE}", "mean difference")))
         columns.append(Column("p: t/flips", ("p, paired t-test", "p, sign flips")))
     return columns
+
+
+def _mean_column(title: str) -> Column:
+    return Column(title, (f"{title}, mean", f"{title}, deviation"))
 
 
 def _notes(campaign: Campaign, paper: bool) -> list[str]:
@@ -223,11 +229,7 @@ def _domains_table(campaign: Campaign) -> TableData:
         name="sub-environments",
         source=campaign.name,
         title=f"{campaign.heading}: validation accuracy in each sub-environment (higher is better)",
-        columns=(
-            Column("round chosen by", words=True),
-            Column("sub-environment", words=True),
-            *(Column(name, (f"{name}, mean", f"{name}, deviation")) for name in names),
-        ),
+        columns=(_CHOSEN_BY, _DOMAIN, *map(_mean_column, names)),
         rows=tuple(rows),
         notes=(size_note(campaign), CHOICES, f"{_MEAN}; bold is the best of its row."),
         grouped=True,
@@ -247,7 +249,7 @@ def _domains_beside_paper(campaign: Campaign) -> TableData:
         name="sub-environments-compared",
         source=campaign.name,
         title=f"{campaign.heading}: accuracy in each sub-environment, round chosen by oracle",
-        columns=(Column("sub-environment", words=True), *_columns(campaign, known)),
+        columns=(_DOMAIN, *_columns(campaign, known)),
         rows=tuple(rows),
         notes=tuple(_notes(campaign, known)),
         grouped=True,
@@ -261,22 +263,17 @@ def _inconsistency_table(campaign: Campaign) -> TableData:
         for curvature in CURVATURES
         for pair, end in (("typical", ""), ("worst", "_worst"))
     }
-    cells = {
-        title: {
-            name: our_cell(campaign, name, "last", metric) for name in in_paper_order(campaign.algorithms)
-        }
-        for title, metric in metrics.items()
-    }
-    columns = [with_best(column, lower=True) for column in cells.values()]
-    names = [name for name in columns[0] if any(column[name].parts for column in columns)]
+    names = in_paper_order(campaign.algorithms)
+    cells = (
+        {name: our_cell(campaign, name, "last", metric) for name in names} for metric in metrics.values()
+    )
+    columns = [with_best(column, lower=True) for column in cells]
+    names = [name for name in names if any(column[name].parts for column in columns)]
     return TableData(
         name="inconsistency",
         source=campaign.name,
         title=f"{campaign.heading}: inconsistency score (lower is better)",
-        columns=(
-            Column("algorithm", words=True),
-            *(Column(title, (f"{title}, mean", f"{title}, deviation")) for title in metrics),
-        ),
+        columns=(_ALGORITHM, *map(_mean_column, metrics)),
         rows=tuple((Cell(name), *(column[name] for column in columns)) for name in names),
         notes=(size_note(campaign), _SCORES),
     )

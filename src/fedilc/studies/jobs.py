@@ -79,6 +79,8 @@ class Job:
 
     def require_same_settings(self) -> None:
         """Raise if the folder holds a run with other settings than this one asks for."""
+        from fedilc.federation.run_identity import require_same
+
         found = self.begun()
         if found is None:
             return
@@ -86,12 +88,8 @@ class Job:
         network = {key: (found.get("model") or {}).get(key) for key in wanted["model"]}
         data = _defaults(type(self.settings.data)) | (found.get("data") or {})
         held = {**_defaults(Options), **found, "data": data, "model": network}
-        for key in (*Options.model_fields, "algorithm", "data", "model"):
-            if key not in ("rounds", "device") and held.get(key) != wanted[key]:
-                raise ConfigError(
-                    f"{self.folder} holds a run with {key}={held.get(key)!r}, not {wanted[key]!r}; choose "
-                    "another folder with --out, or give the same settings"
-                )
+        keys = (*Options.model_fields, "algorithm", "data", "model")
+        require_same(self.folder, *({key: facts.get(key) for key in keys} for facts in (held, wanted)))
         if self.done() > self.settings.rounds:
             raise ConfigError(
                 f"the run in {self.folder} has {self.done()} rounds, more than {self.settings.rounds}; "
@@ -163,20 +161,21 @@ def require_same_data(jobs: Sequence[Job], *, now: bool) -> None:
     With `now`, the data of each seed that has a run are built once, and those of the first job in any case,
     so that problems and notes of the data appear here and not in the log of a run.
     """
-    known: dict[tuple[str, int], tuple[str, Mapping[str, Any]]] = {}
+    from fedilc.federation.run_identity import require_same
+
+    known: dict[tuple[str, int], Mapping[str, Any]] = {}
     for job in jobs:
         begun = job.begun()
         if begun is None and (known or not now):
             continue
         key = job.settings.data.model_dump_json(), job.settings.seed
         if key not in known:
-            known[key] = ("now", _current_facts(job)) if now else (f"as in {job.folder}", begun or {})
-        where, facts = known[key]
-        if begun is not None and (changed := _changed(begun, facts)):
-            raise CheckpointError(
-                f"{changed} of the run in {job.folder} is not the same {where}, and a table would mix both; "
-                "restore the data, or choose another folder with --out"
-            )
+            known[key] = _current_facts(job) if now else begun or {}
+        facts = known[key]
+        if begun is not None:
+            require_same(job.folder, *({"silos": f["silos"], "test": f["test"]} for f in (begun, facts)))
+            if begun["model"].get("weights") and facts["model"].get("weights"):
+                require_same(job.folder, *({"weights": f["model"]["weights"]} for f in (begun, facts)))
 
 
 def _current_facts(job: Job) -> dict[str, Any]:
@@ -188,18 +187,6 @@ def _current_facts(job: Job) -> dict[str, Any]:
     store = settings.data.store(settings.seed, job.home)
     weights = weights_digest(settings.model.build(store, settings.seed))
     return {**data_facts(Outline.of(store)), "model": {"weights": weights}}
-
-
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Return the name of the first difference between two runs' data and initial weights, or None."""
-    silos, others = before["silos"], now["silos"]
-    for name in {**silos, **others}:
-        if silos.get(name) != others.get(name):
-            return f"silo {name!r}"
-    if before["test"] != now["test"]:
-        return "the test set"
-    weights = {facts["model"].get("weights") for facts in (before, now)} - {None}
-    return "the initial weights" if len(weights) > 1 else None
 
 
 def run_jobs(work: Work, show: Callable[[Work], None]) -> None:

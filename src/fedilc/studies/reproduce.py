@@ -68,8 +68,8 @@ class Plan:
         seeds, whole = f"{self.seeds} seed{'s' * (self.seeds != 1)}", self.benchmark in BENCHMARKS
         parts = [seeds if self.seeds == SEEDS or not whole else f"{seeds} of the paper's {SEEDS}"]
         parts += size_in_words(ours, theirs.rounds)
-        told = ("fishr_reduction=", "rounds=", "data.subset=", "evaluate_every=", "thresholded_batch=")
-        parts += [change for change in self.changes if not change.startswith(told)]
+        in_words = ("fishr_reduction=", "rounds=", "data.subset=", "evaluate_every=", "thresholded_batch=")
+        parts += [change for change in self.changes if not change.startswith(in_words)]
         return ", ".join(parts)
 
     def campaign(self) -> Campaign:

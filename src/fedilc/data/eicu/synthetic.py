@@ -18,7 +18,7 @@ from fedilc.seeds import numpy_generator
 
 HOSPITALS, PATIENTS, MEDICINES, DEATHS = 58, 30_760, 1_399, 9_382
 
-_CASES, _TELLING, _SMALLEST = 8, 60, 60
+_CASES, _INFORMATIVE, _SMALLEST = 8, 60, 60
 _ORDERS_PER_PATIENT = 18.0
 _WORLD = 2022
 
@@ -108,11 +108,11 @@ def _medicines() -> _Medicines:
     random = numpy_generator(_WORLD, "eicu-synthetic", "medicines")
     share = 1 / (np.arange(MEDICINES) + 12.0)
     share *= _ORDERS_PER_PATIENT / share.sum()
-    telling = random.permutation(np.arange(20, 420))[: 2 * _TELLING]
+    informative = random.permutation(np.arange(20, 420))[: 2 * _INFORMATIVE]
     invariant, misleading = np.zeros(MEDICINES), np.zeros(MEDICINES)
-    signs = random.choice([-1.0, 1.0], _TELLING, p=[0.3, 0.7])
-    invariant[telling[:_TELLING]] = signs * random.uniform(0.4, 0.9, _TELLING)
-    misleading[telling[_TELLING:]] = random.uniform(0.4, 0.9, _TELLING)
+    signs = random.choice([-1.0, 1.0], _INFORMATIVE, p=[0.3, 0.7])
+    invariant[informative[:_INFORMATIVE]] = signs * random.uniform(0.4, 0.9, _INFORMATIVE)
+    misleading[informative[_INFORMATIVE:]] = random.uniform(0.4, 0.9, _INFORMATIVE)
     return _Medicines(
         base=np.log(share / (1 - share)),
         case=random.normal(scale=0.8, size=(_CASES, MEDICINES)) * (random.random((_CASES, MEDICINES)) < 0.3),
