@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 from hospitals import hospitals
+from PIL import Image
 from typer.testing import CliRunner
 
 from fedilc.cli.app import app
@@ -87,3 +89,23 @@ def test_mistakes_are_one_sentence(patients: Path) -> None:
         study("hart-disease")
     with pytest.raises(ConfigError, match="--learning-rates 'x' is not a list of numbers"):
         study(str(patients), *COLUMNS, "--learning-rates", "x")
+
+
+def test_folders_of_images_by_site_and_class_are_studied(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for site in ("a", "b", "c"):
+        for name, level in (("dark", 60), ("light", 180)):
+            folder = tmp_path / "pictures" / site / name
+            folder.mkdir(parents=True)
+            for number in range(6):
+                pixels = random.integers(level - 50, level + 50, (8, 8, 3)).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+    out = tmp_path / "study"
+    words = ("-a", "fedavg", "--seeds", "1", "--rounds", "2", "--jobs", "1", "--hold-out", "c")
+    study(
+        str(tmp_path / "pictures"), "--image-size", "8", *words, "--learning-rates", "0.01", "--out", str(out)
+    )
+    facts = json.loads((out / "study.json").read_text())
+    assert facts["loss"] == "binary"
+    assert facts["choose_by"] == "validation"
+    assert facts["sites"]["c"]["fedavg"]["auroc"]["value"] is not None

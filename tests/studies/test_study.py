@@ -196,3 +196,18 @@ def test_folds_and_validation_rows_keep_classes_in_proportion() -> None:
     held = validation_rows(y, 0.2, "binary", seed=3)
     assert (held.sum(), y[held].sum()) == (10, 2)
     assert validation_rows(y, 0.2, "regression", seed=3).sum() == 10
+
+
+def test_quantities_are_studied_in_their_own_units(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    silos = []
+    for name in ("a", "b", "c", "d"):
+        x = random.normal(0, 1, (40, 2))
+        y = 5000 + 300 * x[:, 0] + random.normal(0, 30, 40)
+        silos.append(Silo(name, torch.tensor(x).float(), torch.tensor(y).float()))
+    data = ArrayData.of(Federation("grams", silos, loss="regression"))
+    result = studied(data, tmp_path / "study", algorithms=("fedavg",), hold_out=("b",))
+    assert result.metrics == ("rmse", "mae", "r2")
+    assert result.mean("fedavg", "rmse").value < 200
+    assert result.mean(ALONE, "rmse").value < 400  # 5000 in other units
+    assert "RMSE" in verdict(result)[0]

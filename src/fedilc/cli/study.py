@@ -14,6 +14,7 @@ import typer
 from fedilc.cli.console import make_console
 from fedilc.cli.data import use_data_folder
 from fedilc.cli.options import DataDir
+from fedilc.cli.tables import Categorical, Drop, Keep, Label, Missing, Positive, SiloColumn
 from fedilc.errors import ConfigError, StoppedError
 
 if TYPE_CHECKING:
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
     from fedilc.studies.study_plan import StudyPlan
 
 Names = list[str] | None
+Sources = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="DATA...",
+        help="A table with --silo-column, one table per site, a folder of images by site and class, a TOML "
+        "file, or heart-disease.",
+    ),
+]
 
 
 class ChooseBy(StrEnum):
@@ -33,27 +42,17 @@ class ChooseBy(StrEnum):
 
 
 def study(
-    sources: Annotated[
-        list[str], typer.Argument(help="Tables (.csv, .parquet, .npz), or a data set such as heart-disease.")
-    ],
-    label: Annotated[
-        str | None, typer.Option(help="The column to predict, or a comparison such as 'num>0'.")
-    ] = None,
-    silo_column: Annotated[
-        str | None, typer.Option(help="The column that names sites. (default: each file is a site)")
-    ] = None,
-    positive: Annotated[str | None, typer.Option(help="The value of the label that counts as 1.")] = None,
-    categorical: Annotated[
-        Names, typer.Option(help="A column of numbers that are names; may repeat.")
-    ] = None,
-    drop: Annotated[Names, typer.Option(help="A column that is not used; may repeat.")] = None,
-    keep: Annotated[
-        Names, typer.Option(help="A column that is used although it looks like an identifier; may repeat.")
-    ] = None,
-    missing: Annotated[
-        Names,
-        typer.Option(help="A further mark of missing values: -9, or chol=0 for one column; may repeat."),
-    ] = None,
+    data: Sources,
+    label: Label = None,
+    silo_column: SiloColumn = None,
+    positive: Positive = None,
+    categorical: Categorical = None,
+    drop: Drop = None,
+    keep: Keep = None,
+    missing: Missing = None,
+    image_size: Annotated[
+        int, typer.Option(min=8, help="Pixels per side, for a folder of images by domain and class.")
+    ] = 32,
     hold_out: Annotated[
         Names, typer.Option(help="Leave out this site only; may repeat. (default: each in turn)")
     ] = None,
@@ -100,7 +99,7 @@ def study(
         "keep": keep,
         "missing": missing,
     }
-    data = study_data(sources, label, {key: value for key, value in given.items() if value})
+    read = study_data(data, label, image_size, {key: value for key, value in given.items() if value})
     settings = StudySettings(
         algorithms=tuple(dict.fromkeys(algorithm)) if algorithm else ALGORITHMS,
         hold_out=tuple(dict.fromkeys(hold_out or ())),
@@ -108,11 +107,11 @@ def study(
         rounds=rounds,
         rates=_numbers(learning_rates, "--learning-rates"),
         penalty_weights=_numbers(penalty_weights, "--penalty-weights"),
-        hidden=HIDDEN if data.is_table else None,
+        hidden=HIDDEN if read.is_table else None,
         choose_by=choose_by.value if choose_by else None,
     )
-    plan = StudyPlan(data, settings)
-    folder = out or Path("results") / f"{data.name}-study"
+    plan = StudyPlan(read, settings)
+    folder = out or Path("results") / f"{read.name}-study"
     console = make_console()
     result = _do(console, plan, folder, jobs)
     with console.status("tables"):

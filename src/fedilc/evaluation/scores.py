@@ -6,7 +6,7 @@ from one sort of the examples, so that a bootstrap costs little more than a matr
     binary       auroc, auprc (average precision), log_loss, brier, accuracy, calibration_slope,
                  calibration_intercept (see `fedilc.evaluation.calibration`)
     multiclass   accuracy, log_loss, auroc (mean over the classes that occur, each against the rest)
-    regression   rmse, mae, r2
+    regression   rmse, mae, r2 (huber too)
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ SCORES: Mapping[str, tuple[str, ...]] = {
     ),
     "multiclass": ("accuracy", "log_loss", "auroc"),
     "regression": ("rmse", "mae", "r2"),
+    "huber": ("rmse", "mae", "r2"),
 }
 
 
@@ -109,6 +110,7 @@ _BY_LOSS: Mapping[str, Callable[[Floats, Floats, Floats], dict[str, Floats]]] = 
     "binary": _binary,
     "multiclass": _multiclass,
     "regression": _regression,
+    "huber": _regression,
 }
 
 

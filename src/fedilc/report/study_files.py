@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from fedilc.algorithms.loss_name import has_classes
 from fedilc.errors import ConfigError
 from fedilc.evaluation.scores import HIGHER_IS_BETTER
 from fedilc.federation.tensor_files import write_atomically
@@ -104,7 +105,7 @@ def write_study(folder: Path, result: StudyResult) -> list[TableData]:
 
 def _silo_facts(result: StudyResult, site: str) -> dict[str, Any]:
     y = result.plan.data.labels(site)
-    if result.plan.data.loss == "regression":
+    if not has_classes(result.plan.data.loss):
         return {"examples": len(y), "mean": float(np.mean(y)), "deviation": float(np.std(y))}
     values, counts = np.unique(y, return_counts=True)
     return {

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedilc.algorithms.loss_name import has_classes
 from fedilc.evaluation.intervals import Interval
 from fedilc.evaluation.scores import HIGHER_IS_BETTER
 from fedilc.report.cells import NOTHING, p_text
@@ -80,7 +81,7 @@ def _sites(result: StudyResult) -> TableData:
     rows = []
     for site in data.silos:
         y = data.labels(site)
-        if data.loss == "regression":
+        if not has_classes(data.loss):
             about = f"mean {np.mean(y):.3g}, deviation {np.std(y):.3g}"
         elif data.loss == "binary":
             about = f"{int(np.sum(y))} ({np.mean(y):.0%})"
@@ -227,7 +228,7 @@ def undefined(result: StudyResult) -> list[str]:
     notes = []
     for site in result.plan.held_out:
         y = result.plan.data.labels(site)
-        if result.plan.data.loss != "regression" and len(np.unique(y)) == 1:
+        if has_classes(result.plan.data.loss) and len(np.unique(y)) == 1:
             notes.append(f"{site} has one class only, so that it has no AUROC and is left out of its means")
         elif ALONE not in result.scores[site] and result.plan.settings.references:
             notes.append(f"{site} has too few examples of a class for a model of its own")

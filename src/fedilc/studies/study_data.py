@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedilc.algorithms.loss_name import LossName
 from fedilc.data import Federation
 from fedilc.data.digest import digest
 
@@ -27,7 +28,7 @@ class StudyData(Protocol):
         """Return how the data are called."""
 
     @property
-    def loss(self) -> str:
+    def loss(self) -> LossName:
         """Return "binary", "multiclass" or "regression"."""
 
     @property
@@ -69,7 +70,7 @@ class TableData:
     _fingerprints: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     @property
-    def loss(self) -> str:
+    def loss(self) -> LossName:
         """Return the task."""
         return self.tables.loss
 
@@ -127,7 +128,7 @@ class ArrayData:
     """Arrays that are inputs already: images, NPZ files, a `Federation`; nothing is fitted to them."""
 
     name: str
-    loss: str
+    loss: LossName
     outputs: int
     arrays: dict[str, tuple[Tensor, NDArray[Any]]]
     notes: tuple[str, ...] = ()

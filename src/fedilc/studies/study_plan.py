@@ -21,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedilc.algorithms import find_algorithm
+from fedilc.algorithms.loss_name import has_classes
 from fedilc.errors import ConfigError, DataError, listed, nearest
 from fedilc.studies.study_data import StudyData
 from fedilc.studies.study_runs import PLAIN, POOLED, AloneTask, RunTask
@@ -115,7 +116,7 @@ class StudyPlan:
         if tiny:
             found.append(f"fewer than {TINY} examples: {listed(tiny, 5)}; scores there are mostly noise")
         alike = [name for name, y in labels.items() if len(np.unique(y)) == 1]
-        if alike and self.data.loss != "regression":
+        if alike and has_classes(self.data.loss):
             found.append(f"one class only: {listed(alike, 5)}; such a site has no AUROC")
         return list(dict.fromkeys(found))
 
@@ -215,7 +216,7 @@ class StudyPlan:
     def folds(self, silo: str) -> int:
         """Return how many folds a site's own model is cross-validated in; 0 if it cannot be."""
         y = self.data.labels(silo)
-        if self.data.loss == "regression":
+        if not has_classes(self.data.loss):
             fewest = len(y) // FEWEST_PER_FOLD
         else:
             counts = np.unique(y, return_counts=True)[1]

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedilc import __version__
+from fedilc.algorithms.loss_name import LossName, has_classes
 from fedilc.api import train
 from fedilc.data import Federation, Silo
 from fedilc.data.digest import digest
@@ -90,15 +91,19 @@ class RunTask:
         tensors = {f"weights.{name}": tensor for name, tensor in fitted.weights.items()}
         if self.predicted is not None and fitted.failed is None:
             inputs = data.inputs(self.training, self.predicted)
-            tensors["outputs"] = predict(model, fitted.weights, inputs)
+            tensors["outputs"] = self._units(data).back(predict(model, fitted.weights, inputs))
         return tensors, {"curve": fitted.curve, "failed": fitted.failed}
+
+    def _units(self, data: StudyData) -> Units:
+        return Units.of(data.loss, [data.labels(name) for name in self.training])
 
     def _silos(self, data: StudyData) -> tuple[list[Silo], dict[str, tuple[Tensor, Tensor]]]:
         """Return what is trained on, and the examples left out to be scored."""
-        scored = {name: (data.inputs(self.training, name), labels_of(data, name)) for name in self.scored}
+        units = self._units(data)
+        scored = {name: (data.inputs(self.training, name), units.labels(data, name)) for name in self.scored}
         silos = []
         for name in self.training:
-            x, y = data.inputs(self.training, name), labels_of(data, name)
+            x, y = data.inputs(self.training, name), units.labels(data, name)
             if self.validation:
                 held = validation_rows(y.numpy(), self.validation, data.loss, self.seed)
                 if held.any():
@@ -143,9 +148,10 @@ class AloneTask:
 
     def perform(self, data: StudyData, stop: Callable[[], bool]) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the predictions of the fold's examples, by seed."""
-        y = labels_of(data, self.site)
-        held = folds_of(y.numpy(), self.folds, data.loss) == self.fold
+        held = folds_of(data.labels(self.site), self.folds, data.loss) == self.fold
         rest = np.flatnonzero(~held)
+        units = Units.of(data.loss, [data.labels(self.site)[rest]])
+        y = units.labels(data, self.site)
         inner = rest[validation_rows(y[rest].numpy(), 0.25, data.loss, 0)]
         first = np.setdiff1d(rest, inner)
         x = data.inputs_by_rows(self.site, first)
@@ -166,7 +172,7 @@ class AloneTask:
             if fitted.failed:
                 return {}, {"failed": fitted.failed}
             model = network(tuple(x.shape[1:]), data.outputs, seed, self.hidden)
-            tensors[f"outputs.{seed}"] = predict(model, fitted.weights, x[held])
+            tensors[f"outputs.{seed}"] = units.back(predict(model, fitted.weights, x[held]))
         return tensors, {"failed": None, "learning_rate": best[1], "round": best[2]}
 
     def _fit(
@@ -248,7 +254,7 @@ class _Curve(Callback):
 
 
 def fit(
-    loss: str,
+    loss: LossName,
     silos: Sequence[Silo],
     model: nn.Module,
     algorithm: str,
@@ -260,8 +266,8 @@ def fit(
     """Train a copy of a model over silos, with the losses of the scored sets by round."""
     given = dict(options)
     every = int(given.pop("score_every", 1))
-    curve = _Curve(Loss(loss), model, scored, every, stop)  # type: ignore[arg-type]
-    federation = Federation("study", silos, loss=loss)  # type: ignore[arg-type]
+    curve = _Curve(Loss(loss), model, scored, every, stop)
+    federation = Federation("study", silos, loss=loss)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FedILCWarning)
         try:
@@ -301,27 +307,52 @@ def network(inputs: tuple[int, ...], outputs: int, seed: int, hidden: tuple[int,
     return build_model("mlp", inputs, outputs, seed, hidden=hidden)
 
 
-def labels_of(data: StudyData, silo: str) -> Tensor:
-    """Return a silo's labels as a tensor."""
-    return torch.as_tensor(data.labels(silo))
+@dataclass(frozen=True)
+class Units:
+    """The units in which quantities are learned: those in which the training examples have deviation 1.
+
+    Classes stay as they are.
+    """
+
+    mean: float = 0.0
+    scale: float = 1.0
+
+    @classmethod
+    def of(cls, loss: LossName, labels: Sequence[NDArray[Any]]) -> Units:
+        """Return the units of the training silos' labels: from their counts, sums and sums of squares."""
+        if has_classes(loss):
+            return cls()
+        count = sum(len(y) for y in labels)
+        mean = sum(float(y.sum()) for y in labels) / count
+        variance = sum(float(((y - mean) ** 2).sum()) for y in labels) / count
+        return cls(mean, variance**0.5 or 1.0)
+
+    def labels(self, data: StudyData, silo: str) -> Tensor:
+        """Return a silo's labels as they are learned."""
+        y = data.labels(silo)
+        return torch.as_tensor(y if has_classes(data.loss) else (y - self.mean) / self.scale)
+
+    def back(self, outputs: Tensor) -> Tensor:
+        """Return a model's outputs in the units of the data."""
+        return outputs if self == Units() else outputs.double() * self.scale + self.mean
 
 
-def validation_rows(y: NDArray[Any], share: float, loss: str, seed: int) -> NDArray[np.bool_]:
+def validation_rows(y: NDArray[Any], share: float, loss: LossName, seed: int) -> NDArray[np.bool_]:
     """Return which examples are held out: each class in proportion, drawn from the seed."""
     held = np.zeros(len(y), dtype=bool)
     random = numpy_generator(seed, "study", "validation")
-    for label in np.unique(y) if loss != "regression" else [None]:
+    for label in np.unique(y) if has_classes(loss) else [None]:
         members = np.arange(len(y)) if label is None else np.flatnonzero(y == label)
         held[random.permutation(members)[: round(share * len(members))]] = True
     return held
 
 
-def folds_of(y: NDArray[Any], folds: int, loss: str) -> NDArray[np.intp]:
+def folds_of(y: NDArray[Any], folds: int, loss: LossName) -> NDArray[np.intp]:
     """Return the fold of each example: each class in proportion, in an order drawn once and for all."""
     found = np.empty(len(y), dtype=np.intp)
     random = numpy_generator(0, "study", "folds")
     order = random.permutation(len(y))
-    if loss != "regression":
+    if has_classes(loss):
         order = order[np.argsort(y[order], kind="stable")]
     found[order] = np.arange(len(y)) % folds
     return found

@@ -11,18 +11,22 @@ from fedilc.config.experiment import shipped_experiments
 from fedilc.config.section import validated
 from fedilc.config.source import Source
 from fedilc.config.sources import SOURCES
+from fedilc.data.image_folder import read_image_folder
 from fedilc.data.table_files import read_tables
 from fedilc.errors import ConfigError, DataError, nearest
 from fedilc.studies.study_data import ArrayData, StudyData, TableData
 
 
-def study_data(sources: Sequence[str], label: str | None, options: Mapping[str, Any]) -> StudyData:
+def study_data(
+    sources: Sequence[str], label: str | None, image_size: int, options: Mapping[str, Any]
+) -> StudyData:
     """Return the data of a study.
 
     Args:
         sources: tables (one with a column of silos, or one file per silo), or one data set's name, one
             experiment, or one folder of images by domain and class.
         label: the label's column or comparison, for tables.
+        image_size: pixels per side, for a folder of images.
         options: further ones of `read_tables`, those that were given.
     """
     paths = [Path(source) for source in sources]
@@ -31,6 +35,11 @@ def study_data(sources: Sequence[str], label: str | None, options: Mapping[str, 
     if len(paths) == 1 and paths[0].suffix == ".toml":
         settings, folder = read_experiment(sources[0])
         return _of_source(settings.name, settings.data, folder)
+    if len(paths) == 1 and paths[0].is_dir():
+        images = read_image_folder(paths[0], image_size)
+        outputs = len(images.classes) if images.loss == "multiclass" else 1
+        name = paths[0].resolve().name
+        return ArrayData(name, images.loss, outputs, images.arrays, tuple(images.notes))
     for path in paths:
         if not path.is_file():
             raise DataError(f"{path} is no file; give tables (.csv, .parquet, .npz)")
