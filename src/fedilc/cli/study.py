@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -51,7 +52,7 @@ def study(
     keep: Keep = None,
     missing: Missing = None,
     image_size: Annotated[
-        int, typer.Option(min=8, help="Pixels per side, for a folder of images by domain and class.")
+        int, typer.Option(min=16, help="Pixels per side, for a folder of images by domain and class.")
     ] = 32,
     hold_out: Annotated[
         Names, typer.Option(help="Leave out this site only; may repeat. (default: each in turn)")
@@ -65,9 +66,23 @@ def study(
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from 0 on.")] = 3,
-    rounds: Annotated[int, typer.Option(min=1, help="The most rounds; fewer if they score better.")] = 100,
-    learning_rates: Annotated[str, typer.Option(help="To choose from, with commas.")] = "0.003,0.01,0.03",
-    penalty_weights: Annotated[str, typer.Option(help="Lambdas to choose from, with commas.")] = "1,100",
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="The most rounds; fewer if they score better. (default: 100, or 30 for images)"
+        ),
+    ] = None,
+    learning_rates: Annotated[
+        str | None,
+        typer.Option(help="To choose from, with commas. (default: 0.003,0.01,0.03, or 0.001 for images)"),
+    ] = None,
+    penalty_weights: Annotated[
+        str | None,
+        typer.Option(help="Lambdas to choose from, with commas. (default: 1,100, or 1 for images)"),
+    ] = None,
+    references: Annotated[
+        bool, typer.Option(help="Train a site's own model and a pooled one too: the two ends of the scale.")
+    ] = True,
     choose_by: Annotated[
         ChooseBy | None,
         typer.Option(
@@ -87,7 +102,7 @@ def study(
     Runs that are done are kept: interrupt the command and call it again to continue.
     """
     from fedilc.report.study_files import write_study
-    from fedilc.studies.study_plan import ALGORITHMS, HIDDEN, StudyPlan, StudySettings
+    from fedilc.studies.study_plan import ALGORITHMS, IMAGES, StudyPlan, StudySettings
     from fedilc.studies.study_sources import study_data
 
     use_data_folder(data_dir)
@@ -100,14 +115,16 @@ def study(
         "missing": missing,
     }
     read = study_data(data, label, image_size, {key: value for key, value in given.items() if value})
-    settings = StudySettings(
+    usual = StudySettings() if read.is_table else IMAGES
+    settings = replace(
+        usual,
         algorithms=tuple(dict.fromkeys(algorithm)) if algorithm else ALGORITHMS,
         hold_out=tuple(dict.fromkeys(hold_out or ())),
         seeds=seeds,
-        rounds=rounds,
-        rates=_numbers(learning_rates, "--learning-rates"),
-        penalty_weights=_numbers(penalty_weights, "--penalty-weights"),
-        hidden=HIDDEN if read.is_table else None,
+        rounds=rounds or usual.rounds,
+        rates=_numbers(learning_rates, "--learning-rates") or usual.rates,
+        penalty_weights=_numbers(penalty_weights, "--penalty-weights") or usual.penalty_weights,
+        references=references,
         choose_by=choose_by.value if choose_by else None,
     )
     plan = StudyPlan(read, settings)
@@ -185,7 +202,10 @@ def show_study(console: Console, result: StudyResult) -> None:
         console.print(sentence, markup=False)
 
 
-def _numbers(text: str, option: str) -> tuple[float, ...]:
+def _numbers(text: str | None, option: str) -> tuple[float, ...]:
+    """Return the numbers of an option; none if it was not given."""
+    if text is None:
+        return ()
     try:
         found = tuple(sorted({float(part) for part in text.split(",")}))
     except ValueError as error:

@@ -31,7 +31,6 @@ REFERENCES = ("fedavg", "fedsgd")
 GROUPS, FOLDS, FEWEST_PER_FOLD = 4, 5, 2
 VALIDATION_SHARE = 0.2
 SCORED_ROUNDS = 20
-HIDDEN = (32,)
 TINY = 20
 
 ChooseBy = Literal["silo", "validation"]
@@ -65,10 +64,15 @@ class StudySettings:
     local_rates: tuple[float, ...] = (0.01, 0.03, 0.1)
     penalty_weights: tuple[float, ...] = (1.0, 100.0)
     environment_size: int = 32
-    hidden: tuple[int, ...] | None = HIDDEN
+    hidden: tuple[int, ...] | None = (32,)
     choose_by: ChooseBy | None = None
     references: bool = True
     resamples: int = 1000
+
+
+IMAGES = StudySettings(
+    rounds=30, rates=(0.001,), local_rates=(0.03,), penalty_weights=(1.0,), hidden=None
+)  # a convolutional network costs a thousand times as much as a small one for tables
 
 
 @dataclass(frozen=True)
