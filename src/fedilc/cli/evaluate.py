@@ -9,18 +9,20 @@ import typer
 
 from fedilc.algorithms.loss_name import has_classes
 from fedilc.cli.console import make_console
-from fedilc.cli.options import Criterion, ModelFunction, RunFolderPath
+from fedilc.cli.options import Authority, Criterion, ModelFunction, RunFolderOrUrl, SiloTokenFile
 from fedilc.cli.predict import load_run
 from fedilc.lazy import quick_imports
 
 
 def evaluate(
-    run: RunFolderPath,
+    run: RunFolderOrUrl,
     table: Annotated[Path, typer.Argument(help="A site's rows with labels: .csv, .parquet or .npz.")],
     criterion: Criterion = "validation",
     seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap.")] = 0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers to this file.")] = None,
     model: ModelFunction = None,
+    token_file: SiloTokenFile = None,
+    ca: Authority = None,
 ) -> None:
     """Measure the trained model on a site's table, with bootstrap intervals; nothing leaves the machine."""
     with quick_imports():
@@ -30,7 +32,7 @@ def evaluate(
 
         from fedilc.evaluation.intervals import bootstrap_intervals
 
-    loaded = load_run(run, criterion, model)
+    loaded = load_run(run, criterion, model, token_file, ca)
     y, logits = loaded.labelled(table)
     found = bootstrap_intervals(
         loaded.loss if has_classes(loaded.loss) else "regression", y, logits, seed=seed

@@ -41,6 +41,12 @@ ModelFunction = Annotated[
     ),
 ]
 RunFolderPath = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
+RunFolderOrUrl = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="The run folder, or a URL where `serve --view` publishes it."),
+]
+SiloTokenFile = Annotated[Path | None, typer.Option(help="A file with a silo's token, for a URL.")]
+Authority = Annotated[Path | None, typer.Option(help="The certificate of the authority to trust, for a URL.")]
 Criterion = Annotated[
     str, typer.Option(help="The round to take: validation (lowest mean validation loss), last or oracle.")
 ]

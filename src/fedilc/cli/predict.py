@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedilc.algorithms.loss_name import has_classes
 from fedilc.cli.console import make_console
-from fedilc.cli.options import Criterion, ModelFunction, RunFolderPath
-from fedilc.errors import DataError, nearest
+from fedilc.cli.options import Authority, Criterion, ModelFunction, RunFolderOrUrl, SiloTokenFile
+from fedilc.errors import ConfigError, DataError, nearest
 from fedilc.lazy import quick_imports
 
 if TYPE_CHECKING:
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
 
     from fedilc.training.loaded import LoadedModel
 
+_PATIENCE_SECONDS = 30.0
+
 
 def predict(
-    run: RunFolderPath,
+    run: RunFolderOrUrl,
     table: Annotated[Path, typer.Argument(help="New rows: .csv, .parquet, .npz, or a folder of pictures.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file for the scores, .csv or .parquet.")],
     copy: Annotated[
@@ -29,6 +32,8 @@ def predict(
     ] = None,
     criterion: Criterion = "validation",
     model: ModelFunction = None,
+    token_file: SiloTokenFile = None,
+    ca: Authority = None,
 ) -> None:
     """Write the trained model's score of every row of a table."""
     with quick_imports():
@@ -36,7 +41,7 @@ def predict(
 
         from fedilc.data.new_rows import rows_of
 
-    loaded = load_run(run, criterion, model)
+    loaded = load_run(run, criterion, model, token_file, ca)
     rows, where = rows_of(table)
     frame = rows if isinstance(rows, DataFrame) else None
     columns = [] if frame is None else frame.columns
@@ -53,12 +58,33 @@ def predict(
     )
 
 
-def load_run(run: Path, criterion: str, model: str | None) -> LoadedModel:
-    """Return the model of a run folder; its network may be that of the user's own function."""
+def load_run(
+    run: str | Path,
+    criterion: str,
+    model: str | None,
+    token_file: Path | None = None,
+    authority: Path | None = None,
+) -> LoadedModel:
+    """Return the model of a run folder or URL; its network may be that of the user's own function."""
     with quick_imports():
         from fedilc.training.loaded import load
 
-    return load(run, criterion, None if model is None else _own(model))
+    network = None if model is None else _own(model)
+    if not str(run).startswith(("http://", "https://")):
+        return load(run, criterion, network)
+    if criterion != "validation":
+        raise ConfigError(f"a published model is that of the validation's round; leave out {criterion!r}")
+    from fedilc.cli.join import read_token
+    from fedilc.runtimes.rest.http_client import HttpClient
+    from fedilc.runtimes.rest.published import fetch_run
+
+    client = HttpClient(str(run), read_token(token_file), authority, give_up_after=_PATIENCE_SECONDS)
+    with TemporaryDirectory() as folder:
+        try:
+            fetch_run(client, Path(folder))
+        finally:
+            client.close()
+        return load(folder, criterion, network)
 
 
 def _own(function: str) -> nn.Module:

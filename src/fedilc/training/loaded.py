@@ -164,10 +164,10 @@ def load(
     folder = RunFolder(run)
     facts = folder.settings()
     about = facts["model"]
-    chosen = int(select(folder.history(), criterion)["round"])
     inputs = tuple(about.get("inputs") or [len(facts.get("columns") or ())])
     network = model if model is not None else _network(folder.path, about, inputs, facts)
-    _take_weights(network, _weights(folder, criterion, chosen), folder.path)
+    chosen, weights = _weights(folder, criterion)
+    _take_weights(network, weights, folder.path)
     made = read_preprocessing(folder.path)
     classes = made.label.classes if made is not None else tuple(map(str, facts.get("classes") or ()))
     return LoadedModel(
@@ -191,19 +191,20 @@ def _network(path: Path, about: dict[str, Any], inputs: tuple[int, ...], facts: 
     return build_model(about["name"], inputs, int(about.get("outputs") or 1), facts.get("seed", 0), **sizes)
 
 
-def _weights(folder: RunFolder, criterion: str, chosen: int) -> dict[str, Tensor]:
-    """Return the weights of the round that the criterion chooses."""
-    best = folder.path / f"best-{criterion}.safetensors"
+def _weights(folder: RunFolder, criterion: str) -> tuple[int, dict[str, Tensor]]:
+    """Return the round that the criterion chooses, and its weights; a published run has no history."""
+    best, history = folder.path / f"best-{criterion}.safetensors", folder.history()
+    chosen = int(select(history, criterion)["round"]) if history or not best.exists() else None
     if best.exists():
         weights, about = read_tensors(best)
-        if about["round"] == chosen:
-            return weights
+        if chosen in (None, about["round"]):
+            return int(about["round"]), weights
     last = folder.load()
     if last.round != chosen:
         raise CheckpointError(
             f"{best} does not hold round {chosen}, which {criterion!r} chooses; train again to have it"
         )
-    return last.weights
+    return last.round, last.weights
 
 
 @torch.no_grad()

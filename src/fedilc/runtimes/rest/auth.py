@@ -55,6 +55,13 @@ class Auth:
         tokens = self.tokens
         return tokens is None or tokens.is_viewer(_token(request))
 
+    async def require_any_silo(self, request: Request) -> None:
+        """Refuse all but silos: weights are for those who trained them."""
+        tokens = self.tokens
+        known = tokens is None or tokens.owner(_token(request), ("silos",)) or _certificate_names(request)
+        if not known:
+            self._refuse(request)
+
     async def require_silo(self, request: Request, silo: SiloName) -> None:
         """Refuse all but the silo itself."""
         tokens = self.tokens

@@ -7,10 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fastapi import Depends, FastAPI, HTTPException
+from fastapi.responses import FileResponse
+
 from fedilc.errors import ConfigError
 from fedilc.federation import Record, RunFolder
+from fedilc.runtimes.remote.wire import MEDIA_TYPE
 from fedilc.runtimes.rest.app import make_app
+from fedilc.runtimes.rest.auth import Auth
 from fedilc.runtimes.rest.listener import Address, listening
+from fedilc.runtimes.rest.monitoring import refusals
+from fedilc.runtimes.rest.published import WEIGHTS, about_model
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens
 
 
@@ -74,6 +81,23 @@ class FolderView:
         }
 
 
+def publish_model(app: FastAPI, folder: Path, tokens: Tokens | TokenFile | None) -> None:
+    """Let silos fetch the run's model, to try it on their own data."""
+    silos, refused = [Depends(Auth(tokens).require_any_silo)], refusals(401, 404, 429)
+
+    @app.get("/v1/model", dependencies=silos, responses=refused)
+    async def about() -> dict[str, Any]:
+        """Return what the model's inputs and outputs mean; for silos only."""
+        return about_model(folder)
+
+    @app.get("/v1/model/weights", dependencies=silos, responses=refused, response_class=FileResponse)
+    async def weights() -> FileResponse:
+        """Return the weights of the round that validation chose; for silos only."""
+        if not (folder / WEIGHTS).is_file():
+            raise HTTPException(404, "no round was chosen by validation")
+        return FileResponse(folder / WEIGHTS, media_type=MEDIA_TYPE)
+
+
 def show(
     folder: Path, address: Address, tokens: Tokens | TokenFile | None, ready: Callable[[str], None]
 ) -> None:
@@ -81,7 +105,9 @@ def show(
     address.require_safe(tokens)
     if not RunFolder(folder).settings_file.exists():
         raise ConfigError(f"{folder} holds no run (there is no run.json); name a run folder")
-    with listening(make_app(FolderView(folder), tokens), address) as port:
+    app = make_app(FolderView(folder), tokens)
+    publish_model(app, folder, tokens)
+    with listening(app, address) as port:
         ready(address.url(port))
         while True:
             time.sleep(3600)
