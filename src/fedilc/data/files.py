@@ -13,8 +13,9 @@ import torch
 from fedilc.algorithms.loss_name import LossName, has_classes
 from fedilc.data.checks import Report, class_problems, compare, numbered_from_one, trained_labels
 from fedilc.data.digest import silo_digest
+from fedilc.data.labels import label_problem, note_numbered_from_one, numbered_from_zero
 from fedilc.data.profile import TEST, Profile, profile_of
-from fedilc.data.silo import Federation, Silo, label_problem, note_numbered_from_one, numbered_from_zero
+from fedilc.data.silo import Federation, Silo
 from fedilc.data.silo_store import SiloStore
 from fedilc.data.tables import Table, read_table, same_columns
 from fedilc.errors import DataError, DataProblemsError, listed

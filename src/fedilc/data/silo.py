@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import copy
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from fedilc.algorithms.loss_name import LossName, has_classes
-from fedilc.errors import DataError, FedILCWarning, nearest
+from fedilc.algorithms.loss_name import LossName
+from fedilc.data.labels import (
+    check_classes,
+    check_labels,
+    note_numbered_from_one,
+    numbered_from_zero,
+    require_labels,
+)
+from fedilc.errors import DataError, nearest
 
 if TYPE_CHECKING:
     from fedilc.data.image_folder import ImagePreprocessing
@@ -155,7 +159,7 @@ class Federation:
             )
         if self.x_test is not None:
             _same_width(self.x_test, first.x, "the test set", f"silo {first.name!r}")
-            _check_labels(self.y_test, self.loss, "the test set: y_test")
+            require_labels(self.y_test, self.loss, "the test set: y_test")
 
     def __repr__(self) -> str:
         return f"Federation({self.name!r}, silos: {', '.join(silo.name for silo in self.silos)})"
@@ -190,42 +194,6 @@ class Federation:
         """Raise if a label is not one of the class numbers 0..classes-1 of a multiclass model."""
         if self.loss == "multiclass":
             check_classes(self.silos, self.y_test, classes)
-
-
-def note_numbered_from_one(classes: int) -> None:
-    """Warn that class numbers from 1 on are taken as class numbers from 0 on."""
-    warnings.warn(
-        f"the labels 1 to {classes} are taken as the classes 0 to {classes - 1}: logit 0 stands for the "
-        'label 1; that they have an order is not used (loss = "regression" takes labels as quantities)',
-        FedILCWarning,
-        stacklevel=4,
-    )
-
-
-def numbered_from_zero(silo: Silo) -> Silo:
-    """Return a copy of a silo whose class numbers are lower by 1."""
-    other = copy.copy(silo)
-    other.y = silo.y - 1
-    other.y_val = None if silo.y_val is None else silo.y_val - 1
-    return other
-
-
-def check_classes(silos: Iterable[Silo], y_test: Tensor | None, classes: int) -> None:
-    """Raise if a label is not one of the class numbers 0..classes-1."""
-    labelled = [(f"silo {s.name!r}", y) for s in silos for y in (s.y, s.y_val)]
-    for where, labels in [*labelled, ("the test set", y_test)]:
-        if labels is not None and int(labels.max()) >= classes:
-            raise DataError(
-                f"{where} has the label {int(labels.max())}, but the model has {classes} "
-                f"logits for the classes 0 to {classes - 1}; widen the model's last layer or "
-                "correct the label"
-            )
-
-
-def check_labels(silo: Silo, loss: LossName) -> None:
-    """Raise if a label of a silo does not fit the loss."""
-    for labels, part in ((silo.y, "y"), (silo.y_val, "y_val")):
-        _check_labels(labels, loss, f"silo {silo.name!r}: {part}")
 
 
 def _tensor(values: Any, where: str, part: str) -> Tensor:
@@ -296,28 +264,3 @@ def _same_width(x: Tensor, reference: Tensor, where: str, other: str) -> None:
             f"{where} has inputs of shape {tuple(x.shape[1:])} but {other} has "
             f"{tuple(reference.shape[1:])}; all inputs must have one shape"
         )
-
-
-def _check_labels(labels: Tensor | None, loss: LossName, where: str) -> None:
-    wrong = None if labels is None else label_problem(labels.cpu().numpy(), loss)
-    if wrong is not None:
-        raise DataError(f"{where} {wrong[1]}")
-
-
-def label_problem(labels: NDArray[Any], loss: LossName) -> tuple[int, str] | None:
-    """Return the first example whose label does not fit the loss, and a sentence about it."""
-    if not has_classes(loss):
-        return None
-    if loss == "binary":
-        wrong = (labels != 0) & (labels != 1)
-        expected = '0 or 1 for loss = "binary"; loss = "multiclass" takes class numbers'
-    else:
-        wrong = (labels < 0) | (labels != np.round(labels))
-        expected = 'class numbers 0, 1, 2, ... for loss = "multiclass"'
-    if not wrong.any():
-        return None
-    first = int(wrong.argmax())
-    known = np.unique(labels)
-    if loss == "binary" and len(known) == 2:
-        expected = f'0 and 1 for loss = "binary": write {known[0]:g} as 0 and {known[1]:g} as 1'
-    return first, f"holds the label {labels[first]:g}; labels must be {expected}"

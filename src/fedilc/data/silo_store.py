@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fedilc.algorithms.loss_name import LossName
 from fedilc.data.digest import silo_digest
-from fedilc.data.silo import Federation, Silo, check_classes
+from fedilc.data.labels import check_classes
+from fedilc.data.silo import Federation, Silo
 from fedilc.errors import DataError
 
 if TYPE_CHECKING:

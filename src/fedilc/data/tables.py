@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -295,8 +295,3 @@ def same_columns(name: str, table: Table, first: str, reference: Sequence[str]) 
         )
     order = [table.columns.index(column) for column in reference]
     return replace(table, x=table.x[:, order], columns=tuple(reference))
-
-
-def reading_notes(tables: Iterable[Table]) -> list[str]:
-    """Return the notes of tables, each sentence once."""
-    return list(dict.fromkeys(note for table in tables for note in table.notes))

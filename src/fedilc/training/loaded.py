@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from fedilc.algorithms.loss_name import LossName, has_classes
 from fedilc.data.image_folder import ImagePreprocessing
 from fedilc.data.label_rule import LabelRule
+from fedilc.data.labels import label_problem
 from fedilc.data.new_rows import Rows, plain_inputs, preprocessed, rows_of
 from fedilc.data.preprocessing import Preprocessing
-from fedilc.data.silo import label_problem
 from fedilc.errors import CheckpointError, ConfigError, DataError, listed
 from fedilc.evaluation import select
 from fedilc.federation import RunFolder

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import nn
 
 from fedilc.data import Silo
-from fedilc.data.silo import check_classes, check_labels
+from fedilc.data.labels import check_classes, check_labels
 from fedilc.errors import ConfigError
 from fedilc.evaluation import measure
 from fedilc.federation.client import SiloClient
