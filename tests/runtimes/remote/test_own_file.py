@@ -24,7 +24,7 @@ def table(folder: Path, **more: object) -> Path:
 
 
 def joined(name: str, path: Path) -> Silo:
-    manifest: Any = SimpleNamespace(columns=["age", "dose"], seed=3, loss="binary")
+    manifest: Any = SimpleNamespace(columns=["age", "dose"], seed=3, loss="binary", preprocessing=None)
     return silo_from_file(name, path, "label", 0.3, lambda _: None)(manifest)
 
 

@@ -141,9 +141,9 @@ FORGED: dict[str, tuple[Forge, str]] = {
     "metrics that were not asked for": (of_a(metrics={"loss": 1.0}), "was not asked to"),
     "another silo": (
         told(lambda about: about["replies"].update(c=about["replies"]["a"])),
-        "it answers for 'c', for which it was not asked",
+        "it replies for 'c', for which it was not asked",
     ),
-    "no silo": (told(lambda about: about["replies"].clear()), "it answers for no silo"),
+    "no silo": (told(lambda about: about["replies"].clear()), "it replies for no silo"),
     "a silo that says nothing": (told(lambda about: about["replies"].update(a=3)), "of silo 'a'"),
     "losses that are none": (told(lambda about: about.update(lost=["b"])), "its lost silos"),
     "a loss without end": (told(lambda about: about.update(lost={"b": "x" * 501})), "not a sentence"),

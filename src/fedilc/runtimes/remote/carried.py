@@ -1,6 +1,6 @@
-"""A sub-coordinator's answer as bytes: the sums of its silos' tensors, and each silo's numbers and norms.
+"""Pack and read a sub-coordinator's reply: the sums of its silos' tensors, and each silo's numbers and norms.
 
-Whoever reads derives from the step what must be there, and refuses all else with one sentence.
+The reader derives from the step what must be there, and refuses anything else with one sentence.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from fedilc.runtimes.remote.wire import (
     unpack,
 )
 
-_LARGEST_HEADER = 100_000_000
-_LONGEST_REASON = 500
+_MAX_HEADER_BYTES = 100_000_000
+_MAX_REASON_LENGTH = 500
 _NORM = Range(0.0, math.inf)
 
 
 def pack_carried(carried: Carried) -> bytes:
-    """Return a sub-coordinator's answer as bytes; a norm that is infinite is sent as none."""
+    """Return a sub-coordinator's reply as bytes; an infinite norm is sent as null."""
     about = {
         "replies": {
             silo: {
@@ -48,7 +48,7 @@ def pack_carried(carried: Carried) -> bytes:
 
 
 def max_carried_bytes(step: Step, silos: int) -> int:
-    """Return how large an answer for so many silos may be."""
+    """Return how large a reply for so many silos may be."""
     tensors = _largest(step, silos)
     size = sum(like.numel() * like.element_size() for like in tensors.values())
     return size + header_room(tensors) + _room(silos) + 8
@@ -57,9 +57,9 @@ def max_carried_bytes(step: Step, silos: int) -> int:
 def read_carried(
     body: bytes, step: Step, round_: int, carrier: str, silos: Collection[str], wanted: Collection[str]
 ) -> Carried:
-    """Return a sub-coordinator's answer for some of `silos`, or raise an error that says what is wrong.
+    """Return a sub-coordinator's reply for some of its `silos`; raise if it is not valid.
 
-    `wanted` are those whose answers it may bring; all `silos` are its own.
+    `wanted` are those of its silos that have yet to reply.
     """
     forms, room = _sums_forms(step), _room(len(silos))
     entries, about = read_header(body, header_room(_largest(step, len(silos))) + room)
@@ -90,22 +90,22 @@ def read_carried(
 def _replies(
     found: Any, step: Step, round_: int, wanted: Collection[str]
 ) -> tuple[dict[str, Reply], dict[str, dict[str, float]]]:
-    """Return what each silo said beside its tensors, and the norms of those."""
+    """Return each silo's numbers and metrics, and the norms of its tensors."""
     if not isinstance(found, Mapping) or not found:
-        raise ProtocolError("it answers for no silo")
+        raise ProtocolError("it replies for no silo")
     replies, norms = dict[str, Reply](), dict[str, dict[str, float]]()
-    for silo, said in found.items():
+    for silo, entry in found.items():
         if silo not in wanted:
-            raise ProtocolError(f"it answers for {silo[:100]!r}, for which it was not asked")
+            raise ProtocolError(f"it replies for {silo[:100]!r}, for which it was not asked")
         try:
-            if not isinstance(said, Mapping) or set(said) != {"numbers", "metrics", "norms"}:
-                raise ProtocolError("what it says is not numbers, metrics and norms")
-            check_numbers(said["numbers"], step.numbers)
-            check_metrics(said["metrics"], step.metrics)
-            norms[silo] = _norms(said["norms"], step)
+            if not isinstance(entry, Mapping) or set(entry) != {"numbers", "metrics", "norms"}:
+                raise ProtocolError("it does not have exactly numbers, metrics and norms")
+            check_numbers(entry["numbers"], step.numbers)
+            check_metrics(entry["metrics"], step.metrics)
+            norms[silo] = _norms(entry["norms"], step)
         except ProtocolError as error:
             raise ProtocolError(f"of silo {silo!r}: {error}") from error
-        replies[silo] = Reply(silo, step.name, round_, {}, dict(said["numbers"]), dict(said["metrics"]))
+        replies[silo] = Reply(silo, step.name, round_, {}, dict(entry["numbers"]), dict(entry["metrics"]))
     return replies, norms
 
 
@@ -115,15 +115,15 @@ def _norms(found: Any, step: Step) -> dict[str, float]:
     norms = {group: math.inf if norm is None else norm for group, norm in found.items()}
     for group, norm in norms.items():
         if not _NORM.holds(norm):
-            raise ProtocolError(f"the norm of its {group} is not a number from 0 on")
+            raise ProtocolError(f"the norm of its {group} is not a number of at least 0")
     return norms
 
 
 def _lost(found: Any, others: set[str]) -> dict[str, str]:
-    """Return why silos of its own that it does not answer for are lost; it may have told of some before."""
+    """Return why silos without a reply are lost; the sub-coordinator may have reported some before."""
     if not isinstance(found, Mapping):
         raise ProtocolError("its lost silos are not an object")
-    if not all(isinstance(reason, str) and len(reason) <= _LONGEST_REASON for reason in found.values()):
+    if not all(isinstance(reason, str) and len(reason) <= _MAX_REASON_LENGTH for reason in found.values()):
         raise ProtocolError("why silos are lost is not a sentence")
     return {silo: reason for silo, reason in found.items() if silo in others}
 
@@ -136,7 +136,7 @@ def _sums_forms(step: Step) -> dict[str, SumsForm]:
 
 
 def _largest(step: Step, silos: int) -> dict[str, Tensor]:
-    """Return the tensors of an answer at their largest, by the names that they have in a message."""
+    """Return the tensors of a reply at their largest, by their names in a message."""
     return {
         f"{group}/{name}": tensor
         for group, form in _sums_forms(step).items()
@@ -150,5 +150,5 @@ def _below(lowest: Mapping[str, Any], group: str) -> dict[str, Any]:
 
 
 def _room(silos: int) -> int:
-    """Return how much more a header may hold: as much for each silo as one that answers itself may."""
-    return min(_LARGEST_HEADER, silos * HEADER_BYTES)
+    """Return how much more a header may hold: as much per silo as a silo's own reply."""
+    return min(_MAX_HEADER_BYTES, silos * HEADER_BYTES)

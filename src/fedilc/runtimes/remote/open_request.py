@@ -59,7 +59,7 @@ class OpenRequest:
     @property
     def max_bytes(self) -> int:
         """Return how large a reply may be."""
-        tensors = sum(form.like.numel() * form.like.element_size() for form in self.schemas.values())
+        tensors = sum(schema.like.numel() * schema.like.element_size() for schema in self.schemas.values())
         return tensors + header_room(self.schemas) + 8
 
     def max_carried_bytes(self, silos: int) -> int:

@@ -75,10 +75,10 @@ def pack(
     ([1.0, -2.0], 3)
     """
     tensors = tensor_schemas(groups, as_float16)
-    sent, scales = {name: form.like for name, form in tensors.items()}, {}
-    for name, form in tensors.items():
-        tensor = form.like
-        if form.as_float16:
+    sent, scales = {name: schema.like for name, schema in tensors.items()}, {}
+    for name, schema in tensors.items():
+        tensor = schema.like
+        if schema.as_float16:
             plain = tensor.detach().cpu()
             largest = float(plain.abs().max()) if plain.numel() else 0.0
             scales[name] = largest / _MAX_FLOAT16 if largest and math.isfinite(largest) else 1.0
@@ -90,7 +90,7 @@ def pack(
 def unpack(
     body: bytes, expected: Mapping[str, TensorSchema], room: int = 0
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """Return what `pack` was given, if it is finite tensors like those `expected` and nothing else.
+    """Return what `pack` was given; raise unless it is finite tensors of the `expected` schemas only.
 
     The header may be `room` bytes larger than these tensors need.
     """
@@ -98,9 +98,9 @@ def unpack(
     for name in entries:
         if name not in expected:
             raise ProtocolError(f"it holds the tensor {_short(name)}, which was not asked for")
-    for name, form in expected.items():
-        like = form.like
-        word = "F16" if form.as_float16 else WORDS[like.dtype]
+    for name, schema in expected.items():
+        like = schema.like
+        word = "F16" if schema.as_float16 else WORDS[like.dtype]
         if name not in entries:
             raise ProtocolError(f"it lacks the tensor {name!r}")
         entry = entries[name] if isinstance(entries[name], dict) else {}
@@ -110,10 +110,10 @@ def unpack(
                 f"{word!r} of shape {list(like.shape)} was expected"
             )
     try:
-        found, groups = load(body), dict[str, dict[str, Tensor]]()
-        for name, form in expected.items():
+        loaded, groups = load(body), dict[str, dict[str, Tensor]]()
+        for name, schema in expected.items():
             group, _, rest = name.partition("/")
-            groups.setdefault(group, {})[rest] = _decode(name, found[name], form, about)
+            groups.setdefault(group, {})[rest] = _decode(name, loaded[name], schema, about)
         return groups, about
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, AssertionError) as error:
         raise ProtocolError(f"the tensors cannot be read: {_short(error)}") from error
@@ -124,11 +124,11 @@ def read_header(body: bytes, max_bytes: int) -> tuple[dict[str, Any], dict[str, 
     try:
         size = int.from_bytes(body[:8], "little")
         if size > min(max_bytes, len(body) - 8):
-            raise ValueError("its header has another size than it says")
+            raise ValueError("its header has another size than declared")
         entries = json.loads(body[8 : 8 + size])
         about = json.loads(entries.pop("__metadata__")["fedilc"])
         if not isinstance(about, dict) or not isinstance(about.get("scales"), dict):
-            raise ValueError("it has no header of ours")
+            raise ValueError("it has no header of this protocol")
         return entries, about
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ProtocolError(f"the body is not a message of this protocol: {_short(error)}") from error
@@ -153,10 +153,10 @@ def is_whole(digest: str, sent: str | None) -> bool:
     return sent is None or not sent.startswith("sha-256=") or sent == digest
 
 
-def _decode(name: str, tensor: Tensor, form: TensorSchema, about: Mapping[str, Any]) -> Tensor:
+def _decode(name: str, tensor: Tensor, schema: TensorSchema, about: Mapping[str, Any]) -> Tensor:
     """Return the tensor in its own type again, finite and of the right shape."""
-    like = form.like
-    if form.as_float16:
+    like = schema.like
+    if schema.as_float16:
         scale = about["scales"].get(name)
         if not Range(0.0, _MAX_SCALE).holds(scale) or tensor.dtype != torch.float16:
             raise ProtocolError(f"the tensor {name!r} has the scale {_short(scale)}, which is not one")
