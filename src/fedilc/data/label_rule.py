@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from fedilc.algorithms.loss_name import LossName, has_classes
 from fedilc.data.column_values import column_values, names_of, numbers_of
@@ -36,10 +36,16 @@ class LabelRule(BaseModel):
 
     text: str
     column: str
-    comparison: str | None = None
+    comparison: Literal[">", ">=", "<", "<=", "==", "!="] | None = None
     bound: float = 0.0
     loss: LossName = "binary"
     classes: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _two_classes(self) -> LabelRule:
+        if (self.comparison is not None or self.classes) and self.loss == "binary" and len(self.classes) != 2:
+            raise ValueError("a binary label has two classes")
+        return self
 
     @classmethod
     def parse(cls, text: str) -> LabelRule:
@@ -53,7 +59,8 @@ class LabelRule(BaseModel):
             return cls(text=text, column=text)
         column, sign, bound = found.groups()
         classes = (f"{column}{_OPPOSITE[sign]}{bound}", f"{column}{sign}{bound}")
-        return cls(text=text, column=column, comparison=sign, bound=float(bound), classes=classes)
+        found_rule = {"text": text, "column": column, "comparison": sign, "bound": bound, "classes": classes}
+        return cls.model_validate(found_rule)
 
     def with_classes(
         self, levels: Sequence[str], positive: str | None = None, loss: LossName | None = None

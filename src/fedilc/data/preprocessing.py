@@ -235,5 +235,8 @@ def _moments(parts: Sequence[ColumnSummary]) -> tuple[float, float]:
         count, total, squares = count + rows, total + values, squares + squared
     mean = total / count
     variance = squares / count - mean * mean
-    deviation = sqrt(variance) if variance > 0 else 0.0
-    return float(mean), deviation if deviation > 0 else 1.0
+    try:
+        deviation = sqrt(variance) if variance > 0 else 0.0
+        return float(mean), deviation if deviation > 0 else 1.0
+    except OverflowError as error:
+        raise DataError(f"the sums of column {parts[0].name!r} are larger than any numbers have") from error

@@ -12,10 +12,12 @@ import polars as pl
 import pytest
 from command import fedilc
 from fleets import assert_same_run, fleet
+from pydantic import ValidationError
 
 import fedilc as package
 from fedilc.config.table_sources import RemoteTables
-from fedilc.errors import ProtocolError
+from fedilc.data.label_rule import LabelRule
+from fedilc.errors import DataError, ProtocolError
 from fedilc.runtimes.remote.survey import Survey, read_survey, summary_from_file
 from fedilc.runtimes.rest.listener import Address, listening
 from fedilc.runtimes.rest.survey import Summaries, make_survey_app
@@ -91,19 +93,8 @@ def test_a_summary_holds_no_cell_of_a_number_column(tmp_path: Path) -> None:
     assert str(SECRET) not in text
     sent = json.loads(text)
     assert {key for column in sent["columns"] for key in column} <= {
-        *(
-            "name",
-            "place",
-            "kind",
-            "count",
-            "total",
-            "squares",
-            "levels",
-            "identifier",
-            "auroc",
-            "zero",
-            "code",
-        )
+        *("name", "place", "kind", "count", "numbers", "strays", "total", "squares", "levels"),
+        *("identifier", "auroc", "zero", "code"),
     }
     levels = {column["name"]: column["levels"] for column in sent["columns"]}
     assert levels["lab"] is None
@@ -142,6 +133,20 @@ def test_without_one_silo_the_survey_ends_after_its_patience_if_enough_have_answ
     threading.Timer(0.1, summaries.put, ("a", made)).start()
     assert list(summaries.wait(1, 0.2)) == ["a"]
     assert survey().preprocessing(summaries.found).label.classes == ("no", "yes")
+
+
+def test_sums_that_no_table_has_are_one_sentence(folder: Path) -> None:
+    made = summary_from_file("a", folder / "a.csv")(survey())
+    column = next(column for column in made.columns if column.name == "lab")
+    wild = column.model_copy(update={"squares": "9" * 900})
+    with pytest.raises(DataError, match="sums of column 'lab' are larger than any numbers have"):
+        survey().preprocessing({"a": made.model_copy(update={"columns": (wild,)})})
+
+
+def test_a_label_of_the_wire_cannot_compare_by_anything_else() -> None:
+    for wrong in ({"comparison": "~"}, {"classes": ["only"]}):
+        with pytest.raises(ValidationError):
+            LabelRule.model_validate({"text": "y", "column": "y", **wrong})
 
 
 def test_a_survey_that_cannot_be_read_is_refused() -> None:

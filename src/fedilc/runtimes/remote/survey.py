@@ -75,6 +75,8 @@ def silo_from_table(name: str, path: Path, manifest: Manifest, validation_share:
     except ValidationError as error:
         reason = error.errors()[0]["msg"]
         raise ProtocolError(f"the manifest's preprocessing cannot be read: {reason}") from error
+    if list(made.inputs) != manifest.model.inputs:
+        raise ProtocolError("the manifest's preprocessing does not make the inputs of its network")
     settings = TableSettings(made.label.text, missing=made.missing)
     features, label, unlabelled = read_features(path, settings, name)
     table = SiloTable(name, features, made.label.encode(label), label, unlabelled)
