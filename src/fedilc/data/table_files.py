@@ -188,16 +188,8 @@ def read_tables(
     loss: LossName | None = None,
 ) -> SiloTables:
     """Read tables from CSV, Parquet or NPZ; without a column of silos each file is a silo."""
-    settings = TableSettings(
-        label,
-        positive,
-        tuple(categorical),
-        tuple(drop),
-        tuple(keep),
-        dict(categories or {}),
-        tuple(missing),
-        loss,
-    )
+    columns = tuple(categorical), tuple(drop), tuple(keep), dict(categories or {})
+    settings = TableSettings(label, positive, *columns, tuple(missing), loss)
     return read_silo_tables(paths, settings, silo_column)
 
 
