@@ -25,7 +25,7 @@ def chained(lines: Iterable[bytes], head: str = "") -> str:
 
 def sealed(value: Mapping[str, Any], length: int = 64) -> dict[str, Any]:
     """Return a JSON object with the digest of its content, in `length` hexadecimal digits."""
-    return {**value, _KEY: _content_digest(value)[:length]}
+    return {**value, _KEY: json_digest(value)[:length]}
 
 
 def is_sealed(value: Mapping[str, Any]) -> bool:
@@ -44,11 +44,12 @@ def unsealed(value: Mapping[str, Any]) -> dict[str, Any]:
     """
     content = {key: entry for key, entry in value.items() if key != _KEY}
     told = value.get(_KEY)
-    if not isinstance(told, str) or not told or not _content_digest(content).startswith(told):
+    if not isinstance(told, str) or not told or not json_digest(content).startswith(told):
         raise ValueError("its content does not match its digest")
     return content
 
 
-def _content_digest(value: Mapping[str, Any]) -> str:
+def json_digest(value: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a JSON object in canonical form."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()

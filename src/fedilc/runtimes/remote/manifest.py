@@ -7,7 +7,6 @@ algorithm's choices by name; nothing in a manifest is code, and nothing is impor
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -28,6 +27,7 @@ from fedilc.config.section import Section, validated
 from fedilc.data.digest import weights_digest
 from fedilc.errors import ConfigError, ModelError, ProtocolError
 from fedilc.federation import Program
+from fedilc.federation.digests import json_digest
 from fedilc.federation.packing import raw_bytes
 from fedilc.federation.task import make_task
 from fedilc.models import build_model
@@ -174,8 +174,7 @@ class Manifest(Section):
     @cached_property
     def hash(self) -> str:
         """Return the run's identity: SHA-256 of the manifest in canonical JSON."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return json_digest(self.model_dump(mode="json"))
 
     @cached_property
     def like(self) -> dict[str, Tensor]:

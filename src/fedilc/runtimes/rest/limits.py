@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedilc.errors import ConfigError
+from fedilc.federation.tensor_files import write_atomically
 from fedilc.runtimes.remote.manifest import Manifest
 
 MAX_PARAMETERS = 2**28
@@ -70,9 +71,7 @@ class Limits:
         known = self._known() | {f"{silo} {url}": manifest.hash}
         try:
             self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-            temporary = self._file.with_name(self._file.name + ".tmp")
-            temporary.write_text(json.dumps(known, indent=2) + "\n")
-            temporary.replace(self._file)
+            write_atomically(self._file, (json.dumps(known, indent=2) + "\n").encode())
         except OSError as error:
             raise ConfigError(f"the state folder {self.state} cannot be written: {error.strerror}") from error
 
