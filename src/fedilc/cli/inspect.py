@@ -46,7 +46,7 @@ def inspect(
         from fedilc.federation.run_folder import SUMMARIES
         from fedilc.report.formats import write_tables
         from fedilc.report.inspection_report import inspection_picture, inspection_tables
-        from fedilc.studies.inspection import inspect_run, inspect_tables
+        from fedilc.studies.inspection import inspect_run, inspect_tables, write_inspection
 
     if data_dir is not None:
         use_data_folder(data_dir)
@@ -63,6 +63,7 @@ def inspect(
     for table in shown:
         console.print(table)
     write_tables(folder, shown)
+    write_inspection(folder, found)
     line = drawn(inspection_picture, folder / "shift.png", found)
     console.print(found.suggestion(), markup=False, soft_wrap=True)
-    console.print(f"{line}results: {folder} (tables.md, tables/*.csv)", markup=False, soft_wrap=True)
+    console.print(f"{line}results: {folder} (tables.md, tables/*.csv, inspection.json)", markup=False, soft_wrap=True)

@@ -20,9 +20,16 @@ if TYPE_CHECKING:
 
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(help="Run folders, folders of run folders, or the folder of a campaign.")
+        list[Path],
+        typer.Argument(
+            help="Run folders, folders of run folders, or the folder of a campaign; for HTML also those of "
+            "studies and inspections."
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="Where to write the picture.")] = Path("report.png"),
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="Where to write the picture, or a report of one page (.html)."),
+    ] = Path("report.png"),
 ) -> None:
     """Compare finished or unfinished runs; those of other data or another test site have their own table.
 
@@ -33,6 +40,9 @@ def report(
         from fedilc.report.tables import comparison_table
 
     console = make_console()
+    if out.suffix.lower() in (".html", ".htm"):
+        _write_html(console, out, runs)
+        return
     places = [file.parent for path in runs for file in sorted(path.rglob("run.json"))]
     if not places and all((path / "campaign.json").exists() for path in runs):
         for path in runs:
@@ -53,6 +63,13 @@ def report(
             "do not compare.",
             soft_wrap=True,
         )
+
+
+def _write_html(console: Console, out: Path, folders: list[Path]) -> None:
+    from fedilc.report.html_report import write_html_report
+
+    write_html_report(out, folders)
+    console.print(f"report: {out}", soft_wrap=True, markup=False)
 
 
 def _remake(console: Console, campaign: Path) -> None:

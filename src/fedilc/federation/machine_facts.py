@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+import shlex
+import sys
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
@@ -27,6 +29,11 @@ def machine_facts() -> dict[str, Any]:
         "processor": _processor(),
         "instruction_set": torch.backends.cpu.get_cpu_capability(),
     }
+
+
+def command_line() -> str:
+    """Return the command that started this process, as it is typed in a shell."""
+    return shlex.join([Path(sys.argv[0]).name.removesuffix(".exe"), *sys.argv[1:]])
 
 
 def changed_facts(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

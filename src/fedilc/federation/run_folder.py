@@ -31,7 +31,7 @@ from torch import Tensor
 
 from fedilc.errors import CheckpointError, FedILCWarning
 from fedilc.federation.digests import chained, is_sealed, sealed, unsealed
-from fedilc.federation.machine_facts import changed_facts, machine_facts
+from fedilc.federation.machine_facts import changed_facts, command_line, machine_facts
 from fedilc.federation.run_identity import require_same
 from fedilc.federation.tensor_files import read_tensors, write_atomically, write_tensors
 
@@ -81,7 +81,7 @@ class RunFolder:
         with self._using("the run cannot begin"):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._take()
-            machines = [{"from_round": 1, **machine_facts()}]
+            machines = [{"from_round": 1, "command": command_line(), **machine_facts()}]
             write_atomically(self.settings_file, _settings({**settings, "machines": machines}))
 
     @contextlib.contextmanager
@@ -163,7 +163,9 @@ class RunFolder:
                 FedILCWarning,
                 stacklevel=4,
             )
-        return machines if machines and not changed else [*machines, {"from_round": done + 1, **now}]
+        if machines and not changed:
+            return machines
+        return [*machines, {"from_round": done + 1, "command": command_line(), **now}]
 
     def _require_same(self, settings: Mapping[str, Any]) -> None:
         """Raise if the folder holds the run of another configuration, or files without digests."""

@@ -98,13 +98,7 @@ def _pair_table(found: Inspection) -> TableData:
 
 def inspection_picture(path: Path, found: Inspection) -> None:
     """Draw each silo's columns against those of all silos: the shift of the mean, and the share missing."""
-    shifts = [shift.name for shift in found.columns[:_SHOWN]]
-    places = {column.name: place for place, column in enumerate(found.silos[0].columns)}
-    chosen = [places[name] for name in shifts]
-    means = np.array([[_shift(found, silo, place) for place in chosen] for silo in range(len(found.silos))])
-    missing = np.array(
-        [[silo.columns[place].missing / silo.rows for place in chosen] for silo in found.silos]
-    )
+    shifts, means, missing = shift_shares(found)
     names = [silo.silo for silo in found.silos]
     with mpl.rc_context(STYLE):
         height = 1.8 + 0.32 * len(names)
@@ -126,6 +120,16 @@ def inspection_picture(path: Path, found: Inspection) -> None:
             figure.colorbar(image, ax=axes)
         add_title(figure, f"{found.name} · how silos differ", "columns that differ most first")
         save(figure, path)
+
+
+def shift_shares(found: Inspection) -> tuple[list[str], list[list[float]], list[list[float]]]:
+    """Return the columns that differ most, and by silo and column the shift of the mean and the share missing."""
+    shifts = [shift.name for shift in found.columns[:_SHOWN]]
+    places = {column.name: place for place, column in enumerate(found.silos[0].columns)}
+    chosen = [places[name] for name in shifts]
+    means = [[_shift(found, silo, place) for place in chosen] for silo in range(len(found.silos))]
+    missing = [[silo.columns[place].missing / silo.rows for place in chosen] for silo in found.silos]
+    return shifts, means, missing
 
 
 def _shift(found: Inspection, silo: int, place: int) -> float:

@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
+
 from fedilc.api import train
 from fedilc.data import Federation
 from fedilc.data.preprocessing import Preprocessing
@@ -25,9 +27,11 @@ from fedilc.evaluation.shift import (
     pair_shifts,
 )
 from fedilc.federation.run_folder import SUMMARIES
+from fedilc.federation.tensor_files import write_atomically
 from fedilc.models import build_model
 from fedilc.training.loaded import read_preprocessing
 
+FILE = "inspection.json"
 _LEARNING_RATE = 1e-3
 _LOW_AGREEMENT = 0.5
 _LARGE_GAP = 0.25
@@ -131,6 +135,24 @@ def inspect_run(folder: Path) -> Inspection:
     described = tuple(describe_summary(summary, preprocessing) for summary in summaries)
     notes = tuple(table_notes(summaries, preprocessing))
     return Inspection(folder.name, preprocessing.label.classes, described, notes)
+
+
+def write_inspection(folder: Path, found: Inspection) -> None:
+    """Write inspection.json, from which a report is made: counts and sums, and no row."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / FILE, TypeAdapter(Inspection).dump_json(found, indent=1) + b"\n")
+    except OSError as error:
+        raise ConfigError(f"{folder / FILE} cannot be written: {error.strerror or error}") from error
+
+
+def read_inspection(folder: Path) -> Inspection:
+    """Return the inspection in a folder."""
+    try:
+        return TypeAdapter(Inspection).validate_json((folder / FILE).read_bytes())
+    except (OSError, ValidationError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{folder / FILE} is damaged ({reason}); inspect the tables again") from error
 
 
 def at_start(federation: Federation, seed: int) -> AtStart:
