@@ -28,7 +28,8 @@ PATIENCE = 120.0
 CONTRASTS = """
 const channel = (v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
 const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
-const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
+const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+const numbers = (colour) => parts(colour).map((n, i) => colour.startsWith("color(") && i < 3 ? 255 * n : n);
 const behind = (element) => {
   for (let e = element; e; e = e.parentElement) {
     const found = numbers(getComputedStyle(e).backgroundColor);

@@ -66,4 +66,6 @@ def inspect(
     write_inspection(folder, found)
     line = drawn(inspection_picture, folder / "shift.png", found)
     console.print(found.suggestion(), markup=False, soft_wrap=True)
-    console.print(f"{line}results: {folder} (tables.md, tables/*.csv, inspection.json)", markup=False, soft_wrap=True)
+    console.print(
+        f"{line}results: {folder} (tables.md, tables/*.csv, inspection.json)", markup=False, soft_wrap=True
+    )

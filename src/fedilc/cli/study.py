@@ -102,6 +102,8 @@ def study(
     Runs that are done are kept: interrupt the command and call it again to continue.
     """
     from fedilc.report.study_files import write_study
+    from fedilc.studies.inspection import inspect_tables, write_inspection
+    from fedilc.studies.study_data import TableData
     from fedilc.studies.study_plan import ALGORITHMS, IMAGES, StudyPlan, StudySettings
     from fedilc.studies.study_sources import study_data
 
@@ -133,9 +135,12 @@ def study(
     result = _do(console, plan, folder, jobs)
     with console.status("tables"):
         write_study(folder, result)
+        if isinstance(data, TableData):
+            write_inspection(folder, inspect_tables(data.name, data.tables))
     show_study(console, result)
     files = "study.json, verdict.txt, tables.md, tables/*.csv, predictions.parquet"
     console.print(f"\nresults: {folder} ({files})", markup=False, soft_wrap=True)
+    console.print(f"for a page of it: fedilc report {folder} -o report.html", markup=False, soft_wrap=True)
 
 
 def _do(console: Console, plan: StudyPlan, folder: Path, jobs: int | None) -> StudyResult:

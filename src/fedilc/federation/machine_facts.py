@@ -33,7 +33,9 @@ def machine_facts() -> dict[str, Any]:
 
 def command_line() -> str:
     """Return the command that started this process, as it is typed in a shell."""
-    return shlex.join([Path(sys.argv[0]).name.removesuffix(".exe"), *sys.argv[1:]])
+    program = Path(sys.argv[0])
+    name = program.parent.name if program.name == "__main__.py" else program.name.removesuffix(".exe")
+    return shlex.join([name, *sys.argv[1:]])
 
 
 def changed_facts(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

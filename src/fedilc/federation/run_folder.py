@@ -2,7 +2,8 @@
 
     run.json                          the settings the run belongs to, with their digest
     history.jsonl                     one record per round, no clock in it
-    timing.jsonl                      seconds per round, apart, so that the history repeats exactly
+    timing.jsonl                      seconds per round, apart, so that the history repeats exactly; the first
+                                      round of each process has the command that started it
     checkpoint.safetensors            weights, optimiser and other state after the last completed round
     checkpoint-previous.safetensors   the same of the round before
     preprocessing.json                how inputs are made of a table, if they are
@@ -70,6 +71,7 @@ class RunFolder:
         self._lock = FileLock(self.path / ".lock", timeout=0)
         self._head = ""
         self._whole = False
+        self._command = {"command": command_line()}
 
     def create(self, settings: Mapping[str, Any]) -> None:
         """Begin a new run here; refuses a folder that already holds one."""
@@ -81,7 +83,7 @@ class RunFolder:
         with self._using("the run cannot begin"):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._take()
-            machines = [{"from_round": 1, "command": command_line(), **machine_facts()}]
+            machines = [{"from_round": 1, **machine_facts()}]
             write_atomically(self.settings_file, _settings({**settings, "machines": machines}))
 
     @contextlib.contextmanager
@@ -163,9 +165,7 @@ class RunFolder:
                 FedILCWarning,
                 stacklevel=4,
             )
-        if machines and not changed:
-            return machines
-        return [*machines, {"from_round": done + 1, "command": command_line(), **now}]
+        return machines if machines and not changed else [*machines, {"from_round": done + 1, **now}]
 
     def _require_same(self, settings: Mapping[str, Any]) -> None:
         """Raise if the folder holds the run of another configuration, or files without digests."""
@@ -261,12 +261,21 @@ class RunFolder:
         with self._using(f"round {record['round']} is not kept; fix that and resume from the round before"):
             _append(self.history_file, line)
             self._head = chained([line.rstrip(b"\n")], self._head)
-            self._note_time({"round": record["round"], "seconds": round(seconds, 6)})
+            self._note_time({"round": record["round"], "seconds": round(seconds, 6), **self._command})
+            self._command = {}
             about = {"round": record["round"], "stopped": stopped, "history": self._head}
             about |= {"facts": dict(facts)} if facts else {}
             previous = self.previous_file if self._whole else None
             write_tensors(self.checkpoint_file, tensors, about, previous)
             self._whole = True
+
+    def commands(self) -> list[str]:
+        """Return the commands that computed the rounds, in order; damaged lines are left out."""
+        entries = []
+        for line in self.lines(self.timing_file):
+            with contextlib.suppress(ValueError, AttributeError):
+                entries.append(unsealed(json.loads(line)))
+        return [entry["command"] for entry in entries if "command" in entry]
 
     def _note_time(self, entry: Mapping[str, Any]) -> None:
         """Append to the timing file, without which a run is as good."""

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from scipy.special import expit, softmax
 from scipy.stats import binomtest
 
-from fedilc.report.html_charts import Limits, Line, legend, reliability
+from fedilc.report.html_charts import Line, legend, reliability
 from fedilc.report.html_page import grid, note
 
 FILE = "predictions.parquet"
 _MOST_SITES = 24
-_BINS, _FEWEST = 8, 10
+_BINS, _FEWEST = 8, 15
 Floats = NDArray[np.float64]
 
 
@@ -42,17 +42,17 @@ def calibration_charts(folder: Path, study: Mapping[str, Any]) -> list[tuple[str
     drawn = []
     for site in sites:
         lines = [
-            _binned(method, colour, *points[site, method], study["settings"]["seeds"])
+            binned(method, colour, *points[site, method], study["settings"]["seeds"])
             for method, colour in shown.items()
         ]
-        drawn.append(reliability(site, lines, axes, Limits(ends, ends)))
+        drawn.append(reliability(site, lines, axes, ends))
     more = len(study["held_out"]) - len(sites)
     told = note(
         f"{axes[1].capitalize()} against {axes[0]}, in groups of about equally many examples; bars are 95 % "
         "intervals of each group. On the dotted diagonal, predictions are right on average."
         + (f" {more} more sites are not drawn." if more else "")
     )
-    return [("Calibration", legend(shown.items()) + grid(drawn, narrow=True) + told)]
+    return [("Calibration", legend(shown.items()) + grid(drawn, "narrow") + told)]
 
 
 def _shown(study: Mapping[str, Any]) -> dict[str, int]:
@@ -77,7 +77,7 @@ def _predicted(frame: pl.DataFrame, loss: str) -> tuple[Floats, Floats]:
     return outputs[:, 0], labels
 
 
-def _binned(label: str, colour: int, predicted: Floats, observed: Floats, seeds: int) -> Line:
+def binned(label: str, colour: int, predicted: Floats, observed: Floats, seeds: int) -> Line:
     """Return means of groups of examples that are predicted alike, with intervals of the observed mean."""
     order = np.argsort(predicted, kind="stable")
     count = int(np.clip(len(order) // seeds // _FEWEST, 1, _BINS))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from fedilc.evaluation.intervals import Interval
-from fedilc.report.html_page import boxed, figure, text
+from fedilc.report.html_page import boxed, text
 
 WIDTH, HEIGHT = 380, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 10, 26, 36
@@ -32,17 +33,19 @@ class Line:
 
 @dataclass(frozen=True)
 class Limits:
-    """The ends of both axes."""
+    """The ends of both axes, and the size of the picture."""
 
     x: tuple[float, float]
     y: tuple[float, float]
+    width: int = WIDTH
+    height: int = HEIGHT
 
-    def place(self, x: float, y: float, height: int = HEIGHT) -> str:
+    def place(self, x: float, y: float) -> str:
         """Return the coordinates of a point in the picture."""
         across = (x - self.x[0]) / ((self.x[1] - self.x[0]) or 1)
         up = (y - self.y[0]) / ((self.y[1] - self.y[0]) or 1)
-        left = _LEFT + across * (WIDTH - _LEFT - _RIGHT)
-        return f"{left:.1f},{height - _BOTTOM - up * (height - _TOP - _BOTTOM):.1f}"
+        left = _LEFT + across * (self.width - _LEFT - _RIGHT)
+        return f"{left:.1f},{self.height - _BOTTOM - up * (self.height - _TOP - _BOTTOM):.1f}"
 
 
 def legend(labels: Iterable[tuple[str, int]]) -> str:
@@ -55,13 +58,12 @@ def legend(labels: Iterable[tuple[str, int]]) -> str:
     return f'<ul class="legend">{entries}</ul>'
 
 
-def curves(title: str, x_label: str, lines: Sequence[Line], caption: str = "") -> str:
-    """Return lines over rounds, with bands if they have limits."""
-    lines = [_thinned(line) for line in lines if len(line.x)]
-    if not lines:
-        return ""
-    values = [value for line in lines for part in (line.y, line.low, line.high) for value in part or ()]
-    limits = Limits(_range([x for line in lines for x in line.x]), _padded(values))
+def curves(title: str, x_label: str, lines: Sequence[Line], among: Sequence[Line] = ()) -> str:
+    """Return lines over rounds, with bands if they have limits; the axes hold those of `among` too."""
+    lines = [_thinned(line) for line in lines]
+    held = [*lines, *map(_thinned, among)]
+    values = [value for line in held for part in (line.y, line.low, line.high) for value in part or ()]
+    limits = Limits(_range([x for line in held for x in line.x]), _padded(values))
     drawn = []
     for line in lines:
         if line.low is not None and line.high is not None:
@@ -75,61 +77,69 @@ def curves(title: str, x_label: str, lines: Sequence[Line], caption: str = "") -
             drawn.append(_dot(points[0], line.colour))
     ends = ", ".join(f"{line.label} {line.y[-1]:.3f}" for line in lines)
     alt = f"{title} by {x_label}, from {lines[0].x[0]:g} to {limits.x[1]:g}. At the end: {ends}."
-    return figure(_svg(alt, [_axes(title, x_label, limits, HEIGHT), *drawn], HEIGHT), caption or title)
+    return _svg(alt, [_axes(title, x_label, limits), *drawn], limits.width, limits.height)
 
 
-def reliability(title: str, lines: Sequence[Line], axes: tuple[str, str], limits: Limits) -> str:
+def reliability(title: str, lines: Sequence[Line], axes: tuple[str, str], ends: tuple[float, float]) -> str:
     """Return what was observed against what was predicted, with the diagonal on which they are equal."""
-    height = WIDTH
-    ends = limits.place(limits.x[0], limits.x[0], height), limits.place(limits.x[1], limits.x[1], height)
-    drawn = [_axes(title, axes[0], limits, height), f'<path class="ideal" d="M{ends[0]}L{ends[1]}"/>']
+    limits = Limits(ends, ends, 280, 280)
+    corners = [limits.place(end, end) for end in ends]
+    drawn = [_axes(title, axes[0], limits), f'<path class="ideal" d="M{"L".join(corners)}"/>']
     for line in lines:
         kind = f"m{line.colour % _COLOURS}"
         for x, low, high in zip(line.x, line.low or (), line.high or (), strict=True):
-            whisker = f"M{limits.place(x, low, height)}L{limits.place(x, high, height)}"
+            whisker = f"M{limits.place(x, low)}L{limits.place(x, high)}"
             drawn.append(f'<path class="whisker {kind}" d="{whisker}"/>')
-        points = [limits.place(*point, height) for point in zip(line.x, line.y, strict=True)]
+        points = [limits.place(*point) for point in zip(line.x, line.y, strict=True)]
         drawn.append(f'<path class="curve {kind}" d="M{"L".join(points)}"/>')
         drawn += [_dot(point, line.colour) for point in points]
     apart = ", ".join(f"{line.label} {_distance(line):.2f}" for line in lines)
     alt = f"{title}: {axes[1]} against {axes[0]}. Mean distance from the diagonal: {apart}."
-    return figure(_svg(alt, drawn, height), f"{axes[1].capitalize()} against {axes[0]} at {title}.")
+    return _svg(alt, drawn, limits.width, limits.height)
 
 
 def intervals(
     title: str,
-    score: str,
     rows: Sequence[tuple[str, int, Interval]],
     limits: tuple[float, float],
     first: str = "method",
+    form: str = "{:.3f}",
 ) -> str:
     """Return a table of scores with their intervals, drawn and in numbers."""
-    body = "".join(_interval_row(label, colour, found, limits) for label, colour, found in rows)
+    body = "".join(
+        f'<tr class="m{colour % _COLOURS}"><th scope="row">{text(label)}</th>'
+        f'<td><span class="range" aria-hidden="true">{_marks(found, limits)}</span></td>'
+        f"<td>{_in_numbers(found, form)}</td></tr>"
+        for label, colour, found in rows
+    )
     low, high = (f"{end:.3g}" for end in limits)
     head = (
-        f'<thead><tr><th scope="col">{first}</th><th scope="col"><span class="ends"><span>{low}</span>'
-        f"<span>{text(score)}</span><span>{high}</span></span></th>"
-        '<th scope="col">value [95 %]</th></tr></thead>'
+        f'<thead><tr><th scope="col">{text(first)}</th><th scope="col"><span class="ends">'
+        f'<span>{low}</span> <span>{high}</span></span></th><th scope="col">value [95 %]</th></tr></thead>'
     )
     return boxed(title, f"{head}<tbody>{body}</tbody>", "intervals")
 
 
-def _interval_row(label: str, colour: int, found: Interval, limits: tuple[float, float]) -> str:
+def _marks(found: Interval, limits: tuple[float, float]) -> str:
     def share(value: float) -> float:
         return 100 * min(1.0, max(0.0, (value - limits[0]) / ((limits[1] - limits[0]) or 1)))
 
-    marks = ""
-    if limits[0] < 0 < limits[1]:
-        marks += f'<u style="left:{share(0.0):.1f}%"></u>'
+    marks = f'<u style="left:{share(0.0):.1f}%"></u>' if limits[0] < 0 < limits[1] else ""
     if found.low is not None and found.high is not None:
         low, high = share(found.low), share(found.high)
         marks += f'<i style="left:{low:.1f}%;width:{high - low:.1f}%"></i>'
     if found.value is not None:
         marks += f'<b style="left:{share(found.value):.1f}%"></b>'
-    return (
-        f'<tr class="m{colour % _COLOURS}"><th scope="row">{text(label)}</th>'
-        f'<td><span class="range" aria-hidden="true">{marks}</span></td><td>{text(found)}</td></tr>'
-    )
+    return marks
+
+
+def _in_numbers(found: Interval, form: str) -> str:
+    if found.value is None:
+        return "-"
+    value = form.format(found.value)
+    if found.low is None or found.high is None:
+        return value
+    return f"{value} <small>[{form.format(found.low)}, {form.format(found.high)}]</small>"
 
 
 def heat(title: str, x_label: str, rounds: Sequence[int], rows: Mapping[str, Sequence[float]]) -> str:
@@ -143,10 +153,10 @@ def heat(title: str, x_label: str, rounds: Sequence[int], rows: Mapping[str, Seq
         top = _TOP + row * number
         shown = name if len(name) <= 19 else f"{name[:9]}…{name[-9:]}"
         drawn.append(f'<text x="{label - 6}" y="{top + 12}" text-anchor="end">{text(shown)}</text>')
-        for place, (start, end) in enumerate(zip(places, places[1:], strict=False)):
+        for place, (start, end) in enumerate(pairwise(places)):
             mean = float(np.mean(values[start:end]))
             drawn.append(
-                f'<rect class="cell" x="{label + place * width:.1f}" y="{top}" width="{width + 0.2:.1f}" '
+                f'<rect class="cell" x="{label + place * width:.2f}" y="{top}" width="{width:.2f}" '
                 f'height="{row - 2}" fill-opacity="{0.05 + 0.9 * mean:.2f}"/>'
             )
         drawn.append(f'<text class="value" x="{WIDTH - value + 6}" y="{top + 12}">{values[-1]:.2f}</text>')
@@ -156,35 +166,37 @@ def heat(title: str, x_label: str, rounds: Sequence[int], rows: Mapping[str, Seq
     drawn.append(f'<text x="{WIDTH - value + 6}" {foot}>last</text>')
     said = ", ".join(f"{name} {values[0]:.2f} to {values[-1]:.2f}" for name, values in rows.items())
     alt = f"{title}, from {x_label} {rounds[0]} to {rounds[-1]}: {said}."
-    return figure(_svg(alt, drawn, height), title)
+    return _svg(alt, drawn, WIDTH, height)
 
 
 def common_limits(found: Iterable[Interval]) -> tuple[float, float]:
     """Return ends that hold all these intervals, as round numbers."""
     values = [end for one in found for end in (one.value, one.low, one.high) if end is not None]
-    ticks = MaxNLocator(4).tick_values(min(values), max(values)) if values else np.array([0.0, 1.0])
-    return float(ticks[0]), float(ticks[-1])
+    low, high = _range(values or [0.0, 1.0])
+    step = 10 ** math.floor(math.log10(high - low)) / 2
+    return math.floor(low / step) * step, math.ceil(high / step) * step
 
 
-def _svg(alt: str, drawn: Sequence[str], height: int) -> str:
+def _svg(alt: str, drawn: Sequence[str], width: int, height: int) -> str:
     return (
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{text(alt)}">\n'
-        + "\n".join(drawn)
-        + "\n</svg>"
+        f'<svg class="chart" style="--width:{width}px" viewBox="0 0 {width} {height}" role="img" '
+        f'aria-label="{text(alt)}">\n' + "\n".join(drawn) + "\n</svg>"
     )
 
 
-def _axes(title: str, x_label: str, limits: Limits, height: int) -> str:
+def _axes(title: str, x_label: str, limits: Limits) -> str:
     parts = [f'<text class="title" x="0" y="14">{text(title)}</text>']
     for tick in _ticks(limits.y):
-        left, y = limits.place(limits.x[0], tick, height).split(",")
-        parts.append(f'<path class="axis" d="M{left},{y}H{WIDTH - _RIGHT}"/>')
+        left, y = limits.place(limits.x[0], tick).split(",")
+        parts.append(f'<path class="axis" d="M{left},{y}H{limits.width - _RIGHT}"/>')
         parts.append(f'<text x="{_LEFT - 6}" y="{float(y) + 4:.1f}" text-anchor="end">{tick:.4g}</text>')
     for tick in _ticks(limits.x):
-        x = limits.place(tick, limits.y[0], height).split(",")[0]
-        parts.append(f'<text x="{x}" y="{height - _BOTTOM + 15}" text-anchor="middle">{tick:.4g}</text>')
-    middle = (_LEFT + WIDTH - _RIGHT) / 2
-    parts.append(f'<text x="{middle}" y="{height - 4}" text-anchor="middle">{text(x_label)}</text>')
+        x = limits.place(tick, limits.y[0]).split(",")[0]
+        parts.append(
+            f'<text x="{x}" y="{limits.height - _BOTTOM + 15}" text-anchor="middle">{tick:.4g}</text>'
+        )
+    middle = (_LEFT + limits.width - _RIGHT) / 2
+    parts.append(f'<text x="{middle}" y="{limits.height - 4}" text-anchor="middle">{text(x_label)}</text>')
     return "\n".join(parts)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from itertools import count
 from string import Template
+from typing import Literal
 
 from fedilc import __version__
 from fedilc.report.formats import Cell, Column, TableData
@@ -45,12 +46,12 @@ def text(value: object) -> str:
 
 def page(title: str, parts: Sequence[Part]) -> str:
     """Return the whole page: the verdicts, then each part with its sections."""
-    folder = files("fedilc.report")
+    folder, judged = files("fedilc.report"), [part for part in parts if part.verdict]
     template = Template((folder / "html_page.html").read_text(encoding="utf-8"))
     return template.substitute(
         title=text(title),
         style=(folder / "html_page.css").read_text(encoding="utf-8"),
-        verdict="\n".join(_verdict(part, named=len(parts) > 1) for part in parts),
+        verdict="\n".join(_verdict(part, named=len(judged) > 1) for part in judged),
         contents="\n".join(_entry(number, part) for number, part in enumerate(parts, 1)),
         parts="\n".join(_part(number, part) for number, part in enumerate(parts, 1)),
         version=text(__version__),
@@ -72,8 +73,7 @@ def _entry(number: int, part: Part) -> str:
 
 def _part(number: int, part: Part) -> str:
     sections = "\n".join(
-        f'<section aria-labelledby="part-{number}-{place}">\n'
-        f'<h3 id="part-{number}-{place}">{text(title)}</h3>\n{body}\n</section>'
+        f'<section>\n<h3 id="part-{number}-{place}">{text(title)}</h3>\n{body}\n</section>'
         for place, (title, body) in enumerate(part.sections, 1)
     )
     return f'<div class="part">\n<h2 id="part-{number}">{text(part.title)}</h2>\n{sections}\n</div>'
@@ -84,9 +84,14 @@ def note(sentence: str) -> str:
     return f'<p class="note">{text(sentence)}</p>'
 
 
-def grid(items: Iterable[str], narrow: bool = False) -> str:
+def grid(items: Iterable[str], kind: Literal["narrow", "middle", "wide"] = "middle") -> str:
     """Return items beside each other as far as there is room."""
-    return f'<div class="grid{" narrow" * narrow}">\n' + "\n".join(items) + "\n</div>"
+    return f'<div class="grid {kind}">\n' + "\n".join(items) + "\n</div>"
+
+
+def lines(sentences: Iterable[str]) -> str:
+    """Return sentences as a list."""
+    return "<ul>" + "".join(f"<li>{text(sentence)}</li>" for sentence in sentences) + "</ul>"
 
 
 def folded(title: str, body: str) -> str:
@@ -97,11 +102,6 @@ def folded(title: str, body: str) -> str:
 def command(line: str) -> str:
     """Return a command as it is typed."""
     return f'<pre tabindex="0"><code>{text(line)}</code></pre>'
-
-
-def figure(markup: str, caption: str) -> str:
-    """Return a picture with its caption."""
-    return f"<figure>{markup}<figcaption>{text(caption)}</figcaption></figure>"
 
 
 def facts(entries: Iterable[tuple[str, object]]) -> str:
@@ -117,12 +117,13 @@ def table(data: TableData) -> str:
     body = []
     for name, rows in data.groups():
         group = f'<tr><th colspan="{len(columns)}" scope="rowgroup">{text(name)}</th></tr>\n'
-        body.append("<tbody>" + group * data.grouped + "\n".join(_row(row, columns) for row in rows))
+        members = "\n".join(_row(row, columns) for row in rows)
+        body.append(f"<tbody>\n{group * data.grouped}{members}\n</tbody>")
     notes = "".join(note(line) for line in data.notes)
     return boxed(data.title, f"<thead><tr>{head}</tr></thead>\n" + "\n".join(body)) + notes
 
 
-def boxed(caption: str, rows: str, kind: str = "") -> str:
+def boxed(caption: str, rows: str, kind: str = "plain") -> str:
     """Return a table in a box that scrolls sideways, by keyboard too, if the page is narrower."""
     name = f"table-{next(_numbers)}"
     return (

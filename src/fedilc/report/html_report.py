@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedilc.errors import ConfigError
+from fedilc.federation.run_folder import SUMMARIES
 from fedilc.federation.tensor_files import write_atomically
 from fedilc.report.html_inspection import inspection_part
 from fedilc.report.html_page import Part, page
@@ -14,7 +15,7 @@ from fedilc.report.html_study import FILE as STUDY
 from fedilc.report.html_study import study_part
 from fedilc.report.run_groups import run_groups
 from fedilc.studies.inspection import FILE as INSPECTION
-from fedilc.studies.inspection import read_inspection
+from fedilc.studies.inspection import inspect_run, read_inspection
 
 
 def write_html_report(path: Path, folders: Sequence[Path]) -> None:
@@ -24,15 +25,17 @@ def write_html_report(path: Path, folders: Sequence[Path]) -> None:
         for name in (STUDY, INSPECTION, "run.json")
     )
     groups = run_groups(runs)
+    inspected = [read_inspection(folder) for folder in inspections]
+    inspected += [inspect_run(folder) for folder in runs if (folder / SUMMARIES).exists()]
     parts: list[Part] = [
         *(study_part(folder) for folder in studies),
-        *(inspection_part(read_inspection(folder)) for folder in inspections),
+        *(inspection_part(found, judged=not studies) for found in inspected),
         *(runs_part(group) for group in groups),
     ]
     if not parts:
         raise ConfigError(
-            f"there is nothing to report in {', '.join(map(str, folders))}: give the folder of a study "
-            "(study.json), of an inspection (inspection.json) or of runs that have completed a round (run.json)"
+            f"there is nothing to report in {', '.join(map(str, folders))}; give the folder of a study "
+            "(study.json), of an inspection (inspection.json), or of runs with a completed round (run.json)"
         )
     title = "Report: " + ", ".join(dict.fromkeys(part.title.partition(": ")[0] for part in parts))
     try:

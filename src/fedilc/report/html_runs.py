@@ -75,10 +75,10 @@ def _verdict(group: RunGroup) -> list[str]:
     else:
         first = f"{where}, {best} has the lowest loss of {len(means)} methods: {means[best]:.3f} ({others})."
     open_ = (
-        "A single test site cannot show how methods do at the next one; `fedilc study` leaves each site out "
+        "A single test site cannot show how methods do at the next one; fedilc study leaves each site out "
         "in turn and says how sure that is."
         if metric == "test_loss"
-        else "How methods do at a site that took no part, these runs cannot show; `fedilc study` measures it."
+        else "How methods do at a site that took no part, these runs cannot show; fedilc study measures it."
     )
     return [first, *_how_sure(values, best), open_]
 
@@ -146,13 +146,13 @@ def _silos(group: RunGroup) -> list[tuple[str, str]]:
         by_silo = _by_silo(group, key, limits)
         if by_silo:
             ends = common_limits(row[2] for rows in by_silo.values() for row in rows)
-            drawn = grid(intervals(silo, name, rows, ends) for silo, rows in by_silo.items())
+            panels = (intervals(f"{silo}, {name}", rows, ends) for silo, rows in by_silo.items())
             told = {
                 "validation_accuracy": "95 % Wilson intervals for the silo's number of validation examples; "
                 "means over seeds.",
                 "validation_rmse": "The range over seeds, around the mean.",
             }[key]
-            return [("Each silo that was trained on", drawn + note(told))]
+            return [("Each silo that was trained on", grid(panels, "wide") + note(told))]
     return []
 
 
@@ -181,7 +181,7 @@ def _wilson(values: list[float], examples: int) -> Interval:
     return Interval(mean, min(mean, float(found.low)), max(mean, float(found.high)))
 
 
-def _seeds_alone(values: list[float], examples: int) -> Interval:
+def _seeds_alone(values: list[float], _: int) -> Interval:
     return Interval(spread(values)[0], min(values), max(values))
 
 
@@ -231,8 +231,7 @@ def _settings(group: RunGroup) -> str:
 
 def _commands(group: RunGroup) -> list[str]:
     runs = [run for by_seed in group.methods.values() for run in by_seed.values()]
-    machines = [machine for run in runs for machine in run.settings.get("machines", [])]
-    return [command(line) for line in dict.fromkeys(m["command"] for m in machines if m.get("command"))]
+    return [command(line) for line in dict.fromkeys(line for run in runs for line in run.commands)]
 
 
 def _silo_table(methods: Mapping[str, Mapping[str, Any]]) -> str:
@@ -247,5 +246,5 @@ def _silo_table(methods: Mapping[str, Mapping[str, Any]]) -> str:
 
 def _software(methods: Mapping[str, Mapping[str, Any]]) -> str:
     machines = next(iter(methods.values())).get("machines") or [{}]
-    known = {key: value for key, value in machines[0].items() if key not in ("from_round", "command")}
+    known = {key: value for key, value in machines[0].items() if key != "from_round"}
     return note("Computed with " + ", ".join(f"{key} {value}" for key, value in known.items()) + ".")

@@ -15,7 +15,8 @@ from fedilc.report.cells import p_text
 from fedilc.report.formats import Cell, Column, TableData
 from fedilc.report.html_calibration import calibration_charts
 from fedilc.report.html_charts import Line, common_limits, curves, heat, intervals, legend
-from fedilc.report.html_page import Part, command, facts, folded, grid, note, table
+from fedilc.report.html_page import Part, command, facts, folded, grid, lines, note, table
+from fedilc.report.study_files import FORMAT
 from fedilc.studies.study_runs import ALONE, POOLED
 from fedilc.studies.verdict import NAMES
 
@@ -26,24 +27,33 @@ Facts = Mapping[str, Any]
 
 def study_part(folder: Path) -> Part:
     """Return the part on the study in a folder."""
+    study = _read(folder)
+    sections = [
+        ("Mean over held-out sites", _means(study)),
+        ("Each site that took no part", _sites(study)),
+        *_differences(study),
+        ("Curves", _curves(study)),
+        *calibration_charts(folder, study),
+        *_agreement(study),
+        *([("Notes on the data", lines(study["notes"]))] if study["notes"] else []),
+        ("Settings chosen on the training sites", _choices(study)),
+        ("Settings and command", _settings(study)),
+    ]
+    return Part(f"{study['name']}: study", tuple(study["verdict"]), tuple(sections))
+
+
+def _read(folder: Path) -> Facts:
     try:
         study = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        sections = [
-            ("Mean over held-out sites", _means(study)),
-            ("Each site that took no part", _sites(study)),
-            *_differences(study),
-            ("Curves", _curves(study)),
-            *calibration_charts(folder, study),
-            *_agreement(study),
-            ("Settings chosen on the training sites", _choices(study)),
-            ("Settings and command", _settings(study)),
-        ]
-        return Part(f"{study['name']}: study", tuple(study["verdict"]), tuple(sections))
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise ConfigError(
-            f"{folder / FILE} is damaged or of another version ({error!r}); run the study again, which "
-            "keeps the runs that are done"
-        ) from error
+        if study["format"] == FORMAT:
+            return dict(study)
+        reason = f"its format is {study['format']}"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = str(error)
+    raise ConfigError(
+        f"{folder / FILE} is damaged or of another version ({reason}); run the study again, which keeps the "
+        "runs that are done"
+    )
 
 
 def methods_of(study: Facts) -> list[tuple[str, str, int]]:
@@ -79,9 +89,7 @@ def _means(study: Facts) -> str:
         ]
     )
     rows = _rows(study, study["means"], metric)
-    drawn = intervals(
-        f"{NAMES[metric]}, mean over sites", NAMES[metric], rows, common_limits(row[2] for row in rows)
-    )
+    drawn = intervals(f"{NAMES[metric]}, mean over sites", rows, common_limits(row[2] for row in rows))
     note_ = note(
         "95 % bootstrap intervals over the examples of these sites; means over seeds. Site alone and pooled "
         "are the two ends of the scale, and no federated methods."
@@ -105,13 +113,11 @@ def _sites(study: Facts) -> str:
     metric = study["deciding_metric"]
     by_site = {site: _rows(study, found, metric) for site, found in study["sites"].items()}
     limits = common_limits(row[2] for rows in by_site.values() for row in rows)
-    drawn = grid(
-        intervals(f"{site} ({_size(study, site)})", NAMES[metric], rows, limits)
-        for site, rows in by_site.items()
-    )
+    panels = (intervals(f"{site} ({_size(study, site)})", rows, limits) for site, rows in by_site.items())
+    told = note(f"{NAMES[metric]}, with 95 % bootstrap intervals over each site's examples.")
+    drawn = told + grid(panels, "wide")
     tables = "".join(_score_table(study, site, found) for site, found in study["sites"].items())
-    notes = "".join(note(line) for line in study["notes"])
-    return drawn + notes + folded("All scores at each site", tables)
+    return drawn + folded("All scores at each site", tables)
 
 
 def _size(study: Facts, site: str) -> str:
@@ -135,19 +141,22 @@ def _differences(study: Facts) -> list[tuple[str, str]]:
     }
     limits = common_limits(one for rows in sites.values() for _, one in rows)
     reference = study["reference"]
-    drawn = grid(
+    panels = (
         intervals(
             f"{method} minus {reference}",
-            NAMES[metric],
             [(site, colours[method], one) for site, one in rows],
             limits,
             "site",
+            "{:+.3f}",
         )
         for method, rows in sites.items()
     )
     higher = "right" if metric in study["higher_is_better"] else "left"
-    told = note(f"{higher.capitalize()} of the dashed line, the method is better than {reference}.")
-    return [(f"Compared with {reference}", drawn + told + _tests(study))]
+    told = note(
+        f"Differences of {NAMES[metric]}. {higher.capitalize()} of the dashed line, the method is better "
+        f"than {reference}."
+    )
+    return [(f"Compared with {reference}", grid(panels, "wide") + told + _tests(study))]
 
 
 def _tests(study: Facts) -> str:
@@ -188,19 +197,21 @@ def _signed(found: Interval) -> str:
 
 
 def _curves(study: Facts) -> str:
-    """Return the losses by which rounds were chosen: a mean over held-out sites, and the range of them."""
-    lines = []
+    """Return the losses by which rounds were chosen: all methods' means, and each method with its range."""
+    drawn = []
     for name, called, colour in methods_of(study):
         found = [methods[name]["curve"] for methods in study["choices"].values() if name in methods]
         line = band(called, colour, [{int(r): loss for r, loss in one.items()} for one in found])
         if line is not None:
-            lines.append(line)
-    drawn = curves("Loss at training sites that were left out", "round", lines)
+            drawn.append(line)
+    means = [Line(line.label, line.colour, line.x, line.y) for line in drawn]
+    charts = [curves("Means of all methods", "round", means, drawn)]
+    charts += [curves(line.label, "round", [line], drawn) for line in drawn if line.low is not None]
     told = note(
-        "The loss by which the round and the settings were chosen, on the training sites alone: the mean over "
-        "the held-out sites, and the range of them as a band."
+        "The loss by which the round and the settings were chosen, on the training sites alone: the mean "
+        "over the held-out sites, and their range as a band."
     )
-    return legend((line.label, line.colour) for line in lines) + drawn + told
+    return legend((line.label, line.colour) for line in drawn) + grid(charts) + told
 
 
 def band(label: str, colour: int, series: Sequence[Mapping[int, float | None]]) -> Line | None:
@@ -232,8 +243,8 @@ def agreement_chart(title: str, by_round: Mapping[int, Mapping[str, float]]) -> 
 def agreement_section(charts: Sequence[str]) -> tuple[str, str]:
     """Return the section of these charts."""
     told = note(
-        "How far the signs of the silos' gradients agree: the darker, the more (1: all alike). The number is "
-        "that of the last round."
+        "How far the signs of the silos' gradients agree: the stronger the colour, the more (1: all alike). "
+        "The number is that of the last round. Methods that only average do not measure it."
     )
     return "Agreement by layer and round", told + grid(charts)
 

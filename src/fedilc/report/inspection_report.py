@@ -123,7 +123,7 @@ def inspection_picture(path: Path, found: Inspection) -> None:
 
 
 def shift_shares(found: Inspection) -> tuple[list[str], list[list[float]], list[list[float]]]:
-    """Return the columns that differ most, and by silo and column the shift of the mean and the share missing."""
+    """Return the columns that differ most; by silo, the shifts of their means and the shares missing."""
     shifts = [shift.name for shift in found.columns[:_SHOWN]]
     places = {column.name: place for place, column in enumerate(found.silos[0].columns)}
     chosen = [places[name] for name in shifts]

@@ -16,10 +16,11 @@ _DIGESTS = ("silos", "test")
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run's settings, as run.json has them, and its rounds."""
+    """A run's settings, as run.json has them, its rounds, and the commands that computed them."""
 
     settings: Mapping[str, Any]
     history: Sequence[Record]
+    commands: Sequence[str]
 
 
 @dataclass
@@ -32,8 +33,9 @@ class RunGroup:
 
 def run_groups(places: Sequence[Path]) -> list[RunGroup]:
     """Return the runs in these folders that have done a round, by what data they share."""
-    runs = [StoredRun(RunFolder(place).settings(), RunFolder(place).history()) for place in places]
-    runs = [run for run in runs if run.history]
+    folders = map(RunFolder, places)
+    stored = [StoredRun(folder.settings(), folder.history(), folder.commands()) for folder in folders]
+    runs = [run for run in stored if run.history]
     groups: dict[str, list[StoredRun]] = {}
     for run in runs:
         groups.setdefault(_data(run.settings, runs), []).append(run)
@@ -66,7 +68,7 @@ def _data(settings: Mapping[str, Any], runs: Sequence[StoredRun]) -> str:
 
 
 def _labels(runs: Sequence[StoredRun]) -> list[str]:
-    """Return a name for each run's method: its algorithm, with what tells it from others of that algorithm."""
+    """Return a name for each run's method: its algorithm, and what tells it from others of that algorithm."""
     told = []
     for run in runs:
         same = [one.settings for one in runs if one.settings["algorithm"] == run.settings["algorithm"]]

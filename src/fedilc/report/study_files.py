@@ -13,6 +13,7 @@ import polars as pl
 from fedilc.algorithms.loss_name import has_classes
 from fedilc.errors import ConfigError
 from fedilc.evaluation.scores import HIGHER_IS_BETTER
+from fedilc.federation.machine_facts import command_line
 from fedilc.federation.tensor_files import write_atomically
 from fedilc.report.formats import TableData, write_tables
 from fedilc.report.study_tables import compared, references, study_tables, undefined
@@ -40,6 +41,7 @@ def study_facts(result: StudyResult) -> dict[str, Any]:
         "silos": {site: _silo_facts(result, site) for site in data.silos},
         "held_out": list(plan.held_out),
         "notes": [*data.notes, *undefined(result)],
+        "command": command_line(),
         "settings": asdict(plan.settings),
         "choose_by": plan.choose_by,
         "groups": [list(group) for group in plan.groups],
@@ -61,6 +63,7 @@ def study_facts(result: StudyResult) -> dict[str, Any]:
             }
             for site, found in result.scores.items()
         },
+        "agreement": {method: found for method, found in result.agreement.items() if found},
         "comparisons": {
             metric: {method: asdict(found) for method, found in result.comparisons(metric).items()}
             for metric in compared(result)

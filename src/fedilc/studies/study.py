@@ -26,6 +26,7 @@ from fedilc.studies.task_pool import Perform, workers
 Outputs = dict[str, dict[str, list[NDArray[Any]]]]
 Scores = dict[str, dict[str, dict[str, Floats]]]
 BySeed = dict[str, dict[str, dict[str, list[float]]]]
+Agreement = dict[str, dict[int, dict[str, float]]]
 Show = Callable[["Progress"], None]
 
 
@@ -63,6 +64,8 @@ class StudyResult:
         outputs: by held-out silo and method, the outputs for its examples, per seed.
         scores: by held-out silo, method and score, the mean over seeds and that of each resample.
         by_seed: by held-out silo, method and score, the value of each seed.
+        agreement: by method, round and layer, how far the training silos' signs agree: the mean over the runs
+            that got to that round.
     """
 
     plan: StudyPlan
@@ -70,6 +73,7 @@ class StudyResult:
     outputs: Outputs
     scores: Scores
     by_seed: BySeed
+    agreement: Agreement
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -149,7 +153,11 @@ def run_study(plan: StudyPlan, folder: Path, jobs: int, show: Show) -> StudyResu
         own = runs.outputs_alone(silo, tasks)
         if own is not None:
             outputs[silo][ALONE] = own
-    return StudyResult(plan, choices, outputs, *_scores(plan, outputs))
+    agreement = {
+        method: runs.agreement([task for methods in final.values() for task in methods[method]])
+        for method in plan.settings.algorithms
+    }
+    return StudyResult(plan, choices, outputs, *_scores(plan, outputs), agreement)
 
 
 class _Runs:
@@ -216,6 +224,18 @@ class _Runs:
                 )
             found.append(tensors["outputs"].double().numpy())
         return found
+
+    def agreement(self, tasks: Sequence[RunTask]) -> dict[int, dict[str, float]]:
+        """Return how far silos' signs agreed in these runs, by round and layer; of runs that know it."""
+        found: dict[int, dict[str, list[float]]] = {}
+        for task in tasks:
+            for number, layers in read_tensors(self._file(task))[1].get("agreement", {}).items():
+                for layer, value in layers.items():
+                    found.setdefault(int(number), {}).setdefault(layer, []).append(value)
+        return {
+            number: {layer: float(np.mean(values)) for layer, values in found[number].items()}
+            for number in sorted(found)
+        }
 
     def outputs_alone(self, silo: str, tasks: Sequence[AloneTask]) -> list[NDArray[Any]] | None:
         """Return the cross-validated outputs of a site's own model, per seed; None if it has none."""

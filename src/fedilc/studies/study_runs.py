@@ -92,7 +92,8 @@ class RunTask:
         if self.predicted is not None and fitted.failed is None:
             inputs = data.inputs(self.training, self.predicted)
             tensors["outputs"] = self._units(data).back(predict(model, fitted.weights, inputs))
-        return tensors, {"curve": fitted.curve, "failed": fitted.failed}
+        about: dict[str, Any] = {"curve": fitted.curve, "failed": fitted.failed}
+        return tensors, about | ({"agreement": fitted.agreement} if self.predicted is not None else {})
 
     def _units(self, data: StudyData) -> Units:
         return Units.of(data.loss, [data.labels(name) for name in self.training])
@@ -219,11 +220,15 @@ def is_done(path: Path) -> bool:
 
 @dataclass
 class Fitted:
-    """Weights after the last round, losses of the scored sets by round, and why training failed."""
+    """Weights after the last round, losses of the scored sets by round, and why training failed.
+
+    `agreement` is that of the silos' signs, by round and layer, of algorithms that know it.
+    """
 
     weights: dict[str, Tensor] = field(default_factory=dict)
     curve: dict[str, dict[str, float]] = field(default_factory=dict)
     failed: str | None = None
+    agreement: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 class _Curve(Callback):
@@ -275,7 +280,9 @@ def fit(
         except (DivergedError, NonFiniteError) as error:
             return Fitted(curve={}, failed=str(error))
     weights = {name: tensor.detach().clone() for name, tensor in result.model.named_parameters()}
-    return Fitted(weights, curve.curve)
+    agreement = {str(record["round"]): record.get("sign_agreement") for record in result.history}
+    known = {number: found for number, found in agreement.items() if found and len(silos) > 1}
+    return Fitted(weights, curve.curve, agreement=known)
 
 
 def choosing_loss(loss: Loss, outputs: Tensor, y: Tensor) -> float:
