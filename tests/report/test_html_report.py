@@ -17,7 +17,7 @@ import polars as pl
 import pytest
 import torch
 from browser import Browser, browser
-from hospitals import hospitals, study_table
+from hospitals import hospitals
 from sklearn.calibration import calibration_curve
 from typer.testing import CliRunner
 
@@ -29,10 +29,7 @@ from fedilc.report.html_calibration import binned
 from fedilc.report.html_page import Part, page
 from fedilc.report.html_report import write_html_report
 from fedilc.report.run_groups import run_groups
-from fedilc.report.study_files import write_study
-from fedilc.studies.inspection import inspect_tables, read_inspection, write_inspection
-from fedilc.studies.study import run_study
-from fedilc.studies.study_plan import StudyPlan, StudySettings
+from fedilc.studies.inspection import read_inspection, write_inspection
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 COMMAND = ["/usr/bin/fedilc", "study", "my patients.csv", "--label", "died"]
@@ -74,15 +71,16 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a small study; a hospital and a column have names that are HTML."""
     folder = tmp_path_factory.mktemp("study")
     frame = hospitals(4).with_columns(pl.col("hospital").replace({"H1": HOSTILE})).rename({"age": HOSTILE})
-    data = study_table(folder, frame)
-    few = {"algorithms": ("fedavg", "fishr-inter-geo"), "rates": (0.01,), "local_rates": (0.1,)}
-    small = {"rounds": 3, "seeds": 2, "penalty_weights": (1.0,), "hidden": (4,), "resamples": 30}
-    less = {"hold_out": ("H0", "H2", HOSTILE), "references": False, "choose_by": "validation"}
-    settings = StudySettings(**few, **small, **less)  # type: ignore[arg-type]
+    frame.write_csv(folder / "patients.csv")
+    about = ["--silo-column", "hospital", "--label", "died", "--missing", "lactate=-9"]
+    small = ["--seeds", "1", "--rounds", "2", "--learning-rates", "0.01", "--penalty-weights", "1"]
+    few = ["-a", "fedavg", "-a", "fishr-inter-geo", "--hold-out", "H0", "--hold-out", HOSTILE]
+    words = ["study", str(folder / "patients.csv"), *about, *small, *few, "--choose-by", "validation"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", COMMAND)
-        write_study(folder / "out", run_study(StudyPlan(data, settings), folder / "out", 1, lambda _: None))
-    write_inspection(folder / "out", inspect_tables(data.name, data.tables))
+        done = CliRunner().invoke(app, [*words, "--jobs", "1", "--out", str(folder / "out")])
+    assert done.exit_code == 0, done.output
+    assert f"fedilc report {folder / 'out'} -o report.html" in done.output.replace("\n", "")
     return folder / "out"
 
 

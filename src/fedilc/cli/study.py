@@ -135,8 +135,8 @@ def study(
     result = _do(console, plan, folder, jobs)
     with console.status("tables"):
         write_study(folder, result)
-        if isinstance(data, TableData):
-            write_inspection(folder, inspect_tables(data.name, data.tables))
+        if isinstance(read, TableData):
+            write_inspection(folder, inspect_tables(read.name, read.tables))
     show_study(console, result)
     files = "study.json, verdict.txt, tables.md, tables/*.csv, predictions.parquet"
     console.print(f"\nresults: {folder} ({files})", markup=False, soft_wrap=True)
