@@ -137,6 +137,13 @@ class HeartDisease(TableSource):
     says_notes: ClassVar[bool] = False  # they are in the documentation
     test: str | None = Field("va", description="the hospital that is held out as the test set")
 
+    @property
+    def silos(self) -> list[str]:
+        """Return the hospitals that train."""
+        from fedilc.data.heart_disease import HOSPITALS
+
+        return [hospital for hospital in HOSPITALS if hospital != self.test]
+
     def tables(self, _folder: Path) -> SiloTables:
         """Return the four hospitals' tables, from the data folder."""
         from fedilc.data.download import data_folder

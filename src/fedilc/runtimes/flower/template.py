@@ -10,8 +10,7 @@ from pathlib import Path
 from string import Template
 
 from fedilc import __version__
-from fedilc.config import read_experiment, shipped_experiments
-from fedilc.config.source import Source
+from fedilc.config import Experiment, read_experiment, shipped_experiments
 from fedilc.data.files import matching
 from fedilc.errors import ConfigError
 from fedilc.runtimes.remote.builders import refuse_thousands
@@ -95,7 +94,7 @@ def new_app(folder: Path, experiment: str) -> int:
     settings, own_folder = read_experiment(experiment)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} exists and is not an empty folder; choose another one")
-    silos = _silos(settings.data, own_folder)
+    silos = _silos(settings, own_folder)
     shipped = experiment in shipped_experiments()
     copied = "" if shipped else _copied_name(Path(experiment))
     fields = {
@@ -127,8 +126,9 @@ def new_app(folder: Path, experiment: str) -> int:
     return silos
 
 
-def _silos(data: Source, folder: Path) -> int:
-    """Return how many silos there are, from the settings alone: the data need not be here yet."""
+def _silos(settings: Experiment, folder: Path) -> int:
+    """Return how many silos there are, from the settings alone if they say so: the data may come later."""
+    data = settings.data
     refuse_thousands(data, "Flower needs a node")
     for key in ("silos", "flips", "angles"):
         given = getattr(data, key, None)
@@ -136,7 +136,7 @@ def _silos(data: Source, folder: Path) -> int:
             return len(matching(given, folder))
         if given is not None:
             return given if isinstance(given, int) else len(given)
-    raise ConfigError(f"experiment with data.source={data.source!r} does not say how many silos it has")
+    return len(data.store(settings.seed, folder).silos)
 
 
 def _app_name(folder: Path) -> str:
