@@ -16,7 +16,7 @@ from fedilc.errors import FedILCWarning
 from fedilc.federation import RunFolder
 from fedilc.federation.run_folder_check import examine
 
-RUN = ["run", "-a", "fedsgd", "--rounds", "4", "--set", "model.hidden=[16]"]
+RUN = ["run", "color-digits", "-a", "fedsgd", "--rounds", "4", "--set", "model.hidden=[16]"]
 
 
 def limited(limit: str, value: int, words: list[str], log: str) -> None:

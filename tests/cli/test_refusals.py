@@ -51,7 +51,7 @@ def test_a_comparison_of_runs_that_only_trained_shows_their_train_loss() -> None
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("place") / "one"
-    fedilc("run", "-a", "fedsgd", "--rounds", 1, "--set", "model.hidden=[8]", "--out", place)
+    fedilc("run", "color-digits", "-a", "fedsgd", "--rounds", 1, "--set", "model.hidden=[8]", "--out", place)
     return place
 
 

@@ -43,7 +43,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A run of three rounds that no test changes, and what it printed."""
     out = tmp_path_factory.mktemp("finished") / "run"
-    return out, fedilc("run", "--rounds", 3, "--out", out, *SMALL)
+    return out, fedilc("run", "color-digits", "--rounds", 3, "--out", out, *SMALL)
 
 
 @pytest.fixture
@@ -62,6 +62,20 @@ def test_a_run_ends_with_a_table_and_says_where_its_picture_and_folder_are(
     assert f"run folder: {out}" in printed
 
 
+def test_run_alone_trains_two_algorithms_and_ends_with_a_table_a_picture_and_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed = fedilc("run", "--rounds", 2, "--set", "data.copies=1", *SMALL)
+    folder = Path("runs/color-digits-shift/fedsgd+fishr-inter-geo-seed0")
+    last = {name: records(folder / name)[-1] for name in ("fedsgd", "fishr-inter-geo")}
+    site = " % and ".join(f"{record['test_accuracy']:.0%}"[:-1] for record in last.values())
+    assert f"at the new site in {site} %: " in " ".join(printed.split())
+    assert "new site" in printed
+    assert f"picture: {folder / 'accuracy.png'}" in printed
+    assert (folder / "accuracy.png").stat().st_size > 1000
+
+
 def test_what_is_printed_has_no_two_blank_lines_in_a_row(
     finished: tuple[Path, str], compared: tuple[Path, str]
 ) -> None:
@@ -73,7 +87,7 @@ def test_what_is_printed_has_no_two_blank_lines_in_a_row(
 @pytest.mark.parametrize("name", ["a[bold]b", "a[/b]"])
 def test_brackets_in_a_folders_name_are_shown_and_not_taken_for_markup(tmp_path: Path, name: str) -> None:
     out = tmp_path / name
-    printed = fedilc("run", "-a", "fedsgd", "--rounds", 1, "--out", out, *SMALL)
+    printed = fedilc("run", "color-digits", "-a", "fedsgd", "--rounds", 1, "--out", out, *SMALL)
     assert f"picture: {out / 'loss.png'}\nrun folder: {out}\n" in printed
     printed = fedilc("report", out, "--out", out / "report.png")
     assert list(table(printed)) == [("oracle", out.name), ("validation", out.name), ("last", out.name)]
@@ -94,6 +108,7 @@ def test_a_run_leaves_a_picture_a_record_for_each_round_and_a_checkpoint(finishe
 def test_the_settings_on_the_command_line_are_those_of_the_run(tmp_path: Path) -> None:
     fedilc(
         "run",
+        "color-digits",
         "-a",
         "fedsgd",
         "--rounds",
@@ -117,19 +132,19 @@ REPEATABLE = ("history.jsonl", "checkpoint.safetensors", "best-validation.safete
 
 
 def test_the_same_command_twice_writes_the_same_bytes(finished: tuple[Path, str], tmp_path: Path) -> None:
-    fedilc("run", "--rounds", 3, "--out", tmp_path, *SMALL)
+    fedilc("run", "color-digits", "--rounds", 3, "--out", tmp_path, *SMALL)
     for name in REPEATABLE:
         assert (tmp_path / name).read_bytes() == (finished[0] / name).read_bytes(), name
 
 
 def test_another_seed_writes_other_bytes(finished: tuple[Path, str], tmp_path: Path) -> None:
-    fedilc("run", "--rounds", 3, "--seed", 1, "--out", tmp_path, *SMALL)
+    fedilc("run", "color-digits", "--rounds", 3, "--seed", 1, "--out", tmp_path, *SMALL)
     assert (tmp_path / "history.jsonl").read_bytes() != (finished[0] / "history.jsonl").read_bytes()
 
 
 def test_a_resumed_run_equals_one_longer_run_to_the_byte(copy: Path, tmp_path: Path) -> None:
-    printed = fedilc("run", "--rounds", 7, "--out", copy, "--resume", *SMALL)
-    fedilc("run", "--rounds", 7, "--out", tmp_path / "straight", *SMALL)
+    printed = fedilc("run", "color-digits", "--rounds", 7, "--out", copy, "--resume", *SMALL)
+    fedilc("run", "color-digits", "--rounds", 7, "--out", tmp_path / "straight", *SMALL)
     assert "going on after round 3" in printed
     for name in REPEATABLE:
         assert (copy / name).read_bytes() == (tmp_path / "straight" / name).read_bytes(), name
@@ -137,7 +152,7 @@ def test_a_resumed_run_equals_one_longer_run_to_the_byte(copy: Path, tmp_path: P
 
 def test_resuming_a_run_that_has_done_its_rounds_shows_it_again(copy: Path) -> None:
     before = {name: (copy / name).read_bytes() for name in REPEATABLE}
-    printed = fedilc("run", "--rounds", 3, "--out", copy, "--resume", *SMALL)
+    printed = fedilc("run", "color-digits", "--rounds", 3, "--out", copy, "--resume", *SMALL)
     assert re.findall(r"^ +round +(\d) +(\d) +(\d) *$", printed, re.MULTILINE) == [("1", "3", "3")]
     assert {name: (copy / name).read_bytes() for name in REPEATABLE} == before
 
@@ -146,7 +161,7 @@ def test_without_out_each_run_has_a_new_folder_and_resume_takes_the_newest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    brief = ("run", "-a", "fedsgd", *SMALL)
+    brief = ("run", "color-digits", "-a", "fedsgd", *SMALL)
     fedilc(*brief, "--rounds", 1)
     fedilc(*brief, "--rounds", 1)
     fedilc(*brief, "--rounds", 2, "--resume")
@@ -157,7 +172,7 @@ def test_without_out_each_run_has_a_new_folder_and_resume_takes_the_newest(
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     out = tmp_path_factory.mktemp("compared") / "all"
-    return out, fedilc("run", "--algorithm", "all", "--rounds", 2, "--out", out, *SMALL)
+    return out, fedilc("run", "color-digits", "--algorithm", "all", "--rounds", 2, "--out", out, *SMALL)
 
 
 CRITERIA = ("oracle", "validation", "last")
@@ -219,7 +234,9 @@ def test_all_can_be_resumed_where_some_algorithms_have_not_begun(
 ) -> None:
     out = Path(shutil.copytree(compared[0], tmp_path / "all"))
     shutil.rmtree(out / "geometric")
-    printed = fedilc("run", "--algorithm", "all", "--rounds", 2, "--out", out, "--resume", *SMALL)
+    printed = fedilc(
+        "run", "color-digits", "--algorithm", "all", "--rounds", 2, "--out", out, "--resume", *SMALL
+    )
     assert names(table(printed)) == list(algorithms.PAPER)
     for name in algorithms.PAPER:
         history = (out / name / "history.jsonl").read_bytes()
@@ -244,7 +261,7 @@ def own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_several_algorithms_with_ones_own_network_run_are_compared_and_resume(
     tmp_path: Path, own_model: str
 ) -> None:
-    words = ("run", "-a", "fedsgd", "-a", "fishr-inter-geo", "--model", f"{own_model}:build")
+    words = ("run", "color-digits", "-a", "fedsgd", "-a", "fishr-inter-geo", "--model", f"{own_model}:build")
     printed = fedilc(*words, "--rounds", 1)
     target = Path("runs/color-digits/fedsgd+fishr-inter-geo-seed0")
     assert names(table(printed)) == ["fedsgd", "fishr-inter-geo"]
@@ -260,7 +277,7 @@ def test_several_algorithms_with_ones_own_network_run_are_compared_and_resume(
 
 
 def test_an_algorithm_given_twice_runs_once(tmp_path: Path) -> None:
-    fedilc("run", "-a", "fedsgd", "-a", "fedsgd", "--rounds", 1, "--out", tmp_path, *SMALL)
+    fedilc("run", "color-digits", "-a", "fedsgd", "-a", "fedsgd", "--rounds", 1, "--out", tmp_path, *SMALL)
     assert len(records(tmp_path)) == 1
 
 
@@ -452,8 +469,8 @@ def test_a_mistake_in_the_command_is_one_sentence(
     ("arguments", "what", "help_of"),
     [
         (["run", "--nope"], "--nope", "run"),
-        (["run", "--rounds", "many"], "'--rounds'", "run"),
-        (["run", "--rounds"], "'--rounds'", "run"),
+        (["run", "color-digits", "--rounds", "many"], "'--rounds'", "run"),
+        (["run", "color-digits", "--rounds"], "'--rounds'", "run"),
         (["run", "color-digits", "more"], "more", "run"),
         (["report"], "runs", "report"),
         (["rnu"], "'rnu'", ""),
@@ -524,7 +541,7 @@ def test_a_folder_of_another_run_is_refused_and_left_as_it_was(
     copy: Path, refusal: Refusal, arguments: list[str], sentence: str
 ) -> None:
     before = contents(copy)
-    assert sentence in refusal("run", "--rounds", 3, "--out", copy, *SMALL, *arguments)
+    assert sentence in refusal("run", "color-digits", "--rounds", 3, "--out", copy, *SMALL, *arguments)
     assert contents(copy) == before
 
 
@@ -549,23 +566,25 @@ def test_a_damaged_folder_is_refused_and_left_as_it_was(
     (copy / "checkpoint-previous.safetensors").write_bytes(b"damaged too")
     spoil(copy / name)
     before = contents(copy)
-    assert f"{name} " in refusal("run", "--rounds", 9, "--out", copy, "--resume", *SMALL)
+    assert f"{name} " in refusal("run", "color-digits", "--rounds", 9, "--out", copy, "--resume", *SMALL)
     assert contents(copy) == before
 
 
 def test_resume_needs_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Refusal) -> None:
     monkeypatch.chdir(tmp_path)
     assert "holds no run (there is no run.json)" in refusal("run", "--resume", "--out", tmp_path / "none")
-    assert refusal("run", "--resume").startswith("there is no run to resume at runs/color-digits/")
+    assert refusal("run", "--resume").startswith("there is no run to resume at runs/color-digits-shift/")
 
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path, refusal: Refusal) -> None:
     (tmp_path / "file").write_text("")
-    assert "cannot be written: " in refusal("run", "--rounds", 1, "--out", tmp_path / "file" / "run")
+    assert "cannot be written: " in refusal(
+        "run", "color-digits", "--rounds", 1, "--out", tmp_path / "file" / "run"
+    )
 
 
 def test_the_real_command_refuses_an_unknown_algorithm_in_one_sentence() -> None:
-    words = [sys.executable, "-m", "fedilc", "run", "--algorithm", "fedsdg"]
+    words = [sys.executable, "-m", "fedilc", "run", "color-digits", "--algorithm", "fedsdg"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert one_sentence(done.stderr) == "algorithm 'fedsdg' is unknown; did you mean 'fedsgd'?"
@@ -590,7 +609,9 @@ def test_a_process_refuses_a_truncated_checkpoint_and_leaves_the_folder_as_it_wa
     for name in ("checkpoint.safetensors", "checkpoint-previous.safetensors"):
         cut(copy / name)
     before = contents(copy)
-    said = refused_by_a_process(tmp_path, "run", "--rounds", 9, "--out", copy, "--resume", *SMALL)
+    said = refused_by_a_process(
+        tmp_path, "run", "color-digits", "--rounds", 9, "--out", copy, "--resume", *SMALL
+    )
     assert said.startswith(f"{copy / 'checkpoint.safetensors'} is damaged or not a FedILC checkpoint")
     assert contents(copy) == before
 
@@ -598,7 +619,7 @@ def test_a_process_refuses_a_truncated_checkpoint_and_leaves_the_folder_as_it_wa
 def test_a_warning_of_a_process_is_one_sentence_and_no_refusal(tmp_path: Path) -> None:
     whole = ("-a", "fishr-intra-geo", "--set", "environment_size=none")
     with fleet(tmp_path) as commands:
-        run = commands.start("run", "--rounds", 1, *whole, "--out", tmp_path / "run", *SMALL)
+        run = commands.start("run", "color-digits", "--rounds", 1, *whole, "--out", tmp_path / "run", *SMALL)
         assert run.ended() == 0
         said = [line for line in run.said.splitlines(keepends=True) if line.startswith("fedilc: ")]
     assert one_sentence("".join(said)).startswith("note: fishr-intra-geo works on environments inside a silo")
@@ -622,7 +643,9 @@ def test_ctrl_c_before_the_first_round_is_said_and_has_its_own_exit_code(
 def test_ctrl_c_says_in_one_sentence_how_to_go_on_and_that_works(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with fleet(tmp_path) as commands:
-        endless = commands.start("run", "-a", "fedsgd", "--rounds", 10**6, "--out", out, *SMALL)
+        endless = commands.start(
+            "run", "color-digits", "-a", "fedsgd", "--rounds", 10**6, "--out", out, *SMALL
+        )
         deadline = time.monotonic() + 120
         while not (out / "checkpoint.safetensors").exists():
             assert endless.process.is_alive(), endless.said
@@ -634,5 +657,5 @@ def test_ctrl_c_says_in_one_sentence_how_to_go_on_and_that_works(tmp_path: Path)
         *_, last = endless.said.splitlines(keepends=True)
     done = len(records(out))
     assert one_sentence(last) == f"stopped after round {done}; run the same command with --resume to continue"
-    fedilc("run", "-a", "fedsgd", "--rounds", done + 1, "--out", out, "--resume", *SMALL)
+    fedilc("run", "color-digits", "-a", "fedsgd", "--rounds", done + 1, "--out", out, "--resume", *SMALL)
     assert [record["round"] for record in records(out)] == list(range(1, done + 2))

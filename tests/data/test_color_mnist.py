@@ -12,7 +12,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from fedilc import Federation, Silo
-from fedilc.data.color_mnist import color_digits, color_mnist, colour
+from fedilc.data.color_mnist import color_digits, color_digits_shift, color_mnist, colour, moved
+from fedilc.data.digits import read_digits
 from fedilc.errors import ConfigError, DataError
 
 
@@ -213,3 +214,51 @@ def test_a_subset_takes_its_share_of_training_and_validation_and_the_whole_test(
 def test_too_few_images_are_refused(drawn: tuple[NDArray[np.uint8], NDArray[np.uint8]]) -> None:
     with pytest.raises(DataError, match="needs the 60,000 training images of MNIST, not 100"):
         color_mnist(drawn[0][:100], drawn[1][:100])
+
+
+class Still:
+    """Draws that neither turn nor shift, or shift by one pixel to the right."""
+
+    def __init__(self, right: float = 0.0) -> None:
+        self.right = right
+
+    def uniform(self, low: float, high: float, size: object) -> np.ndarray:
+        found = np.zeros(size)
+        if isinstance(size, tuple):
+            found[:, 0] = -self.right
+        return found
+
+
+def test_moved_images_are_turned_and_shifted_and_no_more() -> None:
+    images = read_digits()[0][:5]
+    np.testing.assert_allclose(moved(images, Still()), images, atol=1e-6)
+    np.testing.assert_allclose(moved(images, Still(right=1.0))[:, :, 1:], images[:, :, :-1], atol=1e-6)
+    drawn = moved(images, np.random.default_rng(0))
+    assert drawn.shape == images.shape
+    assert 0 < np.abs(drawn - images).mean() < 0.3
+
+
+def test_copies_stay_in_the_part_of_their_image_and_have_colours_and_labels_of_their_own() -> None:
+    plain = color_digits_shift(3, label_flip=0.0, copies=1)
+    copied = color_digits_shift(3, label_flip=0.0, copies=3)
+    for one, three in zip(plain.silos, copied.silos, strict=True):
+        assert three.y.tolist() == one.y.tolist() * 3
+        assert three.y_val.tolist() == one.y_val.tolist() * 3
+        assert torch.equal(three.x[: len(one)].sum(1), one.x.sum(1))
+    assert copied.y_test.tolist() == plain.y_test.tolist() * 3
+    images = [silo.x.sum(1) for silo in plain.silos] + [silo.x_val.sum(1) for silo in plain.silos]
+    rows = {image.numpy().tobytes() for part in [*images, plain.x_test.sum(1)] for image in part}
+    assert len(rows) > 1790  # of 1,797 images, no more than a few are alike
+    noisy = color_digits_shift(3, copies=4)
+    digits = torch.cat([silo.y for silo in color_digits_shift(3, label_flip=0.0, copies=4).silos])
+    wrong = torch.cat([silo.y for silo in noisy.silos]) != digits
+    assert 0.12 < wrong.double().mean() < 0.18
+    assert not torch.equal(wrong[:250], wrong[250:500])
+
+
+def test_the_colour_helps_in_every_silo_and_misleads_at_the_new_site() -> None:
+    federation = color_digits_shift(0, copies=4)
+    agree = [((silo.x[:, 1].sum((1, 2)) > 0) == silo.y.bool()).double().mean() for silo in federation.silos]
+    assert [round(float(share), 1) for share in agree] in ([0.9, 0.9, 0.8, 0.7], [1.0, 0.9, 0.8, 0.7])
+    there = ((federation.x_test[:, 1].sum((1, 2)) > 0) == federation.y_test.bool()).double().mean()
+    assert there < 0.15

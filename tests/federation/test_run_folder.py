@@ -18,7 +18,7 @@ from fedilc.errors import CheckpointError, ConfigError
 from fedilc.federation import RunFolder
 from fedilc.federation.tensor_files import read_tensors, write_atomically, write_tensors
 
-COMMAND = ["run", "--rounds", "40", "--set", "model.hidden=[16]"]
+COMMAND = ["run", "color-digits", "--rounds", "40", "--set", "model.hidden=[16]"]
 
 
 def federation() -> Federation:

@@ -28,7 +28,9 @@ def federation(generator: torch.Generator) -> Federation:
 def test_an_option_that_no_part_of_the_algorithm_takes_is_said_to_change_nothing(tmp_path: Path) -> None:
     said = r"agreement=0.5 changes nothing in fedsgd: no part of it takes it"
     with pytest.warns(FedILCWarning, match=said):
-        fedilc("run", "-a", "fedsgd", "--set", "agreement=0.5", "--out", tmp_path / "run", *SMALL)
+        fedilc(
+            "run", "color-digits", "-a", "fedsgd", "--set", "agreement=0.5", "--out", tmp_path / "run", *SMALL
+        )
 
 
 @pytest.mark.parametrize(

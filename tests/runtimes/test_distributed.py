@@ -269,7 +269,19 @@ def test_two_ranks_train_each_of_two_algorithms_with_ones_own_network_as_one_pro
     (tmp_path / "mine.py").write_text(
         "from torch import nn\ndef build(): return nn.Sequential(nn.Flatten(), nn.Linear(128, 1))\n"
     )
-    words = ("run", "--rounds", 2, "-a", "fedsgd", "-a", "fishr-inter-geo", "--model", "mine:build", "--out")
+    words = (
+        "run",
+        "color-digits",
+        "--rounds",
+        2,
+        "-a",
+        "fedsgd",
+        "-a",
+        "fishr-inter-geo",
+        "--model",
+        "mine:build",
+        "--out",
+    )
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     kept = {"TORCHELASTIC_USE_AGENT_STORE": "True"}
     with fleet(tmp_path) as commands:

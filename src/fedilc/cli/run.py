@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    experiment: ExperimentName = "color-digits",
+    experiment: ExperimentName = "color-digits-shift",
     algorithm: Annotated[
         list[str] | None,
         typer.Option("--algorithm", "-a", help="An algorithm; several, or 'all' of the paper, are compared."),
@@ -66,7 +66,8 @@ def run(
     }
     asked = [*(changes or []), *as_changes(short)]
     settings, folder = read_experiment(experiment, asked)
-    names = names or [settings.algorithm]
+    beside = [name for name in settings.beside if not names and name != settings.algorithm]
+    names = names or [*beside, settings.algorithm]
     several = len(names) > 1
     chosen = [read_experiment(experiment, [*asked, f"algorithm={name}"])[0] for name in names]
     with joined_group() as group:
@@ -74,7 +75,7 @@ def run(
             for one in chosen:
                 _help_to_train(one, folder, model)
             return
-        stem = Path("runs") / settings.name / f"{title or settings.algorithm}-seed{settings.seed}"
+        stem = Path("runs") / settings.name / f"{title or '+'.join(names)}-seed{settings.seed}"
         target, going_on = _target(out, stem, resume, group.restarted)
         places = {name: target / name if several else target for name in names}
         begun = [name for name, place in places.items() if RunFolder(place).settings_file.exists()]
@@ -88,7 +89,7 @@ def run(
             name = one.algorithm
             again = going_on and (name in begun or (resume and not several))
             histories[name] = _train(console, one, folder, places[name], again, model)
-        _show(console, settings.name, histories, target)
+        _show(console, settings.name, histories, target, bool(beside))
 
 
 def _algorithms(given: list[str]) -> tuple[list[str], str]:
@@ -171,16 +172,24 @@ def _help_to_train(settings: Experiment, folder: Path, own: str | None) -> None:
         train(store, model, settings.algorithm, **settings.options())
 
 
-def _show(console: Console, title: str, histories: dict[str, list[Record]], target: Path) -> None:
+def _show(
+    console: Console, title: str, histories: dict[str, list[Record]], target: Path, beside: bool
+) -> None:
+    """Print the table and where the picture is; if the experiment itself compares, say what is to be seen."""
     with quick_imports():
-        from fedilc.report.plots import comparison_picture, loss_picture
-        from fedilc.report.tables import comparison_table, run_table
+        from fedilc.report.finding import finding
+        from fedilc.report.plots import accuracy_picture, comparison_picture, loss_picture
+        from fedilc.report.tables import comparison_table, last_round_table, run_table
 
     picture = target / "loss.png"
     if len(histories) == 1:
         (name, history), *_ = histories.items()
         line = drawn(loss_picture, picture, f"{title} · {name}", history)
         console.print(run_table(f"{title} · {name}", history))
+    elif beside and (told := finding(histories)) is not None:
+        line = drawn(accuracy_picture, target / "accuracy.png", title, histories)
+        console.print(last_round_table(title, histories))
+        console.print(f"{told}\n", markup=False, highlight=False)
     else:
         line = drawn(comparison_picture, picture, title, histories)
         console.print(comparison_table(title, histories))

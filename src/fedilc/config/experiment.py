@@ -163,6 +163,9 @@ class Experiment(Options):
     name: str = "experiment"
     summary: str = ""
     algorithm: str = _ALGORITHM
+    beside: list[str] = Field(
+        default_factory=list, description="algorithms that `fedilc run` compares it with"
+    )
     data: SerializeAsAny[Source]
     model: Network = Network()
 
@@ -190,6 +193,8 @@ def parse_experiment(values: Mapping[str, Any]) -> Experiment:
     values["model"] = validated(Network, values.pop("model", {}), "model")
     experiment = validated(Experiment, values)
     experiment.parts()
+    for name in experiment.beside:
+        find_algorithm(name)
     return experiment
 
 

@@ -33,6 +33,22 @@ class ColorDigits(Source):
         return color_digits(seed, self.flips, self.test_flip, self.test_label_flip)
 
 
+class ColorDigitsShift(Source):
+    """The embedded digits with a colour that helps in every silo and misleads at the new site."""
+
+    source: str = "color-digits-shift"
+    flips: list[float] = Field([0.05, 0.10, 0.20, 0.30])
+    test_flip: float = 0.90
+    label_flip: float = Field(0.15, description="how often labels are wrong, in silos and test")
+    copies: int = Field(8, ge=1, description="of each image, all but the first turned and shifted a little")
+
+    def build(self, seed: int, _folder: Path) -> Federation:
+        """Return the federation, from the digits that the package carries."""
+        from fedilc.data.color_mnist import color_digits_shift
+
+        return color_digits_shift(seed, self.flips, self.test_flip, self.label_flip, self.copies)
+
+
 class ColorMnist(ColorDigits):
     """The paper's Color-MNIST, from MNIST's own files."""
 
@@ -229,6 +245,7 @@ class Remote(Source):
 
 SOURCES: dict[str, type[Source]] = {
     "color-digits": ColorDigits,
+    "color-digits-shift": ColorDigitsShift,
     "color-mnist": ColorMnist,
     "rotated-cifar10": RotatedCifar10,
     "eicu": Eicu,

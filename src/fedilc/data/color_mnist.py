@@ -8,12 +8,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from fedilc.data.digits import read_digits
 from fedilc.data.silo import Federation, Silo
 from fedilc.errors import ConfigError, DataError
 from fedilc.seeds import numpy_generator
 
+Part = tuple[NDArray[np.float32], NDArray[np.int64]]
 FLIPS = (0.15, 0.30, 0.45, 0.60, 0.75)
 
 
@@ -49,11 +51,51 @@ def color_digits(
     1,797 images of 8 by 8 pixels are shuffled by `seed`: 1,000 for training and 397 for validation, dealt
     in turn to the silos, and 400 for the out-of-distribution test.
     """
+    name = "color-digits"
+    return _federation(name, seed, _digit_parts(seed, name), flips, test_flip, test_label_flip)
+
+
+def _digit_parts(seed: int, name: str) -> list[Part]:
+    """Return the embedded images and digits for training, validation and test."""
     images, digits = read_digits()
-    order = numpy_generator(seed, "color-digits", "shuffle").permutation(len(digits))
+    order = numpy_generator(seed, name, "shuffle").permutation(len(digits))
     images, digits = images[order], digits[order]
-    parts = [(images[part], digits[part]) for part in (slice(1000), slice(1000, 1397), slice(1397, None))]
-    return _federation("color-digits", seed, parts, flips, test_flip, test_label_flip)
+    return [(images[part], digits[part]) for part in (slice(1000), slice(1000, 1397), slice(1397, None))]
+
+
+def color_digits_shift(
+    seed: int = 0,
+    flips: Sequence[float] = (0.05, 0.10, 0.20, 0.30),
+    test_flip: float = 0.90,
+    label_flip: float = 0.15,
+    copies: int = 8,
+) -> Federation:
+    """Return the embedded digits, with a colour that helps in every silo and misleads at the new site.
+
+    The images are split as those of `color_digits`. Each is then there `copies` times: as it is, and turned
+    by up to 15 degrees and shifted by up to a pixel. All copies of an image are in the same part of the same
+    silo, and each has its own colour and its own label, which is wrong with probability `label_flip`.
+    """
+    if copies < 1:
+        raise ConfigError(f"copies={copies} must be at least 1")
+    name, parts = "color-digits-shift", _digit_parts(seed, "color-digits")
+    return _federation(name, seed, parts, flips, test_flip, label_flip, label_flip, copies)
+
+
+def moved(images: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
+    """Return each image turned by up to 15 degrees and shifted by up to a pixel, linearly interpolated."""
+    angles = np.radians(random.uniform(-15, 15, len(images)))
+    height, width = images.shape[1:]
+    turns = np.zeros((len(images), 2, 3))
+    turns[:, 0, 0] = turns[:, 1, 1] = np.cos(angles)
+    turns[:, 1, 0] = np.sin(angles)
+    turns[:, 0, 1] = -turns[:, 1, 0]
+    turns[:, :, 2] = random.uniform(-1, 1, (len(images), 2)) * (2 / width, 2 / height)
+    places = functional.affine_grid(
+        torch.from_numpy(turns).float(), [len(images), 1, height, width], align_corners=False
+    )
+    found = functional.grid_sample(torch.from_numpy(images).unsqueeze(1), places, align_corners=False)
+    return found[:, 0].numpy()
 
 
 def color_mnist(
@@ -84,28 +126,37 @@ def color_mnist(
 def _federation(
     name: str,
     seed: int,
-    parts: Sequence[tuple[NDArray[np.float32], NDArray[np.int64]]],
+    parts: Sequence[Part],
     flips: Sequence[float],
     test_flip: float,
     test_label_flip: float,
+    label_flip: float = 0.0,
+    copies: int = 1,
 ) -> Federation:
     """Return the federation of (training, validation, test): the first two are dealt in turn to the silos."""
     if not flips:
         raise ConfigError("flips is empty; give the colour flip of at least one silo")
-    for flip in (*flips, test_flip, test_label_flip):
+    for flip in (*flips, test_flip, test_label_flip, label_flip):
         if not 0.0 <= flip <= 1.0:
             raise ConfigError(f"a colour or label flip of {flip} is not a probability from 0 to 1")
     names = [f"flip-{flip:.2f}" for flip in flips]
     if len(set(names)) < len(names):
         names = [f"silo-{number}-{label}" for number, label in enumerate(names, 1)]
     train, validation, test = parts
+
+    def copied(part: Part, *where: str | int) -> Part:
+        """Return images and digits of a part, and after them moved copies."""
+        random = numpy_generator(seed, name, "copies", *where)
+        images = [part[0], *(moved(part[0], random) for _ in range(copies - 1))]
+        return np.concatenate(images), np.tile(part[1], copies)
+
     silos = []
     for number, flip in enumerate(flips):
         random = numpy_generator(seed, name, number, "colour")
         dealt = slice(number, None, len(flips))
-        x, y = colour(train[0][dealt], train[1][dealt], flip, random)
-        x_val, y_val = colour(validation[0][dealt], validation[1][dealt], flip, random)
+        mine = [copied((p[0][dealt], p[1][dealt]), number, k) for k, p in enumerate((train, validation))]
+        (x, y), (x_val, y_val) = (colour(*part, flip, random, label_flip) for part in mine)
         silos.append(Silo(names[number], x, y, x_val, y_val))
     random = numpy_generator(seed, name, "test", "colour")
-    x_test, y_test = colour(*test, test_flip, random, test_label_flip)
+    x_test, y_test = colour(*copied(test, "test"), test_flip, random, test_label_flip)
     return Federation(name, silos, x_test, y_test, loss="binary")

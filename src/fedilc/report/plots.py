@@ -85,24 +85,41 @@ def comparison_picture(path: Path, title: str, histories: Mapping[str, History])
     draw_curves(path, title, "", curves)
 
 
-def draw_curves(path: Path, title: str, note: str, curves: Sequence[Curve]) -> None:
-    """Draw a panel per loss that was measured, with a line per curve, and one legend below them."""
+def accuracy_picture(path: Path, title: str, histories: Mapping[str, History]) -> None:
+    """Draw the accuracy of several runs: at the silos, and at the new site."""
+    curves = [Curve(name, [history], COLOURS[n % 8]) for n, (name, history) in enumerate(histories.items())]
+    panels = {
+        "validation_accuracy": "at the silos (validation)",
+        "test_accuracy": "at the new site, which took no part",
+    }
+    draw_curves(path, title, "", curves, panels, "accuracy")
+
+
+def draw_curves(
+    path: Path,
+    title: str,
+    note: str,
+    curves: Sequence[Curve],
+    panels: Mapping[str, str] = PANELS,
+    ylabel: str = "loss",
+) -> None:
+    """Draw a panel per number that was measured, with a line per curve, and one legend below them."""
     records = [record for curve in curves for history in curve.seeds for record in history]
-    keys = [key for key in PANELS if any(record.get(key) is not None for record in records)]
+    keys = [key for key in panels if any(record.get(key) is not None for record in records)]
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(5.0 * len(keys), 4.8), layout="constrained")
-        panels = figure.subplots(1, len(keys), squeeze=False)[0]
-        for axes, key in zip(panels, keys, strict=True):
+        places = figure.subplots(1, len(keys), squeeze=False, sharey=ylabel == "accuracy")[0]
+        for axes, key in zip(places, keys, strict=True):
             for curve in curves:
                 curve.draw(axes, key)
-            _label(axes, PANELS[key])
+            _label(axes, panels[key], ylabel=ylabel)
         add_title(figure, title, note)
-        handles, labels = panels[0].get_legend_handles_labels()
+        handles, labels = places[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(labels)))
         save(figure, path)
 
 
-def _label(axes: Axes, title: str, xlabel: str = "round") -> None:
-    axes.set(title=title, xlabel=xlabel, ylabel="cross-entropy")
+def _label(axes: Axes, title: str, xlabel: str = "round", ylabel: str = "loss") -> None:
+    axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.margins(x=0.01)

@@ -88,6 +88,23 @@ def comparison_table(title: str, histories: Mapping[str, History], first: str = 
     )
 
 
+def last_round_table(title: str, histories: Mapping[str, History]) -> TableData:
+    """Return the accuracies of several runs' last rounds, at the silos and at the new site."""
+    metrics = ("validation_accuracy", "test_accuracy")
+    last = {name: history[-1] for name, history in histories.items()}
+    cells = [with_best({n: _cell(r, metric) for n, r in last.items()}, False) for metric in metrics]
+    rows = [
+        (Cell(name), Cell(str(record["round"])), cells[0][name], _worst(record), cells[1][name])
+        for name, record in last.items()
+    ]
+    headings = ("algorithm", "round", "silos", "worst silo", "new site")
+    columns = tuple(Column(heading, words=heading == "algorithm") for heading in headings)
+    note = (
+        "Accuracy: the mean over the silos' validation sets, their lowest, and at the site that took no part."
+    )
+    return TableData("last-round", title, title, columns, tuple(rows), (note,))
+
+
 def _cell(record: Record, metric: str) -> Cell:
     value = record.get(metric)
     return NOTHING if value is None else mean_cell([value])
