@@ -40,13 +40,17 @@ def _finish(process: subprocess.Popen[str]) -> None:
 
 def local(algorithm: str, out: Path) -> None:
     """Train in one process."""
-    _finish(_fedilc("run", "-a", algorithm, "--rounds", ROUNDS, "--out", str(out)))
+    _finish(_fedilc("run", "color-digits", "-a", algorithm, "--rounds", ROUNDS, "--out", str(out)))
 
 
 def two_ranks(algorithm: str, out: Path) -> None:
     """Train on two ranks."""
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    _finish(_fedilc("run", "-a", algorithm, "--rounds", ROUNDS, "--out", str(out), python=torchrun))
+    _finish(
+        _fedilc(
+            "run", "color-digits", "-a", algorithm, "--rounds", ROUNDS, "--out", str(out), python=torchrun
+        )
+    )
 
 
 def http(algorithm: str, out: Path) -> None:

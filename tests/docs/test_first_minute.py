@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from statistics import fmean
 
-from benchmarks.first_minute import EXPERIMENT, chosen, table
+from benchmarks.first_minute import EXPERIMENT, LAMBDAS, chosen, table
 
 from fedilc.config import read_experiment
 
@@ -29,6 +30,17 @@ def test_the_table_is_that_of_the_runs_and_the_readme_has_it() -> None:
     for line in lines[2:-2]:
         if line.startswith(("| 0 ", f"| {chosen(rows()):g} ")):
             assert line.split("|", 2)[2].strip() in readme
+
+
+def test_other_rules_choose_what_the_readme_says() -> None:
+    def mean(column: str) -> dict[float, float]:
+        return {v: fmean(r[column] for r in rows() if r["lambda"] == v) for v in (0.0, *LAMBDAS)}
+
+    worst, validation = mean("worst silo"), mean("validation")
+    assert max(worst, key=worst.__getitem__) == 300.0
+    assert max(validation, key=validation.__getitem__) == 0.0
+    by = {(row["lambda"], row["seed"]): row["new site"] for row in rows()}
+    assert all(by[value, seed] > by[0.0, seed] for value, seed in by if value)
 
 
 def test_in_every_seed_averaging_is_misled_at_the_new_site_and_the_paper_s_method_less() -> None:

@@ -87,7 +87,7 @@ def run(
         histories = {}
         for one in chosen:
             name = one.algorithm
-            again = going_on and (name in begun or (resume and not several))
+            again = going_on and (name in begun or (resume and not begun))
             histories[name] = _train(console, one, folder, places[name], again, model)
         _show(console, settings.name, histories, target, bool(beside))
 
