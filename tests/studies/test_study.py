@@ -16,8 +16,9 @@ from fedilc.errors import ConfigError, DataError
 from fedilc.federation.tensor_files import read_tensors
 from fedilc.studies.study import Progress, StudyResult, run_study
 from fedilc.studies.study_data import ArrayData, StudyData
+from fedilc.studies.study_fit import folds_of, validation_rows
 from fedilc.studies.study_plan import Choice, StudyPlan, StudySettings, choose
-from fedilc.studies.study_runs import ALONE, POOLED, folds_of, task_file, validation_rows
+from fedilc.studies.study_runs import ALONE, POOLED, task_file
 from fedilc.studies.verdict import verdict
 
 SMALL = {

@@ -35,14 +35,24 @@ def study_tables(result: StudyResult) -> list[TableData]:
 def summary_tables(result: StudyResult) -> list[TableData]:
     """Return the tables that a terminal shows: the deciding score by site, all scores, the comparison."""
     metric = deciding_metric(result)
+    shown = [name for name in compared(result) if name in (metric, "log_loss")]
     wide = len(result.plan.held_out) > MOST_SITES
-    compared = [table for table in _comparisons(result, [metric]) if table.rows]
-    return [
-        _sites(result),
-        *([] if wide else [_score_by_site(result, metric)]),
-        _all_means(result),
-        *compared,
-    ]
+    by_site = [_sites_down(result, metric)] if wide else [_sites(result), _score_by_site(result, metric)]
+    return [*by_site, _all_means(result), *_comparisons(result, shown)]
+
+
+def _sites_down(result: StudyResult, metric: str) -> TableData:
+    """Return one score of many sites: a row per held-out site, a column per method."""
+    methods = _methods(result)
+    rows = []
+    for site in result.scores:
+        found = [result.interval(site, method, metric).value for method in methods]
+        cells = (_interval_cell(Interval(value, None, None)) for value in found)
+        rows.append((Cell(site), Cell(str(len(result.plan.data.labels(site)))), *cells))
+    columns = (Column("site", words=True), Column("examples"), *map(Column, methods))
+    notes = (*ends(result), *undefined(result), "Intervals are in tables/by-site.csv.")
+    title = f"{NAMES[metric]} at each site that took no part"
+    return TableData("score", result.plan.data.name, title, columns, tuple(rows), notes)
 
 
 def _score_by_site(result: StudyResult, metric: str) -> TableData:

@@ -14,7 +14,8 @@ from typing import Any
 
 from fedilc.errors import FedILCError
 from fedilc.studies.study_data import StudyData
-from fedilc.studies.study_runs import StopRunError, Task, perform
+from fedilc.studies.study_fit import StopRunError
+from fedilc.studies.study_runs import Task, perform
 
 Done = Callable[[Task, float], None]
 Perform = Callable[[Mapping[Path, Task], Done], None]

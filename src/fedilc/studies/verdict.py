@@ -37,7 +37,14 @@ def verdict(result: StudyResult) -> tuple[str, str, str]:
     leader = best if best != reference else _closest(comparisons)
     return (
         _which(result, metric, best),
-        _how_sure(comparisons, leader, best, reference, metric),
+        _how_sure(
+            comparisons[leader],
+            len(comparisons),
+            leader,
+            leader == best,
+            reference,
+            metric in HIGHER_IS_BETTER,
+        ),
         _power(result, comparisons, leader, metric),
     )
 
@@ -46,47 +53,37 @@ def _which(result: StudyResult, metric: str, best: str) -> str:
     names, sites = result.plan.settings.algorithms, result.sites_with(metric)
     extreme = "highest" if metric in HIGHER_IS_BETTER else "lowest"
     others = [name for name in (result.plan.reference, ALONE, POOLED) if name != best]
-    called = {ALONE: "a model of the site's own data", POOLED: "pooled data, if sharing were allowed"}
+    called = {ALONE: "a model of the site's own data", POOLED: "pooled data, if sharing were allowed,"}
     beside = [
         f"{called.get(name, name)} {value:.3f}"
         for name in others
         if (value := result.mean(name, metric).value) is not None
     ]
-    where = "the held-out site" if len(sites) == 1 else f"{len(sites)} held-out sites"
-    value = result.mean(best, metric).value
+    where = "at the held-out site" if len(sites) == 1 else f"on average over {len(sites)} held-out sites"
     return (
-        f"At sites that took no part in training, {best} had the {extreme} {NAMES[metric]} of {len(names)} "
-        f"methods: {value:.3f} on average over {where} ({'; '.join(beside)})."
+        f"Of {len(names)} methods, {best} had the {extreme} {NAMES[metric]} at sites that took no part in "
+        f"training: {result.mean(best, metric).value:.3f} {where} ({'; '.join(beside)})."
     )
 
 
-def _how_sure(comparisons: dict[str, Comparison], leader: str, best: str, reference: str, metric: str) -> str:
-    found = comparisons[leader]
-    mean = found.difference
-    amount = f"{mean.value:+.3f}" if mean.value is not None else "unknown"
-    at_these = (
-        f"95 % interval at these sites {mean.low:+.3f} to {mean.high:+.3f}" if mean.low is not None else ""
-    )
-    higher = metric in HIGHER_IS_BETTER
-    wins = sum(
-        one.value is not None and (one.value > 0) == higher and one.value != 0
-        for one in found.by_site.values()
-    )
-    count = f"better at {wins} of {len(found.by_site)} sites"
-    subject = (
-        f"{best} differs from {reference} by {amount}"
-        if best == leader
-        else f"No method was better than {reference} on average; the nearest, {leader}, differs by {amount}"
-    )
+def _how_sure(found: Comparison, others: int, name: str, best: bool, reference: str, higher: bool) -> str:
+    """Return by how much a method differs from the reference, and whether chance explains it."""
+    mean, values = found.difference, [one.value or 0.0 for one in found.by_site.values()]
+    wins = sum(value > 0 if higher else value < 0 for value in values)
+    details = [f"better at {wins} of {len(values)} sites"]
+    if mean.low is not None and mean.high is not None:
+        details.insert(0, f"95 % interval at these sites {mean.low:+.3f} to {mean.high:+.3f}")
+    if found.corrected_p is not None:
+        many = f" after correction for {others} comparisons" if others > 1 else ""
+        details.append(f"p = {found.corrected_p:.2g} over sites{many}")
+    who = "Its difference" if best else f"No method was better; the difference of the nearest, {name},"
+    start = f"{who} from {reference} is {mean.value or 0.0:+.3f} ({'; '.join(details)})"
     if found.corrected_p is None:
-        return f"{subject} ({at_these}; {count}); with fewer than three sites no test over sites is possible."
-    many = f" after correction for {len(comparisons)} comparisons" if len(comparisons) > 1 else ""
-    sure = (
-        "which is more than chance between sites explains"
-        if found.corrected_p < LEVEL
-        else "which chance between sites may explain"
-    )
-    return f"{subject} ({at_these}; {count}; p = {found.corrected_p:.2g} over sites{many}), {sure}."
+        return f"{start}; with fewer than three sites no test over sites is possible."
+    if found.corrected_p < LEVEL:
+        return f"{start}: more than chance between sites explains."
+    better = f"{name} is not shown to be better" if best else "they are not shown to differ"
+    return f"{start}: chance between sites may explain it, and {better}."
 
 
 def _power(result: StudyResult, comparisons: dict[str, Comparison], leader: str, metric: str) -> str:
