@@ -27,7 +27,7 @@ def found(folder: Path, areas: dict[str, list[float]], sites: int = 4) -> StudyR
     for methods in scores.values():
         for by_metric in methods.values():
             by_metric |= dict.fromkeys(("auprc", "brier", "accuracy"), by_metric["auroc"])
-    return StudyResult(plan, {}, {}, scores, {})
+    return StudyResult(plan, {}, {}, scores, {}, {})
 
 
 def test_a_lead_at_every_site_is_more_than_chance(tmp_path: Path) -> None:
