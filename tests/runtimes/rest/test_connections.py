@@ -221,7 +221,7 @@ def test_a_slow_client_has_a_fair_chance_among_many_from_its_address(
             fake.has_received = heard
         (slow,) = added(held, ["here"])
         for _ in range(newcomers):
-            added(held, ["here"])[0].heard = heard
+            added(held, ["here"])[0].has_received = heard
         kept += not slow.was_cut
     assert kept >= least
 
@@ -229,7 +229,7 @@ def test_a_slow_client_has_a_fair_chance_among_many_from_its_address(
 def test_who_has_begun_to_speak_is_kept_while_others_are_silent() -> None:
     held = Connections(silos=0, descriptors=10_000)
     (begun,) = added(held, ["here"])
-    begun.heard = True
+    begun.has_received = True
     added(held, ["here"] * 20 * SPARE_CONNECTIONS)
     assert not begun.was_cut
 
