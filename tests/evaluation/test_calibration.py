@@ -73,3 +73,11 @@ def test_extreme_logits_are_no_obstacle() -> None:
     y, logits = drawn(3)
     assert calibration_slope(y, 1e3 * logits)[0] == pytest.approx(calibration_slope(y, logits)[0] / 1e3)
     assert np.isfinite(calibration_intercept(y, 1e3 * logits)).all()
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_separated_classes_give_no_warning() -> None:
+    logits = np.concatenate([np.linspace(-2, -0.54, 70), np.linspace(-0.49, 1.4, 60)])
+    y = np.concatenate([np.zeros(70), np.ones(60)])
+    counts = np.random.default_rng(0).multinomial(130, np.full(130, 1 / 130), 200).astype(float)
+    assert np.isnan(calibration_slope(y, logits, counts)).all()

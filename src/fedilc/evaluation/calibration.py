@@ -83,7 +83,7 @@ def _regression(y: Floats, z: Floats, counts: Floats, at: Floats) -> Floats:
         gradient = np.stack([residual.sum(1), residual @ z], 1)
         a, b, c = curvature.sum(1), curvature @ z, curvature @ (z * z)
         determinant = a * c - b * b
-        usable = determinant > 1e-12 * np.maximum(a * c, 1e-300)
+        usable = determinant > np.maximum(1e-12 * a * c, 1e-290)
         inverse = np.divide(1.0, determinant, out=np.zeros_like(a), where=usable)
         step = np.stack([c * gradient[:, 0] - b * gradient[:, 1], a * gradient[:, 1] - b * gradient[:, 0]], 1)
         step *= inverse[:, None]
