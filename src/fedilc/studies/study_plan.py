@@ -120,7 +120,8 @@ class StudyPlan:
         if tiny:
             found.append(f"fewer than {TINY} examples: {listed(tiny, 5)}; scores there are mostly noise")
         alike = [name for name, y in labels.items() if len(np.unique(y)) == 1]
-        if alike and has_classes(self.data.loss):
+        said = any("one class only" in note for note in found)
+        if alike and not said and has_classes(self.data.loss):
             found.append(f"one class only: {listed(alike, 5)}; such a site has no AUROC")
         return list(dict.fromkeys(found))
 

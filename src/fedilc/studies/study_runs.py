@@ -148,7 +148,7 @@ class AloneTask:
             options = {"learning_rate": rate, "rounds": self.rounds, "score_every": self.every}
             fitted = self._fit(data, x, y, first, options, self.seeds[0], {"": (x[inner], y[inner])}, stop)
             for number, losses in fitted.curve.items():
-                if best is None or losses[""] < best[0]:
+                if np.isfinite(losses[""]) and (best is None or losses[""] < best[0]):
                     best = losses[""], rate, int(number)
         if best is None:
             return {}, {"failed": "training diverged at every rate"}
