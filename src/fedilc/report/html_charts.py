@@ -13,8 +13,8 @@ from matplotlib.ticker import MaxNLocator
 from fedilc.evaluation.intervals import Interval
 from fedilc.report.html_page import boxed, text
 
-WIDTH, HEIGHT = 380, 230
-_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 10, 26, 36
+WIDTH, HEIGHT = 380, 212
+_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 10, 8, 36
 _MOST_POINTS = 200
 _COLOURS = 8
 
@@ -77,14 +77,14 @@ def curves(title: str, x_label: str, lines: Sequence[Line], among: Sequence[Line
             drawn.append(_dot(points[0], line.colour))
     ends = ", ".join(f"{line.label} {line.y[-1]:.3f}" for line in lines)
     alt = f"{title} by {x_label}, from {lines[0].x[0]:g} to {limits.x[1]:g}. At the end: {ends}."
-    return _svg(alt, [_axes(title, x_label, limits), *drawn], limits.width, limits.height)
+    return _figure(title, alt, [_axes(x_label, limits), *drawn], limits.width, limits.height)
 
 
 def reliability(title: str, lines: Sequence[Line], axes: tuple[str, str], ends: tuple[float, float]) -> str:
     """Return what was observed against what was predicted, with the diagonal on which they are equal."""
-    limits = Limits(ends, ends, 280, 280)
+    limits = Limits(ends, ends, 280, 270)
     corners = [limits.place(end, end) for end in ends]
-    drawn = [_axes(title, axes[0], limits), f'<path class="ideal" d="M{"L".join(corners)}"/>']
+    drawn = [_axes(axes[0], limits), f'<path class="ideal" d="M{"L".join(corners)}"/>']
     for line in lines:
         kind = f"m{line.colour % _COLOURS}"
         for x, low, high in zip(line.x, line.low or (), line.high or (), strict=True):
@@ -95,7 +95,7 @@ def reliability(title: str, lines: Sequence[Line], axes: tuple[str, str], ends: 
         drawn += [_dot(point, line.colour) for point in points]
     apart = ", ".join(f"{line.label} {_distance(line):.2f}" for line in lines)
     alt = f"{title}: {axes[1]} against {axes[0]}. Mean distance from the diagonal: {apart}."
-    return _svg(alt, drawn, limits.width, limits.height)
+    return _figure(title, alt, drawn, limits.width, limits.height)
 
 
 def intervals(
@@ -148,7 +148,7 @@ def heat(title: str, x_label: str, rounds: Sequence[int], rows: Mapping[str, Seq
     height = _TOP + row * len(rows) + 20
     places = np.linspace(0, len(rounds), min(len(rounds), 50) + 1).astype(int)
     width = (WIDTH - label - value) / (len(places) - 1)
-    drawn = [f'<text class="title" x="0" y="14">{text(title)}</text>']
+    drawn = []
     for number, (name, values) in enumerate(rows.items()):
         top = _TOP + row * number
         shown = name if len(name) <= 19 else f"{name[:9]}…{name[-9:]}"
@@ -166,7 +166,7 @@ def heat(title: str, x_label: str, rounds: Sequence[int], rows: Mapping[str, Seq
     drawn.append(f'<text x="{WIDTH - value + 6}" {foot}>last</text>')
     said = ", ".join(f"{name} {values[0]:.2f} to {values[-1]:.2f}" for name, values in rows.items())
     alt = f"{title}, from {x_label} {rounds[0]} to {rounds[-1]}: {said}."
-    return _svg(alt, drawn, WIDTH, height)
+    return _figure(title, alt, drawn, WIDTH, height)
 
 
 def common_limits(found: Iterable[Interval]) -> tuple[float, float]:
@@ -177,15 +177,16 @@ def common_limits(found: Iterable[Interval]) -> tuple[float, float]:
     return math.floor(low / step) * step, math.ceil(high / step) * step
 
 
-def _svg(alt: str, drawn: Sequence[str], width: int, height: int) -> str:
+def _figure(title: str, alt: str, drawn: Sequence[str], width: int, height: int) -> str:
     return (
+        f"<figure><figcaption>{text(title)}</figcaption>\n"
         f'<svg class="chart" style="--width:{width}px" viewBox="0 0 {width} {height}" role="img" '
-        f'aria-label="{text(alt)}">\n' + "\n".join(drawn) + "\n</svg>"
+        f'aria-label="{text(alt)}">\n' + "\n".join(drawn) + "\n</svg></figure>"
     )
 
 
-def _axes(title: str, x_label: str, limits: Limits) -> str:
-    parts = [f'<text class="title" x="0" y="14">{text(title)}</text>']
+def _axes(x_label: str, limits: Limits) -> str:
+    parts = []
     for tick in _ticks(limits.y):
         left, y = limits.place(limits.x[0], tick).split(",")
         parts.append(f'<path class="axis" d="M{left},{y}H{limits.width - _RIGHT}"/>')

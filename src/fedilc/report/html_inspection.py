@@ -25,29 +25,33 @@ def inspection_part(found: Inspection, judged: bool) -> Part:
 def _pictures(found: Inspection) -> str:
     names, means, missing = shift_shares(found)
     silos = [silo.silo for silo in found.silos]
-    numbers = {column.name for column in found.silos[0].columns if column.is_number}
-    shifts = {
-        name: [_shift(silo[place], name in numbers) for silo in means] for place, name in enumerate(names)
-    }
-    shares = {
-        name: [_cell(f"{silo[place]:.0%}", silo[place], "below") for silo in missing]
-        for place, name in enumerate(names)
-    }
+    numbers = [column.name for column in found.silos[0].columns if column.is_number]
+    shifts = [[_shift(value, name in numbers) for name, value in zip(names, of, strict=True)] for of in means]
+    shares = [[_cell(f"{value:.0%}", value, "below") for value in of] for of in missing]
     return (
         f"<p>{text(found.suggestion())}</p>"
-        + _shaded("Distance from the other silos, in standard deviations", silos, shifts)
+        + _shaded("Distance from the other silos, in standard deviations", silos, names, shifts)
         + note("Orange is above the others, blue below; violet are categories, which have no direction.")
-        + _shaded("Share of missing cells", silos, shares)
+        + (
+            _shaded("Share of missing cells", silos, names, shares)
+            if any(map(any, missing))
+            else note("No cell is missing.")
+        )
     )
 
 
-def _shaded(caption: str, silos: list[str], rows: dict[str, list[str]]) -> str:
-    head = "".join(f'<th scope="col">{text(name)}</th>' for name in silos)
+def _shaded(caption: str, silos: list[str], columns: list[str], cells: list[list[str]]) -> str:
+    """Return a table with a row per column, or per silo if there are more of them."""
+    first, across, down = "column", silos, columns
+    rows = [list(row) for row in zip(*cells, strict=True)]
+    if len(silos) > len(columns):
+        first, across, down, rows = "silo", columns, silos, cells
+    head = "".join(f'<th scope="col">{text(name)}</th>' for name in (first, *across))
     body = "".join(
-        f'<tr><th scope="row">{text(name)}</th>{"".join(cells)}</tr>' for name, cells in rows.items()
+        f'<tr><th scope="row">{text(name)}</th>{"".join(row)}</tr>\n'
+        for name, row in zip(down, rows, strict=True)
     )
-    heading = f'<thead><tr><th scope="col">column</th>{head}</tr></thead>'
-    return boxed(caption, f"{heading}<tbody>{body}</tbody>", "shaded")
+    return boxed(caption, f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>", "shaded")
 
 
 def _shift(value: float, is_number: bool) -> str:
