@@ -28,7 +28,8 @@ from fedilc.evaluation import select
 from fedilc.report.html_calibration import binned
 from fedilc.report.html_page import Part, page
 from fedilc.report.html_report import write_html_report
-from fedilc.report.run_groups import run_groups
+from fedilc.report.html_runs import runs_part
+from fedilc.report.run_groups import RunGroup, StoredRun, run_groups
 from fedilc.studies.inspection import read_inspection, write_inspection
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -204,6 +205,23 @@ def test_other_settings_are_another_method_and_other_data_another_part(tmp_path:
     assert any("there is nothing else to compare by" in sentence for sentence in said)
 
 
+def test_of_many_silos_the_worst_are_drawn_and_the_rest_is_counted(tmp_path: Path) -> None:
+    numbers = {f"s{i}": {"validation_accuracy": 1 - i / 100, "validation_examples": 10} for i in range(30)}
+    record = {"round": 1, "train_loss": 0.5, "validation_loss": 0.5, "silos": numbers}
+    settings = {"algorithm": "fedsgd", "seed": 0, "silos": {name: {} for name in numbers}}
+    part = runs_part(RunGroup("many", {"fedsgd": {0: StoredRun(settings, [record], [])}}))
+    found = Page(dict(part.sections)["Each silo that was trained on"])
+    assert found.all("caption") == [f"s{i}" for i in range(29, 5, -1)]
+    assert found.all("p")[-1].endswith("6 more silos do better.")
+    errors = {name: {"validation_rmse": i} for i, name in enumerate(numbers)}
+    run = StoredRun(settings, [record | {"silos": errors}], [])
+    found = Page(
+        dict(runs_part(RunGroup("many", {"fedsgd": {0: run}})).sections)["Each silo that was trained on"]
+    )
+    assert found.all("caption")[0] == "s29"
+    assert "value [range]" in found.all("th")
+
+
 def test_the_command_of_a_run_is_kept_as_it_was_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +266,8 @@ def test_what_cannot_be_reported_is_said_in_a_sentence(study: Path, tmp_path: Pa
     with pytest.raises(ConfigError, match=r"damaged .*inspect the tables again"):
         write_html_report(tmp_path / "report.html", [tmp_path])
     assert not (tmp_path / "report.html").exists()
+    done = CliRunner().invoke(app, ["report", str(study)])
+    assert "is reported with -o report.html" in str(done.exception)
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,10 @@ def report(
             _remake(console, path)
         return
     if not places:
-        raise ConfigError(f"no run folder in {', '.join(map(str, runs))}; a run folder holds run.json")
+        raise ConfigError(
+            f"no run folder in {', '.join(map(str, runs))}; a run folder holds run.json (a study or an "
+            "inspection is reported with -o report.html)"
+        )
     groups = _groups(places)
     out = out if out.suffix else out.with_suffix(".png")
     pictures = [out, *(out.with_stem(f"{out.stem}-{number}") for number in range(2, len(groups) + 1))]

@@ -104,8 +104,9 @@ def intervals(
     limits: tuple[float, float],
     first: str = "method",
     form: str = "{:.3f}",
+    kind: str = "95 %",
 ) -> str:
-    """Return a table of scores with their intervals, drawn and in numbers."""
+    """Return a table of scores with their intervals, drawn and in numbers; `kind` says what they are."""
     body = "".join(
         f'<tr class="m{colour % _COLOURS}"><th scope="row">{text(label)}</th>'
         f'<td><span class="range" aria-hidden="true">{_marks(found, limits)}</span></td>'
@@ -115,7 +116,8 @@ def intervals(
     low, high = (f"{end:.3g}" for end in limits)
     head = (
         f'<thead><tr><th scope="col">{text(first)}</th><th scope="col"><span class="ends">'
-        f'<span>{low}</span> <span>{high}</span></span></th><th scope="col">value [95 %]</th></tr></thead>'
+        f"<span>{low}</span> <span>{high}</span></span></th>"
+        f'<th scope="col">value [{text(kind)}]</th></tr></thead>'
     )
     return boxed(title, f"{head}<tbody>{body}</tbody>", "intervals")
 

@@ -22,6 +22,7 @@ from fedilc.report.plots import PANELS
 from fedilc.report.run_groups import RunGroup
 
 _REFERENCES = ("fedavg", "fedsgd")
+_MOST_SILOS, _MOST_ROWS = 24, 100
 
 
 def runs_part(group: RunGroup) -> Part:
@@ -138,22 +139,22 @@ def _scores(group: RunGroup) -> str:
 
 
 def _silos(group: RunGroup) -> list[tuple[str, str]]:
-    """Return the validation accuracy (or AUROC, or RMSE) per silo, if it was measured."""
-    for key, name, limits in (
-        ("validation_accuracy", "validation accuracy", _wilson),
-        ("validation_rmse", "validation RMSE", _seeds_alone),
-    ):
-        by_silo = _by_silo(group, key, limits)
-        if by_silo:
-            ends = common_limits(row[2] for rows in by_silo.values() for row in rows)
-            panels = (intervals(f"{silo}, {name}", rows, ends) for silo, rows in by_silo.items())
-            told = {
-                "validation_accuracy": "95 % Wilson intervals for the silo's number of validation examples; "
-                "means over seeds.",
-                "validation_rmse": "The range over seeds, around the mean.",
-            }[key]
-            return [("Each silo that was trained on", grid(panels, "wide") + note(told))]
-    return []
+    """Return the validation accuracy (or RMSE) per silo, if it was measured, the worst silos first."""
+    found = _by_silo(group, "validation_accuracy", _wilson), _by_silo(group, "validation_rmse", _seeds_alone)
+    by_silo, name, kind = (found[0], "accuracy", "95 %") if found[0] else (found[1], "RMSE", "range")
+    if not by_silo:
+        return []
+    sign = 1 if found[0] else -1
+    order = sorted(by_silo, key=lambda silo: min(sign * (row[2].value or 0.0) for row in by_silo[silo]))
+    ends = common_limits(row[2] for rows in by_silo.values() for row in rows)
+    panels = (intervals(silo, by_silo[silo], ends, kind=kind) for silo in order[:_MOST_SILOS])
+    told = {
+        "95 %": "95 % Wilson intervals for the silo's number of validation examples; means over seeds.",
+        "range": "The mean over seeds, and the range over them.",
+    }[kind]
+    more = f" {len(order) - _MOST_SILOS} more silos do better." if len(order) > _MOST_SILOS else ""
+    about = note(f"Validation {name}, the silos where it is worst first.")
+    return [("Each silo that was trained on", about + grid(panels, "wide") + note(told + more))]
 
 
 def _by_silo(
@@ -238,10 +239,11 @@ def _silo_table(methods: Mapping[str, Mapping[str, Any]]) -> str:
     silos = next(iter(methods.values()))["silos"]
     rows = tuple(
         (Cell(name), Cell(str(about.get("examples", "-"))), Cell(str(about.get("digest", "-"))))
-        for name, about in silos.items()
+        for name, about in list(silos.items())[:_MOST_ROWS]
     )
+    more = (f"{len(silos) - _MOST_ROWS} more silos are in run.json.",) if len(silos) > _MOST_ROWS else ()
     columns = (Column("silo", words=True), Column("training examples"), Column("digest", words=True))
-    return table(TableData("silos", "", "Silos of the first run", columns, rows))
+    return table(TableData("silos", "", "Silos of the first run", columns, rows, more))
 
 
 def _software(methods: Mapping[str, Mapping[str, Any]]) -> str:
