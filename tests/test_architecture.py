@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -139,3 +140,18 @@ def test_no_file_unpickles_or_runs_text_as_code(path: Path) -> None:
     assert calls.keys().isdisjoint({"eval", "exec", "compile", "__import__", "torch.load", "torch.jit.load"})
     for name, call in calls.items():
         assert not name.endswith(("np.load", "numpy.load")) or "allow_pickle=False" in call
+
+
+# Of torch, httpx, asyncio and NVIDIA FLARE, which have no public name for it.
+OTHERS_PRIVATE = {"_forward_hooks", "_transport", "_pool", "_value", "_path_matches_prefix"}
+TESTS = [path for path in Path(__file__).parent.rglob("*.py") if "oracles" not in path.parts]
+
+
+@pytest.mark.parametrize("path", TESTS, ids=[str(path.relative_to(Path(__file__).parent)) for path in TESTS])
+def test_no_test_reaches_into_private_names(path: Path) -> None:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("fedilc"):
+            private = {alias.name for alias in node.names if alias.name.startswith("_")}
+            assert private <= {"_kernels", "__version__"}
+        if isinstance(node, ast.Attribute) and re.fullmatch(r"_[a-z]\w*", node.attr):
+            assert ast.unparse(node.value) in ("self", "cls") or node.attr in OTHERS_PRIVATE

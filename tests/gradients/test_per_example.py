@@ -117,7 +117,7 @@ def test_single_examples_are_exact_in_float64(case: str, generator: torch.Genera
 def test_mini_batches_equal_one_backward_each(case: str, size: int, generator: torch.Generator) -> None:
     model, silo, loss = make(case, 12, generator)
     found, computation, _ = stream(model, silo, loss, size)
-    order = computation._layout(1).order
+    order = computation.layout(1).order
     assert order is not None
     assert_close_in_norm(found, oracle(model, silo, loss, list(order.split(size))), 1e-4)
 
@@ -129,7 +129,7 @@ def test_chunks_do_not_change_the_result(case: str, size: int, generator: torch.
     model, silo = in_float64(model, silo)
     whole, _, whole_loss = stream(model, silo, loss, size)
     pieces, computation, loss_of_pieces = stream(model, silo, loss, size, chunk_bytes=1)
-    assert len(computation._layout(1).chunks) == 12
+    assert len(computation.layout(1).chunks) == 12
     assert_close_in_norm(pieces, {name: tensor.double() for name, tensor in whole.items()}, 1e-9)
     assert loss_of_pieces == pytest.approx(whole_loss, rel=1e-9)
 

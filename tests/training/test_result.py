@@ -177,6 +177,6 @@ def test_run_json_keeps_the_columns_in_order_the_label_and_the_classes(
 def test_a_coordinator_keeps_what_it_knows_of_the_columns(tmp_path: Path) -> None:
     training, _ = training_of(remote(inputs=2, data={"columns": ["age", "dose"]}, rounds=1))
     folder = RunFolder(tmp_path / "run")
-    training._open(folder, False, {}, None)
+    training.open_folder(folder, False, {}, None)
     kept = folder.settings()
     assert (kept["columns"], kept["label"], kept["classes"]) == (["age", "dose"], None, [0, 1])

@@ -85,7 +85,9 @@ def join(
     log_to_stderr(log_format)
     if data_dir is not None:
         use_data_folder(data_dir)
-    say: _Progress | _Log = _Progress(make_console(), silo) if log_format is None else _Log(silo)
+    say: _Progress | LogProgress = (
+        _Progress(make_console(), silo) if log_format is None else LogProgress(silo)
+    )
     make_silo = _silo(silo, data, label, validation_share, provider, experiment, say)
     build = network_from(model) if model is not None else None
     limits = Limits(max_parameters, min_examples, manifest_digest, state)
@@ -140,7 +142,7 @@ def read_token(path: Path | None) -> str | None:
         raise ConfigError(f"the token file {path} cannot be read: {error}") from error
 
 
-class _Log:
+class LogProgress:
     """A log line per sentence; what is waited for is a warning."""
 
     def __init__(self, silo: str) -> None:
@@ -150,6 +152,7 @@ class _Log:
         """Start the progress display."""
 
     def __call__(self, sentence: str) -> None:
+        """Log a sentence."""
         level = logging.WARNING if sentence.startswith("waiting") else logging.INFO
         logging.getLogger("fedilc.silo").log(level, "%s", sentence, extra={"facts": {"silo": self.silo}})
 

@@ -224,6 +224,7 @@ def _kind(kind: pl.DataType) -> str:
 
 
 def read_npz(path: Path, label: str) -> Table:
+    """Return the examples of an NPZ file: the array `x`, and the label under its name or `y`."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             names = list(arrays)

@@ -109,7 +109,7 @@ class SiloComputation:
         """Return s_e at the current weights; forward passes of up to `keep_bytes` stay for the gradients."""
         assert self.statistic is not None, "the algorithm has no penalty"
         self.forget()
-        layout = self._layout(round_)
+        layout = self.layout(round_)
         kept = keep_bytes // self.bench.example_bytes(self.x)
         total: Any = None
         for number, cut in enumerate(layout.chunks):
@@ -143,7 +143,7 @@ class SiloComputation:
         With `scale` the product is multiplied by it and added to the gradient, in one backward
         pass if that is possible; without, it is returned beside the gradient.
         """
-        layout, parameters = self._layout(round_), self.bench.parameters
+        layout, parameters = self.layout(round_), self.bench.parameters
         gradient = None if sink else {n: torch.zeros_like(p) for n, p in parameters.items()}
         penalty = None
         if vector is not None and (sink is not None or scale is None):
@@ -172,7 +172,8 @@ class SiloComputation:
         self.forget()
         return Computed(gradient, penalty, loss / len(self.x))
 
-    def _layout(self, round_: int) -> Layout:
+    def layout(self, round_: int) -> Layout:
+        """Return how the examples are cut into environments and chunks in a round."""
         most = self.bench.most_examples(self.x)
         lay = lay_out if self.streams else lay_out_mean
         return lay(len(self.x), self.environment_size, most, self.seed, round_, self.name, self.step)

@@ -86,12 +86,12 @@ def campaign_tables(campaign: Campaign) -> list[TableData]:
 
 
 def size_note(campaign: Campaign) -> str:
-    """Return the first note of every table: the data, the size, the Fishr reduction, and unequal runs.
+    r"""Return the first note of every table: the data, the size, the Fishr reduction, and unequal runs.
 
     It is one note, because CSV and short tables in the terminal keep only the first.
 
     >>> size_note(Campaign("eicu-synthetic", {}, "5 seeds", synthetic=True))
-    'SYNTHETIC DATA. eicu-synthetic: 5 seeds; fishr_reduction="sum", as in the authors\\' code.'
+    'SYNTHETIC DATA. eicu-synthetic: 5 seeds; fishr_reduction="sum", as in the authors\' code.'
     """
     warning = "SYNTHETIC DATA. " if campaign.synthetic else ""
     whose = "as in the authors' code" if campaign.fishr_reduction == "sum" else "as in the paper's formula"

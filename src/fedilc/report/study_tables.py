@@ -223,6 +223,7 @@ def references(result: StudyResult) -> list[str]:
 
 
 def ends(result: StudyResult) -> list[str]:
+    """Return the note on the two reference models, if they were trained."""
     if not references(result):
         return []
     return ["site alone and pooled are the two ends of the scale, not federated methods."]

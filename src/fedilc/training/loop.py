@@ -127,7 +127,7 @@ class Training:
         run.weights = self.server.weights
         try:
             if folder is not None:
-                self._open(folder, resume, settings, run)
+                self.open_folder(folder, resume, settings, run)
             for callback in callbacks:
                 callback.on_start(run)
             for number in range(self._begin(run) + 1, self.options.rounds + 1):
@@ -199,7 +199,8 @@ class Training:
             self.runtime.keep_states(Path(facts["out"]) / SILO_STATES)
         return int(facts["done"])
 
-    def _open(self, folder: RunFolder, resume: bool, settings: dict[str, Any], run: Run) -> None:
+    def open_folder(self, folder: RunFolder, resume: bool, settings: dict[str, Any], run: Run) -> None:
+        """Begin a run in the folder, or restore the one that is in it."""
         facts = run_facts(self.spec)
         facts |= settings | {"model": settings.get("model", {}) | facts["model"]}
         if not resume:

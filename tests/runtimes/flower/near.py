@@ -45,7 +45,7 @@ class NearGrid(Grid):
         self.gone: set[int] = set()
         self.raising: dict[int, int] = {}
         self.sent: list[tuple[int, str]] = []
-        self._replies: dict[str, Message] = {}
+        self.replies: dict[str, Message] = {}
 
     def set_run(self, run: Any) -> None: ...
 
@@ -69,23 +69,23 @@ class NearGrid(Grid):
             node = message.metadata.dst_node_id
             self.sent.append((node, asked_for(message)))
             taken.append(name)
-            reply = self._answered(node, message)
+            reply = self.answered(node, message)
             if reply is not None:
-                self._replies[name] = reply
+                self.replies[name] = reply
         return taken
 
-    def _answered(self, node: int, message: Message) -> Message | None:
+    def answered(self, node: int, message: Message) -> Message | None:
         if node in self.silent:
             return None
         if node in self.gone:
-            return self._unavailable(message)
+            return self.unavailable(message)
         context = Context(7, node, dict(self.configs[node]), RecordDict(), {})
         if self.raising.get(node, 0) and asked_for(message) in (UPDATE, MATCHED):
             self.raising[node] -= 1
             return Message(Error(2, "RuntimeError: out of memory"), reply_to=message)
         return self.app(message, context)
 
-    def _unavailable(self, message: Message) -> Message:
+    def unavailable(self, message: Message) -> Message:
         """As Flower says it: in the name of the SuperLink, not of the node."""
         reply = Message(Error(UNAVAILABLE, "Node Unavailable"), reply_to=message)
         reply.metadata.__dict__["_src_node_id"] = SUPERLINK
@@ -94,6 +94,6 @@ class NearGrid(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """One reply at a time, the last asked first."""
         for name in reversed(list(message_ids)):
-            if name in self._replies:
-                return [self._replies.pop(name)]
+            if name in self.replies:
+                return [self.replies.pop(name)]
         return []

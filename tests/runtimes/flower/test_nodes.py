@@ -249,13 +249,13 @@ def test_a_reply_that_never_arrives_whole_does_not_lose_the_others() -> None:
     pull, stuck = grid.pull_messages, threading.Event()
 
     def stall(number: int, _: Any) -> None:
-        mine = [name for name, reply in grid._replies.items() if reply.metadata.src_node_id == 101]
+        mine = [name for name, reply in grid.replies.items() if reply.metadata.src_node_id == 101]
         assert number or not mine
         grid.slow = 101
 
     def slowly(names: Any) -> list[Any]:
         (name,) = names
-        reply = grid._replies.get(name)
+        reply = grid.replies.get(name)
         if reply is not None and reply.metadata.src_node_id == getattr(grid, "slow", None):
             stuck.wait(60)
         return pull([name])
@@ -305,15 +305,15 @@ def test_a_silo_that_was_set_aside_takes_part_again_once_its_node_was_started_ag
 
 def test_a_node_whose_first_answer_was_lost_is_asked_again() -> None:
     grid = grid_of(2)
-    answered, failed = grid._answered, []
+    answered, failed = grid.answered, []
 
     def at_first_lost(node: int, message: Any) -> Any:
         if node == 101 and len(failed) < 2:
             failed.append(node)
-            return grid._unavailable(message)
+            return grid.unavailable(message)
         return answered(node, message)
 
-    grid._answered = at_first_lost
+    grid.answered = at_first_lost
     result = FedILC("fedsgd", model=make_model(), **SETTINGS).start(grid, num_rounds=1, timeout=20)
     assert len(result.history[0]["silos"]) == 2
 
@@ -342,13 +342,13 @@ def test_another_silo_does_not_stand_in_under_the_same_number() -> None:
 
     grid = grid_of(2, own_of_each_node)
     grid.configs[103] = dict(grid.configs[101])
-    answered = grid._answered
+    answered = grid.answered
 
     def watched(node: int, message: Any) -> Any:
         grid.now = node
         return answered(node, message)
 
-    grid._answered = watched
+    grid.answered = watched
     strategy = FedILC("fedsgd", model=make_model(), min_silos=1, **SETTINGS)
 
     def go_silent(_: int, __: Any) -> None:

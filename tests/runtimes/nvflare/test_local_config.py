@@ -84,8 +84,8 @@ def test_a_site_brings_its_table_with_the_columns_in_the_order_of_the_run(tmp_pa
     manifest = manifest_of(tmp_path, ["a", "b"])
     answer = json.loads(member.execute(JOIN, json.dumps(manifest.model_dump(mode="json")).encode()))
     assert answer == {"silo": "south", "manifest": manifest.hash}
-    assert member._joined is not None
-    np.testing.assert_allclose(member._joined[1].silo.x.numpy(), rows[:, ::-1], rtol=1e-6)
+    assert member.joined is not None
+    np.testing.assert_allclose(member.joined[1].silo.x.numpy(), rows[:, ::-1], rtol=1e-6)
 
 
 def test_a_site_of_another_name_does_not_join(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_a_gradient_that_is_not_finite_is_refused(experiment: Path, tmp_path: Pa
     sites = Sites(experiment)
     worker_of = sites.members["site-2"]
     sites.meddle = lambda site, task, answer: (
-        worker_of._joined[1].silo.x.fill_(float("nan")) is None or answer
+        worker_of.joined[1].silo.x.fill_(float("nan")) is None or answer
         if task == JOIN and site == "site-2"
         else answer
     )

@@ -75,7 +75,7 @@ def test_a_silo_that_is_set_aside_while_it_waits_is_told_so() -> None:
         waiting = put_and_wait(threads, client, post(queue))
         assert eventually(lambda: queue.silos["a"].state == "answered")
         for _ in range(STRIKES):
-            queue._strike("a", "its body is nonsense")
+            queue.strike("a", "its body is nonsense")
         assert waiting.result(30).status_code == 403
 
 

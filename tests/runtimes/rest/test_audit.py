@@ -16,7 +16,7 @@ import pytest
 from command import Refusal
 
 from fedilc.cli import main
-from fedilc.cli.join import _Log
+from fedilc.cli.join import LogProgress
 from fedilc.cli.logs import log_to_stderr
 from fedilc.federation.run_folder_check import examine
 from fedilc.runtimes.rest import audit as audit_module
@@ -264,7 +264,7 @@ def test_logs_have_times_and_levels_as_text_or_json(capsys: pytest.CaptureFixtur
     log_to_stderr("json")
     Audit().event("joined", silo="a", examples=7)
     Audit().event("set aside", silo="b\x1b[2J", reason="nonsense\n")
-    _Log("north")("waiting for the coordinator (refused\x1b)")
+    LogProgress("north")("waiting for the coordinator (refused\x1b)")
     found = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [(line["level"], line["event"].split()[0]) for line in found] == [
         ("info", "joined"),

@@ -252,7 +252,7 @@ def test_a_proxys_connection_counts_for_the_credential_shown_last() -> None:
     assert not any(fake.was_cut for fake in fakes)
     for fake in fakes:
         held.remove(fake)
-    assert not held._by_credential
+    assert not held.by_credential
 
 
 def test_a_silo_with_too_many_connections_loses_the_oldest_of_them(

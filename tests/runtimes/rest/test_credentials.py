@@ -63,7 +63,7 @@ def test_a_token_file_that_could_not_be_read_once_is_read_again(
     with monkeypatch.context() as patched:
         patched.setattr(Tokens, "read", _no_descriptors)
         assert tokens.current().is_silo("a", token)
-    tokens._retry_at = 0.0
+    tokens.retry_at = 0.0
     assert not tokens.current().is_silo("a", token)
 
 

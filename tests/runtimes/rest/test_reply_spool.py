@@ -49,7 +49,7 @@ def test_the_disk_being_full_is_a_503_that_the_silo_waits_out(monkeypatch: pytes
     other = Body(queue.spool)
     other.write(b"x" * 20)
     with served(queue) as client:
-        queue.open(open_request := RestRuntime(queue, 2, 600)._opener.open(request_for(queue)))
+        queue.open(open_request := RestRuntime(queue, 2, 600).opener.open(request_for(queue)))
         answer = put(client, open_request, "a", good_body(open_request, "a"))
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
     assert queue.silos["a"].strikes == 0
@@ -93,9 +93,9 @@ def test_no_answer_waits_for_another_and_memory_does_not_depend_on_the_order(
 
     names = SILOS if order == "last first" else (*SILOS[1:], SILOS[0])
     with served(queue) as client, in_background(collect) as collecting:
-        while queue._open_request is None:
+        while queue.open_request is None:
             threading.Event().wait(0.01)
-        open_request = queue._open_request
+        open_request = queue.open_request
         body = good_body(open_request, SILOS[1])
         assert len(body) > 2_400_000
         del body

@@ -44,16 +44,16 @@ class Proxy(HttpClient):
         self.up: list[int] = []
         self.joins = self.manifests = self.first_manifests = 0
         self.nonsense = 0
-        self._tasks = self._answers = 0
+        self._tasks = self.answers = 0
 
     def call(self, method: str, path: str, most: int = 0, **options: Any) -> Response:
         if path.endswith("/join") and self.joins:
             self.joins -= 1
             return super().call(method, path, content=b"{damaged")
         if method == "PUT":
-            self._answers += 1
+            self.answers += 1
             headers = options["headers"]
-            if self._answers in self.up:
+            if self.answers in self.up:
                 options["content"] = flipped(options["content"], 8 * len(options["content"]) - 3)
             elif self.nonsense:
                 self.nonsense -= 1
@@ -64,7 +64,7 @@ class Proxy(HttpClient):
             self.first_manifests -= 1
             return Response(200, b"<html>try later</html>")
         answer = super().call(method, path, most or 1 << 20, **options)
-        if path.endswith("/manifest") and self.manifests and self._answers:
+        if path.endswith("/manifest") and self.manifests and self.answers:
             self.manifests -= 1
             return Response(200, b"<html>try later</html>")
         if answer.media == MEDIA_TYPE:
@@ -165,7 +165,7 @@ def test_a_page_in_place_of_the_manifest_is_no_reason_to_leave(undisturbed: list
 
         def lose_once(method: str, path: str, most: int = 0, **options: Any) -> Response:
             answer = call(method, path, most, **options)
-            if path.endswith("/task") and line.manifests == 3 and line._answers:
+            if path.endswith("/task") and line.manifests == 3 and line.answers:
                 return Response(409, b"{}")
             return answer
 

@@ -151,4 +151,4 @@ def test_whoever_comes_from_everywhere_does_not_fill_the_memory() -> None:
     limit = FailureLimit()
     for number in range(30_000):
         limit.failed(f"address {number}")
-    assert len(limit._failures) <= 10_000
+    assert len(limit.failures) <= 10_000

@@ -40,7 +40,7 @@ class Site:
         self._make_silo = config.make_silo(self.silo, home, log)
         self._log = log
         self._state_folder = state_folder
-        self._joined: tuple[Manifest, SiloClient] | None = None
+        self.joined: tuple[Manifest, SiloClient] | None = None
         self._held = ""
 
     def execute(self, task: str, body: bytes) -> bytes:
@@ -58,14 +58,14 @@ class Site:
             raise ProtocolError(f"the run {manifest.run!r} has no silo {self.silo!r}, only {names}")
         build, device = self._config.build(), self._config.device
         client = make_client(manifest, self.silo, self._make_silo, build, device, self._state_folder)
-        self._joined, self._held = (manifest, client), ""
+        self.joined, self._held = (manifest, client), ""
         self._log(f"silo {self.silo!r} joins {manifest.run}, {manifest.algorithm}, {manifest.rounds} rounds")
         return json.dumps({"silo": self.silo, "manifest": manifest.hash}).encode()
 
     def _step(self, body: bytes) -> bytes:
-        if self._joined is None:
+        if self.joined is None:
             raise ProtocolError("the server sent a step before the run's manifest")
-        manifest, client = self._joined
+        manifest, client = self.joined
         weights: dict[str, Tensor] = {name: p.detach() for name, p in client.bench.parameters.items()}
         received = unpack_request(body, manifest, self._held, weights)
         if received.run != manifest.hash:

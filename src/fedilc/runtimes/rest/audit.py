@@ -124,6 +124,7 @@ class AuditedRefusals:
         self.app, self.audit = app, audit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, and record it if it is refused."""
         status = 0
 
         async def observed_send(message: Message) -> None:

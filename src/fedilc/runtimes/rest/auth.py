@@ -129,6 +129,7 @@ class OnlyLoopbackNames:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on requests to this machine's own names; refuse others."""
         host = Headers(scope=scope).get("host", "localhost") if scope["type"] == "http" else "localhost"
         if is_loopback(_without_port(host)):
             await self.app(scope, receive, send)

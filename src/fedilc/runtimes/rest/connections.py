@@ -74,7 +74,7 @@ class Connections:
         self._unknown: dict[Connection, None] = {}
         self._by_address: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
         self._credential: dict[Connection, str] = {}
-        self._by_credential: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
+        self.by_credential: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
         self._random = random.SystemRandom()
 
     def add(self, connection: Connection) -> None:
@@ -97,7 +97,7 @@ class Connections:
             return
         self._release(connection)
         self._credential[connection] = credential
-        group = self._by_credential[credential]
+        group = self.by_credential[credential]
         group[connection] = None
         if len(group) > (MAX_PER_SILO if credential.startswith("silos/") else MAX_PER_VIEWER):
             self._cut(next(iter(group)))
@@ -134,7 +134,7 @@ class Connections:
         """Stop counting a connection for its credential."""
         credential = self._credential.pop(connection, None)
         if credential is not None:
-            _discard(self._by_credential, credential, connection)
+            _discard(self.by_credential, credential, connection)
 
 
 def _discard(groups: dict[str, dict[Connection, None]], key: str, connection: Connection) -> None:

@@ -24,7 +24,7 @@ class RestRuntime(Runtime):
         self.min_silos = min_silos
         self.round_timeout = round_timeout
         self.silos = tuple(queue.silos)
-        self._opener = RequestOpener(queue.manifest)
+        self.opener = RequestOpener(queue.manifest)
         self._left_out: set[str] = set()
         queue.round_timeout = round_timeout
 
@@ -49,7 +49,7 @@ class RestRuntime(Runtime):
     def ask(self, request: Request) -> Iterator[Reply | Carried]:
         """Open the request; yield replies as they come."""
         asked = self.mine(request.silos)
-        self.queue.open(self._opener.open(request), asked)
+        self.queue.open(self.opener.open(request), asked)
         waiting, on_time = set(asked), True
         deadline = time.monotonic() + self.round_timeout
         try:

@@ -50,7 +50,7 @@ class TaskQueue:
         self.revision = 0
         self.informed: set[str] = set()
         self._join_deadline: float | None = None
-        self._open_request: OpenRequest | None = None
+        self.open_request: OpenRequest | None = None
         self._asked: frozenset[str] = frozenset()
         self._answered: dict[str, str] = {}
         self.spool = spool or Spool()
@@ -76,7 +76,7 @@ class TaskQueue:
     def open(self, open_request: OpenRequest, asked: Iterable[str] | None = None) -> None:
         """Open a request in place of any other; `asked` are the silos that must reply, by default all."""
         with self._changed:
-            self._open_request, self._answered = open_request, {}
+            self.open_request, self._answered = open_request, {}
             self._asked = open_request.request.asked if asked is None else frozenset(asked)
             self._replies.clear()
             self.progress.round, self.progress.phase = open_request.request.round, open_request.request.step
@@ -93,7 +93,7 @@ class TaskQueue:
 
     def _is_settled(self) -> bool:
         """Return whether no silo is left that could still reply."""
-        return self._open_request is not None and not any(
+        return self.open_request is not None and not any(
             name not in self._answered and self.silos[name].state != "set aside" for name in self._asked
         )
 
@@ -150,9 +150,9 @@ class TaskQueue:
     def close(self, lost: tuple[str, ...]) -> None:
         """Close the request; the silos in `lost` did not reply in time."""
         with self._changed:
-            if self._open_request is not None:
-                self._open_request.close()
-            self._open_request = None
+            if self.open_request is not None:
+                self.open_request.close()
+            self.open_request = None
             self._mark_lost(lost)
             self._notify()
 
@@ -215,7 +215,7 @@ class TaskQueue:
     def finish(self, outcome: str) -> None:
         """End the run; silos are told when they ask for a task."""
         with self._changed:
-            self._open_request = None
+            self.open_request = None
             self.progress.phase, self.progress.outcome = "ended", outcome
             self.audit.event("ended", outcome=outcome)
             self._notify(workers=True)
@@ -287,7 +287,7 @@ class TaskQueue:
     def answered(self, name: str) -> tuple[str, list[str]]:
         """Return the open task's name, and which silos of a sub-coordinator have replied to it."""
         with self._changed:
-            task = self._open_request.name if self._open_request is not None else ""
+            task = self.open_request.name if self.open_request is not None else ""
             return task, [leaf for leaf in self.carriers.leaves(name) if leaf in self._answered]
 
     def task_for(self, name: str) -> OpenRequest | Refusal | None:
@@ -302,13 +302,13 @@ class TaskQueue:
             if state.state == "not joined":
                 return Refusal(409, f"silo {name!r} has not joined; join first")
             due = self._due(silos)
-            if self._open_request is None or not due:
+            if self.open_request is None or not due:
                 return None
             for silo in (self.silos[leaf] for leaf in due):
                 if silo.state != "working":
                     silo.state = "working"
                     self._notify()
-            return self._open_request
+            return self.open_request
 
     def _due(self, silos: Iterable[str]) -> list[str]:
         """Return those silos that are asked and have not replied."""
@@ -317,7 +317,7 @@ class TaskQueue:
     def max_reply_bytes(self, name: str, round_: int, step: str, task: str) -> int | Refusal:
         """Return how large a reply may be, or why it is refused before it is read."""
         with self._changed:
-            open_request, silos = self._open_request, self._silos_of(name)
+            open_request, silos = self.open_request, self._silos_of(name)
             refusal = self._refusal(name, round_, step, task)
             if refusal is not None or open_request is None:
                 return refusal or Refusal(409, "no task is open")
@@ -335,7 +335,7 @@ class TaskQueue:
         if not is_whole(digest, sent_digest):
             return Refusal(400, "the body does not match its Content-Digest")
         with self._changed:
-            open_request, silos = self._open_request, self._silos_of(name)
+            open_request, silos = self.open_request, self._silos_of(name)
             refusal = self._refusal(name, round_, step, task)
             due, known = self._due(silos), {self._answered.get(silo) for silo in silos}
         if refusal is not None or open_request is None:
@@ -352,9 +352,9 @@ class TaskQueue:
             reply = read(content)
             self._require_same_count(reply)
         except ProtocolError as error:
-            return self._strike(name, str(error))
+            return self.strike(name, str(error))
         with self._changed:
-            if self._open_request is not open_request:
+            if self.open_request is not open_request:
                 return Refusal(409, "the task was closed meanwhile; ask for the next")
             if not set(reply.silos) <= set(self._due(self._silos_of(name))):
                 same = all(self._answered.get(silo) == digest for silo in reply.silos)
@@ -377,7 +377,7 @@ class TaskQueue:
             self._mark_lost(self.carriers.announce(reply.carrier, left), reply.lost)
 
     def _refusal(self, name: str, round_: int, step: str, task: str) -> Refusal | None:
-        open_request, state = self._open_request, self._state(name)
+        open_request, state = self.open_request, self._state(name)
         if state.state == "set aside":
             return _set_aside(state)
         if open_request is None or self._asked.isdisjoint(self._silos_of(name)) or task != open_request.name:
@@ -396,7 +396,7 @@ class TaskQueue:
                 who = "it" if isinstance(reply, Reply) else f"silo {one.silo!r}"
                 raise ProtocolError(f"{who} has {now} examples, and joined with {joined}")
 
-    def _strike(self, name: str, reason: str) -> Refusal:
+    def strike(self, name: str, reason: str) -> Refusal:
         """Report a reply that is not valid; after three, continue without the silo or sub-coordinator."""
         with self._changed:
             state = self._state(name)
@@ -421,9 +421,7 @@ class TaskQueue:
 
     def _stuck(self) -> bool:
         """Return whether the open request waits for lost silos."""
-        return self._open_request is not None and any(
-            self.silos[name].state == "lost" for name in self._asked
-        )
+        return self.open_request is not None and any(self.silos[name].state == "lost" for name in self._asked)
 
     def snapshot(self) -> dict[str, Any]:
         """Return what the page shows besides the history."""

@@ -116,18 +116,18 @@ class TokenFile:
         self.path, self.log = path, log
         self._seen = self._stamp()
         self._tokens = Tokens.read(path)
-        self._retry_at = 0.0
+        self.retry_at = 0.0
 
     def current(self) -> Tokens:
         """Return the tokens that are in the file now."""
         stamp = self._stamp()
-        if stamp != self._seen and time.monotonic() >= self._retry_at:
+        if stamp != self._seen and time.monotonic() >= self.retry_at:
             try:
                 self._tokens = Tokens.read(self.path)
                 self._seen = stamp
                 self.log(f"the token file {self.path} was read again")
             except (ConfigError, OSError) as error:
-                self._retry_at = time.monotonic() + _RETRY_SECONDS
+                self.retry_at = time.monotonic() + _RETRY_SECONDS
                 self.log(f"{error}; the tokens read before stay valid")
         return self._tokens
 
@@ -228,19 +228,19 @@ class FailureLimit:
         self, max_failures: int = 10, seconds: float = 60.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.max_failures, self.seconds, self.clock = max_failures, seconds, clock
-        self._failures: dict[str, deque[float]] = {}
+        self.failures: dict[str, deque[float]] = {}
         self._lock = threading.Lock()
 
     def failed(self, who: str) -> float:
         """Count a failure; return the seconds to wait, 0 if the limit is not reached."""
         with self._lock:
             now = self.clock()
-            times = self._failures.pop(who, deque())
+            times = self.failures.pop(who, deque())
             while times and now - times[0] >= self.seconds:
                 times.popleft()
-            self._failures[who] = times
-            if len(self._failures) > _MAX_ADDRESSES:
-                self._failures.pop(next(iter(self._failures)))
+            self.failures[who] = times
+            if len(self.failures) > _MAX_ADDRESSES:
+                self.failures.pop(next(iter(self.failures)))
             if len(times) >= self.max_failures:
                 return self.seconds - (now - times[0])
             times.append(now)
