@@ -280,4 +280,4 @@ def setting(value: object) -> str:
     """Return the value of a setting in words."""
     if isinstance(value, list | tuple):
         return ", ".join(map(setting, value)) or "none"
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return "none" if value in (None, {}) else f"{value:g}" if isinstance(value, float) else str(value)
