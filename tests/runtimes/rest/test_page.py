@@ -137,7 +137,16 @@ def _everything_live_is_there(tab: Browser, url: str) -> None:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
     """The address of a finished run, and its history."""
     folder = tmp_path_factory.mktemp("finished")
-    words = ["run", "--rounds", "12", "--out", str(folder / "run"), "--set", "model.hidden=[8]"]
+    words = [
+        "run",
+        "color-digits",
+        "--rounds",
+        "12",
+        "--out",
+        str(folder / "run"),
+        "--set",
+        "model.hidden=[8]",
+    ]
     assert CliRunner().invoke(app, words).exit_code == 0
     history = [json.loads(line) for line in (folder / "run" / "history.jsonl").read_text().splitlines()]
     with fleet(folder) as processes:
