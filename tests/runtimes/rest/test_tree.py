@@ -24,7 +24,7 @@ THREE_LEVELS = {"north": {"n1": flat("a", "b"), "n2": flat("c"), "d": None}, "e"
 
 @pytest.mark.parametrize("algorithm", [*algorithms.PAPER, "fedavg"])
 def test_a_tree_gives_the_bits_of_one_coordinator(algorithm: str, tmp_path: Path) -> None:
-    settings = remote(SILOS, algorithm=algorithm, environment_size=4, penalty_weight=2.0, rounds=3)
+    settings = remote(SILOS, algorithm=algorithm, environment_size=4, penalty_weight=2.0, rounds=10)
     assert_same(trained(settings, TWO_LEVELS, tmp_path), trained(settings, flat(*SILOS), tmp_path))
 
 
