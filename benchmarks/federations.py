@@ -10,7 +10,7 @@ from fedilc.config import Options
 from fedilc.data import Federation, Silo
 from fedilc.evaluation import measure
 from fedilc.federation import Program, Server
-from fedilc.federation.task import make_task
+from fedilc.federation.run_parts import make_parts
 from fedilc.gradients import Loss
 from fedilc.models import build_model
 from fedilc.runtimes.local import LocalRuntime
@@ -56,6 +56,6 @@ def local_server(federation: Federation, model: nn.Module, name: str, environmen
     options = Options(rounds=1, learning_rate=3e-4, penalty_weight=15.0, environment_size=environment_size)
     algorithm = find_algorithm(name)[1]
     loss = Loss(federation.loss)
-    program = Program.of(make_task(algorithm, federation.loss, options), model)
+    program = Program.of(make_parts(algorithm, federation.loss, options), model)
     runtime = LocalRuntime(federation, model, program, lambda logits, y: measure(loss, logits, y))
     return make_server(model, runtime, program, options)

@@ -15,7 +15,7 @@ from benchmarks.timing import Row, at_most, peak_memory
 from fedilc.algorithms import find_algorithm
 from fedilc.config import Options
 from fedilc.federation import Program, Reply, Request, Runtime
-from fedilc.federation.task import make_task
+from fedilc.federation.run_parts import make_parts
 from fedilc.training.loop import make_server
 
 FEW, MANY = 5, 5000
@@ -59,7 +59,7 @@ def _run(silos: int) -> dict[str, float]:
 def _measure(silos: int) -> None:
     names = tuple(f"silo-{number}" for number in range(silos))
     options, model = Options(rounds=1, learning_rate=1e-3), color_mnist_mlp()
-    program = Program.of(make_task(find_algorithm("geometric")[1], "binary", options), model)
+    program = Program.of(make_parts(find_algorithm("geometric")[1], "binary", options), model)
     server = make_server(model, Echo(names), program, options)
     repeats = 1 if silos > FEW else 20
     server.round(1, evaluate=False)

@@ -21,7 +21,7 @@ from fedilc.evaluation import measure
 from fedilc.federation import Program, Reply, Request, RunFolder, Runtime
 from fedilc.federation.optimizer_state import Undo, all_finite, optimizer_tensors
 from fedilc.federation.outliers import NormBound
-from fedilc.federation.task import make_task
+from fedilc.federation.run_parts import make_parts
 from fedilc.gradients import Loss
 from fedilc.runtimes.local import LocalRuntime
 from fedilc.training.callbacks import Callback, Run
@@ -46,9 +46,9 @@ class Liar(Runtime):
         self, federation: Federation, algorithm: str, value: float, kind: str = "gradient", who: str = "b"
     ) -> None:
         options = Options(rounds=ROUNDS, learning_rate=0.05, environment_size=4)
-        task = make_task(find_algorithm(algorithm)[1], federation.loss, options)
+        parts = make_parts(find_algorithm(algorithm)[1], federation.loss, options)
         loss = Loss(federation.loss)
-        program = Program.of(task, mlp())
+        program = Program.of(parts, mlp())
         self.inner = LocalRuntime(federation, mlp(), program, lambda a, b: measure(loss, a, b))
         self.value, self.kind, self.who = value, kind, who
         self.rounds = {BAD_ROUND}

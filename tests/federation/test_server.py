@@ -17,7 +17,7 @@ from fedilc.data.color_mnist import color_digits
 from fedilc.errors import FedILCError, NonFiniteError, ProtocolError, SilosLostError
 from fedilc.evaluation import measure
 from fedilc.federation import Program, Reply, Request, Runtime
-from fedilc.federation.task import make_task
+from fedilc.federation.run_parts import make_parts
 from fedilc.gradients import Loss
 from fedilc.runtimes.local import LocalRuntime
 
@@ -35,9 +35,9 @@ class Wrapped(Runtime):
 
     def __init__(self, federation: Federation, algorithm: str = "fishr-inter-geo", **limits: int) -> None:
         options = Options(rounds=3, learning_rate=0.05, environment_size=4)
-        task = make_task(find_algorithm(algorithm)[1], federation.loss, options)
+        parts = make_parts(find_algorithm(algorithm)[1], federation.loss, options)
         loss = Loss(federation.loss)
-        program = Program.of(task, mlp())
+        program = Program.of(parts, mlp())
         self.inner = LocalRuntime(federation, mlp(), program, lambda a, b: measure(loss, a, b), **limits)
         self.requests: list[Request] = []
 

@@ -21,7 +21,7 @@ from fedilc.config import Options
 from fedilc.errors import ConfigError, FedILCWarning
 from fedilc.evaluation import measure
 from fedilc.federation import Program, Reply, Request, RunFolder
-from fedilc.federation.task import make_task
+from fedilc.federation.run_parts import make_parts
 from fedilc.gradients import Loss
 from fedilc.gradients.environments import lay_out
 from fedilc.runtimes.local import LocalRuntime
@@ -151,7 +151,7 @@ def test_weights_are_over_the_silos_that_answer(generator: torch.Generator) -> N
     federation, model = federation_of(generator), mlp().double()
     options = Options(rounds=1, learning_rate=0.01, penalty_weight=LAMBDA, min_silos=2, classifier="5")
     algorithm = Algorithm(penalty="fishr", weights="examples")
-    program = Program.of(make_task(algorithm, "binary", options), model)
+    program = Program.of(make_parts(algorithm, "binary", options), model)
     steps = []
     for runtime, silos in ((Flaky, federation.silos), (LocalRuntime, federation.silos[:2])):
         asked = runtime(Federation("f", silos), model, program, partial(measure, Loss("binary")))

@@ -31,7 +31,7 @@ from fedilc.data.silo_store import SiloStore
 from fedilc.errors import ConfigError, DataError, FedILCWarning
 from fedilc.evaluation import measure
 from fedilc.federation import Program
-from fedilc.federation.task import make_task
+from fedilc.federation.run_parts import make_parts
 from fedilc.gradients import Loss
 from fedilc.runtimes.distributed import DistributedRuntime, Group, joined_group
 from fedilc.runtimes.torchrun import started_as_group
@@ -192,9 +192,9 @@ def test_the_test_set_measured_in_parts_is_that_of_the_local_runtime(ranks: tupl
 
 
 def runtime_of(group: Group, store: SiloStore) -> DistributedRuntime:
-    task = make_task(algorithms.get("fedsgd"), "binary", Options(rounds=1, learning_rate=0.1))
+    parts = make_parts(algorithms.get("fedsgd"), "binary", Options(rounds=1, learning_rate=0.1))
     model = rank_worker.network()
-    return DistributedRuntime(group, store, model, Program.of(task, model), partial(measure, Loss("binary")))
+    return DistributedRuntime(group, store, model, Program.of(parts, model), partial(measure, Loss("binary")))
 
 
 def test_a_rank_lets_go_of_the_silos_of_the_others() -> None:

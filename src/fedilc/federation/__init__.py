@@ -4,9 +4,9 @@ from fedilc.federation.client import SiloClient
 from fedilc.federation.messages import Carried, Reply, Request
 from fedilc.federation.program import Program
 from fedilc.federation.run_folder import RunFolder
+from fedilc.federation.run_parts import Reduction, RunParts
 from fedilc.federation.runtime import Runtime
 from fedilc.federation.server import Record, Server
-from fedilc.federation.task import Reduction, Task
 
 __all__ = [
     "Carried",
@@ -16,8 +16,8 @@ __all__ = [
     "Reply",
     "Request",
     "RunFolder",
+    "RunParts",
     "Runtime",
     "Server",
     "SiloClient",
-    "Task",
 ]

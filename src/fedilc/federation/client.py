@@ -52,14 +52,14 @@ class SiloClient:
         self.program = program
         self.metrics = metrics
         self.state = state or SiloState(silo.name)
-        self.task = task = program.task
-        votes = task.intra if not isinstance(task.intra, Mean) else None
-        self.votes = votes if task.environment_size is not None else None
-        size = task.environment_size if task.intra is not None else None
+        self.parts = parts = program.parts
+        votes = parts.intra if not isinstance(parts.intra, Mean) else None
+        self.votes = votes if parts.environment_size is not None else None
+        size = parts.environment_size if parts.intra is not None else None
         x, y = bench.inputs(silo.x), bench.labels(silo.y)
-        x, y, loss = balanced(x, y, bench.loss, task.balance, task.seed, silo.name)
+        x, y, loss = balanced(x, y, bench.loss, parts.balance, parts.seed, silo.name)
         self.computation = SiloComputation(
-            bench, silo.name, x, y, size, self.votes is not None, task.seed, task.penalty, loss=loss
+            bench, silo.name, x, y, size, self.votes is not None, parts.seed, parts.penalty, loss=loss
         )
 
     def answer(self, request: Request, keep_bytes: int = KEPT_BYTES) -> Reply:
@@ -69,10 +69,10 @@ class SiloClient:
         if request.step not in self.program.steps:
             raise ProtocolError(f"step {request.step!r} is unknown to silo {self.silo.name!r}")
         if request.step == STATISTICS:
-            assert self.task.penalty is not None
-            name = self.task.penalty.statistic
+            assert self.parts.penalty is not None
+            name = self.parts.penalty.statistic
             # Local steps change the weights that the graph of another silo's kept pass refers to.
-            kept = keep_bytes if self.task.algorithm.local is None else 0
+            kept = keep_bytes if self.parts.algorithm.local is None else 0
             reply.tensors[name] = {name: self.computation.statistics(request.round, kept)}
         elif request.step in (UPDATE, MATCHED):
             self._update(request, reply)
@@ -84,10 +84,10 @@ class SiloClient:
         vector, scale = None, None
         if request.step == MATCHED:
             vector, reply.numbers["distance"] = self._vector(request)
-            if self.task.algorithm.adds_up_in_silo:
+            if self.parts.algorithm.adds_up_in_silo:
                 scale = request.numbers[PENALTY_WEIGHT] * len(request.silos)
         compute = partial(self._gradient, round_=request.round, vector=vector, scale=scale)
-        if self.task.algorithm.local is not None:
+        if self.parts.algorithm.local is not None:
             reply.numbers["loss"] = self._step(request, reply, compute)
         else:
             found = compute(self.computation)
@@ -135,7 +135,7 @@ class SiloClient:
             assert found.gradient is not None
             return found.gradient, found.loss
 
-        local = self.task.algorithm.local
+        local = self.parts.algorithm.local
         assert local is not None
         correction, own = None, dict[str, Tensor]()
         if local.control_variates:
@@ -155,13 +155,13 @@ class SiloClient:
 
     def _vector(self, request: Request) -> tuple[Tensor, float]:
         """Return v_e = 2/E (s_e - mean s), or 2 (s_e - mean s) for the sum, and ||s_e - mean s||^2."""
-        assert self.task.penalty is not None
+        assert self.parts.penalty is not None
         own = self.computation.matched(request.round)
         difference = own
-        if self.task.penalty.centred:
-            name = self.task.penalty.statistic
+        if self.parts.penalty.centred:
+            name = self.parts.penalty.statistic
             difference = own - request.tensors[name][name].to(own)
-        factor = 2.0 / len(request.silos) if self.task.reduction == "mean" else 2.0
+        factor = 2.0 / len(request.silos) if self.parts.reduction == "mean" else 2.0
         return factor * difference, float(difference.to(wide_dtype(own.device)).square().sum())
 
     def _evaluate(self) -> dict[str, Any]:

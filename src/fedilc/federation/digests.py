@@ -10,12 +10,12 @@ from typing import Any
 _KEY = "digest"
 
 
-def chained(lines: Iterable[bytes], head: str = "") -> str:
+def chain_digest(lines: Iterable[bytes], head: str = "") -> str:
     """Return the digest of lines in their order, after those whose digest is `head`.
 
-    >>> chained([b"a", b"b"]) == chained([b"b"], chained([b"a"]))
+    >>> chain_digest([b"a", b"b"]) == chain_digest([b"b"], chain_digest([b"a"]))
     True
-    >>> chained([b"a", b"b"]) == chained([b"b", b"a"])
+    >>> chain_digest([b"a", b"b"]) == chain_digest([b"b", b"a"])
     False
     """
     for line in lines:
@@ -23,22 +23,22 @@ def chained(lines: Iterable[bytes], head: str = "") -> str:
     return head
 
 
-def sealed(value: Mapping[str, Any], length: int = 64) -> dict[str, Any]:
+def with_digest(value: Mapping[str, Any], length: int = 64) -> dict[str, Any]:
     """Return a JSON object with the digest of its content, in `length` hexadecimal digits."""
     return {**value, _KEY: json_digest(value)[:length]}
 
 
-def is_sealed(value: Mapping[str, Any]) -> bool:
+def has_digest(value: Mapping[str, Any]) -> bool:
     """Return whether a JSON object has a digest, right or not."""
     return _KEY in value
 
 
-def unsealed(value: Mapping[str, Any]) -> dict[str, Any]:
+def check_digest(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return a JSON object without its digest, or raise ValueError if its content is another.
 
-    >>> unsealed(sealed({"round": 3}))
+    >>> check_digest(with_digest({"round": 3}))
     {'round': 3}
-    >>> unsealed(sealed({"round": 3}) | {"round": 4})
+    >>> check_digest(with_digest({"round": 3}) | {"round": 4})
     Traceback (most recent call last):
     ValueError: its content does not match its digest
     """

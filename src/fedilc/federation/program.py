@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from fedilc.aggregation import Aggregator, Clipped, Mean, Sum
 from fedilc.algorithms.loss_name import has_classes
+from fedilc.federation.run_parts import RunParts
 from fedilc.federation.steps import Answer, Like, Range, Step
-from fedilc.federation.task import Task
 
 STATISTICS, UPDATE, MATCHED, EVALUATE = "statistics", "update", "matched-update", "evaluate"
 PENALTY_WEIGHT = "penalty_weight"
@@ -44,30 +44,30 @@ class Program:
     """The steps of a run.
 
     Args:
-        task: the algorithm's parts and the settings of silos.
+        parts: the algorithm's parts and the settings of silos.
         weights: w, as tensors without storage.
         statistic: s_e, as a tensor without storage; None if nothing is matched.
     """
 
-    task: Task
+    parts: RunParts
     weights: Like
     statistic: Tensor | None = None
 
     @classmethod
-    def of(cls, task: Task, model: nn.Module) -> Program:
+    def of(cls, parts: RunParts, model: nn.Module) -> Program:
         """Return the program for a model."""
         weights = without_storage({name: p for name, p in model.named_parameters() if p.requires_grad})
         like = None
-        if task.penalty is not None:
-            like = task.penalty.like(model, task.classifier).to("meta")
-        return cls(task, weights, like)
+        if parts.penalty is not None:
+            like = parts.penalty.like(model, parts.classifier).to("meta")
+        return cls(parts, weights, like)
 
     @cached_property
     def steps(self) -> dict[str, Step]:
         """Return all steps by name."""
-        metrics = _CLASSES if has_classes(self.task.loss) else _QUANTITIES
+        metrics = _CLASSES if has_classes(self.parts.loss) else _QUANTITIES
         found = [self._update(UPDATE), Step(EVALUATE, metrics=metrics)]
-        penalty = self.task.penalty
+        penalty = self.parts.penalty
         if penalty is not None:
             found.append(self._update(MATCHED))
         if penalty is not None and penalty.centred:
@@ -89,31 +89,31 @@ class Program:
     @property
     def keeps_state(self) -> bool:
         """Return whether silos remember something from round to round."""
-        local = self.task.algorithm.local
+        local = self.parts.algorithm.local
         return local is not None and local.control_variates
 
     @property
     def update(self) -> str:
         """Return what a silo's update is called in messages and records."""
-        return "gradient" if self.task.algorithm.local is None else "update"
+        return "gradient" if self.parts.algorithm.local is None else "update"
 
     @property
     def _statistics(self) -> Answer:
-        assert self.task.penalty is not None
+        assert self.parts.penalty is not None
         assert self.statistic is not None
-        like = {self.task.penalty.statistic: self.statistic}
-        return Answer(like, Mean(), order=self.task.penalty.order, exact=True)
+        like = {self.parts.penalty.statistic: self.statistic}
+        return Answer(like, Mean(), order=self.parts.penalty.order, exact=True)
 
     def _bounded(self, rule: Aggregator) -> Aggregator:
         """Return an aggregation with the task's bound on norms around it, if it has one."""
-        return rule if self.task.max_norm is None else Clipped(rule, self.task.max_norm)
+        return rule if self.parts.max_norm is None else Clipped(rule, self.parts.max_norm)
 
     def _update(self, name: str) -> Step:
         """Return the step whose answers the server steps with."""
-        algorithm, penalty = self.task.algorithm, self.task.penalty if name == MATCHED else None
+        algorithm, penalty = self.parts.algorithm, self.parts.penalty if name == MATCHED else None
         sends: dict[str, Like] = {}
         sent_numbers: dict[str, Range] = {}
-        inter, weighted = self._bounded(self.task.inter), algorithm.weights != "equal"
+        inter, weighted = self._bounded(self.parts.inter), algorithm.weights != "equal"
         answers = {self.update: Answer(self.weights, inter, weighted=weighted)}
         numbers = {"loss": _ANY, "examples": Range(1, MOST_EXAMPLES)}
         if penalty is not None:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedilc.federation.outliers import Norms
+from fedilc.federation.run_parts import Reduction
 from fedilc.federation.runtime import Facts
 from fedilc.federation.silo_weights import SiloWeights
-from fedilc.federation.task import Reduction
 
 
 def training_record(

@@ -31,7 +31,7 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from fedilc.errors import CheckpointError, FedILCWarning
-from fedilc.federation.digests import chained, is_sealed, sealed, unsealed
+from fedilc.federation.digests import chain_digest, check_digest, has_digest, with_digest
 from fedilc.federation.machine_facts import changed_facts, command_line, machine_facts
 from fedilc.federation.run_identity import require_same
 from fedilc.federation.tensor_files import read_tensors, write_atomically, write_tensors
@@ -42,7 +42,7 @@ _TIMING_DIGITS = 16
 
 
 @dataclass(frozen=True)
-class Saved:
+class Checkpoint:
     """A checkpoint that was read back."""
 
     round: int
@@ -111,7 +111,7 @@ class RunFolder:
         """Return the settings the run belongs to."""
         found = self.settings_as_written()
         try:
-            return unsealed(found) if is_sealed(found) else found
+            return check_digest(found) if has_digest(found) else found
         except ValueError as error:
             raise CheckpointError(
                 f"{self.settings_file} is damaged: {error}; restore it from a copy, or start again in "
@@ -132,7 +132,7 @@ class RunFolder:
             raise CheckpointError(f"{self.settings_file} is damaged: it does not hold an object")
         return found
 
-    def resume(self, settings: Mapping[str, Any]) -> Saved | None:
+    def resume(self, settings: Mapping[str, Any]) -> Checkpoint | None:
         """Return what to go on from (None if no round was completed); refuses another configuration."""
         self._require_same(settings)
         with self._using("the run cannot go on", "read or written"):
@@ -145,7 +145,7 @@ class RunFolder:
                     "ask for at least as many, or choose another folder"
                 )
             kept = self.lines(self.history_file)[:done]
-            self._head = chained(kept)
+            self._head = chain_digest(kept)
             self._rewrite(self.history_file, kept)
             self._mend_times(done)
             content = _settings({**settings, "machines": self._machines(done)})
@@ -169,14 +169,14 @@ class RunFolder:
 
     def _require_same(self, settings: Mapping[str, Any]) -> None:
         """Raise if the folder holds the run of another configuration, or files without digests."""
-        if not is_sealed(self.settings_as_written()):
+        if not has_digest(self.settings_as_written()):
             raise CheckpointError(
                 f"{self.settings_file} has no digest: it is damaged, or of version 0.1, which kept none; "
                 "resume with that version, or start again in another folder"
             )
         require_same(self.path, self.settings(), json.loads(_json(settings)))
 
-    def _last_whole(self) -> Saved | None:
+    def _last_whole(self) -> Checkpoint | None:
         """Return the newest checkpoint that is whole, with a note if that is not the last one written."""
         if not self.checkpoint_file.exists() and not self.previous_file.exists():
             if len(self.lines(self.history_file)) > 1:
@@ -201,13 +201,13 @@ class RunFolder:
             warnings.warn(f"{reason}; the run continues from {after}", FedILCWarning, stacklevel=2)
             return before
 
-    def _before(self) -> Saved | None:
+    def _before(self) -> Checkpoint | None:
         """Return the checkpoint of the round before the last; before the first round there is none."""
         if not self.previous_file.exists() and len(self.lines(self.history_file)) <= 1:
             return None
         return self.load(self.previous_file)
 
-    def load(self, checkpoint: Path | None = None) -> Saved:
+    def load(self, checkpoint: Path | None = None) -> Checkpoint:
         """Return a checkpoint, by default that of the last completed round, and the history up to it."""
         tensors, about = read_tensors(checkpoint or self.checkpoint_file)
         round_, lines = about["round"], self.lines(self.history_file)
@@ -216,12 +216,12 @@ class RunFolder:
                 f"{self.history_file} has {len(lines)} records but the checkpoint is of round "
                 f"{round_}; restore it from a copy, or start again in another folder"
             )
-        if about.get("history", "") not in ("", chained(lines[:round_])):
+        if about.get("history", "") not in ("", chain_digest(lines[:round_])):
             raise CheckpointError(
                 f"{self.history_file} is damaged: a line up to round {round_} was changed, dropped or "
                 "swapped; restore it from a copy, or start again in another folder"
             )
-        return Saved(
+        return Checkpoint(
             round=round_,
             tensors=tensors,
             facts=about.get("facts", {}),
@@ -260,7 +260,7 @@ class RunFolder:
         line = _json(record)
         with self._using(f"round {record['round']} is not kept; fix that and resume from the round before"):
             _append(self.history_file, line)
-            self._head = chained([line.rstrip(b"\n")], self._head)
+            self._head = chain_digest([line.rstrip(b"\n")], self._head)
             self._note_time({"round": record["round"], "seconds": round(seconds, 6), **self._command})
             self._command = {}
             about = {"round": record["round"], "stopped": stopped, "history": self._head}
@@ -274,13 +274,13 @@ class RunFolder:
         entries = []
         for line in self.lines(self.timing_file):
             with contextlib.suppress(ValueError, AttributeError):
-                entries.append(unsealed(json.loads(line)))
+                entries.append(check_digest(json.loads(line)))
         return [entry["command"] for entry in entries if "command" in entry]
 
     def _note_time(self, entry: Mapping[str, Any]) -> None:
         """Append to the timing file, without which a run is as good."""
         try:
-            _append(self.timing_file, _json(sealed(entry, _TIMING_DIGITS)))
+            _append(self.timing_file, _json(with_digest(entry, _TIMING_DIGITS)))
         except OSError as error:
             self._note_lost_time(error)
 
@@ -303,7 +303,7 @@ class RunFolder:
         kept, damaged = [], 0
         for line in self.lines(self.timing_file):
             try:
-                if unsealed(json.loads(line))["round"] <= done:
+                if check_digest(json.loads(line))["round"] <= done:
                     kept.append(line)
             except (ValueError, AttributeError):
                 damaged += 1
@@ -336,7 +336,7 @@ def _append(path: Path, line: bytes) -> None:
 
 def _settings(settings: Mapping[str, Any]) -> bytes:
     """Return the content of run.json."""
-    return _json(sealed(json.loads(_json(settings))), indent=2)
+    return _json(with_digest(json.loads(_json(settings))), indent=2)
 
 
 def _json(value: Mapping[str, Any], indent: int | None = None) -> bytes:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from fedilc.errors import CheckpointError
-from fedilc.federation.digests import is_sealed, unsealed
+from fedilc.federation.digests import check_digest, has_digest
 from fedilc.federation.run_folder import RunFolder
 from fedilc.federation.tensor_files import read_tensors
 
@@ -46,7 +46,7 @@ def _trouble(check: Callable[[], object]) -> str | None:
 
 def _require_settings(folder: RunFolder) -> None:
     folder.settings()
-    if not is_sealed(folder.settings_as_written()):
+    if not has_digest(folder.settings_as_written()):
         raise ValueError("it has no digest: it is damaged, or of version 0.1, which kept none")
 
 
@@ -65,6 +65,6 @@ def _require_sealed(file: Path) -> None:
         try:
             if not line.endswith(b"\n"):
                 raise ValueError("it is not complete")
-            unsealed(json.loads(line))
+            check_digest(json.loads(line))
         except (ValueError, AttributeError) as error:
             raise ValueError(f"line {number} is damaged, and its content is lost") from error

@@ -54,7 +54,7 @@ class Runtime(ABC):
         """Return why some of these silos did not answer, as far as that is known."""
         return {}
 
-    def follow(
+    def broadcast(
         self, tensors: Mapping[str, Tensor], facts: dict[str, Any]
     ) -> tuple[Mapping[str, Tensor], dict[str, Any]]:
         """Return the leading process's tensors and facts in every process."""
@@ -64,14 +64,14 @@ class Runtime(ABC):
         """Keep what silos of this process remember in a folder."""
         return
 
-    def agree(self, flag: bool) -> bool:
+    def broadcast_flag(self, flag: bool) -> bool:
         """Return the leading process's flag in every process."""
         return flag
 
-    def part_of(self, rows: int) -> slice:
+    def own_rows(self, rows: int) -> slice:
         """Return which of some rows this process is to compute."""
         return slice(0, rows)
 
-    def join_parts(self, _values: Tensor) -> None:
+    def share_rows(self, _values: Tensor) -> None:
         """Fill in, in place, the rows that other processes have computed; this one's others are 0."""
         return

@@ -202,7 +202,7 @@ class Server:
         self.control.require_counted(answers)
         if not self._update(number, known[self.program.update], known.get(PENALTY), penalty_weight):
             raise self._diverged(number, norms)
-        reduction = self.program.task.reduction
+        reduction = self.program.parts.reduction
         record = training_record(number, answers, self.silo_weights, penalty_weight, reduction)
         record["norms"] = self.bound.remember(norms)
         record |= {key: dict(by_name) for key, by_name in measurements.items()}

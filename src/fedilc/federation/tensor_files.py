@@ -14,7 +14,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from fedilc.errors import CheckpointError
-from fedilc.federation.packing import packed_with_digest, require_digest
+from fedilc.federation.tensor_bytes import pack_with_digest, require_digest
 
 
 def write_atomically(path: Path, content: bytes, previous: Path | None = None) -> None:
@@ -46,7 +46,7 @@ def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any], previous: Path | None = None
 ) -> None:
     """Write tensors, a JSON object and a digest of both as one safetensors file, atomically."""
-    write_atomically(path, packed_with_digest(tensors, {"fedilc": json.dumps(about)}), previous)
+    write_atomically(path, pack_with_digest(tensors, {"fedilc": json.dumps(about)}), previous)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -249,7 +249,7 @@ class DistributedRuntime(LocalRuntime):
             add_up([state for _, state in sums], self.group.take_largest, self.group.add)
         return {silo: facts for part in self.group.gather(answers) for silo, facts in part.items()}
 
-    def follow(
+    def broadcast(
         self, tensors: Mapping[str, Tensor], facts: dict[str, Any]
     ) -> tuple[Mapping[str, Tensor], dict[str, Any]]:
         """Return the first rank's tensors and facts."""
@@ -263,17 +263,17 @@ class DistributedRuntime(LocalRuntime):
             self.group.send_from_first(received[name])
         return received, first["facts"]
 
-    def agree(self, flag: bool) -> bool:
+    def broadcast_flag(self, flag: bool) -> bool:
         """Return the first rank's flag."""
         flags = torch.tensor([flag])
         self.group.send_from_first(flags)
         return bool(flags)
 
-    def part_of(self, rows: int) -> slice:
+    def own_rows(self, rows: int) -> slice:
         """Return an equal share of the rows, or all of them if there are fewer rows than ranks."""
         size, rank = self.group.size, self.group.rank
         return slice(rows * rank // size, rows * (rank + 1) // size) if size <= rows else slice(0, rows)
 
-    def join_parts(self, values: Tensor) -> None:
+    def share_rows(self, values: Tensor) -> None:
         """Add up the rows of all ranks."""
         self.group.add(values)

@@ -40,8 +40,8 @@ class LocalRuntime(Runtime):
         self.silos = self.store.silos
         self.kept_bytes = kept_bytes
         self.program, self.metrics = program, metrics
-        task = program.task
-        self.bench = Workbench(copy.deepcopy(model), Loss(task.loss), task.classifier, chunk_bytes)
+        parts = program.parts
+        self.bench = Workbench(copy.deepcopy(model), Loss(parts.loss), parts.classifier, chunk_bytes)
         self.clients: dict[str, SiloClient] = {}
         self._folder: Path | None = None
         self._states: dict[str, SiloState] = {}

@@ -32,7 +32,7 @@ from fedilc.training.specification import Specification, run_facts
 
 def make_server(model: nn.Module, runtime: Runtime, program: Program, options: Options) -> Server:
     """Return a server that trains `model` itself, with these settings, over a runtime."""
-    silos, algorithm = runtime.silos, program.task.algorithm
+    silos, algorithm = runtime.silos, program.parts.algorithm
     if options.min_silos is not None and options.min_silos > len(silos):
         raise ConfigError(f"min_silos={options.min_silos} is more than the {len(silos)} silos there are")
     schedule = PenaltySchedule(options.penalty_weight, options.penalty_anneal_rounds, options.penalty_start)
@@ -56,7 +56,7 @@ def make_server(model: nn.Module, runtime: Runtime, program: Program, options: O
         runtime=runtime,
         program=program,
         silo_weights=make_weights(algorithm.weights, silos, options.weights_step, options.weights_power),
-        schedule=schedule if program.task.penalty is not None else None,
+        schedule=schedule if program.parts.penalty is not None else None,
         rate=rate,
         min_silos=options.min_silos,
         silos_per_round=options.silos_per_round,
@@ -98,13 +98,13 @@ class Training:
 
     def _test_logits(self, x: Tensor) -> Tensor:
         """Return what the model says of the test set; every process computes its part."""
-        bench, mine = self.spec.bench, self.runtime.part_of(len(x))
+        bench, mine = self.spec.bench, self.runtime.own_rows(len(x))
         part = bench.predict(bench.inputs(x[mine]))
         if len(part) == len(x):
             return part
         logits = part.new_zeros(len(x), self.spec.outputs)
         logits[mine] = part
-        self.runtime.join_parts(logits)
+        self.runtime.share_rows(logits)
         return logits
 
     def run(
@@ -131,7 +131,7 @@ class Training:
             for callback in callbacks:
                 callback.on_start(run)
             for number in range(self._begin(run) + 1, self.options.rounds + 1):
-                if self.runtime.agree(run.stopped is not None):
+                if self.runtime.broadcast_flag(run.stopped is not None):
                     break
                 self._round(number, run, callbacks, folder)
             for callback in callbacks:
@@ -191,7 +191,7 @@ class Training:
             "server": server.facts(),
             "out": None if run.out is None else str(run.out),
         }
-        tensors, facts = self.runtime.follow(server.tensors(), facts)
+        tensors, facts = self.runtime.broadcast(server.tensors(), facts)
         if not self.runtime.leads:
             server.restore(tensors, facts["server"], facts["done"])
             server.bound.recent, server.bound.set_aside = facts["recent"], facts["set_aside"]

@@ -17,7 +17,7 @@ from fedilc.data.digest import weights_digest
 from fedilc.data.outline import Outline, data_facts
 from fedilc.errors import ConfigError, FedILCError, FedILCWarning, ModelError
 from fedilc.federation import Program
-from fedilc.federation.task import make_task, unused_options
+from fedilc.federation.run_parts import make_parts, unused_options
 from fedilc.gradients import Loss, Workbench, logits_layer, require_logits, require_supported
 from fedilc.gradients.device import find_device
 from fedilc.gradients.optimizers import make_optimizer
@@ -59,18 +59,18 @@ class Specification:
         found = found.configured(options)
         model = copy.deepcopy(model).to(find_device(options.device))
         loss = Loss(outline.loss)
-        task = make_task(found, outline.loss, options)
+        parts = make_parts(found, outline.loss, options)
         if found.local is not None:
             _require_local_optimizer(found.local)
-        votes = task.intra is not None and options.environment_size is not None
+        votes = parts.intra is not None and options.environment_size is not None
         require_supported(model, environments=votes)
         bench = Workbench(model, loss)
         sample, outputs = _try_model(bench, outline.sample)
         if loss.has_classes:
             require_logits(model, sample)
-        if task.penalty is not None and task.penalty.needs_classifier:
-            task = replace(task, classifier=logits_layer(model, loss, sample, options.classifier))
-        return cls(outline, name, found, options, model, bench, Program.of(task, model), outputs)
+        if parts.penalty is not None and parts.penalty.needs_classifier:
+            parts = replace(parts, classifier=logits_layer(model, loss, sample, options.classifier))
+        return cls(outline, name, found, options, model, bench, Program.of(parts, model), outputs)
 
     def note(self) -> None:
         """Say which settings are legal but may not be what was meant."""

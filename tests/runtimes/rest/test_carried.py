@@ -15,9 +15,9 @@ from trees import calling
 
 from fedilc.errors import ConfigError
 from fedilc.federation.messages import Carried
-from fedilc.federation.packing import packed
 from fedilc.federation.silo_weights import SiloWeights
 from fedilc.federation.step_sums import StepSums
+from fedilc.federation.tensor_bytes import pack_tensors
 from fedilc.runtimes.remote.carried import pack_carried
 from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.rest.http_client import CoordinatorError, HttpClient
@@ -157,7 +157,7 @@ def forged(open_request: OpenRequest, forge: Forge) -> bytes:
     size = int.from_bytes(body[:8], "little")
     about = json.loads(json.loads(body[8 : 8 + size])["__metadata__"]["fedilc"])
     forge(tensors, about)
-    return packed(tensors, {"fedilc": json.dumps(about)})
+    return pack_tensors(tensors, {"fedilc": json.dumps(about)})
 
 
 @pytest.mark.parametrize("what", FORGED)

@@ -46,7 +46,7 @@ def make_client(
     if manifest.loss == "multiclass":
         check_classes([silo], None, manifest.model.outputs)
     loss, program = Loss(manifest.loss), manifest.program
-    bench = Workbench(model.to(find_device(device)), loss, program.task.classifier)
+    bench = Workbench(model.to(find_device(device)), loss, program.parts.classifier)
     state = None
     if program.keeps_state:
         folder = None if state_folder is None else state_folder / manifest.hash[:16]

@@ -28,8 +28,8 @@ from fedilc.data.digest import weights_digest
 from fedilc.errors import ConfigError, ModelError, ProtocolError
 from fedilc.federation import Program
 from fedilc.federation.digests import json_digest
-from fedilc.federation.packing import raw_bytes
-from fedilc.federation.task import make_task
+from fedilc.federation.run_parts import make_parts
+from fedilc.federation.tensor_bytes import raw_bytes
 from fedilc.models import build_model
 from fedilc.training.specification import Specification
 
@@ -192,12 +192,12 @@ class Manifest(Section):
         algorithm = Algorithm(update=GRADIENT if local is None else LocalSteps(**local), **choices)
         shared = Options.model_fields.keys() & Manifest.model_fields.keys() - {"weights", "penalty"}
         options = validated(Options, {key: getattr(self, key) for key in shared} | {"learning_rate": 1.0})
-        task = make_task(algorithm, self.loss, options)
+        parts = make_parts(algorithm, self.loss, options)
         statistic = None
-        if task.penalty is not None:
+        if parts.penalty is not None:
             dtype = next(iter(self.like.values())).dtype
             statistic = torch.empty(self.statistic or [0], dtype=dtype, device="meta")
-        return Program(task, self.like, statistic)
+        return Program(parts, self.like, statistic)
 
     def require_same_steps(self) -> None:
         """Raise if the coordinator's steps are not those that its choices mean here."""
@@ -241,7 +241,7 @@ def make_manifest(
 ) -> Manifest:
     """Return the manifest of a run that is about to begin."""
     program, model, made = spec.program, spec.model, spec.outline.preprocessing
-    task, algorithm, options = program.task, program.task.algorithm, spec.options
+    parts, algorithm, options = program.parts, program.parts.algorithm, spec.options
     choices = algorithm.intra or "whole", algorithm.inter, algorithm.penalty or ""
     if not all(isinstance(choice, str) for choice in choices):
         raise ConfigError(
@@ -267,8 +267,8 @@ def make_manifest(
                 "weights": algorithm.weights,
                 "local": None if algorithm.local is None else asdict(algorithm.local),
             },
-            "loss": task.loss,
-            "classifier": task.classifier,
+            "loss": parts.loss,
+            "classifier": parts.classifier,
             "silos": list(spec.outline.silos),
             "model": network,
             "parameters": parameters,

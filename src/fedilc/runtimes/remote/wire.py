@@ -24,8 +24,8 @@ from fedilc.aggregation.numerics import is_finite
 from fedilc.config.section import Section
 from fedilc.errors import ProtocolError
 from fedilc.federation import Reply, Request
-from fedilc.federation.packing import WORDS, packed, packed_with_digest, require_digest
 from fedilc.federation.steps import Range, Step, check_numbers
+from fedilc.federation.tensor_bytes import DTYPE_NAMES, pack_tensors, pack_with_digest, require_digest
 from fedilc.runtimes.remote.manifest import Manifest, Wire, tensors_digest
 
 MEDIA_TYPE = "application/vnd.safetensors"
@@ -84,7 +84,7 @@ def pack(
             scales[name] = largest / _MAX_FLOAT16 if largest and math.isfinite(largest) else 1.0
             sent[name] = (plain.double() / scales[name]).half()
     words = {"fedilc": json.dumps({**about, "scales": scales}, allow_nan=False)}
-    return packed_with_digest(sent, words) if digest else packed(sent, words)
+    return pack_with_digest(sent, words) if digest else pack_tensors(sent, words)
 
 
 def unpack(
@@ -100,7 +100,7 @@ def unpack(
             raise ProtocolError(f"it holds the tensor {_short(name)}, which was not asked for")
     for name, schema in expected.items():
         like = schema.like
-        word = "F16" if schema.as_float16 else WORDS[like.dtype]
+        word = "F16" if schema.as_float16 else DTYPE_NAMES[like.dtype]
         if name not in entries:
             raise ProtocolError(f"it lacks the tensor {name!r}")
         entry = entries[name] if isinstance(entries[name], dict) else {}

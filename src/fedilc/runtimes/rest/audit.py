@@ -17,7 +17,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fedilc.errors import printable
-from fedilc.federation.digests import sealed
+from fedilc.federation.digests import with_digest
 
 LOGGER = logging.getLogger("fedilc.coordinator")
 logging.getLogger("fedilc").addHandler(logging.NullHandler())  # without --log-format, nothing is printed
@@ -52,7 +52,7 @@ class Audit:
     def event(self, event: str, **facts: Any) -> None:
         """Write an event at once."""
         with self._lock:
-            line = sealed({"time": self._now(), "event": event, **facts}, DIGITS)
+            line = with_digest({"time": self._now(), "event": event, **facts}, DIGITS)
             level = logging.WARNING if event in _WARNINGS else logging.INFO
             LOGGER.log(level, event, extra={"facts": facts})
             if self.file is None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedilc.errors import ModelError
 
-WORDS = {
+DTYPE_NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -31,21 +31,21 @@ _ALIGNMENT = 8
 _BLANK = "0" * 64
 
 
-def packed(tensors: Mapping[str, Tensor], words: Mapping[str, str]) -> bytes:
+def pack_tensors(tensors: Mapping[str, Tensor], words: Mapping[str, str]) -> bytes:
     """Return tensors from any device with `words` in the header; widest types first, to keep all aligned.
 
     >>> from safetensors.torch import load
-    >>> load(packed({"w": torch.tensor([1.0, -2.0])}, {"of": "round 3"}))["w"]
+    >>> load(pack_tensors({"w": torch.tensor([1.0, -2.0])}, {"of": "round 3"}))["w"]
     tensor([ 1., -2.])
     """
     header: dict[str, object] = {"__metadata__": dict(words)}
     parts, start = [], 0
     for name, tensor in sorted(tensors.items(), key=_place):
-        if tensor.dtype not in WORDS:
+        if tensor.dtype not in DTYPE_NAMES:
             raise ModelError(f"{name!r} is {tensor.dtype}, which cannot be kept; use a real or whole type")
         stop = start + tensor.numel() * tensor.element_size()
         header[name] = {
-            "dtype": WORDS[tensor.dtype],
+            "dtype": DTYPE_NAMES[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [start, stop],
         }
@@ -56,17 +56,17 @@ def packed(tensors: Mapping[str, Tensor], words: Mapping[str, str]) -> bytes:
     return b"".join([len(text).to_bytes(8, "little"), text, *parts])
 
 
-def packed_with_digest(tensors: Mapping[str, Tensor], words: Mapping[str, str]) -> bytes:
+def pack_with_digest(tensors: Mapping[str, Tensor], words: Mapping[str, str]) -> bytes:
     """Return the same with a digest in the header: of the whole, with zeros in the digest's place.
 
-    >>> require_digest(packed_with_digest({"w": torch.tensor([1.0])}, {"of": "round 3"}))
+    >>> require_digest(pack_with_digest({"w": torch.tensor([1.0])}, {"of": "round 3"}))
     """
-    body = packed(tensors, {"digest": _BLANK, **words})
+    body = pack_tensors(tensors, {"digest": _BLANK, **words})
     return body.replace(_BLANK.encode(), hashlib.sha256(body).hexdigest().encode(), 1)
 
 
 def require_digest(body: bytes) -> None:
-    """Raise ValueError unless a body is as `packed_with_digest` made it, to the bit."""
+    """Raise ValueError unless a body is as `pack_with_digest` made it, to the bit."""
     end = 8 + int.from_bytes(body[:8], "little")
     try:
         told = json.loads(body[8:end])["__metadata__"]["digest"]

@@ -18,7 +18,7 @@ _AGGREGATION = ("zeros", "agreement")
 
 
 @dataclass(frozen=True)
-class Task:
+class RunParts:
     """The algorithm's parts, made ready, and the settings of a silo's computation.
 
     `intra` is the aggregator of environments, None if the silo is one environment. `reduction`
@@ -39,7 +39,7 @@ class Task:
     balance: Balance | None = None
 
 
-def make_task(algorithm: Algorithm, loss: LossName, options: Options) -> Task:
+def make_parts(algorithm: Algorithm, loss: LossName, options: Options) -> RunParts:
     """Return what silos must know of a run with these settings."""
     if options.balance is not None and not has_classes(loss):
         raise ConfigError(
@@ -51,7 +51,7 @@ def make_task(algorithm: Algorithm, loss: LossName, options: Options) -> Task:
     if algorithm.penalty is not None:
         known = penalty_options(algorithm.penalty)
         penalty = build_penalty(algorithm.penalty, **{key: getattr(options, key) for key in known})
-    return Task(
+    return RunParts(
         algorithm=algorithm,
         loss=loss,
         intra=None if whole or algorithm.intra is None else _aggregator(options, algorithm.intra),
