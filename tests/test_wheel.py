@@ -62,7 +62,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     for needed in (
         "py.typed",
         "experiments/color-digits.toml",
-        "data/digits.csv.gz",
+        "data/benchmarks/digits.csv.gz",
         "runtimes/rest/page/index.html",
     ):
         assert f"fedilc/{needed}" in names

@@ -15,7 +15,7 @@ from fedilc.config import Options
 from fedilc.config.section import validated
 from fedilc.config.train_options import TrainOptions
 from fedilc.data import Federation
-from fedilc.data.checks import check_federation
+from fedilc.data.checks.federation import check_federation
 from fedilc.data.outline import Outline
 from fedilc.data.silo_store import SiloStore
 from fedilc.errors import WrongTypeError

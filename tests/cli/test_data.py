@@ -14,7 +14,7 @@ import pytest
 from command import Refusal, fedilc
 from mirrors import mirror, nobody, sha256
 
-from fedilc.data.catalogue import DATA_SETS, DataSet, Form
+from fedilc.data.data_sets import DATA_SETS, DataSet, Form
 
 FILES = {"a.bin": b"some bytes" * 1000, "b.bin": b"other bytes" * 1000}
 CHECKSUMS = {name: sha256(content) for name, content in FILES.items()}

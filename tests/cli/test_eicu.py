@@ -12,7 +12,7 @@ from command import Refusal, fedilc
 from real_data import real_data
 
 from fedilc.config import read_experiment
-from fedilc.data.eicu.silos import read_patients
+from fedilc.data.benchmarks.eicu.silos import read_patients
 from fedilc.errors import DataError
 
 

@@ -12,7 +12,7 @@ from command import Refusal, fedilc
 from terminals import in_terminal
 
 from fedilc import Federation, algorithms
-from fedilc.data.files import SiloFiles, read_table
+from fedilc.data.tables.silo_files import SiloFiles, read_table
 from fedilc.errors import FedILCError
 from fedilc.report.tables import comparison_table
 

@@ -15,7 +15,7 @@ from fedilc import Algorithm, Federation, algorithms, train
 from fedilc.algorithms import find_algorithm
 from fedilc.config import Options, parse_experiment, read_experiment, shipped_experiments, validated
 from fedilc.config.train_options import TrainOptions
-from fedilc.data.color_mnist import color_digits
+from fedilc.data.benchmarks.color_mnist import color_digits
 from fedilc.errors import ConfigError, FedILCWarning
 
 TOML = """

@@ -16,7 +16,7 @@ import pytest
 from mirrors import mirror, nobody, sha256
 from real_data import real_data
 
-from fedilc.data.catalogue import DATA_SETS, DataSet, Form
+from fedilc.data.data_sets import DATA_SETS, DataSet, Form
 from fedilc.data.download import check, data_folder, fetch
 from fedilc.errors import ConfigError, DataError
 

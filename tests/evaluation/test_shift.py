@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedilc.data.table_files import SiloTables, read_tables
+from fedilc.data.tables.silo_tables import SiloTables, read_tables
 from fedilc.evaluation.shift import (
     column_shifts,
     describe_silo,

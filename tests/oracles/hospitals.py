@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from fedilc.data.table_files import read_tables
+from fedilc.data.tables.silo_tables import read_tables
 from fedilc.studies.study_data import TableData
 
 

@@ -12,7 +12,7 @@ import torch
 from scipy.special import expit
 
 import fedilc
-from fedilc.data.table_files import TableSettings, tables_of
+from fedilc.data.tables.silo_tables import TableSettings, tables_of
 from fedilc.errors import CheckpointError, ConfigError, DataError, FedILCWarning
 from fedilc.federation import RunFolder
 from fedilc.models import build_model

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
 
-    from fedilc.data.catalogue import DataSet
+    from fedilc.data.data_sets import DataSet
 
 data_app = typer.Typer(help="List, fetch and check data sets.", no_args_is_help=True)
 
@@ -40,7 +40,7 @@ def list_(data_dir: DataDir = None) -> None:
     from rich import box
     from rich.table import Table
 
-    from fedilc.data.catalogue import DATA_SETS
+    from fedilc.data.data_sets import DATA_SETS
 
     folder = use_data_folder(data_dir)
     table = Table(box=box.SIMPLE_HEAD, header_style="", pad_edge=False)
@@ -84,7 +84,7 @@ def fetch(name: Name, data_dir: DataDir = None) -> None:
 def check(name: Name, data_dir: DataDir = None) -> None:
     """Say of each file of a data set whether it is fine, missing or damaged."""
     from fedilc.data import download
-    from fedilc.data.catalogue import find_data_set
+    from fedilc.data.data_sets import find_data_set
 
     folder = use_data_folder(data_dir)
     states = download.check(name, folder)

@@ -16,7 +16,7 @@ __all__ = ["data_app", "eicu"]
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fedilc.data.eicu.preparation import PreparationReport
+    from fedilc.data.benchmarks.eicu.preparation import PreparationReport
 
 
 @data_app.command("eicu")
@@ -44,7 +44,7 @@ def eicu(
     data_dir: DataDir = None,
 ) -> None:
     """Make the table of patients that the experiment eicu trains on, from eICU's raw tables."""
-    from fedilc.data.eicu.preparation import prepare, report_file
+    from fedilc.data.benchmarks.eicu.preparation import prepare, report_file
 
     data_folder = use_data_folder(data_dir)
     target = out or data_folder / "eicu.parquet"

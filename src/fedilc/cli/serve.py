@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedilc.config import Experiment
-    from fedilc.data.preprocessing import Preprocessing
+    from fedilc.data.tables.preprocessing import Preprocessing
     from fedilc.runtimes.remote.manifest import Manifest, Wire
     from fedilc.runtimes.rest.listener import Address
     from fedilc.runtimes.rest.tokens import TokenFile, Tokens
@@ -218,9 +218,9 @@ class _Serving:
         data = self.settings.data
         if not isinstance(data, RemoteTables):
             return None, self.address
-        from fedilc.data.checks import Report
-        from fedilc.data.preprocessing import Preprocessing
-        from fedilc.data.table_notes import table_notes
+        from fedilc.data.checks.federation import Report
+        from fedilc.data.tables.notes import table_notes
+        from fedilc.data.tables.preprocessing import Preprocessing
         from fedilc.federation.run_folder import SUMMARIES
         from fedilc.federation.tensor_files import write_atomically
         from fedilc.runtimes.remote.survey import Survey

@@ -10,7 +10,7 @@ import typer
 from fedilc.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedilc.data.table_files import SiloTables
+    from fedilc.data.tables.silo_tables import SiloTables
 
 Data = Annotated[
     list[str],
@@ -50,7 +50,7 @@ def open_tables(
     """Return a name for the data, and the silos' tables."""
     from fedilc.config import read_experiment, shipped_experiments
     from fedilc.config.table_sources import TableSource
-    from fedilc.data.table_files import read_tables
+    from fedilc.data.tables.silo_tables import read_tables
 
     if len(data) == 1 and (data[0] in shipped_experiments() or data[0].endswith(".toml")):
         settings, folder = read_experiment(data[0])

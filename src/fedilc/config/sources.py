@@ -14,8 +14,8 @@ from fedilc.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from fedilc.data import Federation
-    from fedilc.data.files import Examined, SiloFiles
     from fedilc.data.silo_store import SiloStore
+    from fedilc.data.tables.silo_files import Examined, SiloFiles
 
 
 class ColorDigits(Source):
@@ -28,7 +28,7 @@ class ColorDigits(Source):
 
     def build(self, seed: int, _folder: Path) -> Federation:
         """Return the federation of the digits in the package."""
-        from fedilc.data.color_mnist import color_digits
+        from fedilc.data.benchmarks.color_mnist import color_digits
 
         return color_digits(seed, self.flips, self.test_flip, self.test_label_flip)
 
@@ -44,7 +44,7 @@ class ColorDigitsShift(Source):
 
     def build(self, seed: int, _folder: Path) -> Federation:
         """Return the federation, from the digits that the package carries."""
-        from fedilc.data.color_mnist import color_digits_shift
+        from fedilc.data.benchmarks.color_mnist import color_digits_shift
 
         return color_digits_shift(seed, self.flips, self.test_flip, self.label_flip, self.copies)
 
@@ -57,9 +57,9 @@ class ColorMnist(ColorDigits):
 
     def build(self, seed: int, _folder: Path) -> Federation:
         """Return the federation, from the data folder."""
-        from fedilc.data.color_mnist import color_mnist
+        from fedilc.data.benchmarks.color_mnist import color_mnist
+        from fedilc.data.benchmarks.image_files import read_mnist
         from fedilc.data.download import data_folder
-        from fedilc.data.images import read_mnist
 
         images, digits = read_mnist(data_folder())
         flips = self.flips, self.test_flip, self.test_label_flip
@@ -79,9 +79,9 @@ class RotatedCifar10(Source):
 
     def build(self, seed: int, _folder: Path) -> Federation:
         """Return the federation, from the data folder."""
+        from fedilc.data.benchmarks.image_files import read_cifar10
+        from fedilc.data.benchmarks.rotated_cifar10 import rotated_cifar10
         from fedilc.data.download import data_folder
-        from fedilc.data.images import read_cifar10
-        from fedilc.data.rotated_cifar10 import rotated_cifar10
 
         photographs = read_cifar10(data_folder())
         return rotated_cifar10(*photographs, seed, self.angles, self.test_range, self.subset, self.size)
@@ -109,8 +109,8 @@ class Eicu(EicuSilos):
 
     def build(self, seed: int, folder: Path) -> Federation:
         """Return the federation, from the prepared table."""
+        from fedilc.data.benchmarks.eicu.silos import eicu_federation
         from fedilc.data.download import data_folder
-        from fedilc.data.eicu.silos import eicu_federation
 
         places = [folder / self.file, Path(self.file), data_folder() / self.file]
         found = next((place for place in places if place.is_file()), None)
@@ -131,8 +131,8 @@ class EicuDemo(EicuSilos):
 
     def build(self, seed: int, _folder: Path) -> Federation:
         """Return the federation, from the demo's raw tables in the data folder."""
+        from fedilc.data.benchmarks.eicu.silos import eicu_federation, read_demo
         from fedilc.data.download import data_folder
-        from fedilc.data.eicu.silos import eicu_federation, read_demo
 
         return eicu_federation(read_demo(data_folder() / "eicu-demo"), seed, name=self.source, **self.split())
 
@@ -144,7 +144,7 @@ class EicuSynthetic(EicuSilos):
 
     def build(self, seed: int, _folder: Path) -> Federation:
         """Return the federation of synthetic patients, which are always the same."""
-        from fedilc.data.eicu.synthetic import eicu_synthetic
+        from fedilc.data.benchmarks.eicu.synthetic import eicu_synthetic
 
         return eicu_synthetic(seed, **self.split())
 
@@ -188,7 +188,7 @@ class Files(Source):
         return self._files().store(found, seed, folder)
 
     def _files(self) -> SiloFiles:
-        from fedilc.data.files import SiloFiles
+        from fedilc.data.tables.silo_files import SiloFiles
 
         return SiloFiles(self.silos, self.label, self.test, self.loss, self.validation_share)
 
@@ -203,7 +203,7 @@ class ManySilos(Source):
 
     def store(self, seed: int, _folder: Path) -> SiloStore:
         """Return the silos, each made when it is opened."""
-        from fedilc.data.many_silos import many_silos
+        from fedilc.data.benchmarks.many_silos import many_silos
 
         return many_silos(seed, self.silos, self.examples, self.validation)
 

@@ -17,7 +17,7 @@ from fedilc.errors import ConfigError, DataError, FedILCWarning
 if TYPE_CHECKING:
     from fedilc.data import Federation
     from fedilc.data.silo_store import SiloStore
-    from fedilc.data.table_files import SiloTables, TableSettings
+    from fedilc.data.tables.silo_tables import SiloTables, TableSettings
 
 
 class TableSource(Source):
@@ -64,7 +64,7 @@ class ColumnSettings(Section):
 
     def settings(self) -> TableSettings:
         """Return the settings that tables are read with."""
-        from fedilc.data.table_files import TableSettings
+        from fedilc.data.tables.silo_tables import TableSettings
 
         values: dict[str, Any] = {name: getattr(self, name) for name in ColumnSettings.model_fields}
         values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
@@ -80,8 +80,8 @@ class Tables(TableSource, ColumnSettings):
 
     def tables(self, folder: Path) -> SiloTables:
         """Return the tables of all silos, from files relative to the experiment's folder."""
-        from fedilc.data.files import matching
-        from fedilc.data.table_files import read_silo_tables
+        from fedilc.data.tables.silo_files import matching
+        from fedilc.data.tables.silo_tables import read_silo_tables
 
         patterns = [self.files] if isinstance(self.files, str) else self.files
         found = [folder / path for pattern in patterns for path in matching(pattern, folder).values()]
@@ -140,13 +140,13 @@ class HeartDisease(TableSource):
     @property
     def silos(self) -> list[str]:
         """Return the hospitals that train."""
-        from fedilc.data.heart_disease import HOSPITALS
+        from fedilc.data.benchmarks.heart_disease import HOSPITALS
 
         return [hospital for hospital in HOSPITALS if hospital != self.test]
 
     def tables(self, _folder: Path) -> SiloTables:
         """Return the four hospitals' tables, from the data folder."""
+        from fedilc.data.benchmarks.heart_disease import heart_disease
         from fedilc.data.download import data_folder
-        from fedilc.data.heart_disease import heart_disease
 
         return heart_disease(data_folder() / "heart-disease")

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from fedilc.data.catalogue import Form, find_data_set
+from fedilc.data.data_sets import Form, find_data_set
 from fedilc.errors import DataError
 
 if TYPE_CHECKING:

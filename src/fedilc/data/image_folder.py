@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from fedilc.algorithms.loss_name import LossName
-from fedilc.data.label_rule import LabelRule
 from fedilc.data.silo import Federation, Silo
+from fedilc.data.tables.label_rule import LabelRule
 from fedilc.errors import DataError, listed, nearest
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
@@ -97,8 +97,8 @@ class ImageFolder:
 
     def silo(self, name: str, *, seed: int, validation: float) -> Silo:
         """Return a silo, some of its pictures held out for validation, each class in proportion."""
-        from fedilc.data.files import silo_of
-        from fedilc.data.tables import Table
+        from fedilc.data.tables.reader import Table
+        from fedilc.data.tables.silo_files import silo_of
 
         x, y = self.arrays[name]
         return silo_of(name, Table(x.numpy(), y), validation, seed)

@@ -14,7 +14,7 @@ from fedilc.data.silo_store import SiloStore
 
 if TYPE_CHECKING:
     from fedilc.data.image_folder import ImagePreprocessing
-    from fedilc.data.preprocessing import Preprocessing
+    from fedilc.data.tables.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from fedilc.errors import DataError, nearest
 
 if TYPE_CHECKING:
     from fedilc.data.image_folder import ImagePreprocessing
-    from fedilc.data.preprocessing import Preprocessing
+    from fedilc.data.tables.preprocessing import Preprocessing
 
 
 @dataclass(init=False)

@@ -16,7 +16,7 @@ from fedilc.errors import DataError
 
 if TYPE_CHECKING:
     from fedilc.data.image_folder import ImagePreprocessing
-    from fedilc.data.preprocessing import Preprocessing
+    from fedilc.data.tables.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True)

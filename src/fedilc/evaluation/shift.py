@@ -25,10 +25,10 @@ from typing import Annotated
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedilc.data.column_values import column_values, names_of, numbers_of
-from fedilc.data.preprocessing import CategoryFeature, NumberFeature, Preprocessing
-from fedilc.data.silo_summary import SiloSummary
-from fedilc.data.table_files import SiloTable
+from fedilc.data.tables.column_values import column_values, names_of, numbers_of
+from fedilc.data.tables.preprocessing import CategoryFeature, NumberFeature, Preprocessing
+from fedilc.data.tables.silo_summary import SiloSummary
+from fedilc.data.tables.silo_tables import SiloTable
 
 LARGE_DIFFERENCE = 0.25
 LARGE_INDEX = 0.25

@@ -14,9 +14,9 @@ from fedilc.algorithms.loss_name import has_classes
 from fedilc.config import Experiment, Options
 from fedilc.config.sources import Files, Remote
 from fedilc.config.table_sources import RemoteTables
-from fedilc.data.checks import Report
+from fedilc.data.checks.federation import Report
+from fedilc.data.checks.profile import TEST
 from fedilc.data.outline import Outline
-from fedilc.data.profile import TEST
 from fedilc.data.silo_store import SiloStore
 from fedilc.errors import DataProblemsError, FedILCError, FedILCWarning
 from fedilc.federation import Runtime

@@ -12,10 +12,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedilc.api import train
 from fedilc.data import Federation
-from fedilc.data.preprocessing import Preprocessing
-from fedilc.data.silo_summary import SiloSummary
-from fedilc.data.table_files import SiloTables
-from fedilc.data.table_notes import table_notes
+from fedilc.data.tables.notes import table_notes
+from fedilc.data.tables.preprocessing import Preprocessing
+from fedilc.data.tables.silo_summary import SiloSummary
+from fedilc.data.tables.silo_tables import SiloTables
 from fedilc.errors import CheckpointError, ConfigError, FedILCWarning, listed
 from fedilc.evaluation.inconsistency import curvatures, inconsistency
 from fedilc.evaluation.shift import (

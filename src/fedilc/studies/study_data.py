@@ -17,7 +17,7 @@ from fedilc.data import Federation
 from fedilc.data.digest import digest
 
 if TYPE_CHECKING:
-    from fedilc.data.table_files import SiloTables
+    from fedilc.data.tables.silo_tables import SiloTables
 
 
 class StudyData(Protocol):

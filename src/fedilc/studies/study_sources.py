@@ -12,7 +12,7 @@ from fedilc.config.section import validated
 from fedilc.config.source import Source
 from fedilc.config.sources import SOURCES
 from fedilc.data.image_folder import read_image_folder
-from fedilc.data.table_files import read_tables
+from fedilc.data.tables.silo_tables import read_tables
 from fedilc.errors import ConfigError, DataError, nearest
 from fedilc.studies.study_data import ArrayData, StudyData, TableData
 

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from fedilc.algorithms.loss_name import LossName, has_classes
 from fedilc.data.image_folder import ImagePreprocessing
-from fedilc.data.label_rule import LabelRule
 from fedilc.data.labels import label_problem
-from fedilc.data.new_rows import Rows, plain_inputs, preprocessed, rows_of
-from fedilc.data.preprocessing import Preprocessing
+from fedilc.data.tables.label_rule import LabelRule
+from fedilc.data.tables.new_rows import Rows, plain_inputs, preprocessed, rows_of
+from fedilc.data.tables.preprocessing import Preprocessing
 from fedilc.errors import CheckpointError, ConfigError, DataError, listed
 from fedilc.evaluation import select
 from fedilc.federation import RunFolder

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 import fedilc as package
 from fedilc.config.table_sources import RemoteTables
-from fedilc.data.label_rule import LabelRule
+from fedilc.data.tables.label_rule import LabelRule
 from fedilc.errors import DataError, ProtocolError
 from fedilc.runtimes.remote.survey import Survey, read_survey, summary_from_file
 from fedilc.runtimes.rest.listener import Address, listening

@@ -12,7 +12,7 @@ from fedilc.config import Experiment
 from fedilc.config.source import Source
 from fedilc.config.sources import ManySilos
 from fedilc.data import Silo
-from fedilc.data.checks import Report, silo_notes
+from fedilc.data.checks.federation import Report, silo_notes
 from fedilc.errors import ConfigError, DataError
 from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.remote.survey import silo_from_table
@@ -50,8 +50,8 @@ def silo_from_file(
     name: str, path: Path, label: str, validation_share: float, log: Callable[[str], None]
 ) -> Callable[[Manifest], Silo]:
     """Return a function that reads the silo from a table, with its columns in the order of the manifest."""
-    from fedilc.data.files import silo_of
-    from fedilc.data.tables import read_table, same_columns
+    from fedilc.data.tables.reader import read_table, same_columns
+    from fedilc.data.tables.silo_files import silo_of
 
     def make(manifest: Manifest) -> Silo:
         if manifest.preprocessing is not None:

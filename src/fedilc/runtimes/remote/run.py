@@ -16,7 +16,7 @@ from fedilc.config import Experiment, Options
 from fedilc.config.sources import Remote
 from fedilc.config.table_sources import RemoteTables
 from fedilc.data import Federation, Silo
-from fedilc.data.checks import Report
+from fedilc.data.checks.federation import Report
 from fedilc.data.outline import Outline
 from fedilc.errors import ConfigError
 from fedilc.federation import Record, RunFolder, Runtime
@@ -28,7 +28,7 @@ from fedilc.training.result import Result
 from fedilc.training.specification import Specification
 
 if TYPE_CHECKING:
-    from fedilc.data.preprocessing import Preprocessing
+    from fedilc.data.tables.preprocessing import Preprocessing
 
 _LOGGED = {"train_loss": "train loss", "validation_loss": "validation loss", "test_loss": "OOD loss"}
 
@@ -142,7 +142,7 @@ def _tables_outline(name: str, data: RemoteTables, folder: Path, made: Preproces
     """Return the outline of tables elsewhere; the test set is the coordinator's own table, preprocessed."""
     test: tuple[Tensor, Tensor] | tuple[None, None] = (None, None)
     if data.test is not None:
-        from fedilc.data.table_files import read_features
+        from fedilc.data.tables.silo_tables import read_features
 
         features, label, _ = read_features(folder / data.test, data.settings(), "the test set")
         test = made.transform(features), torch.as_tensor(made.label.encode(label))
@@ -156,7 +156,7 @@ def _remote_outline(name: str, data: Remote, folder: Path) -> Outline:
     sample = torch.zeros(2, *data.inputs)
     test: tuple[Tensor, Tensor] | tuple[None, None] = (None, None)
     if data.test is not None:
-        from fedilc.data.tables import read_table, same_columns
+        from fedilc.data.tables.reader import read_table, same_columns
 
         table = read_table(folder / data.test, data.label)
         if data.columns is not None and table.columns:

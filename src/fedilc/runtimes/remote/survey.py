@@ -1,6 +1,6 @@
 """What a coordinator asks silos before there is a run: summaries of their tables, of which inputs are made.
 
-A summary has counts, sums, squares and names per column, never a row (see `fedilc.data.silo_summary`).
+A summary has counts, sums, squares and names per column, never a row (see `fedilc.data.tables.silo_summary`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from fedilc.runtimes.remote.manifest import PROTOCOL, Name
 
 if TYPE_CHECKING:
     from fedilc.data import Silo
-    from fedilc.data.preprocessing import Preprocessing
-    from fedilc.data.silo_summary import SiloSummary
+    from fedilc.data.tables.preprocessing import Preprocessing
+    from fedilc.data.tables.silo_summary import SiloSummary
     from fedilc.runtimes.remote.manifest import Manifest
 
 
@@ -57,7 +57,7 @@ def summary_from_file(name: str, path: Path) -> Callable[[Survey], SiloSummary]:
     """Return a function that sums up the silo's table as a survey asks."""
 
     def summarise(survey: Survey) -> SiloSummary:
-        from fedilc.data.table_files import read_features
+        from fedilc.data.tables.silo_tables import read_features
 
         settings = survey.table.settings()
         return settings.summarise(name, *read_features(path, settings, name))
@@ -67,8 +67,8 @@ def summary_from_file(name: str, path: Path) -> Callable[[Survey], SiloSummary]:
 
 def silo_from_table(name: str, path: Path, manifest: Manifest, validation_share: float) -> Silo:
     """Return the silo of a table, with the preprocessing of the manifest."""
-    from fedilc.data.preprocessing import Preprocessing
-    from fedilc.data.table_files import SiloTable, TableSettings, read_features, silo_of_table
+    from fedilc.data.tables.preprocessing import Preprocessing
+    from fedilc.data.tables.silo_tables import SiloTable, TableSettings, read_features, silo_of_table
 
     try:
         made = Preprocessing.model_validate(manifest.preprocessing)

@@ -35,7 +35,7 @@ from fedilc.runtimes.rest.http_client import POLL_SECONDS, CoordinatorError, Htt
 from fedilc.runtimes.rest.limits import Limits
 
 if TYPE_CHECKING:
-    from fedilc.data.silo_summary import SiloSummary
+    from fedilc.data.tables.silo_summary import SiloSummary
 
 _EMPTY_PAUSE_SECONDS = 1.0
 _SURVEY_SECONDS = 0.5

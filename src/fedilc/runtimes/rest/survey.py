@@ -13,7 +13,7 @@ from fastapi import Depends, FastAPI, HTTPException, Request
 from pydantic import ValidationError
 
 from fedilc import __version__
-from fedilc.data.silo_summary import SiloSummary
+from fedilc.data.tables.silo_summary import SiloSummary
 from fedilc.runtimes.remote.survey import Survey
 from fedilc.runtimes.rest.app import Receipt, read_body
 from fedilc.runtimes.rest.audit import Audit, AuditedRefusals

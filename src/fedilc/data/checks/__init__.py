@@ -1,0 +1,1 @@
+"""Checks of silos and test set before training: problems, which stop it, and notes, which do not."""

@@ -1,0 +1,174 @@
+"""A profile of a silo's examples, from which silos are compared without their examples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedilc.data.checks.identifiers import identifier_columns
+from fedilc.data.checks.missing_codes import CODES, column_code
+from fedilc.data.checks.shared_rows import Hashes, row_hashes, sample_rows, with_labels
+from fedilc.data.silo import Silo
+
+_SAMPLE = 50
+TEST = "the test set"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The facts of a silo's examples, or of the test set's, that silos are compared by.
+
+    Args:
+        name: the silo's name.
+        trained: hashes of the inputs of the training rows; for a test set, of all rows.
+        held_out: hashes of the inputs of the validation rows.
+        trained_cases: hashes of the training rows, with their labels.
+        held_out_cases: hashes of the validation rows, with their labels.
+        labels: how often each label occurs among all rows.
+        trained_labels: the labels that occur in training.
+        shape: of one input.
+        low: the lowest value of each column; of all inputs if they are not a table.
+        high: the highest value, likewise.
+        codes: by column, a number such as -999 at one end of it, how often it occurs, and whether it is so
+            far from the other values, or so frequent, that it probably means "missing".
+        identifiers: the positions of columns that identify rows.
+        answers: the positions of columns that are the label itself, or say it in other numbers.
+        pixels: whether inputs are numbers from 0 to 255 or more, like those of images.
+        sample: some rows, to estimate which overlaps are chance.
+        file: that it was read from.
+    """
+
+    name: str
+    trained: Hashes
+    held_out: Hashes
+    trained_cases: Hashes
+    held_out_cases: Hashes
+    labels: Mapping[int, int]
+    trained_labels: frozenset[int]
+    shape: tuple[int, ...]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    codes: Mapping[int, tuple[float, int, bool]]
+    identifiers: tuple[int, ...]
+    answers: tuple[int, ...]
+    pixels: bool
+    sample: NDArray[np.float32] = field(repr=False)
+    file: str = ""
+
+    @property
+    def title(self) -> str:
+        """Return its name inside a sentence."""
+        return self.name if self.name == TEST else repr(self.name)
+
+    @property
+    def subject(self) -> str:
+        """Return its name at the beginning of a sentence."""
+        return self.name if self.name == TEST else f"silo {self.name!r}"
+
+    @cached_property
+    def rows(self) -> Hashes:
+        """Return hashes of the inputs of all rows."""
+        return np.concatenate([self.trained, self.held_out])
+
+    @property
+    def cases(self) -> Hashes:
+        """Return hashes of all rows, with their labels."""
+        return np.concatenate([self.trained_cases, self.held_out_cases])
+
+
+def profile_of(
+    silo: Silo, columns: Sequence[str] = (), identifiers: Sequence[str] | None = None, file: str = ""
+) -> Profile:
+    """Return the profile of a silo; `identifiers` are the columns that are known to identify rows."""
+    x, y = _array(silo.x), _array(silo.y)
+    trained = row_hashes(x)
+    held_out = held_out_cases = np.empty(0, dtype=np.int64)
+    every, labels = [x], y
+    if silo.x_val is not None and silo.y_val is not None:
+        x_val, y_val = _array(silo.x_val), _array(silo.y_val)
+        held_out = row_hashes(x_val)
+        held_out_cases = with_labels(held_out, y_val)
+        every, labels = [x, x_val], np.concatenate([y, y_val])
+    table = x.ndim == 2
+    low, high = _extremes(every, table)
+    values, counts = np.unique(labels, return_counts=True)
+    if identifiers is None:
+        known = tuple(identifier_columns(x, columns)) if table else ()
+    else:
+        known = tuple(columns.index(name) for name in identifiers)
+    return Profile(
+        name=silo.name,
+        trained=trained,
+        held_out=held_out,
+        trained_cases=with_labels(trained, y),
+        held_out_cases=held_out_cases,
+        labels={int(value): int(count) for value, count in zip(values, counts, strict=True)},
+        trained_labels=frozenset(int(value) for value in np.unique(y)),
+        shape=tuple(x.shape[1:]),
+        low=low,
+        high=high,
+        codes=_codes(every, low, high) if table else {},
+        identifiers=known,
+        answers=_answers(x, y) if table else (),
+        pixels=_is_pixels(x, low, high),
+        sample=sample_rows(x, _SAMPLE),
+        file=file,
+    )
+
+
+def _array(tensor: Tensor) -> NDArray[np.float32]:
+    found: NDArray[np.float32] = tensor.detach().cpu().float().numpy()
+    return found
+
+
+def _extremes(
+    parts: Sequence[NDArray[np.float32]], table: bool
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    axis = 0 if table else None
+    low = np.min([part.min(axis) for part in parts], axis=0)
+    high = np.max([part.max(axis) for part in parts], axis=0)
+    return np.atleast_1d(low).astype(np.float64), np.atleast_1d(high).astype(np.float64)
+
+
+def _codes(
+    parts: Sequence[NDArray[np.float32]], low: NDArray[np.float64], high: NDArray[np.float64]
+) -> dict[int, tuple[float, int, bool]]:
+    """Return the columns that end with a repeated -9, -99, 999, ..., and whether that stands out.
+
+    Such a number is the lowest or the highest of its column, so only few columns need a closer look.
+    """
+    found = {}
+    for place in np.flatnonzero(np.isin(low, CODES) | np.isin(high, CODES)):
+        code = column_code(np.concatenate([part[:, place] for part in parts]))
+        if code is not None:
+            found[int(place)] = code
+    return found
+
+
+def _answers(x: NDArray[np.float32], y: NDArray[np.float32]) -> tuple[int, ...]:
+    """Return the positions of columns with one value per label, another one for each label."""
+    labels, first, number = np.unique(y, return_index=True, return_inverse=True)
+    if not 2 <= len(labels) <= len(y) / 4:
+        return ()
+    values = x[first]
+    differ = (np.diff(np.sort(values, axis=0), axis=0) != 0).all(0)
+    places = np.flatnonzero(differ & (x[:_SAMPLE] == values[number[:_SAMPLE]]).all(0))
+    same = (x[:, places] == values[:, places][number]).all(0)
+    return tuple(int(place) for place in places[same])
+
+
+def _is_pixels(x: NDArray[np.float32], low: NDArray[np.float64], high: NDArray[np.float64]) -> bool:
+    """Return whether inputs are unscaled pixels: images, or many columns of bytes."""
+    if low.min() < 0 or high.max() < 128:
+        return False
+    if x.ndim > 2:
+        return True
+    if x.shape[1] < 64 or high.max() > 255:
+        return False
+    some = x[:_SAMPLE]
+    return bool((some == np.round(some)).all())

@@ -1,0 +1,107 @@
+"""New rows for a trained model: a file, a data frame or an array, checked against its inputs."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor
+
+from fedilc.data.image_folder import SUFFIXES, pictures_below
+from fedilc.data.tables.column_values import column_values, names_of, numbers_of
+from fedilc.data.tables.preprocessing import NumberFeature, Preprocessing
+from fedilc.data.tables.reader import file_kind, read_frame, without_index
+from fedilc.errors import DataError, FedILCWarning, listed, nearest
+
+Rows = pl.DataFrame | Tensor | list[Path]
+
+
+def rows_of(table: Any) -> tuple[Rows, str]:
+    """Return rows as a data frame, a tensor or picture files, and their name in errors."""
+    if isinstance(table, str | os.PathLike):
+        path = Path(table)
+        return _from_folder(path) if path.is_dir() else _from_file(path), str(path)
+    if isinstance(table, pl.DataFrame):
+        return table, "the table"
+    if isinstance(table, Mapping):
+        return pl.DataFrame(dict(table), strict=False), "the table"
+    if hasattr(table, "columns") and hasattr(table, "iloc"):
+        columns = {str(name): table[name].tolist() for name in table.columns}
+        return pl.DataFrame(columns, strict=False), "the table"
+    try:
+        found = torch.as_tensor(np.asarray(table, dtype=np.float32))
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{type(table).__name__} cannot be made into rows of numbers ({error})") from error
+    return found, "the array"
+
+
+def _from_folder(folder: Path) -> list[Path]:
+    found = pictures_below(folder)
+    if not found:
+        raise DataError(
+            f"{folder} has no pictures ({', '.join(SUFFIXES)}); give a table, or a folder of them"
+        )
+    return found
+
+
+def _from_file(path: Path) -> Rows:
+    if file_kind(path) == ".npz":
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                if "x" not in arrays:
+                    raise DataError(f"{path} has no array 'x'; it holds {listed(list(arrays))}")
+                return torch.as_tensor(arrays["x"].astype(np.float32))
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"{path} cannot be read: it is damaged, or not an NPZ file of numbers") from error
+    frame, _, _, notes = read_frame(path)
+    return without_index(path, frame, "", notes)
+
+
+def preprocessed(frame: pl.DataFrame, preprocessing: Preprocessing, where: str) -> Tensor:
+    """Return the inputs of new rows; raise if a column is missing or wrong, warn of unknown categories."""
+    preprocessing.require_columns(frame, where)
+    for feature in preprocessing.features:
+        kind, values = column_values(frame[feature.name], preprocessing.missing)
+        present = values.drop_nulls()
+        if isinstance(feature, NumberFeature):
+            wrong = present.filter(numbers_of(present).is_null())
+            if kind in ("date", "other") or (len(wrong) and len(wrong) == len(present)):
+                held = f"text ({wrong[0]!r})" if len(wrong) and kind == "text" else "no numbers"
+                raise DataError(
+                    f"{where}: column {feature.name!r} holds {held}, and the model was trained with numbers"
+                )
+            meaning = "is not a number, and counts as missing"
+        else:
+            wrong = present.filter(~names_of(present).is_in(list(feature.categories)))
+            meaning = "did not occur in training, and counts as none of the known names"
+        if len(wrong):
+            warnings.warn(
+                f"{where}: {wrong[0]!r} in column {feature.name!r} {meaning} (such rows: {len(wrong)})",
+                FedILCWarning,
+                stacklevel=4,
+            )
+    return preprocessing.transform(frame)
+
+
+def plain_inputs(frame: pl.DataFrame, columns: Sequence[str], where: str) -> Tensor:
+    """Return columns of numbers as inputs, in order; raise if one is missing or holds anything else."""
+    found = []
+    for name in columns:
+        if name not in frame.columns:
+            hint = nearest(name, frame.columns)
+            raise DataError(f"{where} has no column {name!r}, which the model was trained with{hint}")
+        values = numbers_of(frame[name])
+        wrong = values.is_null().arg_true()
+        if len(wrong):
+            raise DataError(
+                f"{where}: column {name!r} holds {frame[name][wrong[0]]!r} (in row {wrong[0] + 1}), and the "
+                "model was trained with numbers in every row; fill or drop such rows"
+            )
+        found.append(values.to_numpy())
+    return torch.from_numpy(np.stack(found, axis=1).astype(np.float32))

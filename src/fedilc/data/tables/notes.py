@@ -1,0 +1,136 @@
+"""Notes on tables before training, from silos' summaries only: what is unusual, and its consequence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fedilc.data.tables.label_rule import LabelRule
+from fedilc.data.tables.preprocessing import Preprocessing
+from fedilc.data.tables.silo_summary import ColumnSummary, SiloSummary
+from fedilc.errors import listed
+
+LEAK = 0.99
+_MOST_SILOS = 5
+
+
+def table_notes(summaries: Sequence[SiloSummary], preprocessing: Preprocessing) -> list[str]:
+    """Return notes on the silos and columns of a study, each a sentence."""
+    columns: dict[str, dict[str, ColumnSummary]] = {}
+    for silo in summaries:
+        for column in silo.columns:
+            columns.setdefault(column.name, {})[silo.name] = column
+    used = {feature.name for feature in preprocessing.features}
+    numbers = {feature.name for feature in preprocessing.features if feature.kind == "number"}
+    notes = [*_left_out(preprocessing), *_labels(summaries, preprocessing.label)]
+    for name, parts in columns.items():
+        if preprocessing.label.loss == "binary":
+            notes += _leaks(name, parts)
+        if name in used:
+            notes += _absent(name, parts, summaries)
+            notes += _mixed(name, parts, name in numbers)
+            notes += _codes(name, parts)
+            notes += _zeros(name, parts)
+    return notes
+
+
+def _left_out(preprocessing: Preprocessing) -> list[str]:
+    return [
+        f"column {name!r} is left out: {reason}{_cure(name, reason)}"
+        for name, reason in preprocessing.left_out.items()
+    ]
+
+
+def _cure(name: str, reason: str) -> str:
+    if "identifier" in reason:
+        return f" (--keep {name} keeps it)"
+    if "different" in reason:
+        return f" (--categorical {name} keeps up to 1000 names)" if "100 " in reason else ""
+    if "dates" in reason:
+        return "; make a number of it if it matters"
+    return ""
+
+
+def _labels(summaries: Sequence[SiloSummary], label: LabelRule) -> list[str]:
+    notes = []
+    if label.comparison is None and label.loss == "binary" and label.classes != ("0", "1"):
+        notes.append(f"label {label.text!r}: {label.classes[1]!r} counts as 1, {label.classes[0]!r} as 0")
+    notes += [
+        f"silo {silo.name!r} has {silo.unlabelled} rows without a label, which are left out"
+        for silo in summaries
+        if silo.unlabelled
+    ]
+    prefix = "" if label.comparison is not None else f"{label.column} = "
+    single = [f"{s.name!r} ({prefix}{next(iter(s.labels))})" for s in summaries if len(s.labels) == 1]
+    if single and label.classes:
+        named = listed(single, _MOST_SILOS)
+        verb = "has" if len(single) == 1 else "have"
+        notes.append(f"{named} {verb} one class only and so no AUROC")
+    return notes
+
+
+def _leaks(name: str, parts: dict[str, ColumnSummary]) -> list[str]:
+    areas = [part.auroc for part in parts.values() if part.auroc is not None]
+    if not areas or not (min(areas) > LEAK or max(areas) < 1 - LEAK):
+        return []
+    least = min(max(area, 1 - area) for area in areas)
+    return [
+        f"column {name!r} alone predicts the label almost perfectly (AUROC at least {least:.3f} in "
+        f"every silo): if it is not known before the outcome, drop it with --drop {name}"
+    ]
+
+
+def _absent(name: str, parts: dict[str, ColumnSummary], summaries: Sequence[SiloSummary]) -> list[str]:
+    gone = [s.name for s in summaries if s.name not in parts or parts[s.name].count == 0]
+    if not gone:
+        return []
+    return [
+        f"column {name!r} has no value at {listed([repr(silo) for silo in gone], _MOST_SILOS)}; it counts as "
+        "missing in every row there"
+    ]
+
+
+def _mixed(name: str, parts: dict[str, ColumnSummary], is_number: bool) -> list[str]:
+    texts = [silo for silo, part in parts.items() if part.kind == "text"]
+    if is_number and texts:
+        strays = sum(part.strays for part in parts.values())
+        return [
+            f"column {name!r} holds numbers and {strays} cells of text ({_at(texts, parts)}), which count as "
+            f"missing; correct them, or say --categorical {name}"
+        ]
+    if not texts or not any(part.kind == "number" for part in parts.values()):
+        return []
+    return [
+        f"column {name!r} holds text ({_at(texts, parts)}) and numbers elsewhere, and each counts as a name; "
+        "write it in one way"
+    ]
+
+
+def _at(silos: Sequence[str], parts: Mapping[str, ColumnSummary]) -> str:
+    if len(silos) == len(parts) > 1:
+        return "at every silo"
+    return f"at {listed([repr(silo) for silo in silos], _MOST_SILOS)}"
+
+
+def _codes(name: str, parts: dict[str, ColumnSummary]) -> list[str]:
+    found: dict[float, list[str]] = {}
+    for silo, part in parts.items():
+        if part.code is not None:
+            found.setdefault(part.code, []).append(silo)
+    return [
+        f"{code:g} probably means a missing value in column {name!r} ({_at(silos, parts)}) and is "
+        f"used as a number; --missing {name}={code:g} makes it missing"
+        for code, silos in found.items()
+    ]
+
+
+def _zeros(name: str, parts: dict[str, ColumnSummary]) -> list[str]:
+    """Return a note on a column that is 0 throughout at some silos and large at all others."""
+    numbers = {silo: part for silo, part in parts.items() if part.kind == "number"}
+    zero = [repr(silo) for silo, part in numbers.items() if part.zero]
+    large = all(part.zero or part.sums[2] > 100 * part.count for part in numbers.values())
+    if not zero or len(zero) == len(numbers) or not large:
+        return []
+    return [
+        f"column {name!r} is 0 in every row of {listed(zero, _MOST_SILOS)} and not elsewhere; if that means "
+        f"a missing value, say --missing {name}=0"
+    ]

@@ -1,0 +1,242 @@
+"""The preprocessing of tables: scaled numbers, one column per category, indicators of missing values.
+
+It is fitted to sums over silos (counts, values, squares) and the union of their categories, all exact, so
+that it does not depend on the order of silos or on the distribution of rows over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from math import sqrt
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from fedilc.data.tables.column_values import column_values, names_of, numbers_of
+from fedilc.data.tables.label_rule import LabelRule
+from fedilc.data.tables.silo_summary import MOST_DECLARED, MOST_LEVELS, ColumnSummary, SiloSummary
+from fedilc.errors import DataError, nearest
+
+_NUMBER_SHARE = 0.8
+
+
+class NumberFeature(BaseModel):
+    """A column of numbers: (value - mean) / scale, and 0 if it is missing."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    kind: Literal["number"] = "number"
+    name: str
+    mean: float
+    scale: float = Field(gt=0)
+    indicator: bool = False
+
+    @property
+    def inputs(self) -> list[str]:
+        """Return the names of its inputs."""
+        return [self.name, *([f"{self.name} missing"] if self.indicator else [])]
+
+    def transform(self, values: pl.Series) -> NDArray[np.float64]:
+        """Return the inputs of a column, examples first."""
+        numbers = numbers_of(values)
+        gaps = numbers.is_null().to_numpy()
+        scaled = (numbers.fill_null(self.mean).to_numpy() - self.mean) / self.scale
+        return np.stack([scaled, gaps] if self.indicator else [scaled], axis=1)
+
+
+class CategoryFeature(BaseModel):
+    """A column of categories: 1 in the input of its category; an unknown category has 0 everywhere."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["category"] = "category"
+    name: str
+    categories: tuple[str, ...] = Field(min_length=1)
+    indicator: bool = False
+
+    @property
+    def inputs(self) -> list[str]:
+        """Return the names of its inputs."""
+        named = [f"{self.name}={category}" for category in self.categories]
+        return [*named, *([f"{self.name} missing"] if self.indicator else [])]
+
+    def transform(self, values: pl.Series) -> NDArray[np.float64]:
+        """Return the inputs of a column, examples first."""
+        names = names_of(values)
+        held = [(names == category).fill_null(False).to_numpy() for category in self.categories]
+        return np.stack([*held, names.is_null().to_numpy()] if self.indicator else held, axis=1)
+
+
+Feature = Annotated[NumberFeature | CategoryFeature, Field(discriminator="kind")]
+
+
+class Preprocessing(BaseModel):
+    """The conversion of a table's rows to inputs and labels; saved with a run as JSON.
+
+    Attributes:
+        label: the rule of the label, and the names of its classes.
+        features: the columns that are used, in order.
+        missing: further texts or numbers that mean a missing value.
+        left_out: the columns that are not used, and why.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    label: LabelRule
+    features: tuple[Feature, ...] = Field(min_length=1)
+    missing: tuple[str, ...] = ()
+    left_out: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the names of the model's inputs, in order."""
+        return tuple(name for feature in self.features for name in feature.inputs)
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """Return the shape of one input."""
+        return (len(self.columns),)
+
+    def transform(self, frame: pl.DataFrame) -> Tensor:
+        """Return the inputs of a table's rows; a column that it does not have is missing in every row."""
+        empty = pl.Series("", [None] * len(frame), dtype=pl.Float64)
+        parts = []
+        for feature in self.features:
+            column = frame[feature.name] if feature.name in frame.columns else empty.alias(feature.name)
+            _, values = column_values(column, self.missing)
+            parts.append(feature.transform(values))
+        return torch.from_numpy(np.concatenate(parts, axis=1).astype(np.float32))
+
+    def require_columns(self, frame: pl.DataFrame, where: str) -> None:
+        """Raise if a table lacks a column that the model was trained with."""
+        for feature in self.features:
+            if feature.name not in frame.columns:
+                hint = nearest(feature.name, frame.columns)
+                raise DataError(
+                    f"{where} has no column {feature.name!r}, which the model was trained with{hint}"
+                )
+
+
+def fit_preprocessing(
+    summaries: Sequence[SiloSummary],
+    label: LabelRule,
+    *,
+    categorical: Sequence[str] = (),
+    keep: Sequence[str] = (),
+    categories: Mapping[str, Sequence[str]] | None = None,
+    missing: Sequence[str] = (),
+) -> Preprocessing:
+    """Return the preprocessing that fits the summaries of all silos together."""
+    given = {name: tuple(names) for name, names in (categories or {}).items()}
+    features: list[NumberFeature | CategoryFeature] = []
+    left_out: dict[str, str] = {}
+    for name, parts in _by_column(summaries).items():
+        rows = sum(silo.rows for silo in summaries)
+        declared = name in categorical or name in given
+        reason = None if declared or name in keep else _reason(parts)
+        if reason is None:
+            made = _feature(name, parts, rows, declared, given.get(name))
+            if isinstance(made, str):
+                reason = made
+            else:
+                features.append(made)
+        if reason is not None:
+            left_out[name] = reason
+    if not features:
+        raise DataError("no column is left to learn from; drop fewer columns, or correct the label")
+    return Preprocessing(label=label, features=tuple(features), missing=tuple(missing), left_out=left_out)
+
+
+def _by_column(summaries: Sequence[SiloSummary]) -> dict[str, list[ColumnSummary]]:
+    """Return the summaries of each column; columns are ordered by their lowest position, then by name."""
+    found: dict[str, list[ColumnSummary]] = {}
+    for silo in summaries:
+        for column in silo.columns:
+            found.setdefault(column.name, []).append(column)
+    order = sorted(found, key=lambda name: (min(part.place for part in found[name]), name))
+    return {name: found[name] for name in order}
+
+
+def _reason(parts: Sequence[ColumnSummary]) -> str | None:
+    """Return why a column is left out."""
+    if all(part.kind == "empty" for part in parts):
+        return "it holds no value"
+    if any(part.kind == "date" for part in parts):
+        return "it holds dates or times"
+    if any(part.kind == "other" for part in parts):
+        return "it holds neither numbers nor names"
+    if is_identifier_column(parts):
+        return "it differs in every row, like an identifier"
+    return None
+
+
+def is_identifier_column(parts: Sequence[ColumnSummary]) -> bool:
+    """Return whether a column identifies rows at half of the silos, or more, that have 20 rows."""
+    large = [part for part in parts if part.count >= 20]
+    return bool(large) and 2 * sum(part.identifier for part in large) >= len(large)
+
+
+def is_number_column(parts: Sequence[ColumnSummary]) -> bool:
+    """Return whether a column holds numbers, except for a few texts such as ">89" that count as missing."""
+    numbers, strays = sum(part.numbers for part in parts), sum(part.strays for part in parts)
+    texts = any(part.kind == "text" for part in parts)
+    return numbers > 0 and (not texts or numbers >= _NUMBER_SHARE * (numbers + strays))
+
+
+def _feature(
+    name: str, parts: Sequence[ColumnSummary], rows: int, declared: bool, given: tuple[str, ...] | None
+) -> NumberFeature | CategoryFeature | str:
+    """Return what a column becomes, or why it cannot be used."""
+    present = [part for part in parts if part.kind in ("number", "text")]
+    if not present:
+        return "it holds no value"
+    indicator = sum(part.count for part in present) < rows
+    if given is not None:
+        names = tuple(names_of(pl.Series(given)))
+        return CategoryFeature(name=name, categories=names, indicator=indicator)
+    if not declared and is_number_column(present):
+        mean, scale = _moments(present)
+        indicator = sum(part.numbers for part in present) < rows
+        return NumberFeature(name=name, mean=mean, scale=scale, indicator=indicator)
+    most = MOST_DECLARED if declared else MOST_LEVELS
+    union = {level for part in present for level in part.levels or ()}
+    if not _all_named(present) or len(union) > most:
+        return f"it holds more than {most} different names"
+    return CategoryFeature(name=name, categories=_ordered(union), indicator=indicator)
+
+
+def _all_named(parts: Sequence[ColumnSummary]) -> bool:
+    return all(part.levels is not None for part in parts)
+
+
+def _ordered(names: set[str]) -> tuple[str, ...]:
+    """Return names in numeric order if all are numbers, in alphabetic order if not."""
+
+    def key(name: str) -> Any:
+        return float(name), name
+
+    try:
+        return tuple(sorted(names, key=key))
+    except ValueError:
+        return tuple(sorted(names))
+
+
+def _moments(parts: Sequence[ColumnSummary]) -> tuple[float, float]:
+    """Return mean and standard deviation over all silos, each rounded once; 1 for a constant column."""
+    count, total, squares = 0, Fraction(0), Fraction(0)
+    for part in parts:
+        rows, values, squared = part.sums
+        count, total, squares = count + rows, total + values, squares + squared
+    mean = total / count
+    variance = squares / count - mean * mean
+    try:
+        deviation = sqrt(variance) if variance > 0 else 0.0
+        return float(mean), deviation if deviation > 0 else 1.0
+    except OverflowError as error:
+        raise DataError(f"the sums of column {parts[0].name!r} are larger than any numbers have") from error

@@ -1,0 +1,298 @@
+"""Read the examples of one file: a table (CSV, Parquet) or arrays (NPZ); raise all its problems at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from fedilc.data.checks.identifiers import is_identifier
+from fedilc.data.tables.csv_reader import MISSING, read_csv
+from fedilc.errors import DataError, DataProblemsError, listed, nearest
+
+_INDEX_NAMES = ("", "Unnamed: 0", "__index_level_0__")
+_MOST_COLUMNS = 12
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file's examples.
+
+    Args:
+        x: inputs in float32, examples first.
+        y: one label per example.
+        columns: the names of the inputs, if the file has names.
+        numbers: the line or row of the file that each example is from.
+        unit: of those numbers, such as "line".
+        identifiers: columns that only identify rows.
+        notes: on what was recognised or left out.
+    """
+
+    x: NDArray[np.float32]
+    y: NDArray[np.float32] | NDArray[np.int64]
+    columns: tuple[str, ...] = ()
+    numbers: NDArray[np.int64] | None = None
+    unit: str = "row"
+    identifiers: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def where(self, example: int) -> str:
+        """Return the place of an example in its file."""
+        return f"{self.unit} {example if self.numbers is None else self.numbers[example]}"
+
+
+def read_table(path: Path, label: str) -> Table:
+    """Read inputs and labels: the label from its column, the inputs from all other columns.
+
+    An NPZ file holds the arrays `x` and the label's name (or `y`), and its inputs may have any shape.
+    """
+    if file_kind(path) == ".npz":
+        return read_npz(path, label)
+    frame, numbers, unit, notes = read_frame(path)
+    frame = without_index(path, frame, label, notes)
+    check_header(path, frame, label)
+    return _table(path, frame, label, numbers, unit, notes)
+
+
+def file_kind(path: Path) -> str:
+    """Return the suffix of a file, which is its kind; raise if it is not a table."""
+    if not path.exists():
+        raise DataError(f"{path} does not exist; correct the path")
+    if path.is_dir():
+        raise DataError(f"{path} is a folder, not a file; name the files in it")
+    suffix = path.with_suffix("").suffix.lower() if path.suffix == ".gz" else path.suffix.lower()
+    if suffix not in (".csv", ".tsv", ".parquet", ".npz"):
+        raise DataError(f"{path} is not a .csv, .parquet or .npz file; leave it out of data.silos")
+    return suffix
+
+
+def read_frame(path: Path) -> tuple[pl.DataFrame, NDArray[np.int64], str, list[str]]:
+    """Return a table, the line or row of the file per row, the unit of these numbers, and notes."""
+    notes: list[str] = []
+    suffix = file_kind(path)
+    try:
+        if suffix == ".parquet":
+            frame = pl.read_parquet(path)
+            numbers, unit = np.arange(1, len(frame) + 1), "row"
+        else:
+            (frame, numbers, notes), unit = read_csv(path), "line"
+    except DataError:
+        raise
+    except (pl.exceptions.PolarsError, OSError, EOFError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+    return frame, numbers, unit, notes
+
+
+def without_index(path: Path, frame: pl.DataFrame, label: str, notes: list[str]) -> pl.DataFrame:
+    """Return the table without the row numbers of pandas or R, and without empty unnamed columns."""
+    for name in _INDEX_NAMES:
+        if name not in frame.columns or name == label:
+            continue
+        column = frame[name]
+        if column.dtype.is_integer() and column.n_unique() == len(column) and not column.null_count():
+            where = "a first column without a name" if not name else f"the column {name!r}"
+            notes.append(f"{path} has {where} that numbers its rows, which is left out")
+            frame = frame.drop(name)
+        elif not name and column.null_count() == len(column):
+            frame = frame.drop(name)
+    return frame
+
+
+def check_header(path: Path, frame: pl.DataFrame, label: str) -> None:
+    """Raise if the first line does not name each column once, the label among them."""
+    names = frame.columns
+    if label not in names and all(_is_number(name.split("_duplicated_")[0]) for name in names):
+        raise DataError(f"{path} has no line with the names of its columns; add one as its first line")
+    for column in names:
+        original, mark, _ = column.rpartition("_duplicated_")
+        if mark and original in names:
+            raise DataError(f"{path} has two columns {original!r}; drop or rename one")
+    if "" in names:
+        raise DataError(f"{path} has a column without a name; name or drop it")
+    if label not in names:
+        raise DataError(_no_label(path, frame, label))
+    if frame.is_empty() or len(names) < 2:
+        missing = "example" if frame.is_empty() else f"column beside {label!r}"
+        raise DataError(f"{path} is empty: it holds no {missing}; leave it out or give it data")
+
+
+def _no_label(path: Path, frame: pl.DataFrame, label: str) -> str:
+    """Return why the label was not found: another separator, or no such column."""
+    names = frame.columns
+    fields = (
+        {len(str(text).split()) for text in (*names, *frame.to_series(0)[:5])} if len(names) == 1 else {1}
+    )
+    if len(fields) == 1 and fields != {1}:
+        return f"{path} is probably separated by spaces; save it with commas"
+    if label == "label":
+        return (
+            f"{path} has no column 'label'; name the label's column with data.label (--label): "
+            f"{listed(names, 8)}"
+        )
+    return f"{path} has no label column {label!r}{nearest(label, names)}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return text.strip() in MISSING
+    return True
+
+
+def _table(
+    path: Path, frame: pl.DataFrame, label: str, numbers: NDArray[np.int64], unit: str, notes: list[str]
+) -> Table:
+    problems: list[str] = []
+    columns: dict[str, NDArray[np.float64]] = {}
+    for column in frame.get_columns():
+        try:
+            columns[column.name] = _numbers(column, numbers, unit)
+        except DataError as error:
+            problems.append(f"{path}: column {column.name!r} {error}")
+    if problems:
+        hidden = len(problems) - _MOST_COLUMNS
+        more = [f"{path}: {hidden} more columns cannot be used"] if hidden > 0 else []
+        raise DataProblemsError([*problems[:_MOST_COLUMNS], *more], columns.get(label))
+    y = columns.pop(label).astype(np.float32)
+    same = [name for name, values in columns.items() if is_identifier(name, frame[name].dtype, values)]
+    return Table(
+        np.stack(list(columns.values()), axis=1, dtype=np.float32, casting="same_kind"),
+        y,
+        tuple(columns),
+        numbers,
+        unit,
+        tuple(same),
+        tuple(notes),
+    )
+
+
+def _numbers(column: pl.Series, places: NDArray[np.int64], unit: str) -> NDArray[np.float64]:
+    """Return the column's numbers, or raise its problem."""
+    kind = column.dtype
+    if kind in (pl.Categorical, pl.Enum, pl.String):
+        column = _from_text(column.cast(pl.String), places, unit)
+    elif not (kind.is_numeric() or kind in (pl.Boolean, pl.Null)):
+        raise DataError(f"holds {_kind(kind)}, not numbers; encode or drop it")
+    if column.null_count():
+        first = f"{unit} {places[column.is_null().arg_true()[0]]}"
+        count = "an empty cell" if column.null_count() == 1 else f"{column.null_count()} empty cells"
+        raise DataError(f"has {count} (first in {first}); fill or drop them")
+    values = column.cast(pl.Float64).to_numpy()
+    wrong = np.flatnonzero(~(np.abs(values) <= _LARGEST))
+    if len(wrong):
+        value, where = values[wrong[0]], f"{unit} {places[wrong[0]]}"
+        if np.isfinite(value):
+            raise DataError(f"holds {value:g} (in {where}), which is too large for float32; scale it")
+        raise DataError(f"holds a NaN or an infinity (first in {where}); remove or fill such values")
+    return values
+
+
+def _from_text(column: pl.Series, places: NDArray[np.int64], unit: str) -> pl.Series:
+    """Return numbers that were written as text, or raise an error that names the first other cell."""
+    stripped = column.str.strip_chars()
+    values = stripped.str.strip_prefix("+").cast(pl.Float64, strict=False)
+    wrong = (values.is_null() & stripped.is_not_null()).arg_true()
+    if not len(wrong):
+        return values
+    texts = stripped.gather(wrong)
+    text = texts[0] if len(texts[0]) <= 30 else f"{texts[0][:30]}..."
+    first = f"{text!r} in {unit} {places[wrong[0]]}"
+    if texts.str.to_lowercase().is_in(list(MISSING)).all():
+        missing = len(wrong) + stripped.null_count()
+        count = "a missing value" if missing == 1 else f"{missing} missing values"
+        raise DataError(f"has {count} ({first}); fill or drop them")
+    words = stripped.str.contains("[A-Za-z]").sum()
+    if words == len(column) == column.n_unique() and len(column) >= 10:
+        raise DataError(f"holds text that differs in every row ({first}), like an identifier; drop it")
+    raise DataError(f"holds text, not numbers ({first}); encode, fill or drop it")
+
+
+def _kind(kind: pl.DataType) -> str:
+    if isinstance(kind, pl.List | pl.Array):
+        return "lists"
+    if isinstance(kind, pl.Struct):
+        return "structs"
+    if kind.is_temporal():
+        return "dates or times"
+    return str(kind)
+
+
+def read_npz(path: Path, label: str) -> Table:
+    """Return the examples of an NPZ file: the array `x`, and the label under its name or `y`."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            names = list(arrays)
+            target = label if label in names else "y"
+            if "x" not in names or target not in names:
+                raise DataError(f"{path} must hold the arrays 'x' and {label!r}; it holds {names}")
+            x, y = np.atleast_1d(arrays["x"]), np.atleast_1d(arrays[target])
+    except DataError:
+        raise
+    except Exception as error:
+        # NumPy passes on whatever its zip, zlib and header parsers raise for a damaged file.
+        raise DataError(f"{path} cannot be read: it is damaged, or not an NPZ file of numbers") from error
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    problems = [f"{path}: {problem}" for problem in _array_problems(x, y, target)]
+    if problems:
+        raise DataProblemsError(problems)
+    y = y.astype(np.float32 if y.dtype.kind == "f" else np.int64)
+    return Table(x.astype(np.float32), y, unit="example")
+
+
+def _array_problems(x: NDArray[np.generic], y: NDArray[np.generic], target: str) -> list[str]:
+    problems = [
+        f"{name!r} holds {array.dtype}, not numbers; encode it"
+        for name, array in (("x", x), (target, y))
+        if array.dtype.kind not in "biuf"
+    ]
+    if x.ndim == 0 or x.size == 0:
+        problems.append("'x' is empty: it holds no example; leave the file out or give it data")
+    elif x.ndim == 1:
+        problems.append(f"'x' has shape {x.shape}; give (examples, inputs), such as x[:, None]")
+    if x.ndim and y.ndim == 2 and len(x) == len(y):
+        problems.append(
+            f"{target!r} has shape {y.shape}; give one label per example, such as {target}.argmax(1)"
+        )
+    elif x.ndim and (y.ndim != 1 or len(x) != len(y)):
+        problems.append(
+            f"{target!r} has shape {y.shape} but 'x' has {len(x)} examples; give one label per example"
+        )
+    if problems:
+        return problems
+    for name, array in (("x", x), (target, y)):
+        wrong = ~np.isfinite(array) | (np.abs(array) > _LARGEST) if array.dtype.kind == "f" else np.False_
+        if wrong.any():
+            first = int(np.argmax(wrong.reshape(len(array), -1).any(1)))
+            problems.append(
+                f"{name!r} holds a NaN, an infinity or a number too large for float32 (first in "
+                f"{name}[{first}]); remove or fill such values"
+            )
+    return problems
+
+
+def same_columns(name: str, table: Table, first: str, reference: Sequence[str]) -> Table:
+    """Return the table with its columns in the order of the reference."""
+    if table.columns == tuple(reference):
+        return table
+    if not (table.columns and reference):
+        named, other = (first, name) if reference else (name, first)
+        raise DataError(
+            f"{named} names its columns and {other} does not; give all silos in files of one kind"
+        )
+    lacks = [column for column in reference if column not in table.columns]
+    more = [column for column in table.columns if column not in reference]
+    if lacks or more:
+        parts = [f"lacks {listed(lacks, 8)}"] if lacks else []
+        parts += [f"also has {listed(more, 8)}"] if more else []
+        raise DataError(
+            f"{name} and {first} differ: {name} {' and '.join(parts)}; give all files the same columns"
+        )
+    order = [table.columns.index(column) for column in reference]
+    return replace(table, x=table.x[:, order], columns=tuple(reference))

@@ -1,0 +1,168 @@
+"""The summary of a silo's table before training: counts, sums, squares and categories, never a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Annotated, Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+from scipy.stats import rankdata
+
+from fedilc.data.checks.identifiers import is_identifier
+from fedilc.data.checks.missing_codes import missing_code
+from fedilc.data.tables.column_values import Kind, column_values, names_of, numbers_of
+from fedilc.data.tables.csv_reader import MISSING
+from fedilc.data.tables.exact_moments import exact_squares, exact_sum
+
+MOST_LEVELS = 100
+MOST_DECLARED = 1000
+_FEW_NUMBERS = 20
+_FEWEST_ROWS = 20
+_FEWEST_PER_CLASS = 3
+_LONGEST = 200
+
+Exact = Annotated[str, Field(pattern=r"^-?\d{1,900}(/[1-9]\d{0,900})?$")]
+Level = Annotated[str, Field(max_length=_LONGEST)]
+
+
+class ColumnSummary(BaseModel):
+    """One column of one silo.
+
+    Attributes:
+        name: of the column.
+        place: its position in the table.
+        kind: of its values.
+        count: cells with a value.
+        numbers: cells with a number.
+        strays: cells with a text that is neither a number nor a mark of missing values.
+        total: the sum of its numbers, exact, as a fraction.
+        squares: the sum of their squares.
+        levels: its different values, if it holds names or few numbers; None if they are too many.
+        identifier: whether it differs in every row like an identifier.
+        auroc: of the column alone, or of its missing cells if that is further from 0.5.
+        zero: whether all its numbers are 0.
+        code: a number such as -9 or 999 that probably means a missing value.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    name: Annotated[str, Field(max_length=_LONGEST)]
+    place: int = Field(ge=0)
+    kind: Kind
+    count: int = Field(ge=0)
+    numbers: int = Field(0, ge=0)
+    strays: int = Field(0, ge=0)
+    total: Exact = "0"
+    squares: Exact = "0"
+    levels: tuple[Level, ...] | None = Field(None, max_length=MOST_DECLARED)
+    identifier: bool = False
+    auroc: float | None = Field(None, ge=0, le=1)
+    zero: bool = False
+    code: float | None = None
+
+    @property
+    def sums(self) -> tuple[int, Fraction, Fraction]:
+        """Return how many numbers there are, their sum and the sum of their squares."""
+        return self.numbers, Fraction(self.total), Fraction(self.squares)
+
+
+class SiloSummary(BaseModel):
+    """The summary of one silo: its rows, its labels and its columns."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    rows: int = Field(ge=1)
+    unlabelled: int = Field(0, ge=0)
+    labels: dict[Level, Annotated[int, Field(ge=1)]] = Field(max_length=MOST_DECLARED)
+    columns: tuple[ColumnSummary, ...]
+
+    def column(self, name: str) -> ColumnSummary | None:
+        """Return a column's summary, if the silo has it."""
+        return next((column for column in self.columns if column.name == name), None)
+
+
+def summarise(
+    name: str,
+    frame: pl.DataFrame,
+    labels: dict[str, int],
+    *,
+    categorical: Sequence[str] = (),
+    missing: Sequence[str] = (),
+    scores: NDArray[Any] | None = None,
+    unlabelled: int = 0,
+) -> SiloSummary:
+    """Return the summary of a silo's features; `scores` are its labels as numbers, if they have an order."""
+    columns = [
+        _column(place, column, column.name in categorical, missing, scores)
+        for place, column in enumerate(frame.get_columns())
+    ]
+    return SiloSummary(
+        name=name,
+        rows=len(frame),
+        unlabelled=unlabelled,
+        labels=labels,
+        columns=tuple(columns),
+    )
+
+
+def _column(
+    place: int, column: pl.Series, declared: bool, missing: Sequence[str], scores: NDArray[Any] | None
+) -> ColumnSummary:
+    kind, values = column_values(column, missing)
+    present = values.drop_nulls()
+    base: dict[str, Any] = {"name": column.name, "place": place, "kind": kind, "count": len(present)}
+    base["auroc"] = None if scores is None else single_column_auroc(kind, values, scores)
+    numbers = numbers_of(present).drop_nulls().to_numpy() if kind in ("number", "text") else np.empty(0)
+    base["numbers"] = len(numbers)
+    if kind == "text":
+        marks = present.str.to_lowercase().is_in(list(MISSING))
+        base["strays"] = len(present) - len(numbers) - int(marks.sum())
+    if len(numbers):
+        base["total"], base["squares"] = str(exact_sum(numbers)), str(exact_squares(numbers))
+        base["zero"] = not bool(numbers.any())
+        base["code"] = missing_code(numbers)
+    if kind == "number":
+        base["identifier"] = not declared and is_identifier(column.name, column.dtype, numbers)
+    elif kind == "text":
+        different = present.n_unique()
+        base["identifier"] = not declared and different == len(present) >= _FEWEST_ROWS
+    most = MOST_DECLARED if declared else _FEW_NUMBERS if kind == "number" else MOST_LEVELS
+    if kind in ("number", "text") and not base["identifier"]:
+        levels = names_of(present).unique()
+        if len(levels) <= most and int(levels.str.len_chars().max() or 0) <= _LONGEST:  # type: ignore[arg-type]
+            base["levels"] = tuple(sorted(levels))
+    return ColumnSummary(**base)
+
+
+def single_column_auroc(kind: Kind, values: pl.Series, labels: NDArray[Any]) -> float | None:
+    """Return the area under the ROC curve of a column alone, or of its missing cells if they tell more.
+
+    Names are scored by how often the label is 1 among rows of the same name.
+    """
+    gaps = values.is_null().to_numpy()
+    candidates = [_auroc(gaps.astype(float), labels)]
+    present = ~gaps
+    if kind in ("number", "text"):
+        numbers = numbers_of(values)
+        rows = numbers.is_not_null().to_numpy()
+        candidates.append(_auroc(numbers.to_numpy()[rows], labels[rows]))
+    if kind == "text" and values.n_unique() <= _FEW_NUMBERS:
+        table = pl.DataFrame({"value": values, "label": labels}).filter(pl.col("value").is_not_null())
+        rates = table.select(pl.col("label").mean().over("value")).to_series().to_numpy()
+        candidates.append(_auroc(rates, labels[present]))
+    known = [area for area in candidates if area is not None]
+    return max(known, key=lambda area: abs(area - 0.5)) if known else None
+
+
+def _auroc(scores: NDArray[np.float64], labels: NDArray[Any]) -> float | None:
+    positive = labels == 1
+    ones, zeros = int(positive.sum()), int((~positive).sum())
+    if min(ones, zeros) < _FEWEST_PER_CLASS or ones + zeros < _FEWEST_ROWS:
+        return None
+    ranks = rankdata(scores)
+    return float((ranks[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))

@@ -1,0 +1,304 @@
+"""Silos from tables without preparation: one table with a column of silos, or one file per silo."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from numpy.typing import NDArray
+
+from fedilc.algorithms.loss_name import LossName
+from fedilc.data.checks.federation import Report
+from fedilc.data.silo import Federation, Silo
+from fedilc.data.tables.column_values import column_values, names_of
+from fedilc.data.tables.label_rule import LabelRule
+from fedilc.data.tables.notes import table_notes
+from fedilc.data.tables.preprocessing import Preprocessing, fit_preprocessing
+from fedilc.data.tables.reader import Table, check_header, file_kind, read_frame, read_npz, without_index
+from fedilc.data.tables.silo_files import silo_of
+from fedilc.data.tables.silo_summary import SiloSummary, summarise
+from fedilc.errors import DataError, nearest
+
+
+@dataclass(frozen=True)
+class SiloTable:
+    """One silo's rows: its features without preprocessing, and its labels as numbers."""
+
+    name: str
+    frame: pl.DataFrame
+    y: NDArray[Any]
+    labels: pl.Series = field(repr=False)
+    unlabelled: int = 0
+
+
+@dataclass(frozen=True)
+class TableSettings:
+    """The settings that tables are read with, which are the same for every silo of a run.
+
+    Attributes:
+        label: the label's column, or a comparison such as "num>0".
+        positive: the value of the label that counts as 1.
+        categorical: columns of numbers that are names.
+        drop: columns that are not used.
+        keep: columns that are used although they look like identifiers.
+        categories: the categories of some columns, if they are not taken from the data.
+        missing: further texts or numbers that mean a missing value; "name=text" for one column.
+        loss: the kind of task, if it is not derived from the label.
+    """
+
+    label: str
+    positive: str | None = None
+    categorical: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    categories: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    loss: LossName | None = None
+
+    def rule(self, levels: Sequence[Mapping[str, int]]) -> LabelRule:
+        """Return the label's rule for the values that occur in each silo."""
+        union = list(dict.fromkeys(level for found in levels for level in found))
+        return LabelRule.parse(self.label).with_classes(
+            union if all(levels) else [], self.positive, self.loss
+        )
+
+    def split_label(self, name: str, frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series, int]:
+        """Return features and label of the rows that have a label, and how many do not."""
+        column = LabelRule.parse(self.label).column
+        if column not in frame.columns:
+            raise DataError(f"silo {name!r} has no label column {column!r}{nearest(column, frame.columns)}")
+        rows, label = LabelRule.labelled_rows(frame, column, self.missing)
+        if not len(label):
+            raise DataError(f"silo {name!r} has no row with a label; leave it out")
+        features = rows.drop(*(drop for drop in self.drop if drop in rows.columns))
+        return features, label, len(frame) - len(label)
+
+    def fit(self, summaries: Sequence[SiloSummary], rule: LabelRule) -> Preprocessing:
+        """Return the preprocessing that fits the silos' summaries together."""
+        return fit_preprocessing(
+            summaries,
+            rule,
+            categorical=self.categorical,
+            keep=self.keep,
+            categories=self.categories,
+            missing=self.missing,
+        )
+
+    def summarise(self, name: str, features: pl.DataFrame, label: pl.Series, unlabelled: int) -> SiloSummary:
+        """Return the summary of a silo's table; it does not depend on other silos."""
+        rule = LabelRule.parse(self.label)
+        return summarise(
+            name,
+            features,
+            rule.levels(label),
+            categorical=(*self.categorical, *self.categories),
+            missing=self.missing,
+            scores=rule.own_scores(label, self.positive),
+            unlabelled=unlabelled,
+        )
+
+
+@dataclass(frozen=True)
+class SiloTables:
+    """Tables of several silos, and the preprocessing that makes inputs of them."""
+
+    silos: dict[str, SiloTable]
+    settings: TableSettings
+    label: LabelRule
+    reading: tuple[str, ...] = ()
+
+    @property
+    def loss(self) -> LossName:
+        """Return the loss, which is the kind of task."""
+        return self.label.loss
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Return the names of the classes, in the order of their numbers."""
+        return self.label.classes
+
+    @cached_property
+    def summaries(self) -> dict[str, SiloSummary]:
+        """Return the summary of each silo's table."""
+        return {
+            name: self.settings.summarise(name, table.frame, table.labels, table.unlabelled)
+            for name, table in self.silos.items()
+        }
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """Return sentences on what was recognised or left out, and on probable mistakes."""
+        everything = self.fit(list(self.silos))
+        return [*self.reading, *table_notes(list(self.summaries.values()), everything)]
+
+    def fit(self, silos: Sequence[str]) -> Preprocessing:
+        """Return the preprocessing that fits these silos only."""
+        return self.settings.fit([self.summaries[self._known(name)] for name in silos], self.label)
+
+    def silo(self, name: str, preprocessing: Preprocessing, *, seed: int, validation: float) -> Silo:
+        """Return a silo of inputs and labels, some held out for validation, each class in proportion."""
+        return silo_of_table(self.silos[self._known(name)], preprocessing, validation, seed)
+
+    def federation(self, name: str, *, test: str | None, seed: int, validation: float) -> Federation:
+        """Return a federation of all silos; one may be held out as the test set, and fits nothing."""
+        trained = [silo for silo in self.silos if silo != test]
+        held_out = None if test is None else self.silos[self._known(test)]
+        if not trained:
+            raise DataError(f"no silo but the test set {test!r} is left to train on; give another silo")
+        made = self.fit(trained)
+        return Federation(
+            name,
+            [self.silo(silo, made, seed=seed, validation=validation) for silo in trained],
+            None if held_out is None else made.transform(held_out.frame),
+            None if held_out is None else held_out.y,
+            self.loss,
+            made.columns,
+            self.label.text,
+            made,
+        )
+
+    def _known(self, name: str) -> str:
+        if name not in self.silos:
+            raise DataError(f"there is no silo {name!r}{nearest(name, self.silos)}")
+        return name
+
+
+def silo_of_table(table: SiloTable, preprocessing: Preprocessing, validation: float, seed: int) -> Silo:
+    """Return a silo of a table's rows."""
+    made = Table(preprocessing.transform(table.frame).numpy(), table.y, preprocessing.columns)
+    return silo_of(table.name, made, validation, seed, preprocessing.label.loss)
+
+
+def read_tables(
+    paths: Sequence[Path],
+    *,
+    label: str,
+    silo_column: str | None = None,
+    categorical: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    positive: str | None = None,
+    categories: Mapping[str, Sequence[str]] | None = None,
+    keep: Sequence[str] = (),
+    missing: Sequence[str] = (),
+    loss: LossName | None = None,
+) -> SiloTables:
+    """Read tables from CSV, Parquet or NPZ; without a column of silos each file is a silo."""
+    columns = tuple(categorical), tuple(drop), tuple(keep), dict(categories or {})
+    settings = TableSettings(label, positive, *columns, tuple(missing), loss)
+    return read_silo_tables(paths, settings, silo_column)
+
+
+def read_silo_tables(
+    paths: Sequence[Path], settings: TableSettings, silo_column: str | None = None
+) -> SiloTables:
+    """Read tables with the given settings."""
+    notes: list[str] = []
+    frames = {path: _frame(path, settings, notes) for path in paths}
+    _check_names(frames, settings, silo_column)
+    if silo_column is None:
+        parts = dict(zip(_stems(paths), frames.values(), strict=True))
+    else:
+        parts = _by_silo(frames, silo_column, notes)
+    return tables_of(parts, settings, notes)
+
+
+def tables_of(
+    frames: Mapping[str, pl.DataFrame], settings: TableSettings, notes: Sequence[str] = ()
+) -> SiloTables:
+    """Return the tables of silos by name; the label is one of their columns."""
+    split = {name: settings.split_label(name, frame) for name, frame in frames.items()}
+    parsed = LabelRule.parse(settings.label)
+    rule = settings.rule([parsed.levels(label) for _, label, _ in split.values()])
+    silos = {
+        name: SiloTable(name, features, rule.encode(label), label, unlabelled)
+        for name, (features, label, unlabelled) in split.items()
+    }
+    return SiloTables(silos, settings, rule, tuple(notes))
+
+
+def read_features(path: Path, settings: TableSettings, silo: str) -> tuple[pl.DataFrame, pl.Series, int]:
+    """Return features and labels of one silo's file, and how many rows have no label."""
+    notes: list[str] = []
+    frame = _frame(path, settings, notes)
+    Report(notes=notes).warn()
+    return settings.split_label(silo, frame)
+
+
+def _frame(path: Path, settings: TableSettings, notes: list[str]) -> pl.DataFrame:
+    column = LabelRule.parse(settings.label).column
+    if file_kind(path) == ".npz":
+        table = read_npz(path, column)
+        if table.x.ndim != 2:
+            raise DataError(f"{path} holds inputs of shape {table.x.shape[1:]}, which are no table")
+        return pl.DataFrame({f"x{i}": table.x[:, i] for i in range(table.x.shape[1])} | {column: table.y})
+    frame, _, _, reading = read_frame(path)
+    frame = without_index(path, frame, column, reading)
+    check_header(path, frame, column)
+    notes += reading
+    return frame
+
+
+def _check_names(
+    frames: Mapping[Path, pl.DataFrame], settings: TableSettings, silo_column: str | None
+) -> None:
+    """Raise if a column that is named in the settings is in no file."""
+    known = list(dict.fromkeys(name for frame in frames.values() for name in frame.columns))
+    named = {"--categorical": settings.categorical, "--drop": settings.drop, "--keep": settings.keep}
+    named["--categories"] = tuple(settings.categories)
+    for option, columns in named.items():
+        for column in columns:
+            if column not in known:
+                raise DataError(
+                    f"{option} names the column {column!r}, which no file has{nearest(column, known)}"
+                )
+    for path, frame in frames.items():
+        if silo_column is not None and silo_column not in frame.columns:
+            hint = nearest(silo_column, frame.columns)
+            raise DataError(f"{path} has no column {silo_column!r} that names silos{hint}")
+
+
+def _stems(paths: Sequence[Path]) -> list[str]:
+    """Return the name of each file's silo."""
+    names = [path.name.removesuffix(".gz").rpartition(".")[0] for path in paths]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataError(f"two files are called {twice[0]!r}, and each names a silo; rename one")
+    return names
+
+
+def _by_silo(
+    frames: Mapping[Path, pl.DataFrame], silo_column: str, notes: list[str]
+) -> dict[str, pl.DataFrame]:
+    """Return the rows of each silo, silos by name."""
+    found: dict[str, list[pl.DataFrame]] = {}
+    for path, frame in frames.items():
+        _, values = column_values(frame[silo_column])
+        names = names_of(values)
+        if names.null_count():
+            notes.append(f"{path} has {names.null_count()} rows without a silo, which are left out")
+        rows = frame.drop(silo_column)
+        for name in names.drop_nulls().unique(maintain_order=True):
+            found.setdefault(name, []).append(rows.filter(names == name))
+    ordered = sorted(found, key=_natural)
+    return {name: found[name][0] if len(found[name]) == 1 else _together(found[name]) for name in ordered}
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Return a key that puts "site 10" after "site 9"."""
+    return [(int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", name)]
+
+
+def _together(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Return tables one below the other; columns that differ in type are text."""
+    names = list(dict.fromkeys(name for part in parts for name in part.columns))
+    kinds = {name: {part[name].dtype for part in parts if name in part.columns} for name in names}
+    text = [name for name, found in kinds.items() if len(found) > 1]
+    return pl.concat(
+        [part.with_columns(pl.col(n).cast(pl.String) for n in text if n in part.columns) for part in parts],
+        how="diagonal_relaxed",
+    )
