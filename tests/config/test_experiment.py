@@ -264,7 +264,7 @@ def test_an_algorithm_of_ones_own_is_called_custom() -> None:
 
 
 def test_a_penalty_that_is_unknown_is_refused() -> None:
-    federation, said = color_digits(0), "penalty='fisher' is unknown; did you mean 'fishr'"
+    federation, said = color_digits(0), "penalty 'fisher' is unknown; did you mean 'fishr'"
     with pytest.raises(ConfigError, match=said):
         train(federation, nn.Linear(1, 1), Algorithm(penalty="fisher"), rounds=1, learning_rate=0.1)
     with pytest.raises(ConfigError, match=said):

@@ -398,7 +398,7 @@ def test_an_optimiser_or_an_option_that_is_unknown_is_refused(federation: Federa
         run(federation, "fedsgd", optimizer="adm")
     with pytest.raises(ConfigError, match="optimizer 'sgd' has no option 'momentun'"):
         run(federation, "fedavg", optimizer_options={"momentun": 0.9})
-    with pytest.raises(ConfigError, match="penalty='fisher' is unknown; did you mean 'fishr'"):
+    with pytest.raises(ConfigError, match="penalty 'fisher' is unknown; did you mean 'fishr'"):
         run(federation, "fedsgd", penalty="fisher")
 
 
