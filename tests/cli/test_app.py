@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import resource
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from command import fedilc, one_sentence
+from command import Refusal, fedilc, one_sentence
 from fleets import PATIENCE, forked
 
 from fedilc import cli
@@ -71,3 +72,13 @@ def test_a_file_without_which_a_run_is_as_good_does_not_end_it(name: str, tmp_pa
     with pytest.warns(FedILCWarning, match="cannot be written"):
         fedilc(*RUN, "--out", out, "--resume")
     assert len(RunFolder(out).load().history) == 4
+
+
+def test_the_bare_command_shows_its_help_without_an_empty_complaint() -> None:
+    done = subprocess.run([sys.executable, "-m", "fedilc"], capture_output=True, text=True, check=False)
+    assert "Usage: " in done.stdout + done.stderr
+    assert "fedilc: (" not in done.stderr
+
+
+def test_an_unknown_command_points_to_a_help_that_exists(refusal: Refusal) -> None:
+    assert "(fedilc --help tells more)" in refusal("rnu")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
+from command import Refusal, fedilc
 from torch import nn
 
 from fedilc import Algorithm, Federation, algorithms, train
@@ -284,3 +285,14 @@ def test_every_option_of_train_is_typed_and_explained() -> None:
     assert typed == {key: f.annotation for key, f in Options.model_fields.items() if key not in named}
     assert train.__doc__ is not None
     assert [key for key in Options.model_fields if key not in train.__doc__] == []
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("place") / "one"
+    fedilc("run", "color-digits", "-a", "fedsgd", "--rounds", 1, "--set", "model.hidden=[8]", "--out", place)
+    return place
+
+
+def test_silos_as_an_empty_table_are_refused_in_one_sentence(refusal: Refusal) -> None:
+    assert "data.silos" in refusal("run", "--set", 'data={source="files",silos={}}')

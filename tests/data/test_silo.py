@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
+from small_silos import examples
 
 from fedilc import Federation, Silo
 from fedilc.errors import DataError, FedILCWarning
@@ -174,3 +177,36 @@ def test_class_numbers_stay_if_a_0_occurs_anywhere_and_quantities_always_do() ->
         federation = Federation("f", [Silo("a", X, [1.5, 2, -7])], loss=loss)
         assert federation.silos[0].y.tolist() == [1.5, 2, -7]
         assert federation.outputs == 1
+
+
+@pytest.mark.parametrize("kind", [list, tuple, lambda parts: dict(zip("xy", parts, strict=True))])
+def test_several_inputs_are_refused_in_one_sentence(kind: Callable[[list[torch.Tensor]], object]) -> None:
+    with pytest.raises(
+        DataError, match=r"silo 'a': x is a .* of 2 arrays .*; a model has one input, so give one"
+    ):
+        Silo("a", kind([torch.zeros(4, 2), torch.zeros(4, 3)]), [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        (np.ma.masked_less(examples(0)[0], 0), "x is a masked array"),
+        (torch.tensor(examples(0)[0]).to_sparse(), "x is a sparse tensor"),
+        (torch.tensor(examples(0)[0]) + 1j, "x is a complex tensor"),
+        (torch.empty(40, 3, device="meta"), "x is a meta tensor"),
+        (np.zeros((40, 0)), "x holds no inputs"),
+        ([["a", "b"]] * 40, "x cannot be made into a tensor of numbers"),
+    ],
+    ids=["masked", "sparse", "complex", "meta", "no inputs", "text"],
+)
+def test_arrays_without_dense_numbers_are_refused(x: object, said: str) -> None:
+    with pytest.raises(DataError, match=f"silo 'a'.*{said}"):
+        Silo("a", x, examples(0)[1])
+
+
+@pytest.mark.parametrize("kind", [pl.DataFrame, list], ids=["a table", "a list of rows"])
+def test_tables_and_lists_of_arrays_are_taken_as_they_are(kind: Callable[[np.ndarray], object]) -> None:
+    x, y = examples(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(Silo("a", kind(x), pl.Series(y)).x, torch.tensor(x))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from histories import FULL, NO_TEST, TRAIN_ONLY, History
 
 from fedilc.errors import ConfigError
 from fedilc.evaluation import select
-from fedilc.evaluation.selection import PAPER_WARM_UP
-
-History = list[dict[str, Any]]
+from fedilc.evaluation.selection import PAPER_WARM_UP, selections
 
 
 def history(*losses: float | None, key: str = "validation_loss") -> History:
@@ -79,3 +76,13 @@ def test_a_criterion_that_cannot_choose_says_what_it_needs(
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
         select(rounds, criterion)
+
+
+def test_each_criterion_that_can_choose_has_a_round() -> None:
+    assert {name: found["round"] for name, found in selections(FULL).items()} == {
+        "oracle": 8,
+        "validation": 7,
+        "last": 9,
+    }
+    assert list(selections(NO_TEST)) == ["validation", "last"]
+    assert list(selections(TRAIN_ONLY)) == ["last"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_silos import QUICK, examples, silo
 from torch import nn
 
 from fedilc import Federation, Result, Silo, train
@@ -211,3 +212,24 @@ def test_a_plain_function_or_an_object_with_one_method_may_observe(
     train(federation, model, "fedsgd", rounds=2, learning_rate=0.1, callbacks=[seen.append, ending])
     assert [record["round"] for record in seen] == [1, 2]
     assert ending.rounds == 2
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("validation_loss", "'validation_loss', which no round of this run records; hold out examples"),
+        ("test_accuracy", "'test_accuracy', which no round of this run records; give a test set"),
+        ("val_loss", "'val_loss', which no round of this run records; records have train_loss"),
+    ],
+)
+def test_early_stopping_on_a_number_that_never_comes_is_an_error(tmp_path: Path, key: str, said: str) -> None:
+    federation = Federation("f", [Silo("a", *examples(1)), Silo("b", *examples(2))])
+    with pytest.raises(ConfigError, match=said):
+        train(federation, nn.Linear(3, 1), callbacks=[EarlyStopping(2, key)], out=tmp_path / "run", **QUICK)
+    assert key == "val_loss" or not (tmp_path / "run").exists()
+
+
+def test_early_stopping_with_validation_data_stops() -> None:
+    federation = Federation("f", [silo("a", 1), silo("b", 2)])
+    options = QUICK | {"rounds": 50, "learning_rate": 3.0}
+    assert train(federation, nn.Linear(3, 1), callbacks=[EarlyStopping(2)], **options).stopped

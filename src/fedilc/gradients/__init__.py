@@ -1,7 +1,7 @@
 """What a silo computes: gradients of environments, statistics, and local steps."""
 
-from fedilc.gradients.classifier import logits_layer, require_logits
 from fedilc.gradients.computation import Computed, SiloComputation
+from fedilc.gradients.logits_layer import logits_layer, require_logits
 from fedilc.gradients.losses import Loss
 from fedilc.gradients.rules import register_rule
 from fedilc.gradients.validation import model_problems, require_supported

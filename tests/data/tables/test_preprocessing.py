@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedilc.data.tables.exact_moments import exact_squares, exact_sum
 from fedilc.data.tables.preprocessing import Preprocessing
 from fedilc.data.tables.silo_tables import SiloTables, TableSettings, read_tables, tables_of
 from fedilc.errors import DataError
@@ -20,14 +19,6 @@ from fedilc.errors import DataError
 NUMBERS = st.floats(-1e12, 1e12)
 SETTINGS = TableSettings("died", keep=("age",), categorical=("sex",))
 CELL = st.one_of(st.none(), NUMBERS, st.sampled_from([0.0, 1e8, 1e8 + 8, -1e-3]))
-
-
-@given(st.lists(st.floats(-3e38, 3e38), max_size=40))
-def test_sums_and_squares_are_exact(values: list[float]) -> None:
-    array = np.array(values, dtype=np.float64)
-    assert exact_sum(array) == sum((Fraction(v) for v in values), Fraction(0))
-    wanted = sum((Fraction(v) ** 2 for v in values), Fraction(0))
-    assert abs(exact_squares(array) - wanted) <= len(values) * Fraction(2) ** -950
 
 
 def tables(rows: list[tuple[float | None, str | None, int]], cuts: list[int], order: list[int]) -> SiloTables:

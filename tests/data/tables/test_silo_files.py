@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from small_silos import examples
 
 from fedilc import Federation
+from fedilc.config.sources import Files
 from fedilc.data.tables.silo_files import SiloFiles, Table, read_table, split
-from fedilc.errors import DataError
+from fedilc.errors import DataError, FedILCWarning
 
 
 def write(path: Path, columns: Mapping[str, Any], label: str = "label") -> Path:
@@ -334,3 +337,47 @@ def test_a_pattern_without_a_match_is_named(tmp_path: Path, pattern: str) -> Non
     write(tmp_path / "a.csv", columns())
     with pytest.raises(DataError, match=rf"no file matches '{re.escape(pattern)}' in .*; correct data.silos"):
         federation(tmp_path, pattern)
+
+
+def write_silo(folder: Path, name: str, seed: int, **more: object) -> None:
+    x, y = examples(seed)
+    frame = pl.DataFrame({"ph": x[:, 0], "sodium": x[:, 1], "label": y})
+    frame.with_columns(**{key: pl.Series(value) for key, value in more.items()}).write_csv(
+        folder / f"{name}.csv"
+    )
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_notes_on_files_name_their_columns(tmp_path: Path, in_memory: bool) -> None:
+    for seed, name in enumerate("ab"):
+        numbers = np.arange(900_000_000 + seed * 1000, 900_000_040 + seed * 1000)
+        write_silo(tmp_path, name, seed, stay=np.random.default_rng(seed).permutation(numbers))
+    with pytest.warns(FedILCWarning) as said:
+        Files(silos="*.csv", in_memory=in_memory).store(0, tmp_path)
+    assert [str(note.message)[:36] for note in said] == [
+        "column 'stay' differs in every row (",
+        "column 'stay' is up to 9.00001e+08 (",
+    ]
+
+
+def test_clean_files_are_read_without_a_note(tmp_path: Path) -> None:
+    for seed, name in enumerate("abc"):
+        write_silo(tmp_path, name, seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Files(silos="[ab].csv", test="c.csv").store(0, tmp_path)
+
+
+def test_a_sentence_that_holds_for_many_files_is_said_once(tmp_path: Path) -> None:
+    for name in "abcdef":
+        (tmp_path / f"{name}.csv").write_text("x;label\n1,5;0\nred;1\n")
+    with pytest.raises(DataError) as refused:
+        Files(silos="*.csv").store(0, tmp_path)
+    assert str(refused.value).count("holds text, not numbers ('1,5' in line 2)") == 1
+    assert str(refused.value).endswith("d.csv and 2 more")
+
+
+def test_a_label_column_of_numbers_of_patients_is_refused_before_a_network_is_made(tmp_path: Path) -> None:
+    write_silo(tmp_path, "a", 1, label=np.arange(40) * 1_000_003)
+    with pytest.raises(DataError, match=r"make 39000117 logits, and only 40 classes occur"):
+        Files(silos="*.csv", loss="multiclass", validation_share=0.0).store(0, tmp_path)

@@ -9,7 +9,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from fedilc.data.tables.preprocessing import NumberFeature
 from fedilc.data.tables.silo_tables import SiloTables, TableSettings, read_tables, tables_of
 from fedilc.errors import DataError
 
@@ -82,103 +81,6 @@ def test_arrays_are_tables_too(tmp_path: Path) -> None:
     assert found.fit(["a"]).columns == ("x0", "x1", "x2")
 
 
-def test_a_label_may_be_a_comparison(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("age,num\n1,0\n2,3\n3,1\n")
-    found = read_tables([tmp_path / "a.csv"], label="num>0")
-    assert found.silos["a"].y.tolist() == [0, 1, 1]
-    assert found.classes == ("num<=0", "num>0")
-    assert found.fit(["a"]).columns == ("age",)
-
-
-@pytest.mark.parametrize(
-    ("values", "loss", "classes"),
-    [
-        ([0, 1, 1], "binary", ("0", "1")),
-        (["low", "mid", "top"], "multiclass", ("low", "mid", "top")),
-        ([2, 10, 3], "multiclass", ("2", "3", "10")),
-        ([0.5, 1.25, 3.0], "regression", ()),
-    ],
-)
-def test_the_task_is_found_from_the_label(values: list[object], loss: str, classes: tuple[str, ...]) -> None:
-    found = tables_of({"s": pl.DataFrame({"a": [1, 2, 3], "y": values})}, TableSettings("y"))
-    assert (found.loss, found.classes) == (loss, classes)
-
-
-def test_an_identifier_is_left_out_and_said_unless_it_is_kept() -> None:
-    frame = hospitals().with_columns(
-        pl.int_range(pl.len()).alias("patient"),
-        pl.int_range(pl.len()).cast(pl.String).str.zfill(5).add("x").alias("code"),
-    )
-    parts = by_hospital(frame)
-    found = tables_of(parts, TableSettings("died"))
-    assert "patient" not in found.fit(["h0", "h1"]).columns
-    for name in ("patient", "code"):
-        assert any(f"column {name!r} is left out" in note and "identifier" in note for note in found.notes)
-    kept = tables_of(parts, TableSettings("died", keep=("patient",)))
-    assert "patient" in kept.fit(["h0", "h1"]).columns
-
-
-def test_columns_that_tell_the_label_are_pointed_out() -> None:
-    frame = hospitals().with_columns(
-        (pl.col("died") == "yes").cast(pl.Int64).add(pl.col("age") / 1e4).alias("billing"),
-        pl.when(pl.col("died") == "yes").then(pl.lit("2020-02-03")).alias("death_date"),
-        pl.when(pl.col("died") == "yes").then(pl.lit("morgue")).otherwise(pl.lit("home")).alias("discharge"),
-    )
-    parts = by_hospital(frame)
-    notes = tables_of(parts, TableSettings("died")).notes
-    for name in ("billing", "death_date", "discharge"):
-        assert any(f"column {name!r} alone predicts the label" in note for note in notes)
-    assert not any("'age' alone" in note or "'sex' alone" in note for note in notes)
-
-
-def test_one_class_and_a_column_missing_at_one_silo_are_pointed_out() -> None:
-    parts = by_hospital(hospitals())
-    parts["h1"] = parts["h1"].drop("lactate")
-    parts["h2"] = parts["h2"].with_columns(pl.lit("no").alias("died"))
-    found = tables_of(parts, TableSettings("died"))
-    assert any("'h2' (died = no) has one class only" in note for note in found.notes)
-    assert any("column 'lactate' has no value at 'h1'" in note for note in found.notes)
-    made = found.fit(["h0", "h1"])
-    x = made.transform(found.silos["h1"].frame)
-    place = made.columns.index("lactate")
-    assert made.columns[place + 1] == "lactate missing"
-    assert x[:, place].eq(0).all()
-    assert x[:, place + 1].eq(1).all()
-
-
-def test_codes_and_zeros_that_may_mean_missing_are_pointed_out() -> None:
-    frame = hospitals().with_columns(
-        pl.when(pl.int_range(pl.len()) % 5 == 0).then(-9).otherwise(pl.col("lactate").abs()).alias("lactate"),
-        pl.when(pl.col("hospital") == "h1").then(0).otherwise(pl.col("age") * 4).alias("chol"),
-    )
-    parts = by_hospital(frame)
-    found = tables_of(parts, TableSettings("died"))
-    assert any("-9 probably means a missing value in column 'lactate'" in note for note in found.notes)
-    assert any("column 'chol' is 0 in every row of 'h1'" in note for note in found.notes)
-    said = tables_of(parts, TableSettings("died", missing=("lactate=-9", "chol=0")))
-    assert not any("probably means" in note or "is 0 in every row" in note for note in said.notes)
-    assert {"lactate missing", "chol missing"} <= set(said.fit(["h0", "h1"]).columns)
-
-
-def test_text_among_numbers_at_one_silo_is_pointed_out_and_counts_as_missing() -> None:
-    parts = by_hospital(hospitals())
-    parts["h0"] = parts["h0"].with_columns(
-        pl.when(pl.int_range(pl.len()) == 3)
-        .then(pl.lit(">90"))
-        .otherwise(pl.col("age").cast(pl.String))
-        .alias("age")
-    )
-    found = tables_of(parts, TableSettings("died"))
-    made = found.fit(list(parts))
-    assert any("'age' holds numbers and 1 cells of text (at 'h0'), which count as" in n for n in found.notes)
-    ages = pl.concat([part["age"].cast(pl.Float64, strict=False) for part in parts.values()])
-    feature = made.features[0]
-    assert isinstance(feature, NumberFeature)
-    assert feature.mean == pytest.approx(ages.mean())
-    place = made.columns.index("age missing")
-    assert made.transform(found.silos["h0"].frame)[:, place].sum() == 1
-
-
 def test_the_same_column_with_text_everywhere_is_still_one_of_numbers() -> None:
     ages = ["41", "52", ">89", "63", "n/a", "70", "38"]
     frame = pl.DataFrame({"age": ages * 4, "died": [0, 1] * 14})
@@ -192,14 +94,6 @@ def test_silos_of_a_column_come_in_natural_order(tmp_path: Path) -> None:
     frame = pl.DataFrame({"hospital": ["h10", "h9", "h10", "h9"], "age": [1, 2, 3, 5], "died": [0, 1, 1, 0]})
     frame.write_csv(tmp_path / "p.csv")
     assert list(read(tmp_path / "p.csv").silos) == ["h9", "h10"]
-
-
-def test_clean_tables_bring_no_note() -> None:
-    parts = by_hospital(hospitals())
-    parts = {
-        name: part.with_columns((pl.col("died") == "yes").cast(pl.Int64)) for name, part in parts.items()
-    }
-    assert tables_of(parts, TableSettings("died")).notes == []
 
 
 @pytest.mark.parametrize(
@@ -216,10 +110,3 @@ def test_wrong_names_are_one_sentence(tmp_path: Path, settings: dict[str, object
     hospitals().write_csv(tmp_path / "p.csv")
     with pytest.raises(DataError, match=sentence):
         read(tmp_path / "p.csv", **settings)
-
-
-def test_rows_without_a_label_are_left_out_and_said(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("age,died\n1,0\n2,1\n3,?\n4,\n")
-    found = read_tables([tmp_path / "a.csv"], label="died")
-    assert len(found.silos["a"].y) == 2
-    assert any("2 rows without a label" in note for note in found.notes)

@@ -1,50 +1,21 @@
-"""What a person sees: tables with the right rows, real pictures, and progress."""
+"""Tables of one run and of several: the right rows, whole in a terminal, the best in bold."""
 
 from __future__ import annotations
 
-import io
 import re
-import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
+from command import fedilc
+from histories import FULL, NO_TEST, OTHER, TRAIN_ONLY, History, record
 from terminals import in_terminal
 
 from fedilc import algorithms
-from fedilc.errors import ConfigError
-from fedilc.evaluation.selection import selections
 from fedilc.report.formats import TableData
-from fedilc.report.plots import comparison_picture, loss_picture
-from fedilc.report.progress import ProgressBar
 from fedilc.report.tables import comparison_table, run_table
-from fedilc.training.callbacks import Run
-
-History = list[dict[str, Any]]
-
-
-def record(number: int, train: float, validation: float | None = None, test: float | None = None) -> Any:
-    found: dict[str, Any] = {"round": number, "train_loss": train}
-    if validation is not None:
-        fair = {"worst_accuracy": 0.25, "worst_silo": "clinic-b"}
-        found |= {"validation_loss": validation, "validation_accuracy": 0.75, "fairness": fair}
-    if test is not None:
-        found |= {"test_loss": test, "test_accuracy": 0.5, "test_auroc": None, "test_auprc": 0.625}
-    return found
-
-
-FULL: History = [
-    record(6, 0.9, 0.5, 0.8),
-    record(7, 0.7, 0.4, 0.9),
-    record(8, 0.6, 0.45, 0.7),
-    record(9, 0.5, 0.6, 1),
-]
-OTHER: History = [record(6, 0.95, 0.3, 0.75)]
-NO_TEST: History = [record(6, 0.9, 0.5), record(7, 0.8, 0.6)]
-TRAIN_ONLY: History = [record(1, 0.9), record(2, 0.8)]
 
 
 def text(table: TableData, styled: bool = False, width: int = 160) -> str:
@@ -67,16 +38,6 @@ def headings(table: TableData) -> list[str]:
 def caption(table: TableData) -> str:
     assert table.notes[0] in " ".join(text(table).split())
     return table.notes[0]
-
-
-def test_each_criterion_that_can_choose_has_a_round() -> None:
-    assert {name: found["round"] for name, found in selections(FULL).items()} == {
-        "oracle": 8,
-        "validation": 7,
-        "last": 9,
-    }
-    assert list(selections(NO_TEST)) == ["validation", "last"]
-    assert list(selections(TRAIN_ONLY)) == ["last"]
 
 
 def test_a_runs_table_has_a_column_for_each_choice_of_round_and_a_row_for_each_measurement() -> None:
@@ -282,104 +243,40 @@ def test_a_comparison_of_all_algorithms_shows_every_number_in_a_terminal(width: 
             assert line[-5:] == [str(found["round"]), *(f"{number:.3f}" for number in (*numbers, worst))]
 
 
-def size(path: Path) -> tuple[int, int]:
-    """Width and height of a PNG, from its header."""
-    content = path.read_bytes()
-    assert content[:8] == b"\x89PNG\r\n\x1a\n"
-    width, height = struct.unpack(">II", content[16:24])
-    return width, height
+HISTORY = [
+    {
+        "round": 6,
+        "train_loss": 0.1,
+        "validation_loss": 0.2,
+        "validation_accuracy": 0.3,
+        "test_loss": 0.4,
+        "test_accuracy": 0.5,
+        "fairness": {"worst_accuracy": 0.6, "worst_silo": "a"},
+    }
+]
 
 
-@pytest.mark.parametrize("history", [FULL, NO_TEST, TRAIN_ONLY], ids=["full", "no test", "train only"])
-def test_the_picture_of_a_run_is_a_png(tmp_path: Path, history: History) -> None:
-    loss_picture(tmp_path / "loss.png", "demo", history)
-    assert min(size(tmp_path / "loss.png")) > 400
+@pytest.mark.parametrize("folder", ["runs/color-digits", "/home/user/projects/hospital/runs/color-digits"])
+def test_a_comparison_of_folders_shows_every_number_in_a_terminal(folder: str) -> None:
+    shown = in_terminal(
+        comparison_table("runs", {f"{folder}/{n}-seed0": HISTORY for n in algorithms.PAPER}, "run"), 80
+    )
+    for number in ("0.400", "0.500", "0.600"):
+        assert shown.count(number) >= len(algorithms.PAPER)
 
 
-@pytest.mark.parametrize(
-    ("histories", "panels"),
-    [
-        ({"a": FULL, "b": OTHER}, 3),
-        ({"a": NO_TEST, "b": NO_TEST}, 2),
-        ({"a": TRAIN_ONLY}, 1),
-        ({"a": TRAIN_ONLY, "b": FULL}, 3),
-    ],
-    ids=["all", "no test", "train only", "mixed"],
-)
-def test_the_picture_of_several_runs_has_a_panel_for_each_loss_that_any_has(
-    tmp_path: Path, histories: Mapping[str, History], panels: int
-) -> None:
-    comparison_picture(tmp_path / "loss.png", "demo", histories)
-    assert size(tmp_path / "loss.png")[0] == panels * 650
+def test_a_comparison_of_all_algorithms_shows_whole_headings_in_a_terminal() -> None:
+    assert "…" not in in_terminal(comparison_table("demo", dict.fromkeys(algorithms.names(), HISTORY)), 80)
 
 
-def test_a_picture_makes_the_folder_it_goes_to(tmp_path: Path) -> None:
-    loss_picture(tmp_path / "deep" / "er" / "loss.png", "demo", FULL)
-    assert min(size(tmp_path / "deep" / "er" / "loss.png")) > 400
+def test_a_comparison_of_runs_that_only_trained_shows_their_train_loss() -> None:
+    shown = in_terminal(comparison_table("demo", {"a": [{"round": 1, "train_loss": 0.1}]}), 80)
+    assert "0.100" in shown
+    assert "chosen by ." not in " ".join(shown.split())
 
 
-@pytest.mark.parametrize("name", ["loss.xyz", "file/loss.png"], ids=["format", "folder"])
-def test_a_picture_that_cannot_be_written_is_named_in_one_sentence(tmp_path: Path, name: str) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=f"the picture .*{name} cannot be written: ") as refused:
-        comparison_picture(tmp_path / name, "demo", {"a": FULL})
-    assert "\n" not in str(refused.value)
-
-
-def watch(console: Console, history: History, rounds: int) -> str:
-    bar = ProgressBar(console, "fedsgd")
-    run = Run(rounds)
-    bar.on_start(run)
-    for found in history:
-        run.history.append(found)
-        bar.on_round(run, found)
-    bar.on_end(run)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
-
-
-def test_progress_is_five_lines_where_output_is_no_terminal() -> None:
-    history = [record(number, 0.5, 0.25, 0.75) for number in range(1, 101)]
-    shown = watch(Console(file=io.StringIO(), width=100), history, 100).split("\n")
-    assert [line for line in shown if line.strip()] == [
-        f"fedsgd: round {number}/100  train 0.500  val 0.250  OOD 0.750" for number in (20, 40, 60, 80, 100)
-    ]
-
-
-def test_progress_tells_the_round_of_a_loss_that_was_measured_earlier() -> None:
-    history = [record(n, 0.5, *((0.25, 0.75) if n % 3 == 0 else ())) for n in range(1, 6)]
-    shown = watch(Console(file=io.StringIO(), width=100), history, 5).splitlines()
-    assert [line.strip() for line in shown if line.strip()] == [
-        "fedsgd: round 1/5  train 0.500",
-        "fedsgd: round 2/5  train 0.500",
-        "fedsgd: round 3/5  train 0.500  val 0.250  OOD 0.750",
-        "fedsgd: round 4/5  train 0.500  round 3: val 0.250  OOD 0.750",
-        "fedsgd: round 5/5  train 0.500  round 3: val 0.250  OOD 0.750",
-    ]
-
-
-def test_the_bar_with_an_earlier_rounds_losses_fits_a_terminal_of_eighty_columns() -> None:
-    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
-    bar = ProgressBar(console, "fishr-intra-arith")
-    run = Run(301)
-    bar.on_start(run)
-    bar.on_round(run, record(120, 0.5, 0.25, 0.75))
-    bar.on_round(run, record(123, 0.5))
-    bar.on_end(run)
-    assert isinstance(console.file, io.StringIO)
-    assert "train 0.500  round 120: val 0.250  OOD 0.750" in console.file.getvalue()
-
-
-def test_progress_says_where_a_resumed_run_goes_on() -> None:
-    console = Console(file=io.StringIO(), width=100)
-    ProgressBar(console, "fedsgd").on_start(Run(10, history=[record(1, 0.5)]))
-    assert isinstance(console.file, io.StringIO)
-    assert console.file.getvalue() == "fedsgd: going on after round 1\n"
-
-
-def test_progress_is_a_bar_with_losses_in_a_terminal() -> None:
-    console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
-    shown = watch(console, [record(1, 0.5, 0.25), record(2, 0.5, 0.125)], 2)
-    assert "fedsgd" in shown
-    assert "2/2" in shown
-    assert "train 0.500  val 0.125" in shown
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("place") / "one"
+    fedilc("run", "color-digits", "-a", "fedsgd", "--rounds", 1, "--set", "model.hidden=[8]", "--out", place)
+    return place

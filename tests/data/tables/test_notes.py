@@ -1,0 +1,122 @@
+"""What is unusual in tables is pointed out with its column and silo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from fedilc.data.tables.preprocessing import NumberFeature
+from fedilc.data.tables.silo_tables import TableSettings, read_tables, tables_of
+
+
+def hospitals(rows: int = 40, silos: int = 3, seed: int = 0) -> pl.DataFrame:
+    """Return patients of some hospitals: numbers, names, missing values and an outcome."""
+    random = np.random.default_rng(seed)
+    count = rows * silos
+    age = random.normal(60, 10, count).round(1)
+    return pl.DataFrame(
+        {
+            "hospital": [f"h{i // rows}" for i in range(count)],
+            "age": age,
+            "sex": random.choice(["male", "female"], count),
+            "lactate": random.normal(2, 1, count).round(2),
+            "died": random.choice(["no", "yes"], count),
+        }
+    )
+
+
+def by_hospital(frame: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    return {str(n[0]): p.drop("hospital") for n, p in frame.partition_by("hospital", as_dict=True).items()}
+
+
+def test_an_identifier_is_left_out_and_said_unless_it_is_kept() -> None:
+    frame = hospitals().with_columns(
+        pl.int_range(pl.len()).alias("patient"),
+        pl.int_range(pl.len()).cast(pl.String).str.zfill(5).add("x").alias("code"),
+    )
+    parts = by_hospital(frame)
+    found = tables_of(parts, TableSettings("died"))
+    assert "patient" not in found.fit(["h0", "h1"]).columns
+    for name in ("patient", "code"):
+        assert any(f"column {name!r} is left out" in note and "identifier" in note for note in found.notes)
+    kept = tables_of(parts, TableSettings("died", keep=("patient",)))
+    assert "patient" in kept.fit(["h0", "h1"]).columns
+
+
+def test_columns_that_tell_the_label_are_pointed_out() -> None:
+    frame = hospitals().with_columns(
+        (pl.col("died") == "yes").cast(pl.Int64).add(pl.col("age") / 1e4).alias("billing"),
+        pl.when(pl.col("died") == "yes").then(pl.lit("2020-02-03")).alias("death_date"),
+        pl.when(pl.col("died") == "yes").then(pl.lit("morgue")).otherwise(pl.lit("home")).alias("discharge"),
+    )
+    parts = by_hospital(frame)
+    notes = tables_of(parts, TableSettings("died")).notes
+    for name in ("billing", "death_date", "discharge"):
+        assert any(f"column {name!r} alone predicts the label" in note for note in notes)
+    assert not any("'age' alone" in note or "'sex' alone" in note for note in notes)
+
+
+def test_one_class_and_a_column_missing_at_one_silo_are_pointed_out() -> None:
+    parts = by_hospital(hospitals())
+    parts["h1"] = parts["h1"].drop("lactate")
+    parts["h2"] = parts["h2"].with_columns(pl.lit("no").alias("died"))
+    found = tables_of(parts, TableSettings("died"))
+    assert any("'h2' (died = no) has one class only" in note for note in found.notes)
+    assert any("column 'lactate' has no value at 'h1'" in note for note in found.notes)
+    made = found.fit(["h0", "h1"])
+    x = made.transform(found.silos["h1"].frame)
+    place = made.columns.index("lactate")
+    assert made.columns[place + 1] == "lactate missing"
+    assert x[:, place].eq(0).all()
+    assert x[:, place + 1].eq(1).all()
+
+
+def test_codes_and_zeros_that_may_mean_missing_are_pointed_out() -> None:
+    frame = hospitals().with_columns(
+        pl.when(pl.int_range(pl.len()) % 5 == 0).then(-9).otherwise(pl.col("lactate").abs()).alias("lactate"),
+        pl.when(pl.col("hospital") == "h1").then(0).otherwise(pl.col("age") * 4).alias("chol"),
+    )
+    parts = by_hospital(frame)
+    found = tables_of(parts, TableSettings("died"))
+    assert any("-9 probably means a missing value in column 'lactate'" in note for note in found.notes)
+    assert any("column 'chol' is 0 in every row of 'h1'" in note for note in found.notes)
+    said = tables_of(parts, TableSettings("died", missing=("lactate=-9", "chol=0")))
+    assert not any("probably means" in note or "is 0 in every row" in note for note in said.notes)
+    assert {"lactate missing", "chol missing"} <= set(said.fit(["h0", "h1"]).columns)
+
+
+def test_text_among_numbers_at_one_silo_is_pointed_out_and_counts_as_missing() -> None:
+    parts = by_hospital(hospitals())
+    parts["h0"] = parts["h0"].with_columns(
+        pl.when(pl.int_range(pl.len()) == 3)
+        .then(pl.lit(">90"))
+        .otherwise(pl.col("age").cast(pl.String))
+        .alias("age")
+    )
+    found = tables_of(parts, TableSettings("died"))
+    made = found.fit(list(parts))
+    assert any("'age' holds numbers and 1 cells of text (at 'h0'), which count as" in n for n in found.notes)
+    ages = pl.concat([part["age"].cast(pl.Float64, strict=False) for part in parts.values()])
+    feature = made.features[0]
+    assert isinstance(feature, NumberFeature)
+    assert feature.mean == pytest.approx(ages.mean())
+    place = made.columns.index("age missing")
+    assert made.transform(found.silos["h0"].frame)[:, place].sum() == 1
+
+
+def test_clean_tables_bring_no_note() -> None:
+    parts = by_hospital(hospitals())
+    parts = {
+        name: part.with_columns((pl.col("died") == "yes").cast(pl.Int64)) for name, part in parts.items()
+    }
+    assert tables_of(parts, TableSettings("died")).notes == []
+
+
+def test_rows_without_a_label_are_left_out_and_said(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("age,died\n1,0\n2,1\n3,?\n4,\n")
+    found = read_tables([tmp_path / "a.csv"], label="died")
+    assert len(found.silos["a"].y) == 2
+    assert any("2 rows without a label" in note for note in found.notes)

@@ -1,0 +1,70 @@
+"""Progress in a terminal is a bar, and elsewhere a few lines."""
+
+from __future__ import annotations
+
+import io
+
+from histories import History, record
+from rich.console import Console
+
+from fedilc.report.progress import ProgressBar
+from fedilc.training.callbacks import Run
+
+
+def watch(console: Console, history: History, rounds: int) -> str:
+    bar = ProgressBar(console, "fedsgd")
+    run = Run(rounds)
+    bar.on_start(run)
+    for found in history:
+        run.history.append(found)
+        bar.on_round(run, found)
+    bar.on_end(run)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_progress_is_five_lines_where_output_is_no_terminal() -> None:
+    history = [record(number, 0.5, 0.25, 0.75) for number in range(1, 101)]
+    shown = watch(Console(file=io.StringIO(), width=100), history, 100).split("\n")
+    assert [line for line in shown if line.strip()] == [
+        f"fedsgd: round {number}/100  train 0.500  val 0.250  OOD 0.750" for number in (20, 40, 60, 80, 100)
+    ]
+
+
+def test_progress_tells_the_round_of_a_loss_that_was_measured_earlier() -> None:
+    history = [record(n, 0.5, *((0.25, 0.75) if n % 3 == 0 else ())) for n in range(1, 6)]
+    shown = watch(Console(file=io.StringIO(), width=100), history, 5).splitlines()
+    assert [line.strip() for line in shown if line.strip()] == [
+        "fedsgd: round 1/5  train 0.500",
+        "fedsgd: round 2/5  train 0.500",
+        "fedsgd: round 3/5  train 0.500  val 0.250  OOD 0.750",
+        "fedsgd: round 4/5  train 0.500  round 3: val 0.250  OOD 0.750",
+        "fedsgd: round 5/5  train 0.500  round 3: val 0.250  OOD 0.750",
+    ]
+
+
+def test_the_bar_with_an_earlier_rounds_losses_fits_a_terminal_of_eighty_columns() -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    bar = ProgressBar(console, "fishr-intra-arith")
+    run = Run(301)
+    bar.on_start(run)
+    bar.on_round(run, record(120, 0.5, 0.25, 0.75))
+    bar.on_round(run, record(123, 0.5))
+    bar.on_end(run)
+    assert isinstance(console.file, io.StringIO)
+    assert "train 0.500  round 120: val 0.250  OOD 0.750" in console.file.getvalue()
+
+
+def test_progress_says_where_a_resumed_run_goes_on() -> None:
+    console = Console(file=io.StringIO(), width=100)
+    ProgressBar(console, "fedsgd").on_start(Run(10, history=[record(1, 0.5)]))
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue() == "fedsgd: going on after round 1\n"
+
+
+def test_progress_is_a_bar_with_losses_in_a_terminal() -> None:
+    console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
+    shown = watch(console, [record(1, 0.5, 0.25), record(2, 0.5, 0.125)], 2)
+    assert "fedsgd" in shown
+    assert "2/2" in shown
+    assert "train 0.500  val 0.125" in shown
