@@ -74,33 +74,46 @@ def rows(quick: bool) -> list[Row]:
     return [at_most("per example", what, "a plain backward", ratio, 3.5, detail), _memory(examples), cnn]
 
 
-def _cnn_row(images: int) -> Row:
-    """Every image a vote, against vmap: as torch has it, and with memory kept as the votes have it."""
+def _images(count: int) -> tuple[nn.Module, Tensor, Tensor]:
+    """The CNN of Rotated-CIFAR10, and random images with labels."""
     generator = torch.Generator().manual_seed(0)
-    x = torch.rand(images, 3, 16, 16, generator=generator)
-    y = torch.randint(0, 10, (images,), generator=generator)
-    model = build_model("cnn", (3, 16, 16), 10, seed=0)
-    votes = {"vmap": lambda: vmapped(model, x, y, 50)}
-    alone = medians(votes, repeats=2)["vmap"]
+    x = torch.rand(count, 3, 16, 16, generator=generator)
+    y = torch.randint(0, 10, (count,), generator=generator)
+    return build_model("cnn", (3, 16, 16), 10, seed=0), x, y
+
+
+def _cnn_row(images: int) -> Row:
+    """Every image a vote, against vmap: as torch has it, and with freed memory kept as the votes keep it."""
+    model, x, y = _images(images)
+    (alone,) = _in_own_process("vmap", images)
     cnn = voter(model, "multiclass", Silo("images", x, y))
-    seconds = medians(votes | {"vote": lambda: vote(cnn)}, repeats=2)
+    seconds = medians({"vmap": lambda: vmapped(model, x, y, 50), "vote": lambda: vote(cnn)}, repeats=2)
     detail = f"{alone:.2f} s / {seconds['vote']:.2f} s; vmap with memory kept: {seconds['vmap']:.2f} s"
     what = f"CNN, {images:,} votes"
     return at_least("per example", "vmap and log sums", what, alone / seconds["vote"], 8, detail)
 
 
-def _memory(examples: int) -> Row:
-    """Peak memory of the votes beyond what the process had, in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.per_example", str(examples)]
+def _in_own_process(what: str, examples: int) -> list[float]:
+    """The numbers that `_measure` prints in a process whose memory nothing else has touched."""
+    command = [sys.executable, "-m", "benchmarks.per_example", what, str(examples)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    extra, budget = (int(number) for number in done.stdout.split())
+    return [float(number) for number in done.stdout.split()]
+
+
+def _memory(examples: int) -> Row:
+    """Peak memory of the votes beyond what the process had."""
+    extra, budget = _in_own_process("memory", examples)
     detail = f"{extra / 2**20:.0f} MiB / {budget / 2**20:.0f} MiB"
     return at_most("per example", "peak extra memory", "parameters + activations", extra / budget, 3, detail)
 
 
-def _measure_memory(examples: int) -> None:
-    """Print the growth of this process's peak during votes, and parameters plus activations, in bytes."""
+def _measure(what: str, examples: int) -> None:
+    """Print the seconds of vmap, or the growth of peak memory during votes and what it is held against."""
     torch.set_num_threads(2)
+    if what == "vmap":
+        model, x, y = _images(examples)
+        print(medians({"vmap": lambda: vmapped(model, x, y, 50)}, repeats=2)["vmap"])
+        return
     warm = voter(color_mnist_mlp(), "binary", color_mnist_like(1, 10).silos[0])
     vote(warm)
     computation = voter(color_mnist_mlp(), "binary", color_mnist_like(1, examples).silos[0])
@@ -113,4 +126,4 @@ def _measure_memory(examples: int) -> None:
 
 
 if __name__ == "__main__":
-    _measure_memory(int(sys.argv[1]))
+    _measure(sys.argv[1], int(sys.argv[2]))
