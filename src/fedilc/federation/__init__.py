@@ -1,4 +1,4 @@
-"""The protocol, written once: what the server asks, what a silo answers, what a run leaves on disk."""
+"""The protocol, written once: steps of a round, messages, server, client, run folder."""
 
 from fedilc.federation.client import SiloClient
 from fedilc.federation.messages import Carried, Reply, Request

@@ -1,4 +1,4 @@
-"""What a silo answers. It knows nothing of how bytes travel."""
+"""Compute a silo's reply to a request, the same in every runtime."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Metrics = Callable[[Tensor, Tensor], dict[str, float | None]]
 
 
 class SiloClient:
-    """One participant: its data, a workbench to compute on, and how it measures its validation set."""
+    """One silo: its examples, the workbench that computes, and the metrics of its validation set."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class SiloClient:
         )
 
     def answer(self, request: Request, keep_bytes: int = KEPT_BYTES) -> Reply:
-        """Return the reply to any request; forward passes of up to `keep_bytes` stay between steps."""
+        """Return the reply to a request; keep forward passes of up to `keep_bytes` for the next step."""
         self.bench.load(request.weights, request.version)
         reply = Reply(self.silo.name, request.step, request.round)
         if request.step not in self.program.steps:
@@ -103,7 +103,7 @@ class SiloClient:
     ) -> Computed:
         """Return the gradient of some of the silo's examples, environments aggregated.
 
-        With `scale` it holds scale * J_e^T v_e already, and no penalty is left beside it.
+        With `scale`, scale * J_e^T v_e is added to it, and no separate penalty gradient is returned.
         """
         sink = None
         if self.votes is not None:
@@ -124,7 +124,7 @@ class SiloClient:
         return Computed(gradient, penalty, found.loss)
 
     def _step(self, request: Request, reply: Reply, compute: Callable[[SiloComputation], Computed]) -> float:
-        """Take local steps and answer the update; with control variates, answer how the silo's own moves.
+        """Take local steps, put the update, and the change of the control variate, into the reply.
 
         SCAFFOLD (Karimireddy et al. 2020): gradients are corrected by c - c_e, and c_e becomes the mean of
         the uncorrected ones, which is its option II for plain SGD.

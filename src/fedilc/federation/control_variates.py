@@ -1,4 +1,7 @@
-"""The server's side of SCAFFOLD: c, the mean of the silos' control variates, and what it is a mean of."""
+"""The server's side of SCAFFOLD: c, the mean of the silos' control variates.
+
+The silos keep their own control variates (`silo_state.py`); the server knows of which rounds they must be.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,17 @@ from fedilc.federation.program import STATE_ROUND
 from fedilc.federation.runtime import Facts
 
 
-class ForgottenError(Exception):
-    """Silos whose state is not the one that the server has counted."""
+class StateMismatchError(Exception):
+    """A silo used another state than the one that is part of c."""
 
 
 class ControlVariates:
-    """c by parameter, and the last round in which each silo's part of it was counted.
+    """c per parameter, and the round of each silo's control variate in it.
 
-    Without parameters it is the state of an algorithm that has none, and does nothing.
+    For an algorithm without control variates it has no parameters and does nothing.
 
     Attributes:
-        since: the round from which the states of silos count; silos use no earlier one.
+        since: the first round whose states are valid; silos ignore earlier ones.
     """
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
@@ -34,38 +37,38 @@ class ControlVariates:
         self.since = 0
 
     def facts(self) -> dict[str, Any]:
-        """Return what a checkpoint holds beside the tensors."""
+        """Return what a checkpoint holds besides the tensors."""
         return {"state_rounds": self.rounds, "state_since": self.since}
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Restore the state of a checkpoint."""
         for name, control in self.tensors.items():
             control.copy_(tensors[name])
         self.rounds = dict(facts.get("state_rounds", {}))
         self.since = int(facts.get("state_since", 0))
 
-    def require_counted(self, answers: Facts) -> None:
-        """Raise if a silo used another state than that of the last round in which it was counted."""
+    def require_matching(self, answers: Facts) -> None:
+        """Raise if a silo used another state than the one that is part of c."""
         found: dict[str, str] = {}
         for silo, facts in answers.items() if self.tensors else ():
             used, expected = int(facts[STATE_ROUND]), self.rounds.get(silo, 0)
             if used != expected:
                 had = f"that of round {used}" if used else "none"
-                found[silo] = f"it was to use its state of round {expected} and used {had}"
+                found[silo] = f"it should have used its state of round {expected} and used {had}"
         if found:
-            raise ForgottenError(sentence(found))
+            raise StateMismatchError(sentence(found))
 
-    def begin_again(self, number: int, who: str) -> None:
-        """Let all silos begin with no state, since the mean of all is no longer the one known here."""
+    def reset(self, number: int, reason: str) -> None:
+        """Set c to zero and let all silos start without state, because c is no longer their mean."""
         self.since, self.rounds = number, {}
         for control in self.tensors.values():
             control.zero_()
-        warnings.warn(f"{who}: all silos begin again without state", FedILCWarning, stacklevel=3)
+        warnings.warn(f"{reason}: all silos start again without state", FedILCWarning, stacklevel=3)
 
     @torch.no_grad()
     def learn(self, number: int, moved: Mapping[str, Tensor], answers: Facts, silos: int) -> None:
-        """Add how the control variates of those that answered moved, as a share of all silos."""
+        """Add the mean change of the control variates, times the share of silos that replied."""
         for name, control in self.tensors.items():
             control += len(answers) / silos * moved[name]
         if self.tensors:

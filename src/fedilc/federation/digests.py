@@ -1,4 +1,4 @@
-"""Digests by which a run's files are found to be as they were written."""
+"""Digests that show whether a run's JSON files and history are as they were written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _KEY = "digest"
 
 
 def chain_digest(lines: Iterable[bytes], head: str = "") -> str:
-    """Return the digest of lines in their order, after those whose digest is `head`.
+    """Return the digest of lines in order, which follow the lines whose digest is `head`.
 
     >>> chain_digest([b"a", b"b"]) == chain_digest([b"b"], chain_digest([b"a"]))
     True
@@ -24,17 +24,17 @@ def chain_digest(lines: Iterable[bytes], head: str = "") -> str:
 
 
 def with_digest(value: Mapping[str, Any], length: int = 64) -> dict[str, Any]:
-    """Return a JSON object with the digest of its content, in `length` hexadecimal digits."""
+    """Return a JSON object with a digest of its content, of `length` hexadecimal digits."""
     return {**value, _KEY: json_digest(value)[:length]}
 
 
 def has_digest(value: Mapping[str, Any]) -> bool:
-    """Return whether a JSON object has a digest, right or not."""
+    """Return whether a JSON object has a digest, valid or not."""
     return _KEY in value
 
 
 def check_digest(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a JSON object without its digest, or raise ValueError if its content is another.
+    """Return a JSON object without its digest; raise ValueError if the digest is not that of its content.
 
     >>> check_digest(with_digest({"round": 3}))
     {'round': 3}
@@ -43,8 +43,8 @@ def check_digest(value: Mapping[str, Any]) -> dict[str, Any]:
     ValueError: its content does not match its digest
     """
     content = {key: entry for key, entry in value.items() if key != _KEY}
-    told = value.get(_KEY)
-    if not isinstance(told, str) or not told or not json_digest(content).startswith(told):
+    stored = value.get(_KEY)
+    if not isinstance(stored, str) or not stored or not json_digest(content).startswith(stored):
         raise ValueError("its content does not match its digest")
     return content
 

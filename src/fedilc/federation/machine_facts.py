@@ -1,4 +1,4 @@
-"""What a run's last digits depend on beside its settings: versions, threads, processor, instruction set."""
+"""What the last digits of a run depend on besides settings: versions, threads, processor, instruction set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedilc import __version__
 
 
 def machine_facts() -> dict[str, Any]:
-    """Return what this process computes with, which identifies no run but may change its last bits."""
+    """Return what this process computes with: no part of a run's identity, but it may change last bits."""
     return {
         "python": platform.python_version(),
         "fedilc": __version__,
@@ -39,7 +39,7 @@ def command_line() -> str:
 
 
 def changed_facts(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return in words what is other than before; "" if nothing is.
+    """Return in words what has changed; "" if nothing has.
 
     >>> changed_facts({"torch": "2.4", "threads": 2}, {"torch": "2.5", "threads": 2})
     'torch 2.4, now 2.5'

@@ -1,4 +1,4 @@
-"""What travels: requests to silos and their replies, the same for every runtime."""
+"""Requests to silos and their replies, the same in every runtime."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Numbers = dict[str, float | None]
 
 @dataclass(frozen=True)
 class Request:
-    """What the server asks of the named silos: one step of a round.
+    """A request to the named silos for one step of a round.
 
-    `weights` are w after `version` updates: a runtime need not send a silo what it already has. `tensors` and
-    `numbers` are what the step declares to be sent beside w. `silo_weights` are what the server has learnt
-    of how much each silo counts: for those who add up, not for silos.
+    `weights` are w after `version` updates, so that a runtime can leave out weights that a silo already has.
+    `tensors` and `numbers` are what the step sends besides w. `silo_weights` are the adaptive weights of
+    silos, if any; sub-coordinators need them to add up replies, silos do not.
     """
 
     step: str
@@ -37,15 +37,15 @@ class Request:
 
     @cached_property
     def asked(self) -> frozenset[str]:
-        """Return the silos as a set, since there may be thousands."""
+        """Return the silos as a set, for fast look-ups among thousands."""
         return frozenset(self.silos)
 
 
 @dataclass
 class Reply:
-    """What one silo answers: groups of tensors, numbers, and metrics.
+    """One silo's reply: groups of tensors, numbers, and metrics.
 
-    Metrics are those of the whole silo by name, and under "domains" those of each of its sub-domains.
+    Metrics are those of the whole silo, and under "domains" those of each of its sub-domains.
     """
 
     silo: str
@@ -57,22 +57,22 @@ class Reply:
 
     @property
     def silos(self) -> tuple[str, ...]:
-        """The silo, as for an answer that is of several."""
+        """Return the silos that this reply is for."""
         return (self.silo,)
 
 
 @dataclass
 class Carried:
-    """What a sub-coordinator answers for silos of its own: sums of their tensors, all else of each.
+    """A sub-coordinator's reply for its own silos: the sums of their tensors, and the rest of each reply.
 
     Args:
         carrier: the sub-coordinator's name.
-        step: what was asked.
-        round: in which round.
+        step: the step that was asked for.
+        round: its round.
         replies: each silo's reply, without tensors.
-        norms: of each silo's groups of tensors; one that is infinite is in no sum.
+        norms: the norms of each silo's groups of tensors; a group with an infinite norm is in no sum.
         sums: the sums of each group.
-        lost: why other silos that were asked did not answer.
+        lost: why other silos that were asked did not reply.
     """
 
     carrier: str
@@ -85,12 +85,12 @@ class Carried:
 
     @property
     def silos(self) -> tuple[str, ...]:
-        """Those that it answers for."""
+        """Return the silos that this reply is for."""
         return tuple(self.replies)
 
 
 def check_reply(reply: Reply | Carried, request: Request, step: Step) -> None:
-    """Raise if a reply is not an answer to `request` as the step declares it."""
+    """Raise if a reply does not belong to the request, or is not what the step declares."""
     if isinstance(reply, Carried):
         for one in reply.replies.values():
             _check_asked(one, request, step)
@@ -103,13 +103,11 @@ def check_reply(reply: Reply | Carried, request: Request, step: Step) -> None:
 def _check_asked(reply: Reply, request: Request, step: Step) -> None:
     who = f"silo {reply.silo!r}"
     if reply.silo not in request.asked:
-        raise ProtocolError(f"{who} answered without being asked")
+        raise ProtocolError(f"{who} replied without being asked")
     if (reply.step, reply.round) != (request.step, request.round):
         raise ProtocolError(
-            f"{who} answered step {reply.step!r} of round {reply.round}, but was asked for step "
+            f"{who} replied to step {reply.step!r} of round {reply.round}, but was asked for step "
             f"{request.step!r} of round {request.round}"
         )
     if set(reply.numbers) != set(step.numbers):
-        raise ProtocolError(
-            f"{who} sent numbers {sorted(reply.numbers)}; expected were {sorted(step.numbers)}"
-        )
+        raise ProtocolError(f"{who} sent numbers {sorted(reply.numbers)}, not {sorted(step.numbers)}")

@@ -1,4 +1,4 @@
-"""An optimiser's state as named tensors, to keep, to send and to put back."""
+"""An optimiser's state as named tensors, to store and to restore."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put back what `optimizer_tensors` gave."""
+    """Restore a state that `optimizer_tensors` returned."""
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         number, key = name.split(".", 1)
@@ -32,19 +32,19 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Te
 
 
 class Undo:
-    """Weights and optimiser as they are now, to go back to."""
+    """A copy of weights and optimiser, to undo a step."""
 
     def __init__(self, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> None:
         self._weights = {name: tensor.clone() for name, tensor in weights.items()}
         self._state = {name: tensor.clone() for name, tensor in optimizer_tensors(optimizer).items()}
 
     def restore(self, weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> None:
-        """Put everything back, to the bit."""
+        """Restore the copy, to the bit."""
         for name, tensor in weights.items():
             tensor.copy_(self._weights[name])
         restore_optimizer(optimizer, self._state)
 
 
 def all_finite(weights: Mapping[str, Tensor], optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether neither weights nor optimiser hold a NaN or an infinity."""
+    """Return whether weights and optimiser hold no NaN and no infinity."""
     return all(is_finite(tensor) for tensor in (*weights.values(), *optimizer_tensors(optimizer).values()))

@@ -1,4 +1,4 @@
-"""Answers that stand out by their norm, and what a bound on it sets aside."""
+"""Find outliers: replies whose norm is far above the usual, which a round sets aside."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import median_low
 from typing import Any
 
 RECENT_ROUNDS = 10
-LEAST_SILOS = 2
+MIN_SILOS = 2
 STRIKES = 3
 _SUSPECT = 10.0
 _DIGITS = 6
@@ -19,15 +19,15 @@ Norms = Mapping[str, float]
 
 @dataclass
 class NormBound:
-    """How many times longer than usual an answer may be; 0 is no bound.
+    """A bound on norms: `factor` times the usual norm; 0 is no bound.
 
-    An answer is an outlier if its norm is over `factor` times the median of the round's and over `factor`
-    times the median of the last rounds' medians. The median is the lower one of two, so that one of two silos
-    cannot move it upwards; a silo that is alone is compared with its last rounds, and in the first round with
-    nothing. Answers that cancel (the terms of a penalty) add up to little, so that one of E may well be E
-    times as long as the others: their bound is E times as far.
+    A reply is an outlier if its norm is above `factor` times the median of the round's norms, and above
+    `factor` times the median of the last ten rounds' medians. Of an even number of norms, the median is the
+    lower of the middle two, so that one of two silos cannot raise it. A single silo is compared with its
+    last rounds only, and in the first round with nothing. Groups that nearly cancel (the terms of a penalty)
+    may be E times as long as usual, so their bound is E times higher.
 
-    A silo whose answers were set aside in three rounds is left out from then on.
+    A silo whose replies were set aside in three rounds is left out of the rest of the run.
     """
 
     factor: float = 100.0
@@ -35,10 +35,10 @@ class NormBound:
     set_aside: dict[str, list[str]] = field(default_factory=dict)
 
     def outliers(self, kind: str, norms: Norms, cancels: bool = False) -> dict[str, str]:
-        """Return why each silo whose answer of this kind is not to be used stands out."""
+        """Return the silos whose norm of this kind of tensors is above the bound, and why."""
         before = self.recent.get(kind)
         usual = [median_low(before)] if before else []
-        if len(norms) >= LEAST_SILOS:
+        if len(norms) >= MIN_SILOS:
             usual.append(median_low(norms.values()))
         typical = max(usual, default=0.0)
         bound = math.inf
@@ -51,13 +51,13 @@ class NormBound:
         }
 
     def remember(self, norms: Mapping[str, Norms]) -> dict[str, float]:
-        """Return the medians of a round's norms by kind, and compare later rounds with them."""
+        """Return the medians of a round's norms by kind, and store them to compare later rounds with."""
         medians = {kind: float(f"{median_low(found.values()):.{_DIGITS}g}") for kind, found in norms.items()}
         self._add(medians)
         return medians
 
     def strike(self, reasons: Mapping[str, str]) -> dict[str, str]:
-        """Count that a round sets answers aside; return the reasons, and which silos are left out now."""
+        """Count the silos that a round sets aside; return the reasons, extended if a silo is left out now."""
         found: dict[str, str] = {}
         for silo, reason in reasons.items():
             before = self.set_aside.setdefault(silo, [])
@@ -68,11 +68,11 @@ class NormBound:
 
     @property
     def left_out(self) -> dict[str, str]:
-        """Return the silos that are no longer asked, and why."""
+        """Return the silos that are left out of the rest of the run, and why."""
         return {silo: found[-1] for silo, found in self.set_aside.items() if len(found) >= STRIKES}
 
     def restore(self, history: Iterable[Mapping[str, Any]]) -> None:
-        """Compare with the rounds of a history, as if they had just been done."""
+        """Restore medians and counts from a history."""
         for record in history:
             self._add(record.get("norms", {}))
             for silo, reason in record.get("set_aside", {}).items():
@@ -84,7 +84,7 @@ class NormBound:
 
 
 def suspects(norms: Mapping[str, Norms]) -> dict[str, str]:
-    """Return the silos to name after a step that went wrong: those ten times longer than the median."""
+    """Return the silos to name after a failed update: those with a norm above ten times the median."""
     named: dict[str, str] = {}
     for kind, found in norms.items():
         typical = median_low(found.values())
@@ -95,7 +95,7 @@ def suspects(norms: Mapping[str, Norms]) -> dict[str, str]:
 
 
 def sentence(reasons: Mapping[str, str]) -> str:
-    """Return silos and reasons in words.
+    """Return silos and reasons as text.
 
     >>> sentence({"north": "its gradient is long", "south": "its gradient is longer"})
     "silo 'north' (its gradient is long) and silo 'south' (its gradient is longer)"

@@ -1,9 +1,9 @@
-"""A round as a program: the steps that an algorithm's parts need, declared once for server and silos.
+"""The program of a round: the steps that an algorithm's parts need, declared once for server and silos.
 
-    statistics         each silo answers s_e, if silos match one; the server needs its mean
+    statistics         each silo answers s_e, if silos match a statistic; the server needs its mean
     update             each silo answers its gradient, or w - w_e after local steps
     matched-update     the same with the penalty, given the mean of s_e and lambda
-    evaluate           each silo measures the model on its validation set
+    evaluate           each silo evaluates the model on its validation set
 
 A round is `statistics` and `matched-update` if there is a penalty with lambda > 0, and `update` if not.
 """
@@ -26,12 +26,13 @@ STATISTICS, UPDATE, MATCHED, EVALUATE = "statistics", "update", "matched-update"
 PENALTY_WEIGHT = "penalty_weight"
 PENALTY, CONTROL = "penalty", "control"
 STATE_ROUND, STATE_SINCE = "state_round", "state_since"
-LARGEST = 1e100
-MOST_EXAMPLES = 2**53
-MOST_ROUNDS = 2**31
-_SHARE, _ANY = Range(0, 1), Range(-LARGEST, LARGEST)
-_CLASSES = {"loss": _ANY, "accuracy": _SHARE, "auroc": _SHARE, "auprc": _SHARE, "examples": _ANY}
-_QUANTITIES = {"loss": _ANY, "rmse": _ANY, "mae": _ANY, "r2": Range(-LARGEST, 1), "examples": _ANY}
+MAX_NUMBER = 1e100
+MAX_EXAMPLES = 2**53
+MAX_ROUNDS = 2**31
+_FRACTION, _ANY = Range(0, 1), Range(-MAX_NUMBER, MAX_NUMBER)
+_AREAS = {"accuracy": _FRACTION, "auroc": _FRACTION, "auprc": _FRACTION}
+_CLASSIFICATION = {"loss": _ANY, **_AREAS, "examples": _ANY}
+_REGRESSION = {"loss": _ANY, "rmse": _ANY, "mae": _ANY, "r2": Range(-MAX_NUMBER, 1), "examples": _ANY}
 
 
 def without_storage(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -65,7 +66,7 @@ class Program:
     @cached_property
     def steps(self) -> dict[str, Step]:
         """Return all steps by name."""
-        metrics = _CLASSES if has_classes(self.parts.loss) else _QUANTITIES
+        metrics = _CLASSIFICATION if has_classes(self.parts.loss) else _REGRESSION
         found = [self._update(UPDATE), Step(EVALUATE, metrics=metrics)]
         penalty = self.parts.penalty
         if penalty is not None:
@@ -75,26 +76,26 @@ class Program:
         return {step.name: step for step in found}
 
     def round(self, penalty_weight: float) -> tuple[Step, ...]:
-        """Return the steps of a round with this lambda, evaluation apart."""
+        """Return the steps of a round with this lambda, without evaluation."""
         names = (STATISTICS, MATCHED) if penalty_weight else (UPDATE,)
         return tuple(self.steps[name] for name in names if name in self.steps)
 
     @property
     def answer_bytes(self) -> int:
-        """Return the size of the largest answer's tensors in bytes."""
+        """Return the size of the tensors of the largest reply in bytes."""
         likes = [[answer.like for answer in step.answers.values()] for step in self.steps.values()]
         sizes = [[t.numel() * t.element_size() for like in group for t in like.values()] for group in likes]
         return max(sum(size) for size in sizes)
 
     @property
     def keeps_state(self) -> bool:
-        """Return whether silos remember something from round to round."""
+        """Return whether silos keep state from round to round."""
         local = self.parts.algorithm.local
         return local is not None and local.control_variates
 
     @property
     def update(self) -> str:
-        """Return what a silo's update is called in messages and records."""
+        """Return the name of a silo's update in messages and records."""
         return "gradient" if self.parts.algorithm.local is None else "update"
 
     @property
@@ -104,28 +105,28 @@ class Program:
         like = {self.parts.penalty.statistic: self.statistic}
         return Answer(like, Mean(), order=self.parts.penalty.order, exact=True)
 
-    def _bounded(self, rule: Aggregator) -> Aggregator:
-        """Return an aggregation with the task's bound on norms around it, if it has one."""
-        return rule if self.parts.max_norm is None else Clipped(rule, self.parts.max_norm)
+    def _clipped(self, aggregator: Aggregator) -> Aggregator:
+        """Return an aggregator that clips to `max_norm`, if there is one."""
+        return aggregator if self.parts.max_norm is None else Clipped(aggregator, self.parts.max_norm)
 
     def _update(self, name: str) -> Step:
-        """Return the step whose answers the server steps with."""
+        """Return the step whose answers update w."""
         algorithm, penalty = self.parts.algorithm, self.parts.penalty if name == MATCHED else None
         sends: dict[str, Like] = {}
         sent_numbers: dict[str, Range] = {}
-        inter, weighted = self._bounded(self.parts.inter), algorithm.weights != "equal"
+        inter, weighted = self._clipped(self.parts.inter), algorithm.weights != "equal"
         answers = {self.update: Answer(self.weights, inter, weighted=weighted)}
-        numbers = {"loss": _ANY, "examples": Range(1, MOST_EXAMPLES)}
+        numbers = {"loss": _ANY, "examples": Range(1, MAX_EXAMPLES)}
         if penalty is not None:
             sent_numbers[PENALTY_WEIGHT] = Range(0, 1e30)
-            numbers["distance"] = Range(0, LARGEST)
+            numbers["distance"] = Range(0, MAX_NUMBER)
             if penalty.centred:
                 sends[penalty.statistic] = self._statistics.like
             if not algorithm.adds_up_in_silo:
-                answers[PENALTY] = Answer(self.weights, self._bounded(Sum()), cancels=True)
+                answers[PENALTY] = Answer(self.weights, self._clipped(Sum()), cancels=True)
         if self.keeps_state:
             sends[CONTROL] = self.weights
-            sent_numbers[STATE_SINCE] = Range(0, MOST_ROUNDS)
-            answers[CONTROL] = Answer(self.weights, self._bounded(Mean()), exact=True)
-            numbers[STATE_ROUND] = Range(0, MOST_ROUNDS)
+            sent_numbers[STATE_SINCE] = Range(0, MAX_ROUNDS)
+            answers[CONTROL] = Answer(self.weights, self._clipped(Mean()), exact=True)
+            numbers[STATE_ROUND] = Range(0, MAX_ROUNDS)
         return Step(name, sends, sent_numbers, answers, numbers, completes=True)

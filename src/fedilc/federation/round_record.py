@@ -1,4 +1,4 @@
-"""What a completed round says of its training, before evaluation: losses, the penalty, and each silo."""
+"""The record of a round's training, before evaluation: losses, the penalty, and each silo."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def training_record(
 
 
 def mean_loss(answers: Facts, weights: SiloWeights) -> float:
-    """Return the loss that the updates are of: a mean over silos with the weights of their updates."""
+    """Return the mean training loss over silos, with the weights of their updates."""
     counts = [weights.of(silo, facts) for silo, facts in answers.items()]
     losses = [facts["loss"] or 0.0 for facts in answers.values()]
     if None in counts:
@@ -34,7 +34,7 @@ def mean_loss(answers: Facts, weights: SiloWeights) -> float:
 
 
 def silo_records(answers: Facts, norms: Norms, max_norm: float | None) -> dict[str, dict[str, Any]]:
-    """Return what the record says of each silo, with the norm of an update that was clipped."""
+    """Return examples and loss per silo, and the norm of an update that was clipped."""
     found = {
         silo: {"examples": facts["examples"], "train_loss": facts["loss"]} for silo, facts in answers.items()
     }

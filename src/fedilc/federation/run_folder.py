@@ -1,19 +1,27 @@
-"""A run folder: what a run is, what it has done, and where it continues from.
+"""The run folder: everything that a run writes to disk.
 
-    run.json                          the settings the run belongs to, with their digest
-    history.jsonl                     one record per round, no clock in it
-    timing.jsonl                      seconds per round, apart, so that the history repeats exactly; the first
-                                      round of each process has the command that started it
-    checkpoint.safetensors            weights, optimiser and other state after the last completed round
-    checkpoint-previous.safetensors   the same of the round before
-    preprocessing.json                how inputs are made of a table, if they are
-    model-card.md                     what the model was trained on and how well it did, after the last round
-    .lock                             held by the process that trains here
+    when the run begins
+    run.json                          settings, data digests, machines; also on resume, if they changed
+    preprocessing.json                how inputs are made from a table, if they are
+    summaries.json                    the silos' summaries of their tables, over HTTP
+    .lock                             held while a process trains here
 
-Every file is replaced by writing, syncing and renaming, or appended and cut back on resume to what
-the checkpoint vouches for: a run killed anywhere continues from the last completed round. A checkpoint
-holds a digest of itself and one of the history up to it, so that damage is found: the run then continues
-from the round before, or is refused.
+    after each round, in this order
+    best-*.safetensors                weights of the best round by validation or test loss, if it is this one
+    history.jsonl                     one record, without times, so that a repeated run has the same bytes
+    timing.jsonl                      the seconds, and for the first round of a process its command
+    checkpoint-previous.safetensors   the checkpoint of the round before
+    checkpoint.safetensors            weights, optimiser and other state of the server (see `Checkpoint`)
+    silo-state/                       the state of silos in this process, while they compute
+
+    at the end
+    model-card.md                     what the model was trained on, and its metrics
+    audit.jsonl                       the events of a coordinator, as they happen
+
+Each file is replaced by writing, syncing and renaming, or is appended to and on resume cut back to the round
+of the checkpoint: a run that is killed at any time continues after the last completed round. A checkpoint
+has a digest of itself and a digest of the history up to its round. If a file is damaged, the run continues
+from the previous checkpoint, or is refused.
 """
 
 from __future__ import annotations
@@ -32,18 +40,26 @@ from torch import Tensor
 
 from fedilc.errors import CheckpointError, FedILCWarning
 from fedilc.federation.digests import chain_digest, check_digest, has_digest, with_digest
+from fedilc.federation.json_lines import TimingFile, append_line, complete_lines, json_bytes, replace_lines
 from fedilc.federation.machine_facts import changed_facts, command_line, machine_facts
 from fedilc.federation.run_identity import require_same
 from fedilc.federation.tensor_files import read_tensors, write_atomically, write_tensors
 
 PREPROCESSING = "preprocessing.json"
 SUMMARIES = "summaries.json"
-_TIMING_DIGITS = 16
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was read back."""
+    """The content of a checkpoint file, and the history up to its round.
+
+    Attributes:
+        round: the round after which it was written.
+        tensors: `weights.*`, `optimizer.*` and `control.*`, as `Server.tensors` returns them.
+        facts: the weights of silos and the rounds of their states, as `Server.facts` returns them.
+        stopped: why training stopped early, if it did.
+        history: the records up to the round.
+    """
 
     round: int
     tensors: dict[str, Tensor]
@@ -65,50 +81,51 @@ class RunFolder:
         self.path = Path(path)
         self.settings_file = self.path / "run.json"
         self.history_file = self.path / "history.jsonl"
-        self.timing_file = self.path / "timing.jsonl"
+        self.timing = TimingFile(self.path / "timing.jsonl")
         self.checkpoint_file = self.path / "checkpoint.safetensors"
         self.previous_file = self.path / "checkpoint-previous.safetensors"
         self._lock = FileLock(self.path / ".lock", timeout=0)
-        self._head = ""
-        self._whole = False
+        self._history_digest = ""
+        self._checkpoint_valid = False
         self._command = {"command": command_line()}
 
     def create(self, settings: Mapping[str, Any]) -> None:
-        """Begin a new run here; refuses a folder that already holds one."""
+        """Begin a new run; refuse a folder that already holds one."""
         if any(f.exists() for f in (self.settings_file, self.history_file, self.checkpoint_file)):
             raise CheckpointError(
                 f"{self.path} already holds a run; continue it with --resume (resume=True), or "
                 "choose another folder"
             )
-        with self._using("the run cannot begin"):
+        with self._os_errors("the run cannot begin"):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._take()
+            self._acquire_lock()
             machines = [{"from_round": 1, **machine_facts()}]
             write_atomically(self.settings_file, _settings({**settings, "machines": machines}))
 
     @contextlib.contextmanager
-    def _using(self, so: str, what: str = "written") -> Iterator[None]:
-        """Say in a sentence that the folder cannot be used, and what follows from it."""
+    def _os_errors(self, consequence: str, action: str = "written") -> Iterator[None]:
+        """Turn an OSError into one sentence: what cannot be done, why, and the consequence."""
         try:
             yield
         except OSError as error:
-            raise CheckpointError(f"{self.path} cannot be {what}: {error.strerror or error}; {so}") from error
+            reason = error.strerror or error
+            raise CheckpointError(f"{self.path} cannot be {action}: {reason}; {consequence}") from error
 
-    def _take(self) -> None:
-        """Keep the folder for this process; the lock goes with the process, however that ends."""
+    def _acquire_lock(self) -> None:
+        """Lock the folder for this process; the system releases the lock when the process ends."""
         try:
             self._lock.acquire()
         except Timeout:
             raise CheckpointError(
-                f"{self.path} is in use by another process; wait until that ends, or choose another folder"
+                f"{self.path} is in use by another process; wait until it ends, or choose another folder"
             ) from None
 
     def release(self) -> None:
-        """Let other processes have the folder."""
+        """Release the lock."""
         self._lock.release()
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings the run belongs to."""
+        """Return the settings of the run, without their digest."""
         found = self.settings_as_written()
         try:
             return check_digest(found) if has_digest(found) else found
@@ -133,84 +150,85 @@ class RunFolder:
         return found
 
     def resume(self, settings: Mapping[str, Any]) -> Checkpoint | None:
-        """Return what to go on from (None if no round was completed); refuses another configuration."""
+        """Return the checkpoint to continue from, None before the first round; refuse other settings."""
         self._require_same(settings)
-        with self._using("the run cannot go on", "read or written"):
-            self._take()
-            saved = self._last_whole()
-            done, rounds = saved.round if saved else 0, settings["rounds"]
+        with self._os_errors("the run cannot continue", "read or written"):
+            self._acquire_lock()
+            checkpoint = self._load_newest()
+            done, rounds = checkpoint.round if checkpoint else 0, settings["rounds"]
             if done > rounds:
                 raise CheckpointError(
                     f"{self.path} has already done {done} rounds, more than rounds={rounds}; "
                     "ask for at least as many, or choose another folder"
                 )
-            kept = self.lines(self.history_file)[:done]
-            self._head = chain_digest(kept)
-            self._rewrite(self.history_file, kept)
-            self._mend_times(done)
+            kept = complete_lines(self.history_file)[:done]
+            self._history_digest = chain_digest(kept)
+            replace_lines(self.history_file, kept)
+            self.timing.cut(done)
             content = _settings({**settings, "machines": self._machines(done)})
             if self.settings_file.read_bytes() != content:
                 write_atomically(self.settings_file, content)
-        return saved
+        return checkpoint
 
     def _machines(self, done: int) -> list[dict[str, Any]]:
-        """Return what the rounds were computed with, with a note if the next ones are with something else."""
+        """Return what the rounds were computed with, and from which round on; warn if that changes now."""
         machines: list[dict[str, Any]] = self.settings().get("machines", [])
         now = machine_facts()
         changed = changed_facts(machines[-1], now) if machines else ""
         if changed:
             warnings.warn(
                 f"{self.path} continues with other software, threads or processor ({changed}); its last "
-                "digits may differ from those of a run that was not interrupted",
+                "digits may differ from those of an uninterrupted run",
                 FedILCWarning,
                 stacklevel=4,
             )
         return machines if machines and not changed else [*machines, {"from_round": done + 1, **now}]
 
     def _require_same(self, settings: Mapping[str, Any]) -> None:
-        """Raise if the folder holds the run of another configuration, or files without digests."""
+        """Raise if the folder holds a run with other settings or data, or has no digests."""
         if not has_digest(self.settings_as_written()):
             raise CheckpointError(
-                f"{self.settings_file} has no digest: it is damaged, or of version 0.1, which kept none; "
+                f"{self.settings_file} has no digest: it is damaged, or was written by version 0.1; "
                 "resume with that version, or start again in another folder"
             )
-        require_same(self.path, self.settings(), json.loads(_json(settings)))
+        require_same(self.path, self.settings(), json.loads(json_bytes(settings)))
 
-    def _last_whole(self) -> Checkpoint | None:
-        """Return the newest checkpoint that is whole, with a note if that is not the last one written."""
+    def _load_newest(self) -> Checkpoint | None:
+        """Return the newest valid checkpoint; warn if the last one written is damaged."""
         if not self.checkpoint_file.exists() and not self.previous_file.exists():
-            if len(self.lines(self.history_file)) > 1:
+            rounds = len(complete_lines(self.history_file))
+            if rounds > 1:
                 raise CheckpointError(
-                    f"{self.checkpoint_file} is gone but {len(self.lines(self.history_file))} rounds were "
-                    "done; restore it from a copy, or start again in another folder"
+                    f"{self.checkpoint_file} is missing although {rounds} rounds were completed; restore it "
+                    "from a copy, or start again in another folder"
                 )
             return None
         if not self.checkpoint_file.exists():
             return self.load(self.previous_file)
         try:
-            saved = self.load(self.checkpoint_file)
-            self._whole = True
-            return saved
+            checkpoint = self.load(self.checkpoint_file)
+            self._checkpoint_valid = True
+            return checkpoint
         except CheckpointError as error:
             try:
-                before = self._before()
+                previous = self._load_previous()
             except CheckpointError:
                 raise error from None
-            after = f"round {before.round}" if before else "the beginning"
+            start = f"round {previous.round}" if previous else "the beginning"
             reason = str(error).partition("; ")[0]
-            warnings.warn(f"{reason}; the run continues from {after}", FedILCWarning, stacklevel=2)
-            return before
+            warnings.warn(f"{reason}; the run continues from {start}", FedILCWarning, stacklevel=2)
+            return previous
 
-    def _before(self) -> Checkpoint | None:
-        """Return the checkpoint of the round before the last; before the first round there is none."""
-        if not self.previous_file.exists() and len(self.lines(self.history_file)) <= 1:
+    def _load_previous(self) -> Checkpoint | None:
+        """Return the previous checkpoint; None if only one round was completed."""
+        if not self.previous_file.exists() and len(complete_lines(self.history_file)) <= 1:
             return None
         return self.load(self.previous_file)
 
     def load(self, checkpoint: Path | None = None) -> Checkpoint:
         """Return a checkpoint, by default that of the last completed round, and the history up to it."""
         tensors, about = read_tensors(checkpoint or self.checkpoint_file)
-        round_, lines = about["round"], self.lines(self.history_file)
+        round_, lines = about["round"], complete_lines(self.history_file)
         if len(lines) < round_:
             raise CheckpointError(
                 f"{self.history_file} has {len(lines)} records but the checkpoint is of round "
@@ -230,8 +248,8 @@ class RunFolder:
         )
 
     def history(self) -> list[dict[str, Any]]:
-        """Return all complete records of the history file."""
-        return self._parsed(self.lines(self.history_file))
+        """Return all records of the history file; a last line that is incomplete is left out."""
+        return self._parsed(complete_lines(self.history_file))
 
     def _parsed(self, lines: list[bytes]) -> list[dict[str, Any]]:
         try:
@@ -253,91 +271,24 @@ class RunFolder:
         facts: Mapping[str, Any],
         stopped: str | None,
     ) -> None:
-        """Put a completed round on disk: first its record, then the checkpoint that vouches for it.
-
-        `tensors` and `facts` are the server's state after the round.
-        """
-        line = _json(record)
-        with self._using(f"round {record['round']} is not kept; fix that and resume from the round before"):
-            _append(self.history_file, line)
-            self._head = chain_digest([line.rstrip(b"\n")], self._head)
-            self._note_time({"round": record["round"], "seconds": round(seconds, 6), **self._command})
+        """Write a completed round: its record, its time, then the checkpoint with the server's state."""
+        line = json_bytes(record)
+        with self._os_errors(f"round {record['round']} is lost; correct this, then resume"):
+            append_line(self.history_file, line)
+            self._history_digest = chain_digest([line.rstrip(b"\n")], self._history_digest)
+            self.timing.append({"round": record["round"], "seconds": round(seconds, 6), **self._command})
             self._command = {}
-            about = {"round": record["round"], "stopped": stopped, "history": self._head}
+            about = {"round": record["round"], "stopped": stopped, "history": self._history_digest}
             about |= {"facts": dict(facts)} if facts else {}
-            previous = self.previous_file if self._whole else None
+            previous = self.previous_file if self._checkpoint_valid else None
             write_tensors(self.checkpoint_file, tensors, about, previous)
-            self._whole = True
+            self._checkpoint_valid = True
 
     def commands(self) -> list[str]:
-        """Return the commands that computed the rounds, in order; damaged lines are left out."""
-        entries = []
-        for line in self.lines(self.timing_file):
-            with contextlib.suppress(ValueError, AttributeError):
-                entries.append(check_digest(json.loads(line)))
-        return [entry["command"] for entry in entries if "command" in entry]
-
-    def _note_time(self, entry: Mapping[str, Any]) -> None:
-        """Append to the timing file, without which a run is as good."""
-        try:
-            _append(self.timing_file, _json(with_digest(entry, _TIMING_DIGITS)))
-        except OSError as error:
-            self._note_lost_time(error)
-
-    def _mend_times(self, done: int) -> None:
-        """Cut the timing file to a round and what is not damaged; without it a run is as good."""
-        try:
-            self._rewrite(self.timing_file, self._times(done))
-        except OSError as error:
-            self._note_lost_time(error)
-
-    def _note_lost_time(self, error: OSError) -> None:
-        warnings.warn(
-            f"{self.timing_file} cannot be written: {error.strerror}; the run continues",
-            FedILCWarning,
-            stacklevel=3,
-        )
-
-    def _times(self, done: int) -> list[bytes]:
-        """Return the lines of the timing file up to a round, with a note if some are damaged."""
-        kept, damaged = [], 0
-        for line in self.lines(self.timing_file):
-            try:
-                if check_digest(json.loads(line))["round"] <= done:
-                    kept.append(line)
-            except (ValueError, AttributeError):
-                damaged += 1
-        if damaged:
-            warnings.warn(
-                f"{self.timing_file} is damaged in {damaged} lines: these times are lost, and nothing else",
-                FedILCWarning,
-                stacklevel=2,
-            )
-        return kept
-
-    def lines(self, path: Path) -> list[bytes]:
-        """Return the complete lines of one of the folder's files."""
-        content = path.read_bytes() if path.exists() else b""
-        return content[: content.rfind(b"\n") + 1].split(b"\n")[:-1]
-
-    def _rewrite(self, path: Path, lines: list[bytes]) -> None:
-        """Make a file these lines, if it is not that already."""
-        kept = b"".join(line + b"\n" for line in lines)
-        if path.exists() and path.read_bytes() != kept:
-            write_atomically(path, kept)
-
-
-def _append(path: Path, line: bytes) -> None:
-    with path.open("ab") as file:
-        file.write(line)
-        file.flush()
-        os.fsync(file.fileno())
+        """Return the commands that trained the run, in order."""
+        return self.timing.commands()
 
 
 def _settings(settings: Mapping[str, Any]) -> bytes:
     """Return the content of run.json."""
-    return _json(with_digest(json.loads(_json(settings))), indent=2)
-
-
-def _json(value: Mapping[str, Any], indent: int | None = None) -> bytes:
-    return (json.dumps(value, indent=indent, allow_nan=False) + "\n").encode()
+    return json_bytes(with_digest(json.loads(json_bytes(settings))), indent=2)

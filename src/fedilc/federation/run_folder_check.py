@@ -1,4 +1,4 @@
-"""What is wrong with the files of a run folder, without changing any of them."""
+"""Check the files of a run folder for damage, without changing any of them."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from pathlib import Path
 
 from fedilc.errors import CheckpointError
 from fedilc.federation.digests import check_digest, has_digest
+from fedilc.federation.json_lines import complete_lines
 from fedilc.federation.run_folder import RunFolder
 from fedilc.federation.tensor_files import read_tensors
 
 
 def examine(path: Path) -> dict[str, str | None]:
-    """Return, for every file of a run folder that carries digests, what is wrong with it, if anything.
+    """Return what is wrong with each file that has digests; None if nothing is.
 
-    The last line of a history or of a timing file may be one that no checkpoint vouches for yet. The audit
-    files of a coordinator are among them.
+    This includes the audit files of a coordinator. The history may be one line ahead of the checkpoint.
     """
     folder = RunFolder(path)
     checks: dict[Path, Callable[[], object]] = {
         folder.settings_file: partial(_require_settings, folder),
         folder.history_file: partial(_require_history, folder),
-        folder.timing_file: partial(_require_sealed, folder.timing_file),
+        folder.timing.path: partial(_require_line_digests, folder.timing.path),
     }
-    checks |= {file: partial(_require_sealed, file) for file in sorted(path.glob("audit*.jsonl"))}
+    checks |= {file: partial(_require_line_digests, file) for file in sorted(path.glob("audit*.jsonl"))}
     weights = [folder.checkpoint_file, folder.previous_file, *sorted(path.glob("best-*.safetensors"))]
     checks |= {file: partial(read_tensors, file) for file in weights}
     needed = {folder.settings_file}
-    if len(folder.lines(folder.history_file)) > 1:
+    if len(complete_lines(folder.history_file)) > 1:
         needed |= {folder.checkpoint_file, folder.history_file}
-    return {file.name: _trouble(check) for file, check in checks.items() if file.exists() or file in needed}
+    return {file.name: _problem(check) for file, check in checks.items() if file.exists() or file in needed}
 
 
-def _trouble(check: Callable[[], object]) -> str | None:
+def _problem(check: Callable[[], object]) -> str | None:
     try:
         check()
     except (CheckpointError, ValueError) as error:
@@ -47,7 +47,7 @@ def _trouble(check: Callable[[], object]) -> str | None:
 def _require_settings(folder: RunFolder) -> None:
     folder.settings()
     if not has_digest(folder.settings_as_written()):
-        raise ValueError("it has no digest: it is damaged, or of version 0.1, which kept none")
+        raise ValueError("it has no digest: it is damaged, or was written by version 0.1, which wrote none")
 
 
 def _require_history(folder: RunFolder) -> None:
@@ -55,12 +55,12 @@ def _require_history(folder: RunFolder) -> None:
         if record.get("round") != number:
             raise ValueError(f"line {number} is of round {record.get('round')}")
     for checkpoint in (folder.previous_file, folder.checkpoint_file):
-        if _trouble(partial(read_tensors, checkpoint)) is None:
+        if _problem(partial(read_tensors, checkpoint)) is None:
             folder.load(checkpoint)
 
 
-def _require_sealed(file: Path) -> None:
-    """Raise unless every line has its digest; what a line tells is lost if not, and nothing else."""
+def _require_line_digests(file: Path) -> None:
+    """Raise if a line is incomplete or has no valid digest."""
     for number, line in enumerate(file.read_bytes().splitlines(keepends=True), 1):
         try:
             if not line.endswith(b"\n"):

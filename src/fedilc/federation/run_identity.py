@@ -1,4 +1,4 @@
-"""Whether a run folder belongs to the run that is asked for."""
+"""Check that a run folder belongs to the run that is to be resumed."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 from fedilc.errors import CheckpointError
 
 _NOT_IDENTITY = ("rounds", "device", "machines", "on_divergence", "outlier_factor")
-_DERIVED = ("model", "silos", "test")  # may differ because a setting does, which is then the one to name
+_DERIVED = ("model", "silos", "test")  # checked last: they may differ only because a setting does
 
 
 def require_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise if settings or data of the run in `path` are not those of now; names what differs first."""
+    """Raise if settings or data differ from those of the run in `path`; name the first difference."""
     for key in sorted(set(before) | set(now), key=lambda key: (key in _DERIVED, key)):
         if key in _NOT_IDENTITY or before.get(key) == now.get(key):
             continue
         if key in ("silos", "test"):
             whose = _whose(before.get(key), now.get(key))
             raise CheckpointError(
-                f"the data of {whose} are not those of the run in {path}; restore the data, or choose "
+                f"the data of {whose} differ from those of the run in {path}; restore the data, or choose "
                 "another folder"
             )
         where, old, new = _difference(key, before.get(key), now.get(key))
@@ -31,7 +31,7 @@ def require_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) 
 
 
 def _whose(before: Any, now: Any) -> str:
-    """Return the first silo whose facts differ, or that they are the test set's."""
+    """Return the first silo whose data differ, or the test set."""
     if not isinstance(before, dict) or not isinstance(now, dict):
         return "the test set"
     return next(f"silo {name!r}" for name in [*before, *now] if before.get(name) != now.get(name))

@@ -1,4 +1,4 @@
-"""What a silo must know of an experiment before the first round; everything else is in requests."""
+"""The parts of a run that server and silos share, built from its algorithm and its settings."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _AGGREGATION = ("zeros", "agreement")
 
 @dataclass(frozen=True)
 class RunParts:
-    """The algorithm's parts, made ready, and the settings of a silo's computation.
+    """The algorithm's parts as objects, and the settings of a silo's computation.
 
     `intra` is the aggregator of environments, None if the silo is one environment. `reduction`
     says whether the penalty is the mean over silos (the paper) or their sum (the authors' code). `max_norm`
-    is to which every answer like w is clipped. `balance` says how a silo's classes count equally, if at all.
+    is the norm to which updates are clipped. `balance` says how a silo's classes are balanced, if at all.
     """
 
     algorithm: Algorithm
@@ -40,10 +40,10 @@ class RunParts:
 
 
 def make_parts(algorithm: Algorithm, loss: LossName, options: Options) -> RunParts:
-    """Return what silos must know of a run with these settings."""
+    """Return the parts of a run with these settings."""
     if options.balance is not None and not has_classes(loss):
         raise ConfigError(
-            f"balance={options.balance!r} lets classes count equally, and loss={loss!r} has no classes; "
+            f"balance={options.balance!r} balances classes, and loss={loss!r} has no classes; "
             "leave balance out"
         )
     whole = algorithm.intra is None or algorithm.intra == "whole"
@@ -67,7 +67,7 @@ def make_parts(algorithm: Algorithm, loss: LossName, options: Options) -> RunPar
 
 
 def _aggregator(options: Options, choice: str | Aggregator) -> Aggregator:
-    """Return the aggregator of one level, with those of the run's options that it takes."""
+    """Return an aggregator with those of the run's options that it takes."""
     known = aggregator_options(choice)
     return build_aggregator(
         choice, **{key: v for key, v in _given(options, *_AGGREGATION).items() if key in known}
@@ -81,7 +81,7 @@ def _given(options: Options, *names: str) -> dict[str, Any]:
 
 
 def unused_options(algorithm: Algorithm, options: Options) -> dict[str, Any]:
-    """Return the options that were given and that no part of the algorithm takes.
+    """Return options that were given but that no part of the algorithm uses.
 
     >>> from fedilc import algorithms
     >>> unused_options(algorithms.get("fedsgd"), Options(rounds=1, learning_rate=0.1, agreement=0.5))

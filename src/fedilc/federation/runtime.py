@@ -1,4 +1,4 @@
-"""What a runtime is: anything that can put a request to silos and yield their replies as they come."""
+"""The base class of runtimes: a runtime sends requests to silos and yields their replies as they arrive."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Facts = dict[str, dict[str, Any]]
 
 
 class Runtime(ABC):
-    """How requests reach silos. The defaults suit one process that has all silos.
+    """How requests reach silos. The defaults are for a single process.
 
     Attributes:
-        silos: the names of all silos, in the order that records have them in.
-        leads: whether this process writes and reports; of several, one does.
+        silos: the names of all silos, in the order in which records list them.
+        leads: whether this process writes files and prints; of several processes, one does.
     """
 
     silos: tuple[str, ...] = ()
@@ -28,50 +28,50 @@ class Runtime(ABC):
 
     @abstractmethod
     def ask(self, request: Request) -> Iterator[Reply] | Iterator[Reply | Carried]:
-        """Yield replies as they come, of single silos or of many; a silo that is lost yields nothing."""
+        """Yield replies as they arrive, each of one silo or of several; a lost silo yields none."""
 
     def present(self) -> tuple[str, ...]:
         """Return the silos to ask in the next round; wait until there are enough."""
         return self.silos
 
     def mine(self, silos: tuple[str, ...]) -> tuple[str, ...]:
-        """Return those of the silos whose replies come to this process."""
+        """Return those of the silos that this process asks."""
         return silos
 
     def combine(self, _sums: Sequence[tuple[Aggregator, Sums]], answers: Facts) -> Facts:
-        """Add up the sums of all processes in place; return the facts of all their silos."""
+        """Add up the sums of all processes in place; return the answers of all silos besides tensors."""
         return answers
 
     def set_aside(self, _round: int, _reasons: Mapping[str, str]) -> None:
-        """Take note that a round continues without the answers of these silos, for these reasons."""
+        """Show that a round continues without the replies of these silos, and why."""
         return
 
     def leave_out(self, _reasons: Mapping[str, str]) -> None:
-        """Take note that these silos are not asked any more, for these reasons."""
+        """Show that these silos are not asked any more, and why."""
         return
 
     def reasons(self, _silos: Sequence[str]) -> Mapping[str, str]:
-        """Return why some of these silos did not answer, as far as that is known."""
+        """Return why some of these silos did not reply, if known."""
         return {}
 
     def broadcast(
         self, tensors: Mapping[str, Tensor], facts: dict[str, Any]
     ) -> tuple[Mapping[str, Tensor], dict[str, Any]]:
-        """Return the leading process's tensors and facts in every process."""
+        """Return the leading process's tensors and facts, in every process."""
         return tensors, facts
 
     def keep_states(self, _folder: Path) -> None:
-        """Keep what silos of this process remember in a folder."""
+        """Store the state of this process's silos in a folder."""
         return
 
     def broadcast_flag(self, flag: bool) -> bool:
-        """Return the leading process's flag in every process."""
+        """Return the leading process's flag, in every process."""
         return flag
 
     def own_rows(self, rows: int) -> slice:
-        """Return which of some rows this process is to compute."""
+        """Return which of `rows` rows this process computes."""
         return slice(0, rows)
 
     def share_rows(self, _values: Tensor) -> None:
-        """Fill in, in place, the rows that other processes have computed; this one's others are 0."""
+        """Add the rows that other processes have computed, in place; here they are 0."""
         return

@@ -1,7 +1,7 @@
-"""What a silo remembers from round to round, such as its control variate; it never travels.
+"""A silo's state between rounds, such as its control variate; it is never sent.
 
-A state belongs to the round it came from. The last two are kept, because a round may be asked again: after a
-coordinator was killed, or without a silo that was lost.
+A state belongs to the round that computed it. The last two are kept because a round may be repeated: after
+the coordinator was killed, or without a silo that was lost.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class SiloState:
 
     Args:
         silo: its name.
-        folder: where its states are kept, if anywhere.
-        run: what identifies the run; states of another are not used.
+        folder: where its states are stored; None keeps them in memory only.
+        run: the identity of the run; states of another run are ignored.
     """
 
     def __init__(self, silo: str, folder: Path | None = None, run: str = "") -> None:
@@ -39,7 +39,7 @@ class SiloState:
             self._states = list(dict(found).items())
 
     def before(self, round_: int) -> State:
-        """Return the newest state of a round before this one; round 0 and nothing if there is none."""
+        """Return the newest state before a round, with its round; (0, {}) if there is none."""
         return max(
             (state for state in self._states if state[0] < round_),
             key=lambda state: state[0],
@@ -68,6 +68,6 @@ class SiloState:
             tensors, about = read_tensors(file)
         except CheckpointError as error:
             reason = str(error).partition("; ")[0]
-            warnings.warn(f"{reason}; what it held is forgotten", FedILCWarning, stacklevel=4)
+            warnings.warn(f"{reason}; the silo starts without this state", FedILCWarning, stacklevel=4)
             return []
         return [(int(about["round"]), tensors)] if about.get("run", "") == self._run else []

@@ -1,4 +1,4 @@
-"""How much each silo counts in a mean across silos (design 2e). Adaptive weights are state of the server."""
+"""The weight of each silo in a mean across silos. Adaptive weights are state of the server."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from collections.abc import Callable, Mapping, Sequence
 from fedilc.errors import ConfigError, listed
 
 Numbers = Mapping[str, float | None]
-_LARGEST_EXPONENT = 500.0
-_LEAST_SHARE = 1e-3
-_LEAST_LOSS = 1e-10
+_MAX_EXPONENT = 500.0
+_MIN_SHARE = 1e-3
+_MIN_LOSS = 1e-10
 
 
 class SiloWeights:
-    """Equal weights, and what other rules override.
+    """Equal weights; the base class of all other rules.
 
-    A weight may depend on the silo's own reply and on what was learnt in rounds before, so that a reply is
-    added as it comes; the mean divides by the sum of the weights.
+    A weight depends only on the silo's own reply and on earlier rounds, so that each reply can be added when
+    it arrives; the mean divides by the sum of the weights.
     """
 
     def of(self, _silo: str, _numbers: Numbers) -> float | None:
-        """Return the weight of a reply; None is 1, as for all others."""
+        """Return the weight of a reply; None is 1."""
         return None
 
     def learn(self, losses: Mapping[str, float]) -> None:
-        """Take note of the losses of a completed round."""
+        """Update the weights with the losses of a completed round."""
 
     def state(self) -> dict[str, float]:
-        """Return what was learnt, for a checkpoint."""
+        """Return the adaptive weights, for a checkpoint."""
         return {}
 
     def restore(self, state: Mapping[str, float]) -> None:
-        """Go on from a checkpoint."""
+        """Restore the adaptive weights of a checkpoint."""
 
 
 class Examples(SiloWeights):
@@ -51,7 +51,7 @@ class Given(SiloWeights):
         if unlike:
             what = "there is no such silo" if unlike[0] in weights else "none is given for it"
             raise ConfigError(
-                f"weights gives each silo a number, and {what}: {unlike[0]!r}; the silos are {listed(silos)}"
+                f"weights must have one number per silo; {what}: {unlike[0]!r}; the silos are {listed(silos)}"
             )
         self.weights = dict(weights)
 
@@ -61,10 +61,10 @@ class Given(SiloWeights):
 
 
 class _Learnt(SiloWeights):
-    """Weights q of all silos, which sum to 1 and begin equal.
+    """Weights q of all silos, which sum to 1 and are equal at first.
 
-    No silo falls below a thousandth of an equal share, so that a round in which only such silos answer is
-    still defined.
+    No weight falls below a thousandth of an equal share, so that a round in which only silos with tiny
+    weights reply is still defined.
     """
 
     def __init__(self, silos: Sequence[str], step: float) -> None:
@@ -88,12 +88,12 @@ class GroupDRO(_Learnt):
         return self.q[silo] * self._growth(numbers["loss"] or 0.0)
 
     def learn(self, losses: Mapping[str, float]) -> None:
-        """Let the weights of silos that answered grow, and make all sum to 1."""
+        """Let the weights of silos that replied grow, and normalise all to sum 1."""
         grown = {silo: q * self._growth(losses[silo]) if silo in losses else q for silo, q in self.q.items()}
         self.q = _shares(grown)
 
     def _growth(self, loss: float) -> float:
-        return math.exp(min(self.step * loss, _LARGEST_EXPONENT))
+        return math.exp(min(self.step * loss, _MAX_EXPONENT))
 
 
 class AFL(_Learnt):
@@ -113,21 +113,21 @@ class AFL(_Learnt):
 
 
 class QFFL(SiloWeights):
-    """q-FFL (Li et al. 2020): a silo counts as its loss to the power q."""
+    """q-FFL (Li et al. 2020): the weight of a silo is its loss to the power q."""
 
     def __init__(self, power: float) -> None:
         self.power = power
 
     def of(self, _silo: str, numbers: Numbers) -> float:
         """Return loss_e^q."""
-        exponent = self.power * math.log(max(numbers["loss"] or 0.0, _LEAST_LOSS))
-        return math.exp(max(-_LARGEST_EXPONENT, min(exponent, _LARGEST_EXPONENT)))
+        exponent = self.power * math.log(max(numbers["loss"] or 0.0, _MIN_LOSS))
+        return math.exp(max(-_MAX_EXPONENT, min(exponent, _MAX_EXPONENT)))
 
 
 def _shares(values: Mapping[str, float]) -> dict[str, float]:
     """Return values raised to the least share and divided by their sum."""
     total = math.fsum(values.values())
-    least = _LEAST_SHARE / len(values)
+    least = _MIN_SHARE / len(values)
     raised = {silo: max(value / total, least) for silo, value in values.items()}
     total = math.fsum(raised.values())
     return {silo: value / total for silo, value in raised.items()}
@@ -151,7 +151,7 @@ def project_to_simplex(values: Sequence[float]) -> list[float]:
 def make_weights(
     choice: str | Mapping[str, float], silos: Sequence[str], step: float = 0.01, power: float = 1.0
 ) -> SiloWeights:
-    """Return the rule that an algorithm's `weights` names, or that of the numbers it gives."""
+    """Return the rule for an algorithm's `weights`: the name of a rule, or a number per silo."""
     if not isinstance(choice, str):
         return Given(choice, silos)
     rules: dict[str, Callable[[], SiloWeights]] = {

@@ -1,4 +1,4 @@
-"""A step's answers added up as they come: those of single silos, and those that arrive as sums of many."""
+"""Add up the replies to a step: those of single silos, and those of sub-coordinators, which are sums."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ NORMS, METRICS = "norms", "metrics"
 
 
 class StepSums:
-    """The sums of each group of a step's answers, and what each silo said beside them.
+    """The sums of each group of tensors of a step, and the rest of each silo's reply.
 
     Args:
-        step: the step that is answered.
+        step: the step.
         like: tensors of the shapes, dtypes and devices of the aggregates, by group.
-        weights: how much each silo counts in a mean.
-        strict: whether an answer that is not finite is an error, rather than left out of the sums.
+        weights: the weight of each silo in a mean.
+        strict: whether a NaN or an infinity is an error; if not, the group is left out of the sums.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class StepSums:
         self.norms: dict[str, dict[str, float]] = {}
 
     def add(self, reply: Reply | Carried) -> None:
-        """Add an answer to the sums of its groups, unless it is infinite."""
+        """Add a reply to the sums; leave out groups with an infinite norm."""
         if isinstance(reply, Carried):
             self._merge(reply)
         else:
@@ -61,7 +61,7 @@ class StepSums:
         return found
 
     def carried(self, carrier: str, step: str, round_: int) -> Carried:
-        """Return all that was added as the answer of one sub-coordinator."""
+        """Return everything that was added, as the reply of one sub-coordinator."""
         count = len(self.replies)
         sums = {name: pack_sums(state, count) for name, (_, state) in self.sums.items()}
         return Carried(carrier, step, round_, dict(self.replies), dict(self.norms), sums)

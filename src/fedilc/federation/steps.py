@@ -1,4 +1,4 @@
-"""What a step of a round is: what the server sends beside w, what each silo answers, how it is aggregated."""
+"""The steps of a round: what the server sends besides w, what a silo answers, how answers are aggregated."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from fedilc.aggregation import Aggregator
 from fedilc.errors import ProtocolError
 
 Like = Mapping[str, Tensor]
+DOMAINS = "domains"
 _ROUNDING = 1e-9
+_MAX_DOMAINS = 1000
+_MAX_NAME_LENGTH = 200
 
 
 @dataclass(frozen=True)
 class Range:
-    """The least and the greatest value that a number may have."""
+    """The smallest and the largest value that a number may have."""
 
-    least: float
-    most: float
+    minimum: float
+    maximum: float
 
     def holds(self, value: object) -> bool:
-        """Return whether a value is a number in this range, and no NaN.
+        """Return whether a value is a number in this range; NaN and booleans are not.
 
         >>> Range(0, 1).holds(0.5), Range(0, 1).holds(True), Range(0, 1).holds(10**400)
         (True, False, False)
@@ -31,21 +34,21 @@ class Range:
         return (
             isinstance(value, float | int)
             and not isinstance(value, bool)
-            and self.least <= value <= self.most
+            and self.minimum <= value <= self.maximum
         )
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A group of tensors that each silo answers, and how the silos' groups become one.
+    """A group of tensors in each silo's reply, and how the groups of all silos are aggregated.
 
     Args:
         like: tensors without storage, of the names, shapes and dtypes expected.
-        aggregator: how the groups become one.
+        aggregator: how the groups are aggregated.
         weighted: whether the silos' weights apply.
-        order: how its norm grows with the gradients': 1 as they do, 2 as their square.
-        cancels: whether the silos' groups add up to little, so that one of E may be E times as long.
-        exact: whether it travels in its own dtype on a wire that halves others.
+        order: 1 if its norm is proportional to the norm of the gradients, 2 if to its square.
+        cancels: whether the groups of E silos nearly add up to zero; one may be E times as long as usual.
+        exact: whether it is sent in its own dtype even if others are sent as float16.
     """
 
     like: Like
@@ -61,13 +64,13 @@ class Step:
     """One step of a round.
 
     Args:
-        name: what it is called in messages, in logs and on the page.
-        sends: groups of tensors that the server sends beside w, each as tensors without storage.
-        sent_numbers: numbers that it sends, with their ranges.
-        answers: groups of tensors that come back.
-        numbers: numbers that come back, with their ranges.
-        metrics: the ranges of metrics that come back, if it measures the model; empty if it does not.
-        completes: whether the silo's part of the round is done with it.
+        name: its name in messages, in logs and on the page.
+        sends: groups of tensors that the server sends besides w, each as tensors without storage.
+        sent_numbers: numbers that the server sends, with their ranges.
+        answers: groups of tensors in a reply.
+        numbers: numbers in a reply, with their ranges.
+        metrics: metrics in a reply, with their ranges; empty if the step does not evaluate the model.
+        completes: whether it is the last step of the round in which a silo computes an update.
     """
 
     name: str
@@ -79,7 +82,7 @@ class Step:
     completes: bool = False
 
     def describe(self, weights: Like) -> dict[str, Any]:
-        """Return names and shapes, as a manifest shows them; tensors like w are said to be so."""
+        """Return names and shapes for the manifest; "parameters" stands for those of w."""
 
         def shapes(like: Like) -> str | dict[str, list[int]]:
             if like is weights:
@@ -96,7 +99,7 @@ class Step:
 
 
 def check_tensors(got: Mapping[str, Like], expected: Mapping[str, Like], who: str) -> None:
-    """Raise if groups of tensors are not like those expected."""
+    """Raise if groups of tensors do not have the names, shapes and dtypes expected."""
     _same_names(who, "tensors", got, expected)
     for group, like in expected.items():
         _same_names(who, f"{group} tensors", got[group], like)
@@ -104,65 +107,62 @@ def check_tensors(got: Mapping[str, Like], expected: Mapping[str, Like], who: st
             found = got[group][name]
             if found.shape != tensor.shape or found.dtype != tensor.dtype:
                 raise ProtocolError(
-                    f"{who} sent {group} {name!r} as {found.dtype} of shape {tuple(found.shape)}; "
-                    f"{tensor.dtype} of shape {tuple(tensor.shape)} was expected"
+                    f"{who} sent {group} {name!r} as {found.dtype} of shape {tuple(found.shape)}, not as "
+                    f"{tensor.dtype} of shape {tuple(tensor.shape)}"
                 )
 
 
 def check_numbers(numbers: Any, expected: Mapping[str, Range]) -> None:
-    """Raise unless these are numbers of the names and in the ranges expected."""
+    """Raise if numbers do not have the names expected, or are outside their ranges."""
     if not isinstance(numbers, Mapping):
         raise ProtocolError("its numbers are not an object")
     if set(numbers) != set(expected):
-        raise ProtocolError(f"its numbers are {_names(numbers)}; expected were {_names(expected)}")
+        raise ProtocolError(f"its numbers are {_names(numbers)}, not {_names(expected)}")
     for key, range_ in expected.items():
         if not range_.holds(numbers[key]):
-            raise ProtocolError(f"its {key} is not a number from {range_.least:g} to {range_.most:g}")
+            raise ProtocolError(f"its {key} is not a number from {range_.minimum:g} to {range_.maximum:g}")
 
 
-def check_metrics(metrics: Any, expected: Mapping[str, Range], most_domains: int = 1000) -> None:
-    """Raise unless these are the metrics expected, for the whole silo and for each of its sub-domains.
+def check_metrics(metrics: Any, expected: Mapping[str, Range]) -> None:
+    """Raise if metrics, of the whole silo or of one of its sub-domains, are not those expected.
 
-    A silo without a validation set measures nothing.
+    A silo without a validation set has no metrics.
     """
     if not isinstance(metrics, Mapping):
         raise ProtocolError("its metrics are not an object")
     if not metrics:
         return
     if not expected:
-        raise ProtocolError("it measures the model, and was not asked to")
+        raise ProtocolError("it sent metrics although the step has none")
     own = {key: value for key, value in metrics.items() if key != DOMAINS}
     _check_set(own, expected, "")
     domains = metrics.get(DOMAINS, {})
     if not isinstance(domains, Mapping):
         raise ProtocolError("the metrics of its sub-domains are not an object")
-    if len(domains) > most_domains:
-        raise ProtocolError(f"it measures more than {most_domains} sub-domains")
+    if len(domains) > _MAX_DOMAINS:
+        raise ProtocolError(f"it sent metrics of more than {_MAX_DOMAINS} sub-domains")
     for name, found in domains.items():
-        if not isinstance(name, str) or len(name) > _LONGEST_NAME or not isinstance(found, Mapping):
-            raise ProtocolError(f"it measures the sub-domain {str(name)[:100]!r}, which is not a name")
+        if not isinstance(name, str) or len(name) > _MAX_NAME_LENGTH or not isinstance(found, Mapping):
+            raise ProtocolError(f"it sent metrics of a sub-domain without a valid name, {str(name)[:100]!r}")
         _check_set(found, expected, f" of {name[:100]!r}")
-
-
-DOMAINS = "domains"
-_LONGEST_NAME = 200
 
 
 def _check_set(metrics: Mapping[str, Any], expected: Mapping[str, Range], where: str) -> None:
     for key in metrics:
         if key not in expected:
-            raise ProtocolError(f"it measures {str(key)[:100]!r}{where}, which is no metric of this run")
+            raise ProtocolError(f"it sent {str(key)[:100]!r}{where}, which is not a metric of this run")
     for key, range_ in expected.items():
         if key not in metrics:
-            raise ProtocolError(f"it measures no {key}{where}")
+            raise ProtocolError(f"it sent no {key}{where}")
         value = metrics[key]
-        if value is not None and not Range(range_.least, range_.most + _ROUNDING).holds(value):
-            raise ProtocolError(f"its {key}{where} is not a number from {range_.least:g} to {range_.most:g}")
+        if value is not None and not Range(range_.minimum, range_.maximum + _ROUNDING).holds(value):
+            limits = f"{range_.minimum:g} to {range_.maximum:g}"
+            raise ProtocolError(f"its {key}{where} is not a number from {limits}")
 
 
 def _same_names(who: str, what: str, got: Mapping[str, object], expected: Mapping[str, object]) -> None:
     if set(got) != set(expected):
-        raise ProtocolError(f"{who} sent {what} {sorted(got)}; expected were {sorted(expected)}")
+        raise ProtocolError(f"{who} sent {what} {sorted(got)}, not {sorted(expected)}")
 
 
 def _names(numbers: Mapping[str, object]) -> str:

@@ -1,7 +1,7 @@
-"""Tensors and a few words as the bytes of a safetensors file, put together in one pass.
+"""Turn tensors and metadata into the bytes of a safetensors file, in one pass.
 
-The library's own writer copies every tensor several times, which was most of a small round's travel. Reading
-is left to it, because it checks what it reads.
+The library's own writer copies every tensor several times, which took most of the time of sending a small
+message. Files are read with the library, which checks what it reads.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _ALIGNMENT = 8
 _BLANK = "0" * 64
 
 
-def pack_tensors(tensors: Mapping[str, Tensor], words: Mapping[str, str]) -> bytes:
-    """Return tensors from any device with `words` in the header; widest types first, to keep all aligned.
+def pack_tensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """Return tensors, with metadata in the header; the widest dtypes come first, for alignment.
 
     >>> from safetensors.torch import load
     >>> load(pack_tensors({"w": torch.tensor([1.0, -2.0])}, {"of": "round 3"}))["w"]
     tensor([ 1., -2.])
     """
-    header: dict[str, object] = {"__metadata__": dict(words)}
+    header: dict[str, object] = {"__metadata__": dict(metadata)}
     parts, start = [], 0
-    for name, tensor in sorted(tensors.items(), key=_place):
+    for name, tensor in sorted(tensors.items(), key=_sort_key):
         if tensor.dtype not in DTYPE_NAMES:
-            raise ModelError(f"{name!r} is {tensor.dtype}, which cannot be kept; use a real or whole type")
+            raise ModelError(f"{name!r} is {tensor.dtype}, which cannot be stored; use float or integer")
         stop = start + tensor.numel() * tensor.element_size()
         header[name] = {
             "dtype": DTYPE_NAMES[tensor.dtype],
@@ -56,31 +56,31 @@ def pack_tensors(tensors: Mapping[str, Tensor], words: Mapping[str, str]) -> byt
     return b"".join([len(text).to_bytes(8, "little"), text, *parts])
 
 
-def pack_with_digest(tensors: Mapping[str, Tensor], words: Mapping[str, str]) -> bytes:
-    """Return the same with a digest in the header: of the whole, with zeros in the digest's place.
+def pack_with_digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """Return the same with a SHA-256 in the header: of all bytes, with zeros in place of the digest.
 
     >>> require_digest(pack_with_digest({"w": torch.tensor([1.0])}, {"of": "round 3"}))
     """
-    body = pack_tensors(tensors, {"digest": _BLANK, **words})
+    body = pack_tensors(tensors, {"digest": _BLANK, **metadata})
     return body.replace(_BLANK.encode(), hashlib.sha256(body).hexdigest().encode(), 1)
 
 
 def require_digest(body: bytes) -> None:
-    """Raise ValueError unless a body is as `pack_with_digest` made it, to the bit."""
+    """Raise ValueError if a body is not what `pack_with_digest` returned, to the bit."""
     end = 8 + int.from_bytes(body[:8], "little")
     try:
-        told = json.loads(body[8:end])["__metadata__"]["digest"]
-        start = body.find(told.encode(), 8, end)
+        stored = json.loads(body[8:end])["__metadata__"]["digest"]
+        start = body.find(stored.encode(), 8, end)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError("its header has no digest") from error
     found = hashlib.sha256(body[:start] + _BLANK.encode())
     found.update(memoryview(body)[start + len(_BLANK) :])
-    if start < 0 or found.hexdigest() != told:
+    if start < 0 or found.hexdigest() != stored:
         raise ValueError("its content does not match its digest")
 
 
-def _place(item: tuple[str, Tensor]) -> tuple[int, str]:
-    """Return a tensor's sort key in the file: by width, then by name, whatever order they came in."""
+def _sort_key(item: tuple[str, Tensor]) -> tuple[int, str]:
+    """Return the key of a tensor's place in the file: by width, then by name."""
     return -item[1].element_size(), item[0]
 
 

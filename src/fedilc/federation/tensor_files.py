@@ -1,4 +1,4 @@
-"""Files that are written as a whole or not at all; files of tensors carry a digest that shows damage."""
+"""Write files completely or not at all; files of tensors have a digest that shows damage."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fedilc.federation.tensor_bytes import pack_with_digest, require_digest
 
 
 def write_atomically(path: Path, content: bytes, previous: Path | None = None) -> None:
-    """Replace a file so that a reader, or a crash, sees the old or the new and nothing between.
+    """Replace a file so that a reader, or a crash, finds the old or the new file, never a part of it.
 
-    With `previous`, the old file stays under that name; a crash may leave it there alone.
+    With `previous`, the old file is kept under that name; after a crash it may be the only one.
     """
     temporary = path.with_name(path.name + ".tmp")
     try:
@@ -50,17 +50,17 @@ def write_tensors(
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors and the JSON object of `write_tensors`, or raise an error that names the file.
+    """Return the tensors and the JSON object of a file; raise an error that names the file if it is damaged.
 
-    A file without a digest, as version 0.1 wrote it, is taken as it is.
+    Files of version 0.1 have no digest and are read without this check.
     """
     try:
         body = path.read_bytes()
         size = int.from_bytes(body[:8], "little")
-        words = json.loads(body[8 : 8 + size])["__metadata__"]
-        if set(words) != {"fedilc"}:
+        metadata = json.loads(body[8 : 8 + size])["__metadata__"]
+        if set(metadata) != {"fedilc"}:
             require_digest(body)
-        return load(body), json.loads(words["fedilc"])
+        return load(body), json.loads(metadata["fedilc"])
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise CheckpointError(

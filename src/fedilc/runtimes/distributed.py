@@ -252,7 +252,7 @@ class DistributedRuntime(LocalRuntime):
     def broadcast(
         self, tensors: Mapping[str, Tensor], facts: dict[str, Any]
     ) -> tuple[Mapping[str, Tensor], dict[str, Any]]:
-        """Return the first rank's tensors and facts."""
+        """Return the first rank's tensors and facts, on every rank."""
         layout = {name: [str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in tensors.items()}
         first = self.group.gather({"layout": layout, "facts": facts})[0]
         received = dict[str, Tensor]()
@@ -264,7 +264,7 @@ class DistributedRuntime(LocalRuntime):
         return received, first["facts"]
 
     def broadcast_flag(self, flag: bool) -> bool:
-        """Return the first rank's flag."""
+        """Return the first rank's flag, on every rank."""
         flags = torch.tensor([flag])
         self.group.send_from_first(flags)
         return bool(flags)
@@ -275,5 +275,5 @@ class DistributedRuntime(LocalRuntime):
         return slice(rows * rank // size, rows * (rank + 1) // size) if size <= rows else slice(0, rows)
 
     def share_rows(self, values: Tensor) -> None:
-        """Add up the rows of all ranks."""
+        """Add the rows of all other ranks, in place."""
         self.group.add(values)

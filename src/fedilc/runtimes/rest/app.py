@@ -19,7 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from fedilc import __version__
-from fedilc.federation.program import MOST_EXAMPLES
+from fedilc.federation.program import MAX_EXAMPLES
 from fedilc.runtimes.remote.wire import MEDIA_TYPE
 from fedilc.runtimes.rest.api_page import add_api_page
 from fedilc.runtimes.rest.audit import Audit, AuditedRefusals
@@ -56,7 +56,7 @@ class JoinRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     manifest: Annotated[str, Field(min_length=64, max_length=64, description="the manifest's hash")]
-    examples: Annotated[int, Field(ge=1, le=MOST_EXAMPLES)]
+    examples: Annotated[int, Field(ge=1, le=MAX_EXAMPLES)]
 
 
 class SubCoordinatorJoin(BaseModel):
@@ -66,7 +66,7 @@ class SubCoordinatorJoin(BaseModel):
 
     manifest: Annotated[str, Field(min_length=64, max_length=64, description="the manifest's hash")]
     leaves: Annotated[
-        dict[str, Annotated[int, Field(ge=1, le=MOST_EXAMPLES)]], Field(description="examples of each silo")
+        dict[str, Annotated[int, Field(ge=1, le=MAX_EXAMPLES)]], Field(description="examples of each silo")
     ]
     lost: Annotated[
         dict[str, Annotated[str, Field(max_length=500)]],

@@ -1,0 +1,81 @@
+"""Select the silos of a round, and repeat a round without silos that are lost or set aside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from fedilc.errors import SilosLostError
+from fedilc.federation.outliers import NormBound, sentence
+from fedilc.federation.runtime import Runtime
+from fedilc.seeds import numpy_generator
+
+
+class LostError(Exception):
+    """Silos that were asked and did not reply, or whose replies are set aside for a reason."""
+
+    def __init__(self, silos: Iterable[str], reasons: Mapping[str, str] | None = None) -> None:
+        super().__init__(", ".join(silos))
+        self.silos = tuple(silos)
+        self.reasons = dict(reasons or {})
+
+
+@dataclass(frozen=True)
+class SiloSelection:
+    """The choice of silos per round.
+
+    Args:
+        runtime: says which silos are present.
+        bound: says which silos are left out of the rest of the run.
+        min_silos: how many silos a round needs at least; None is all.
+        silos_per_round: how many silos are drawn at random per round; None is all.
+        seed: the seed of that draw.
+    """
+
+    runtime: Runtime
+    bound: NormBound
+    min_silos: int | None
+    silos_per_round: int | None
+    seed: int
+
+    def draw(self, number: int, aside: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the silos to ask in a round: all that are present, or `silos_per_round` of them.
+
+        Silos that are left out of the run, or set `aside` in this round, are not among them.
+        """
+        total = len(self.runtime.silos)
+        excluded = self.bound.left_out | dict(aside)
+        needed = self.min_silos or (1 if self.silos_per_round else total)
+        if self.bound.left_out:
+            self.runtime.leave_out(self.bound.left_out)
+        present = tuple(silo for silo in self.runtime.present() if silo not in excluded)
+        if excluded and len(present) < needed:
+            raise SilosLostError(
+                f"round {number} sets {sentence(excluded)} aside, and {len(present)} of {total} silos are "
+                f"left, fewer than min_silos={needed}; correct the problem there and start again, or start "
+                "with a lower min_silos or a larger outlier_factor"
+            )
+        if self.silos_per_round is None or self.silos_per_round >= len(present):
+            return present
+        random = numpy_generator(self.seed, number, "silos")
+        chosen = sorted(random.choice(len(present), self.silos_per_round, replace=False))
+        return tuple(present[place] for place in chosen)
+
+    def without(self, asked: tuple[str, ...], lost: LostError, number: int) -> tuple[str, ...]:
+        """Return the silos with which to repeat a round after some were lost; raise if too few are left."""
+        total = len(self.runtime.silos)
+        left = tuple(silo for silo in asked if silo not in lost.silos)
+        needed = self.min_silos or self.silos_per_round or total
+        if len(left) >= needed and left:
+            return left
+        too_few = f"{len(left)} of {total} silos are left, fewer than min_silos={needed}"
+        if lost.reasons:
+            raise SilosLostError(
+                f"round {number} sets {sentence(lost.reasons)} aside, and {too_few}; correct the problem "
+                "there and resume, or start again with a lower min_silos or a larger outlier_factor"
+            )
+        known = self.runtime.reasons(lost.silos)
+        names = [f"{silo} ({known[silo]})" if silo in known else silo for silo in lost.silos]
+        raise SilosLostError(
+            f"round {number} lost {', '.join(names)} and {too_few}; bring them back or lower min_silos"
+        )
