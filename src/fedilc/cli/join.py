@@ -79,8 +79,8 @@ def join(
         from fedilc.runtimes.remote.survey import summary_from_file
         from fedilc.runtimes.rest.exposure import warn_if_public
         from fedilc.runtimes.rest.http_client import HttpClient
-        from fedilc.runtimes.rest.limits import Limits
         from fedilc.runtimes.rest.participant import Participant
+        from fedilc.runtimes.rest.silo_limits import Limits
 
     log_to_stderr(log_format)
     if data_dir is not None:

@@ -22,10 +22,10 @@ from fedilc.runtimes.rest import coordinator
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.exposure import warn_if_public
 from fedilc.runtimes.rest.http_client import CoordinatorError, HttpClient
-from fedilc.runtimes.rest.limits import Limits
 from fedilc.runtimes.rest.listener import Address, listening
 from fedilc.runtimes.rest.monitoring import EventStreams
 from fedilc.runtimes.rest.participant import Participant
+from fedilc.runtimes.rest.silo_limits import Limits
 from fedilc.runtimes.rest.task_queue import TaskQueue
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens, add_token, revoke_token
 from rest import bearer, detail, queue_of, remote, served

@@ -13,10 +13,9 @@ import pytest
 import torch
 
 from fedilc.federation import Reply
-from fedilc.runtimes.rest import app as app_module
-from fedilc.runtimes.rest import reply_spool as bodies
-from fedilc.runtimes.rest.app import Admission
+from fedilc.runtimes.rest import request_limits
 from fedilc.runtimes.rest.reply_spool import Body, Spool
+from fedilc.runtimes.rest.request_limits import RequestLimits
 from fedilc.runtimes.rest.runtime import RestRuntime
 from rest import good_body, good_reply, in_background, put, queue_of, remote, request_for, served
 
@@ -118,10 +117,10 @@ def test_no_answer_waits_for_another_and_memory_does_not_depend_on_the_order(
 def test_only_so_many_large_bodies_are_read_at_once_and_slow_ones_hold_up_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bodies, "SLOT_SECONDS", 0.2)
+    monkeypatch.setattr(request_limits, "SLOT_SECONDS", 0.2)
 
     async def read_all() -> tuple[int, float]:
-        turns, reading, most = bodies.UploadSlots(3), 0, list[int]()
+        turns, reading, most = request_limits.UploadSlots(3), 0, list[int]()
 
         async def read(seconds: float) -> None:
             nonlocal reading
@@ -153,5 +152,5 @@ def test_how_many_answers_are_decoded_at_once_depends_on_how_large_they_are(
 ) -> None:
     queue = queue_of(remote(algorithm=algorithm))
     parameters = sum(like.numel() for like in queue.manifest.like.values())
-    monkeypatch.setattr(app_module, "DECODED_BYTES", 20 * 4 * parameters)
-    assert Admission(queue).decoding._value == 20 // vectors
+    monkeypatch.setattr(request_limits, "DECODED_BYTES", 20 * 4 * parameters)
+    assert RequestLimits(queue).decoding._value == 20 // vectors

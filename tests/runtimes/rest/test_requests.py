@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from fedilc.runtimes.remote.wire import content_digest
-from fedilc.runtimes.rest import app as app_module
+from fedilc.runtimes.rest import request_limits
 from fedilc.runtimes.rest.task_queue import TaskQueue
 from rest import detail, eventually, good_body, head_of_put, post, put, queue_of, raw_line, remote, served
 
@@ -84,7 +84,7 @@ def test_a_body_that_is_encoded_is_refused_without_being_read() -> None:
 
 
 def test_a_body_that_stands_still_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_module, "_READ_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(request_limits, "READ_TIMEOUT_SECONDS", 0.2)
     queue = queue_of()
     with served(queue) as client:
         open_request = post(queue)
@@ -98,7 +98,7 @@ def test_only_so_many_requests_of_a_silo_are_open_at_a_time() -> None:
     with served(queue) as client:
         raws = []
         try:
-            for _ in range(app_module.MAX_CONCURRENT):
+            for _ in range(request_limits.MAX_CONCURRENT):
                 raw = raw_line(client)
                 raw.sendall(b"GET /v1/silos/a/task?wait=30 HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 raws.append(raw)

@@ -19,6 +19,7 @@ from fedilc.federation import Record
 from fedilc.runtimes.rest.auth import Auth
 from fedilc.runtimes.rest.metrics import MEDIA_TYPE, exposition
 from fedilc.runtimes.rest.notifier import Notifier
+from fedilc.runtimes.rest.refusals import refusals
 
 MAX_VIEWERS = 200
 _PAGE = File(__file__).parent / "page"
@@ -43,17 +44,6 @@ class Health(BaseModel):
     status: str = "ok"
     version: str = __version__
     viewer_token: bool = Field(description="whether viewers need a token")
-
-
-class Reason(BaseModel):
-    """Why a request was refused, in one sentence."""
-
-    detail: str
-
-
-def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return a route's refusals as OpenAPI documents them."""
-    return {status: {"model": Reason} for status in (400, *statuses, 422)}
 
 
 class RunView(Protocol):

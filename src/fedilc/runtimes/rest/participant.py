@@ -32,7 +32,7 @@ from fedilc.runtimes.remote.wire import (
     unpack_request,
 )
 from fedilc.runtimes.rest.http_client import POLL_SECONDS, CoordinatorError, HttpClient, Response, Retries
-from fedilc.runtimes.rest.limits import Limits
+from fedilc.runtimes.rest.silo_limits import Limits
 
 if TYPE_CHECKING:
     from fedilc.data.tables.silo_summary import SiloSummary

@@ -6,11 +6,9 @@ fit into `MEMORY_BYTES` is written to temporary files, which are deleted with th
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -18,38 +16,6 @@ from typing import IO
 from fedilc.federation import Carried, Reply
 
 MEMORY_BYTES = 12 << 20
-CONCURRENT_UPLOADS = 16
-SLOT_SECONDS = 0.25
-
-
-class UploadSlots:
-    """A limit on how many large bodies are read at a time, since each may have 300 kB in buffers.
-
-    After a quarter of a second a body no longer counts, so that neither slow connections nor silos that stop
-    sending delay a round.
-    """
-
-    def __init__(self, slots: int = CONCURRENT_UPLOADS) -> None:
-        self._free = asyncio.Semaphore(slots)
-
-    @asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
-        """Hold a slot while a body is read."""
-        await self._free.acquire()
-        held = True
-
-        def release() -> None:
-            nonlocal held
-            if held:
-                held = False
-                self._free.release()
-
-        timer = asyncio.get_running_loop().call_later(SLOT_SECONDS, release)
-        try:
-            yield
-        finally:
-            timer.cancel()
-            release()
 
 
 class Spool:

@@ -28,11 +28,11 @@ from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.audit import Audit
 from fedilc.runtimes.rest.coordinator import AUDIT_FILE, FAREWELL_SECONDS, say_goodbye
 from fedilc.runtimes.rest.http_client import HttpClient, Response
-from fedilc.runtimes.rest.limits import Limits
 from fedilc.runtimes.rest.listener import Address, listening, notify_systemd
 from fedilc.runtimes.rest.participant import RunMember
 from fedilc.runtimes.rest.reply_spool import Spool
 from fedilc.runtimes.rest.runtime import RestRuntime
+from fedilc.runtimes.rest.silo_limits import Limits
 from fedilc.runtimes.rest.task_queue import TaskQueue
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens
 

@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request
-from pydantic import ValidationError
 
-from fedilc import __version__
 from fedilc.data.tables.silo_summary import SiloSummary
 from fedilc.runtimes.remote.survey import Survey
-from fedilc.runtimes.rest.app import Receipt, read_body
-from fedilc.runtimes.rest.audit import Audit, AuditedRefusals
-from fedilc.runtimes.rest.auth import Auth, OnlyLoopbackNames, SiloName
+from fedilc.runtimes.rest.app import make_bare_app
+from fedilc.runtimes.rest.audit import Audit
+from fedilc.runtimes.rest.auth import Auth, SiloName
 from fedilc.runtimes.rest.listener import Address, listening
-from fedilc.runtimes.rest.monitoring import Health, refusals
+from fedilc.runtimes.rest.monitoring import Health
+from fedilc.runtimes.rest.refusals import read_json, refusals
 from fedilc.runtimes.rest.reply_spool import Spool
+from fedilc.runtimes.rest.request_limits import read_body
+from fedilc.runtimes.rest.silo_routes import Receipt
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens
 
 MAX_SUMMARY_BYTES = 8 << 20
@@ -59,14 +60,8 @@ class Summaries:
 
 def make_survey_app(summaries: Summaries, tokens: Tokens | TokenFile | None) -> FastAPI:
     """Return the interface before a run: the survey in place of a manifest, and a place for summaries."""
-    app = FastAPI(title="FedILC coordinator", version=__version__, docs_url=None, redoc_url=None)
-    app.state.notifiers, app.state.silos = [], len(summaries.survey.silos)
-    app.state.audit = summaries.audit
-    auth = Auth(tokens)
-    if tokens is None:
-        app.add_middleware(OnlyLoopbackNames)
-    app.add_middleware(AuditedRefusals, audit=summaries.audit)
-    refused = refusals(401, 404, 413, 429)
+    auth, refused = Auth(tokens), refusals(401, 404, 413, 429)
+    app = make_bare_app(auth, summaries.audit, len(summaries.survey.silos))
 
     @app.get("/v1/health")
     async def health() -> Health:
@@ -84,12 +79,7 @@ def make_survey_app(summaries: Summaries, tokens: Tokens | TokenFile | None) -> 
         if silo not in summaries.survey.silos:
             raise HTTPException(404, f"no silo of this run is called {silo!r}")
         body = (await read_body(request, MAX_SUMMARY_BYTES, Spool())).content()
-        try:
-            found = SiloSummary.model_validate_json(body)
-        except ValidationError as error:
-            first = error.errors(include_input=False, include_url=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            raise HTTPException(422, f"{where}: {first['msg']}"[:300]) from error
+        found = read_json(SiloSummary, body)
         if found.name != silo:
             raise HTTPException(422, "name: the summary is another silo's")
         summaries.put(silo, found)

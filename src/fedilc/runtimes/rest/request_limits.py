@@ -1,0 +1,110 @@
+"""Limit what a silo's requests may cost: their number, the size and time of bodies, the memory to read them.
+
+`http_server.py` limits connections and headers; `OpenRequest.max_bytes` says how large a reply may be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from fastapi import HTTPException, Request
+from starlette.requests import ClientDisconnect
+
+from fedilc.runtimes.rest.reply_spool import Body, Spool
+from fedilc.runtimes.rest.task_queue import TaskQueue
+
+MAX_CONCURRENT = 8
+CONCURRENT_UPLOADS = 16
+SLOT_SECONDS = 0.25
+DECODED_BYTES = 4 << 20
+READ_TIMEOUT_SECONDS = 60.0
+_THREADS = 40
+
+
+class RequestLimits:
+    """Limits on the concurrent requests per silo, and on the replies received and decoded at a time."""
+
+    def __init__(self, queue: TaskQueue) -> None:
+        self.queue = queue
+        at_once = DECODED_BYTES // max(1, queue.manifest.program.answer_bytes)
+        self.decoding = asyncio.Semaphore(min(_THREADS, max(2, at_once)))
+        self.upload_slots = UploadSlots()
+        self._open: Counter[str] = Counter()
+
+    @contextmanager
+    def admit(self, silo: str, joining: bool = False) -> Iterator[None]:
+        """Count a silo's request while it is served; refuse unknown silos and too many requests."""
+        known = self.queue.knows(silo)
+        if not known and not joining:
+            raise HTTPException(404, f"no silo of this run is called {silo!r}")
+        if self._open[silo] >= MAX_CONCURRENT:
+            detail = f"silo {silo!r} has {MAX_CONCURRENT} requests open already"
+            raise HTTPException(429, detail, {"Retry-After": "1"})
+        self._open[silo] += 1
+        if known:
+            self.queue.mark_present(silo)
+        try:
+            yield
+        finally:
+            self._open[silo] -= 1
+            if not self._open[silo]:
+                del self._open[silo]
+
+
+class UploadSlots:
+    """A limit on how many large bodies are received at a time, since each may have 300 kB in buffers.
+
+    After a quarter of a second a body no longer counts, so that neither slow connections nor silos that stop
+    sending delay a round.
+    """
+
+    def __init__(self, slots: int = CONCURRENT_UPLOADS) -> None:
+        self._free = asyncio.Semaphore(slots)
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Hold a slot while a body is received."""
+        await self._free.acquire()
+        held = True
+
+        def release() -> None:
+            nonlocal held
+            if held:
+                held = False
+                self._free.release()
+
+        timer = asyncio.get_running_loop().call_later(SLOT_SECONDS, release)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            release()
+
+
+async def read_body(request: Request, max_bytes: int, spool: Spool) -> Body:
+    """Receive a body; refuse it if it is encoded, too large, stops for a minute, or is not complete."""
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise HTTPException(415, "send the body without Content-Encoding")
+    too_large = HTTPException(413, f"the body may have at most {max_bytes} bytes", {"Connection": "close"})
+    declared = request.headers.get("content-length", "0")
+    if not declared.isdecimal() or int(declared[:20]) > max_bytes:
+        raise too_large
+    body = Body(spool)
+    clock = asyncio.get_running_loop().time
+    try:
+        async with asyncio.timeout(READ_TIMEOUT_SECONDS) as silence:
+            async for part in request.stream():
+                silence.reschedule(clock() + READ_TIMEOUT_SECONDS)
+                if body.size + len(part) > max_bytes:
+                    raise too_large
+                body.write(part)
+        return body
+    except ClientDisconnect as error:
+        raise HTTPException(400, "the body is not complete") from error
+    except TimeoutError as error:
+        raise HTTPException(408, f"nothing was received for {READ_TIMEOUT_SECONDS:g} seconds") from error
+    except OSError as error:
+        raise HTTPException(503, "there is no room for this body now", {"Retry-After": "5"}) from error

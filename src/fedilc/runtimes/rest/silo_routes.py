@@ -1,0 +1,223 @@
+"""The HTTP routes of silos: join the run, wait for a task, send a reply."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import nullcontext
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Header, HTTPException, Path, Query, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
+
+from fedilc.federation.program import MAX_EXAMPLES
+from fedilc.runtimes.remote.wire import MEDIA_TYPE
+from fedilc.runtimes.rest.auth import Auth, SiloName
+from fedilc.runtimes.rest.notifier import Notifier
+from fedilc.runtimes.rest.refusals import raise_refusal, read_json, refusals
+from fedilc.runtimes.rest.reply_spool import Spool
+from fedilc.runtimes.rest.request_limits import RequestLimits, read_body
+from fedilc.runtimes.rest.status import Refusal
+from fedilc.runtimes.rest.task_queue import TaskQueue
+
+MAX_POLL_SECONDS = 60.0
+_WAKE_SECONDS = 5.0
+_JOIN_BYTES = 4096
+_JOIN_BYTES_PER_SILO = 2048
+_SMALL_BYTES = 1 << 16
+_REFUSALS = refusals(401, 403, 404, 408, 409, 410, 413, 415, 429)
+_BYTES = {"schema": {"type": "string", "format": "binary"}}
+_TENSORS = {MEDIA_TYPE: _BYTES, "application/octet-stream": _BYTES}
+
+StepName = Annotated[str, Path(max_length=64, description="the step of the round")]
+Have = Annotated[str, Query(max_length=64, description="the name of the weights it has")]
+Wait = Annotated[float, Query(ge=0, le=MAX_POLL_SECONDS, description="seconds to wait for the next task")]
+
+
+class JoinRequest(BaseModel):
+    """What a silo sends when it joins: how many examples it has, and nothing about them."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    manifest: Annotated[str, Field(min_length=64, max_length=64, description="the manifest's hash")]
+    examples: Annotated[int, Field(ge=1, le=MAX_EXAMPLES)]
+
+
+class SubCoordinatorJoin(BaseModel):
+    """What a sub-coordinator sends when it joins, and again whenever its silos change."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    manifest: Annotated[str, Field(min_length=64, max_length=64, description="the manifest's hash")]
+    leaves: Annotated[
+        dict[str, Annotated[int, Field(ge=1, le=MAX_EXAMPLES)]], Field(description="examples of each silo")
+    ]
+    lost: Annotated[
+        dict[str, Annotated[str, Field(max_length=500)]],
+        Field(default_factory=dict, description="why it no longer has others"),
+    ]
+
+
+class Receipt(BaseModel):
+    """The confirmation that a reply was accepted, now or before."""
+
+    taken: bool = True
+
+
+class JoinReply(BaseModel):
+    """The confirmation that a silo has joined; a sub-coordinator learns which silos have replied."""
+
+    silo: str
+    round: int
+    round_timeout: float | None = None
+    task: str = ""
+    answered: list[str] = []
+
+
+def add_silo_routes(app: FastAPI, queue: TaskQueue, auth: Auth) -> None:
+    """Add the routes of silos to an app."""
+    limits, notifier = RequestLimits(queue), Notifier(queue.listen_for_tasks)
+    app.state.notifiers.append(notifier)
+    _add_join(app, queue, auth, limits)
+    _add_tasks(app, queue, auth, limits, notifier)
+
+
+def _add_join(app: FastAPI, queue: TaskQueue, auth: Auth, limits: RequestLimits) -> None:
+    schemas = [JoinRequest.model_json_schema(), SubCoordinatorJoin.model_json_schema()]
+    content = {"required": True, "content": {"application/json": {"schema": {"anyOf": schemas}}}}
+    max_bytes = _JOIN_BYTES + _JOIN_BYTES_PER_SILO * len(queue.silos)
+
+    @app.post(
+        "/v1/silos/{silo}/join",
+        dependencies=[Depends(auth.require_silo)],
+        responses=_REFUSALS,
+        openapi_extra={"requestBody": content},
+    )
+    async def join(request: Request, silo: SiloName) -> JoinReply:
+        """Join the run; a silo that was away joins again."""
+        with limits.admit(silo, joining=True):
+            body = (await read_body(request, max_bytes, Spool())).content()
+            joining = _read_join(body)
+            if joining.manifest != queue.manifest.hash:
+                raise HTTPException(409, "the silo has another manifest than this run's")
+            if isinstance(joining, SubCoordinatorJoin):
+                auth.require_carries(request, silo, joining.leaves)
+                raise_refusal(queue.join_carrier(silo, joining.leaves, joining.lost))
+                task, answered = queue.answered(silo)
+                timeout, round_ = queue.round_timeout, queue.progress.round
+                return JoinReply(silo=silo, round=round_, round_timeout=timeout, task=task, answered=answered)
+            if silo not in queue.silos:
+                raise HTTPException(404, f"no silo of this run is called {silo!r}")
+            raise_refusal(queue.join(silo, joining.examples))
+            return JoinReply(silo=silo, round=queue.progress.round)
+
+
+def _add_tasks(app: FastAPI, queue: TaskQueue, auth: Auth, limits: RequestLimits, notifier: Notifier) -> None:
+    silos_only = [Depends(auth.require_silo)]
+    no_task: dict[int | str, dict[str, Any]] = {204: {"description": "no task yet"}}
+
+    @app.get(
+        "/v1/silos/{silo}/task",
+        dependencies=silos_only,
+        responses=_REFUSALS | no_task | {200: {"content": {MEDIA_TYPE: _BYTES}}},
+        response_class=Response,
+    )
+    async def task(request: Request, silo: SiloName, have: Have = "", wait: Wait = 0.0) -> Response:
+        """Wait for the silo's next task."""
+        with limits.admit(silo):
+            body = await _next_task(request, queue, notifier, silo, have, wait)
+            return Response(status_code=204) if body is None else Response(body, media_type=MEDIA_TYPE)
+
+    @app.put(
+        "/v1/silos/{silo}/rounds/{number}/{step}",
+        dependencies=silos_only,
+        responses=_REFUSALS | {200: {"model": Receipt, "content": {MEDIA_TYPE: _BYTES}}},
+        response_model=None,
+        openapi_extra={"requestBody": {"required": True, "content": _TENSORS}},
+    )
+    async def answer(
+        request: Request,
+        silo: SiloName,
+        number: Annotated[int, Path(ge=1, le=2**31, description="the round")],
+        step: StepName,
+        task: Annotated[str, Query(max_length=64, description="the task's name")],
+        content_digest: Annotated[str | None, Header(description="sha-256, as in RFC 9530")] = None,
+        have: Have = "",
+        wait: Wait = 0.0,
+    ) -> Response:
+        """Send a reply, and receive the next task if one comes in time.
+
+        Sending the same reply twice changes nothing.
+        """
+        with limits.admit(silo):
+            await _receive_reply(request, queue, limits, silo, number, step, task, content_digest)
+            following = await _next_task(request, queue, notifier, silo, have, wait) if wait else None
+            if following is None:
+                return JSONResponse(Receipt().model_dump())
+            return Response(following, media_type=MEDIA_TYPE)
+
+
+async def _receive_reply(
+    request: Request,
+    queue: TaskQueue,
+    limits: RequestLimits,
+    silo: str,
+    number: int,
+    step: str,
+    task: str,
+    content_digest: str | None,
+) -> None:
+    """Receive a reply and put it into the queue; small ones in the event loop, others in a thread."""
+    max_bytes = queue.max_reply_bytes(silo, number, step, task)
+    if isinstance(max_bytes, Refusal):
+        raise HTTPException(max_bytes.status, max_bytes.reason)
+    async with limits.upload_slots.slot() if max_bytes > _SMALL_BYTES else nullcontext():
+        body = await read_body(request, max_bytes, queue.spool)
+    queue.mark_seen(silo, received=body.size)
+    accept = partial(queue.accept, silo, number, step, task, body, content_digest)
+    if body.size < _SMALL_BYTES:
+        raise_refusal(accept())
+    else:
+        async with limits.decoding:
+            raise_refusal(await run_in_threadpool(accept))
+
+
+async def _next_task(
+    request: Request, queue: TaskQueue, notifier: Notifier, silo: str, have: str, wait: float
+) -> bytes | None:
+    """Return the task's bytes; None if the time is up, the silo has disconnected, or the server stops."""
+    notifier.attach()
+    until = time.monotonic() + wait
+    while True:
+        open_request = queue.task_for(silo)
+        if isinstance(open_request, Refusal):
+            raise_refusal(open_request)
+        elif open_request is not None:
+            to_carrier = silo not in queue.silos
+            body = open_request.packed_body(have, to_carrier) or await run_in_threadpool(
+                open_request.body, have, to_carrier
+            )
+            if body is None:
+                continue
+            queue.mark_seen(silo, sent=len(body))
+            return body
+        left = until - time.monotonic()
+        if left <= 0 or notifier.closed:
+            return None
+        await notifier.wait(min(left, _WAKE_SECONDS))
+        if await request.is_disconnected():
+            return None
+
+
+def _read_join(body: bytes) -> JoinRequest | SubCoordinatorJoin:
+    """Return a validated body; only that of a sub-coordinator has `leaves`."""
+    try:
+        values = json.loads(body)
+    except (ValueError, RecursionError):
+        values = None
+    if isinstance(values, dict) and "leaves" in values:
+        return read_json(SubCoordinatorJoin, body)
+    return read_json(JoinRequest, body)
