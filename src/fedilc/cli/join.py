@@ -80,7 +80,7 @@ def join(
         from fedilc.runtimes.rest.exposure import warn_if_public
         from fedilc.runtimes.rest.http_client import HttpClient
         from fedilc.runtimes.rest.participant import Participant
-        from fedilc.runtimes.rest.silo_limits import Limits
+        from fedilc.runtimes.rest.silo_limits import SiloLimits
 
     log_to_stderr(log_format)
     if data_dir is not None:
@@ -90,7 +90,7 @@ def join(
     )
     make_silo = _silo(silo, data, label, validation_share, provider, experiment, say)
     build = network_from(model) if model is not None else None
-    limits = Limits(max_parameters, min_examples, manifest_digest, state)
+    limits = SiloLimits(max_parameters, min_examples, manifest_digest, state)
     http = HttpClient(
         url, read_token(token_file), ca, give_up_after, allow_insecure, client_cert, client_key, log=say
     )
@@ -124,8 +124,6 @@ def _silo(
     if len(given) != 1:
         raise ConfigError("give the silo's examples by one of --data, --provider and --experiment")
     if data is not None:
-        if not data.exists():
-            raise ConfigError(f"{data} does not exist; give the silo's table with --data")
         return builders.silo_from_file(name, data, label, validation_share, tell)
     if provider is not None:
         return builders.silo_from_provider(name, provider)

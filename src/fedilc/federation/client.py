@@ -62,6 +62,11 @@ class SiloClient:
             bench, silo.name, x, y, size, self.votes is not None, parts.seed, parts.penalty, loss=loss
         )
 
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """Return the weights of the last request, by name."""
+        return {name: parameter.detach() for name, parameter in self.bench.parameters.items()}
+
     def answer(self, request: Request, keep_bytes: int = KEPT_BYTES) -> Reply:
         """Return the reply to a request; keep forward passes of up to `keep_bytes` for the next step."""
         self.bench.load(request.weights, request.version)

@@ -1,1 +1,1 @@
-"""Ways in which requests reach silos."""
+"""The runtimes: how requests reach silos."""

@@ -1,4 +1,4 @@
-"""Train over the ranks of `torch.distributed`: ranks add up their silos, an all-reduce the ranks.
+"""Train over the ranks of `torch.distributed`: each rank adds up its silos, an all-reduce adds up the ranks.
 
 Every rank runs the same server. In each step it asks its own silos and adds up their replies with the same
 aggregator. One all-reduce then gives every rank the sums of all, and all take the same step. No rank sees
@@ -67,7 +67,7 @@ class Group:
     def share(self, sizes: Mapping[str, int]) -> tuple[str, ...]:
         """Return this rank's silos, in order.
 
-        Silos are dealt from the largest down, each to the rank that has the fewest examples so far.
+        The largest silo first, each silo goes to the rank with the fewest examples so far.
         """
         load: list[tuple[int, int]] = [(0, rank) for rank in range(self.size)]
         mine = set()
@@ -81,25 +81,25 @@ class Group:
     def add(self, tensor: Tensor) -> None:
         """Add up the tensors of all ranks, in place."""
         if self.size > 1:
-            with _rank_loss_named():
+            with _name_lost_rank():
                 dist.all_reduce(tensor)
 
     def take_largest(self, tensor: Tensor) -> None:
         """Take the largest of each number over all ranks, in place."""
         if self.size > 1:
-            with _rank_loss_named():
+            with _name_lost_rank():
                 dist.all_reduce(tensor, dist.ReduceOp.MAX)
 
     def send_from_first(self, tensor: Tensor) -> None:
         """Copy the first rank's tensor to every rank, in place, whatever the memory layouts are."""
         if self.size > 1:
             row = tensor.contiguous()
-            with _rank_loss_named():
+            with _name_lost_rank():
                 dist.broadcast(row, 0)
             tensor.copy_(row)
 
     def gather(self, values: JSONObject) -> list[JSONObject]:
-        """Return the small JSON object of every rank; they are sent as bytes in tensors."""
+        """Return the JSON object of every rank; they are sent as tensors of bytes, never pickled."""
         if self.size == 1:
             return [values]
         own = torch.frombuffer(bytearray(json.dumps(values).encode()), dtype=torch.uint8)
@@ -109,14 +109,15 @@ class Group:
         padded = [torch.zeros(int(lengths.max()), dtype=torch.uint8) for _ in range(self.size)]
         mine = torch.zeros_like(padded[0])
         mine[: len(own)] = own
-        with _rank_loss_named():
+        with _name_lost_rank():
             dist.all_gather(padded, mine)
         pieces = zip(padded, lengths.tolist(), strict=True)
         return [json.loads(part[:length].numpy().tobytes()) for part, length in pieces]
 
 
 @contextlib.contextmanager
-def _rank_loss_named() -> Iterator[None]:
+def _name_lost_rank() -> Iterator[None]:
+    """Turn an error of the backend into one sentence that says that a rank is lost, and what to do."""
     try:
         yield
     except torch.cuda.OutOfMemoryError:
@@ -151,7 +152,7 @@ def joined_group() -> Iterator[Group]:
         raise ConfigError(
             f"this is one of several processes, but {error.args[0]} is not set; start them with torchrun"
         ) from error
-    with _notice_after_a_while():
+    with _notice_if_slow():
         attempt = _connect()
     try:
         yield replace(Group.current(), restarted=attempt.restarted)
@@ -169,7 +170,7 @@ def joined_group() -> Iterator[Group]:
 
 def _connect() -> Attempt:
     """Find the other ranks and connect to them."""
-    with _rank_loss_named():
+    with _name_lost_rank():
         store, rank, size = next(rendezvous("env://", timeout=START_TIMEOUT))
         attempt = join_attempt(store, rank, size, START_TIMEOUT)
         dist.init_process_group(
@@ -183,7 +184,7 @@ def _connect() -> Attempt:
 
 
 @contextlib.contextmanager
-def _notice_after_a_while() -> Iterator[None]:
+def _notice_if_slow() -> Iterator[None]:
     """Print what this rank waits for, if the block takes longer than `NOTICE_SECONDS`."""
     rank, size, address = (os.environ[key] for key in ("RANK", "WORLD_SIZE", "MASTER_ADDR"))
     sentence = f"fedilc: rank {rank} waits at {address} for the other ranks ({size} in all)\n"

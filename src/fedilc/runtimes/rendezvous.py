@@ -1,4 +1,4 @@
-"""Let the ranks of one attempt find each other over a store that may still hold keys of earlier attempts.
+"""Let the ranks find each other after a restart, over a store that still has keys of earlier attempts.
 
 torchrun keeps one store over all restarts, and tells each rank only how often its own machine restarted;
 another machine may have another count, so that count cannot name an attempt. Instead, the first rank writes
@@ -31,7 +31,7 @@ _POLL_SECONDS = 0.02
 
 
 class RankLostError(FedILCError):
-    """Another rank is gone, so that no all-reduce can be completed."""
+    """Another rank is lost, so that no all-reduce can complete."""
 
 
 @dataclass(frozen=True)

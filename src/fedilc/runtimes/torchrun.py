@@ -45,7 +45,7 @@ def _start_time(pid: int) -> str:
 
 
 def claim(folder: Path) -> None:
-    """Write into a folder that its run is this launch's; do nothing without torchrun."""
+    """Write the name of this launch into its run folder, for a restart; do nothing without torchrun."""
     name = launch_name()
     if name is None:
         return
@@ -56,7 +56,7 @@ def claim(folder: Path) -> None:
 
 
 def is_claimed(folder: Path) -> bool:
-    """Return whether this launch, or an earlier one of the same name, claimed the folder."""
+    """Return whether the folder has the name of this launch."""
     try:
         return (folder / _LAUNCH_FILE).read_text() == launch_name()
     except OSError:

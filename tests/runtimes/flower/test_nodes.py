@@ -17,7 +17,7 @@ from worked_examples import OTHERS
 from fedilc import Federation, Silo, algorithms, train
 from fedilc.errors import CheckpointError, ConfigError, FedILCWarning, SilosLostError
 from fedilc.runtimes.flower import FedILC, make_client_app
-from fedilc.runtimes.flower.client import kept_clients
+from fedilc.runtimes.flower.client_app import kept_clients
 
 near = pytest.importorskip("near", reason="Flower is not installed: pip install 'fedilc[flower]'")
 

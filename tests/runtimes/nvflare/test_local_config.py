@@ -59,9 +59,7 @@ def test_the_environment_names_another_file(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_table_that_is_not_there_is_said_before_any_task(tmp_path: Path) -> None:
     config = read_config(SiteConfig, written(tmp_path, {"data": "patients.csv"}))
-    with pytest.raises(
-        DataError, match=r"patients\.csv does not exist; name the silo's table in fedilc\.json"
-    ):
+    with pytest.raises(DataError, match=r"patients\.csv does not exist; name the file"):
         Site("north", config, tmp_path, print)
 
 

@@ -16,9 +16,9 @@ from fedilc import algorithms
 from fedilc.config import read_experiment
 from fedilc.errors import CheckpointError, ConfigError, SilosLostError
 from fedilc.federation import RunFolder
+from fedilc.runtimes.nvflare.controller import copy_results
 from fedilc.runtimes.nvflare.local_config import ServerConfig, SiteConfig
 from fedilc.runtimes.nvflare.runtime import NVFlareRuntime
-from fedilc.runtimes.nvflare.server_folders import ServerFolders, copy_results
 from fedilc.runtimes.nvflare.site import JOIN, STEP, Site
 from fedilc.runtimes.remote.run import RemoteRun, RoundLog
 from fedilc.runtimes.remote.wire import read_header
@@ -197,7 +197,7 @@ def test_a_site_that_does_not_say_which_silo_it_is_is_left_out(
 @pytest.mark.parametrize("out", ["/etc/run", "../run", "a/../../b", "", "."])
 def test_a_job_cannot_name_a_folder_elsewhere_on_the_server(out: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not a name inside the server's folder of runs"):
-        ServerFolders.of(tmp_path, tmp_path, ServerConfig(), out)
+        ServerConfig().run_folder(tmp_path, out)
 
 
 def test_results_are_copied_without_the_lock(experiment: Path, tmp_path: Path) -> None:

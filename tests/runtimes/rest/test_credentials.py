@@ -25,7 +25,7 @@ from fedilc.runtimes.rest.http_client import CoordinatorError, HttpClient
 from fedilc.runtimes.rest.listener import Address, listening
 from fedilc.runtimes.rest.monitoring import EventStreams
 from fedilc.runtimes.rest.participant import Participant
-from fedilc.runtimes.rest.silo_limits import Limits
+from fedilc.runtimes.rest.silo_limits import SiloLimits
 from fedilc.runtimes.rest.task_queue import TaskQueue
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens, add_token, revoke_token
 from rest import bearer, detail, queue_of, remote, served
@@ -210,7 +210,7 @@ def test_a_client_certificate_that_is_none_is_one_sentence(tmp_path: Path) -> No
         HttpClient("https://127.0.0.1", None, certificate=tmp_path / "mine.pem", key=tmp_path / "mine.pem")
 
 
-def joining(client: httpx.Client, limits: Limits) -> None:
+def joining(client: httpx.Client, limits: SiloLimits) -> None:
     """A silo of six examples that takes part in a run that is over, or says why not."""
 
     def make(_: Manifest) -> Silo:
@@ -227,26 +227,26 @@ def test_a_silo_joins_the_run_that_it_was_told_and_no_other() -> None:
     queue = queue_of()
     queue.finish("complete")
     with served(queue) as client:
-        joining(client, Limits(digest=queue.manifest.hash))
-        joining(client, Limits(digest=queue.manifest.hash[:16]))
+        joining(client, SiloLimits(digest=queue.manifest.hash))
+        joining(client, SiloLimits(digest=queue.manifest.hash[:16]))
         with pytest.raises(ConfigError, match="--manifest-digest"):
-            joining(client, Limits(digest="0" * 64))
+            joining(client, SiloLimits(digest="0" * 64))
     for digest in ("abc", "x" * 64, "A" * 64):
         with pytest.raises(ConfigError, match="is not a manifest's digest"):
-            Limits(digest=digest)
+            SiloLimits(digest=digest)
 
 
 def test_a_silo_with_a_state_folder_trusts_the_first_run_at_an_address(tmp_path: Path) -> None:
     first, second = queue_of(), queue_of(remote(rounds=9))
     first.finish("complete")
-    limits = Limits(state=tmp_path / "state")
+    limits = SiloLimits(state=tmp_path / "state")
     with served(first) as client:
         joining(client, limits)
         joining(client, limits)
         first.manifest = second.manifest
         with pytest.raises(ConfigError, match=r"joined .* before"):
             joining(client, limits)
-        joining(client, Limits(digest=second.manifest.hash, state=tmp_path / "state"))
+        joining(client, SiloLimits(digest=second.manifest.hash, state=tmp_path / "state"))
         joining(client, limits)
 
 
@@ -254,9 +254,9 @@ def test_a_silo_takes_no_part_with_fewer_examples_than_it_was_told() -> None:
     queue = queue_of()
     queue.finish("complete")
     with served(queue) as client:
-        joining(client, Limits(min_examples=6))
+        joining(client, SiloLimits(min_examples=6))
         with pytest.raises(ConfigError, match="6 examples to train on, fewer than --min-examples 7"):
-            joining(client, Limits(min_examples=7))
+            joining(client, SiloLimits(min_examples=7))
 
 
 def test_a_run_folder_of_a_coordinator_is_its_owners_alone(

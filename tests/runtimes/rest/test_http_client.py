@@ -183,7 +183,7 @@ def test_redirections_are_not_followed_with_the_token() -> None:
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[" * 100_000, b'{"detail": [1]}', b"\xff"])
 def test_a_refusal_without_a_sentence_is_given_one(body: bytes) -> None:
     with server(lambda request, _: reply(request, 403, body)) as url:
-        assert line_to(url)[0].call("GET", "/").reason == "it answers 403"
+        assert line_to(url)[0].call("GET", "/").reason == "it responds with status 403"
 
 
 @pytest.mark.parametrize(

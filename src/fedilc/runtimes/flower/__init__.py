@@ -10,8 +10,8 @@ from fedilc.errors import ConfigError
 from fedilc.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedilc.runtimes.flower.client import make_client_app, silo_of
-    from fedilc.runtimes.flower.server import make_server_app
+    from fedilc.runtimes.flower.client_app import make_client_app, silo_of
+    from fedilc.runtimes.flower.server_app import make_server_app
     from fedilc.runtimes.flower.strategy import FedILC
 
 __all__ = ["FedILC", "make_client_app", "make_server_app", "silo_of"]
@@ -29,9 +29,9 @@ __getattr__ = lazily(
     __name__,
     {
         "FedILC": "fedilc.runtimes.flower.strategy",
-        "make_client_app": "fedilc.runtimes.flower.client",
-        "make_server_app": "fedilc.runtimes.flower.server",
-        "silo_of": "fedilc.runtimes.flower.client",
+        "make_client_app": "fedilc.runtimes.flower.client_app",
+        "make_server_app": "fedilc.runtimes.flower.server_app",
+        "silo_of": "fedilc.runtimes.flower.client_app",
     },
 )
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from fedilc.config.section import Section
 from fedilc.errors import ProtocolError
 from fedilc.runtimes.flower import logger
 from fedilc.runtimes.flower.messaging import NodeReply, exchange, make_content, read_about
+from fedilc.runtimes.remote.manifest import read_received
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
@@ -139,8 +141,7 @@ def _described(reply: NodeReply) -> NodeSilo:
     if reply.content is None:
         raise ProtocolError(reply.problem)
     try:
-        return NodeSilo.model_validate_json(read_about(reply.content).get("silo", ""))
-    except ValidationError as error:
-        raise ProtocolError(
-            f"its description of its silo is not valid: {error.errors()[0]['msg']}"
-        ) from error
+        values = json.loads(read_about(reply.content).get("silo", ""))
+    except ValueError:
+        values = None
+    return read_received(NodeSilo, values, "its description of its silo")

@@ -22,7 +22,7 @@ from fedilc.federation import Record
 from fedilc.runtimes.flower import require_flower
 from fedilc.runtimes.flower.nodes import NodeRegistry, NodeSilo
 from fedilc.runtimes.flower.runtime import train_on_nodes
-from fedilc.runtimes.flower.server import read_timeout
+from fedilc.runtimes.flower.server_app import read_timeout
 from fedilc.runtimes.remote.manifest import ModelSpec
 from fedilc.runtimes.remote.run import RemoteRun
 from fedilc.training.callbacks import Callback, Run

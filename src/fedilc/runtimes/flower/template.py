@@ -13,7 +13,7 @@ from fedilc import __version__
 from fedilc.config import Experiment, read_experiment, shipped_experiments
 from fedilc.data.tables.silo_files import matching
 from fedilc.errors import ConfigError
-from fedilc.runtimes.remote.builders import refuse_thousands
+from fedilc.runtimes.remote.builders import refuse_many_silos
 
 _PYPROJECT = Template("""\
 [project]
@@ -129,7 +129,7 @@ def new_app(folder: Path, experiment: str) -> int:
 def _silos(settings: Experiment, folder: Path) -> int:
     """Return how many silos there are, from the settings alone if they say so: the data may come later."""
     data = settings.data
-    refuse_thousands(data, "Flower needs a node")
+    refuse_many_silos(data, "Flower needs a node")
     for key in ("silos", "flips", "angles"):
         given = getattr(data, key, None)
         if isinstance(given, str):

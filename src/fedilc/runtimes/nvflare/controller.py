@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,6 @@ from fedilc.config import parse_experiment
 from fedilc.errors import CheckpointError, FedILCError
 from fedilc.runtimes.nvflare.local_config import ServerConfig, read_config
 from fedilc.runtimes.nvflare.runtime import NVFlareRuntime
-from fedilc.runtimes.nvflare.server_folders import ServerFolders, copy_results
 from fedilc.runtimes.nvflare.site import BODY, JOIN
 from fedilc.runtimes.remote.manifest import Wire
 from fedilc.runtimes.remote.run import RemoteRun, RoundLog
@@ -90,7 +90,12 @@ class FedILCController(Controller):  # type: ignore[misc]  # untyped nvflare: it
         """Ignore a result that came too late."""
 
     def _train(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        folders, config = self._folders(fl_ctx)
+        workspace = fl_ctx.get_engine().get_workspace()
+        local = Path(workspace.get_site_config_dir())
+        config = read_config(ServerConfig, local, {})
+        folder = Path(self.out)
+        if not _is_simulated(fl_ctx):
+            folder = config.run_folder(Path(workspace.get_root_dir()), self.out)
 
         def send(task: str, body: bytes, sites: list[str]) -> Iterator[tuple[str, bytes | None]]:
             return self._send(task, body, sites, abort_signal, fl_ctx)
@@ -98,31 +103,18 @@ class FedILCController(Controller):  # type: ignore[misc]  # untyped nvflare: it
         def log(sentence: str) -> None:
             self.log_info(fl_ctx, sentence)
 
-        engine = fl_ctx.get_engine()
-        sites = [client.name for client in engine.get_clients()]
-        run = RemoteRun.of(parse_experiment(self.experiment), folders.local, config.model, self.wire)
+        sites = [client.name for client in fl_ctx.get_engine().get_clients()]
+        results = Path(workspace.get_run_dir(fl_ctx.get_job_id())) / RESULTS / folder.name
+        run = RemoteRun.of(parse_experiment(self.experiment), local, config.model, self.wire)
         self._runtime = NVFlareRuntime(run.manifest, sites, run.needed, send, log)
         try:
-            run.train(run.training(self._runtime), "nvflare", folders.run, [RoundLog(log)])
+            run.train(run.training(self._runtime), "nvflare", folder, [RoundLog(log)])
         except CheckpointError:
             raise  # the folder holds another run, which is not the submitter's to download
         except BaseException:
-            self._copy_results(folders.run, fl_ctx)
+            copy_results(folder, results)
             raise
-        self._copy_results(folders.run, fl_ctx)
-
-    def _copy_results(self, run: Path, fl_ctx: FLContext) -> None:
-        """Copy the run to where the job's submitter can download it."""
-        workspace = fl_ctx.get_engine().get_workspace()
-        copy_results(run, Path(workspace.get_run_dir(fl_ctx.get_job_id())) / RESULTS / run.name)
-
-    def _folders(self, fl_ctx: FLContext) -> tuple[ServerFolders, ServerConfig]:
-        workspace = fl_ctx.get_engine().get_workspace()
-        local = Path(workspace.get_site_config_dir())
-        config = read_config(ServerConfig, local, {})
-        if _is_simulated(fl_ctx):
-            return ServerFolders(local, Path(self.out)), config
-        return ServerFolders.of(Path(workspace.get_root_dir()), local, config, self.out), config
+        copy_results(folder, results)
 
     def _send(
         self, name: str, body: bytes, sites: list[str], abort_signal: Signal, fl_ctx: FLContext
@@ -154,6 +146,16 @@ class FedILCController(Controller):  # type: ignore[misc]  # untyped nvflare: it
                 yield site, result
         finally:
             self.cancel_task(task, fl_ctx=fl_ctx)
+
+
+def copy_results(run: Path, job: Path) -> None:
+    """Copy the run's files to where NVIDIA FLARE collects a job's results, for an admin to download."""
+    if not run.is_dir():
+        return
+    job.mkdir(parents=True, exist_ok=True)
+    for file in sorted(run.iterdir()):
+        if file.is_file() and not file.name.startswith("."):
+            shutil.copy2(file, job / file.name)
 
 
 def _is_simulated(fl_ctx: FLContext) -> bool:

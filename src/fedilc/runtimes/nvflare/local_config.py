@@ -1,11 +1,11 @@
-"""Read the own configuration of a site or of the server, `local/fedilc.json`; no job can change it."""
+"""Read `local/fedilc.json`, the own settings of a site or of the server; no job can change them."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from pydantic import Field, model_validator
@@ -14,7 +14,7 @@ from torch import nn
 from fedilc.config import parse_experiment, read_experiment
 from fedilc.config.section import Section, validated
 from fedilc.data import Silo
-from fedilc.errors import ConfigError, DataError
+from fedilc.errors import ConfigError
 from fedilc.runtimes.remote import builders
 from fedilc.runtimes.remote.manifest import Manifest
 
@@ -23,7 +23,7 @@ VARIABLE = "FEDILC_SITE_CONFIG"
 
 
 class SiteConfig(Section):
-    """The silo of a site, and the source of its examples: one of `provider`, `data` and `experiment`."""
+    """A site's own settings: its silo, and where its examples come from."""
 
     silo: str | None = Field(None, description="the silo's name in the run; default: the site's name")
     provider: str | None = Field(None, description="module:function, called with the silo's name")
@@ -47,10 +47,7 @@ class SiteConfig(Section):
         if self.provider is not None:
             return builders.silo_from_provider(name, self.provider)
         if self.data is not None:
-            path = home / self.data
-            if not path.exists():
-                raise DataError(f"{path} does not exist; name the silo's table in {FILE}")
-            return builders.silo_from_file(name, path, self.label, self.validation_share, log)
+            return builders.silo_from_file(name, home / self.data, self.label, self.validation_share, log)
         if isinstance(self.experiment, str):
             return builders.silo_from_experiment(name, *read_experiment(self.experiment))
         return builders.silo_from_experiment(name, parse_experiment(self.experiment or {}), home)
@@ -61,19 +58,38 @@ class SiteConfig(Section):
 
 
 class ServerConfig(Section):
-    """The server's folder of runs, and its own network, if the run's is not built in."""
+    """The server's own settings: its folder of runs, and its network, if the run's is not built in."""
 
     runs: str = Field("fedilc-runs", description="a folder that outlives jobs, relative to the workspace")
     model: str | None = Field(
         None, description="module:function of your own network; every site needs it too"
     )
 
+    def run_folder(self, workspace: Path, name: str) -> Path:
+        """Return the folder of a run, which outlives the job; a job cannot name one elsewhere."""
+        return workspace / self.runs / require_inside(name)
+
 
 Config = TypeVar("Config", SiteConfig, ServerConfig)
 
 
+def require_inside(name: str) -> PurePosixPath:
+    """Return a run's name as a path; raise if it leads out of the server's folder of runs.
+
+    >>> require_inside("hospitals/first").name
+    'first'
+    """
+    inside = PurePosixPath(name)
+    if inside.is_absolute() or ".." in inside.parts or not inside.parts:
+        raise ConfigError(
+            f"out={name!r} is not a name inside the server's folder of runs; the server's own "
+            "local/fedilc.json says where that folder is"
+        )
+    return inside
+
+
 def read_config(kind: type[Config], local: Path, default: Mapping[str, Any] | None = None) -> Config:
-    """Read the file in `local`, or the one that the environment names; use `default` if there is none."""
+    """Read the file in `local`, or the one that FEDILC_SITE_CONFIG names; use `default` if there is none."""
     named = os.environ.get(VARIABLE) if kind is SiteConfig else None
     path = Path(named) if named else local / FILE
     try:
@@ -81,7 +97,7 @@ def read_config(kind: type[Config], local: Path, default: Mapping[str, Any] | No
     except FileNotFoundError:
         if default is None or named:
             raise ConfigError(
-                f"{path} does not exist; write there where this site's examples come from, as in "
+                f"{path} does not exist; write into it where this site's examples come from, as in "
                 "docs/nvflare.md"
             ) from None
         values = default

@@ -22,11 +22,10 @@ from fedilc.config.sources import Eicu, Files, Remote
 from fedilc.errors import ConfigError, FedILCWarning
 from fedilc.runtimes.nvflare.controller import FedILCController
 from fedilc.runtimes.nvflare.executor import SiloExecutor
-from fedilc.runtimes.nvflare.local_config import VARIABLE
-from fedilc.runtimes.nvflare.server_folders import require_inside
+from fedilc.runtimes.nvflare.local_config import VARIABLE, require_inside
 from fedilc.runtimes.nvflare.site import TASKS
 from fedilc.runtimes.nvflare.startup_kits import allow_fedilc, write_poc_project
-from fedilc.runtimes.remote.builders import refuse_thousands
+from fedilc.runtimes.remote.builders import refuse_many_silos
 from fedilc.runtimes.remote.manifest import Wire, find_wire
 
 POLL_SECONDS = 0.02
@@ -217,7 +216,7 @@ def _site_names(env: SimEnv | PocEnv) -> list[str]:
 
 
 def _silos(settings: Experiment, folder: Path) -> tuple[str, ...]:
-    refuse_thousands(settings.data, "NVIDIA FLARE needs a site")
+    refuse_many_silos(settings.data, "NVIDIA FLARE needs a site")
     if isinstance(settings.data, Remote):
         return tuple(settings.data.silos)
     return settings.data.store(settings.seed, folder).silos

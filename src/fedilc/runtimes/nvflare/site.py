@@ -1,4 +1,4 @@
-"""A site's side of a job: it joins the run once, then executes tasks; all messages are bytes."""
+"""A site's side of a job, without NVIDIA FLARE's classes: it joins the run once, then executes steps."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from torch import Tensor
-
 from fedilc.errors import ProtocolError
 from fedilc.federation.client import SiloClient
 from fedilc.runtimes.nvflare.local_config import SiteConfig
 from fedilc.runtimes.remote.client import make_client
-from fedilc.runtimes.remote.manifest import Manifest, read_manifest
+from fedilc.runtimes.remote.manifest import Manifest, read_manifest, require_silo
 from fedilc.runtimes.remote.wire import pack_reply, unpack_request
 
 BODY = "fedilc"
@@ -22,7 +20,7 @@ TASKS = (JOIN, STEP)
 
 
 class Site:
-    """One site in one job; it stays in one process and keeps its silo and the last weights in memory.
+    """One site in one job: it keeps its silo and the last weights in memory, in one process.
 
     The silo's state between rounds is in `state_folder`, which outlives the job.
     """
@@ -53,9 +51,7 @@ class Site:
         except ValueError as error:
             raise ProtocolError(f"the server's manifest is not JSON: {error}") from error
         manifest = read_manifest(values)
-        if self.silo not in manifest.silos:
-            names = ", ".join(manifest.silos)
-            raise ProtocolError(f"the run {manifest.run!r} has no silo {self.silo!r}, only {names}")
+        require_silo(self.silo, manifest.run, manifest.silos)
         build, device = self._config.build(), self._config.device
         client = make_client(manifest, self.silo, self._make_silo, build, device, self._state_folder)
         self.joined, self._held = (manifest, client), ""
@@ -66,12 +62,8 @@ class Site:
         if self.joined is None:
             raise ProtocolError("the server sent a step before the run's manifest")
         manifest, client = self.joined
-        weights: dict[str, Tensor] = {name: p.detach() for name, p in client.bench.parameters.items()}
-        received = unpack_request(body, manifest, self._held, weights)
-        if received.run != manifest.hash:
-            raise ProtocolError("the server sent a step of another run than the manifest's")
-        if self.silo not in received.request.silos:
-            raise ProtocolError(f"the server sent silo {self.silo!r} a step for other silos")
+        received = unpack_request(body, manifest, self._held, client.weights)
+        received.require_for(self.silo, manifest)
         reply = client.answer(received.request)
         self._held = received.weights
         return pack_reply(reply, manifest)

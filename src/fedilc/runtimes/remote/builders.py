@@ -1,4 +1,4 @@
-"""Build networks and silos from what the user of this machine names: functions, tables, experiments."""
+"""Build a silo's network and examples from what its user names: functions, tables, experiments."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from fedilc.runtimes.remote.user_code import call_user_code, find_function
 from fedilc.seeds import seed_for
 
 
-def refuse_thousands(data: Source, needs: str) -> None:
-    """Raise if an experiment has too many silos for one process each; `needs` names such a process."""
+def refuse_many_silos(data: Source, needs: str) -> None:
+    """Raise if an experiment has too many silos for one process per silo; `needs` names the process."""
     if isinstance(data, ManySilos):
         raise ConfigError(
             f"this experiment has {data.silos} silos, and {needs} for each; use `fedilc run`, under torchrun "
@@ -52,6 +52,9 @@ def silo_from_file(
     """Return a function that reads the silo from a table, with its columns in the order of the manifest."""
     from fedilc.data.tables.reader import read_table, same_columns
     from fedilc.data.tables.silo_files import silo_of
+
+    if not path.exists():
+        raise DataError(f"{path} does not exist; name the file of the silo's table")
 
     def make(manifest: Manifest) -> Silo:
         if manifest.preprocessing is not None:

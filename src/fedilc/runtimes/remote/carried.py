@@ -1,4 +1,4 @@
-"""Pack and read a sub-coordinator's reply: the sums of its silos' tensors, and each silo's numbers and norms.
+"""Turn a sub-coordinator's reply into bytes and back: sums of tensors, and each silo's numbers and norms.
 
 The reader derives from the step what must be there, and refuses anything else with one sentence.
 """
@@ -48,7 +48,7 @@ def pack_carried(carried: Carried) -> bytes:
 
 
 def max_carried_bytes(step: Step, silos: int) -> int:
-    """Return how large a reply for so many silos may be."""
+    """Return how large a reply for this many silos may be, in bytes."""
     tensors = _largest(step, silos)
     size = sum(like.numel() * like.element_size() for like in tensors.values())
     return size + header_room(tensors) + _room(silos) + 8
@@ -66,7 +66,7 @@ def read_carried(
     replies, norms = _replies(about.get("replies"), step, round_, wanted)
     lowest = about.get("lowest")
     if not isinstance(lowest, dict):
-        raise ProtocolError("its sums have no lowest words")
+        raise ProtocolError("its sums have no object of lowest words")
     expected: dict[str, TensorSchema] = {}
     for group, form in forms.items():
         shapes = {
@@ -99,7 +99,7 @@ def _replies(
             raise ProtocolError(f"it replies for {silo[:100]!r}, for which it was not asked")
         try:
             if not isinstance(entry, Mapping) or set(entry) != {"numbers", "metrics", "norms"}:
-                raise ProtocolError("it does not have exactly numbers, metrics and norms")
+                raise ProtocolError("its keys are not numbers, metrics and norms")
             check_numbers(entry["numbers"], step.numbers)
             check_metrics(entry["metrics"], step.metrics)
             norms[silo] = _norms(entry["norms"], step)
@@ -124,7 +124,7 @@ def _lost(found: Any, others: set[str]) -> dict[str, str]:
     if not isinstance(found, Mapping):
         raise ProtocolError("its lost silos are not an object")
     if not all(isinstance(reason, str) and len(reason) <= _MAX_REASON_LENGTH for reason in found.values()):
-        raise ProtocolError("why silos are lost is not a sentence")
+        raise ProtocolError("its reasons for lost silos are not sentences")
     return {silo: reason for silo, reason in found.items() if silo in others}
 
 
@@ -150,5 +150,5 @@ def _below(lowest: Mapping[str, Any], group: str) -> dict[str, Any]:
 
 
 def _room(silos: int) -> int:
-    """Return how much more a header may hold: as much per silo as a silo's own reply."""
+    """Return how much larger a header may be than its tensors need: as much per silo as its own reply."""
     return min(_MAX_HEADER_BYTES, silos * HEADER_BYTES)

@@ -1,4 +1,4 @@
-"""Make a silo's client of a run: its own network and data, and no code from the network."""
+"""Build a silo's client from a manifest and the silo's own examples and network; no code is received."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_client(
 ) -> SiloClient:
     """Return the client of the silo `name`; its network is the manifest's, or that of `build`.
 
-    The silo's state between rounds is kept in `state_folder`, if given.
+    The silo's state between rounds is stored in `state_folder`, if given.
     """
     manifest.require_same_steps()
     model = build(manifest) if build is not None else manifest.model.build()
@@ -40,7 +40,7 @@ def make_client(
     if inputs != manifest.model.inputs:
         raise ConfigError(
             f"silo {name!r} has inputs of shape {inputs} and the run takes "
-            f"{manifest.model.inputs}; give it the columns that the run was agreed on"
+            f"{manifest.model.inputs}; give it the columns that the run expects"
         )
     check_labels(silo, manifest.loss)
     if manifest.loss == "multiclass":

@@ -1,21 +1,21 @@
-"""The manifest of a run, which a coordinator sends every silo once and both follow.
+"""The manifest of a run, which the coordinator sends to every silo once.
 
-It is declarative. A silo builds the network from its own installation by name and sizes, and looks up the
-algorithm's choices by name; nothing in a manifest is code, and nothing is imported because of it.
+It is declarative. A silo builds the network from its own installation by name and sizes, and finds the
+algorithm's parts by name; a manifest holds no code, and nothing is imported because of it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import BaseModel, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 from torch import Tensor, nn
 
 from fedilc.algorithms import Algorithm, LocalSteps
@@ -73,7 +73,7 @@ class ModelSpec(Section):
 
     @property
     def numbers(self) -> int:
-        """Return about how many numbers the network holds, by its widths alone."""
+        """Return about how many parameters the network has, estimated from its widths."""
         chains = [[math.prod(self.inputs), *sizes, self.outputs] for sizes in ([], *self.sizes.values())]
         return max(sum(narrow * wide for narrow, wide in pairwise(widths)) for widths in chains)
 
@@ -81,7 +81,7 @@ class ModelSpec(Section):
         """Return the network; its weights come with the first task."""
         if self.name is None:
             raise ConfigError(
-                "this run's network is not built in; ask the coordinator's operator for it, and give it with "
+                "this run's network is not built in; ask the coordinator's operator for it, and name it with "
                 "--model my_module:build or, under NVIDIA FLARE, as model in fedilc.json"
             )
         return build_model(self.name, self.inputs, self.outputs, 0, **self.sizes)
@@ -158,22 +158,22 @@ class Manifest(Section):
 
     @property
     def numbers(self) -> int:
-        """Return how many numbers the parameters and s_e hold together."""
+        """Return how many numbers the parameters and s_e have together."""
         shapes = [*(spec.shape for spec in self.parameters.values()), self.statistic or [0]]
         return sum(math.prod(shape) for shape in shapes)
 
     def require_at_most(self, max_parameters: int) -> None:
-        """Raise if the run's network is larger than a silo wants to build."""
+        """Raise if the run's network is larger than a silo allows."""
         numbers = max(self.numbers, self.model.numbers if self.model.name is not None else 0)
         if numbers > max_parameters:
             raise ConfigError(
                 f"the run's network has {numbers:,} parameters and this silo allows {max_parameters:,}; "
-                "if that is what was agreed on, raise --max-parameters"
+                "if this is the right run, raise --max-parameters"
             )
 
     @cached_property
     def hash(self) -> str:
-        """Return the run's identity: SHA-256 of the manifest in canonical JSON."""
+        """Return the run's identity: the SHA-256 of the manifest in canonical JSON."""
         return json_digest(self.model_dump(mode="json"))
 
     @cached_property
@@ -186,7 +186,7 @@ class Manifest(Section):
 
     @cached_property
     def program(self) -> Program:
-        """Return the steps of a round, with the algorithm's parts of this installation, found by name."""
+        """Return the steps of a round, with the algorithm's parts found by name in this installation."""
         choices = self.choices.model_dump()
         local = choices.pop("local")
         algorithm = Algorithm(update=GRADIENT if local is None else LocalSteps(**local), **choices)
@@ -200,10 +200,10 @@ class Manifest(Section):
         return Program(parts, self.like, statistic)
 
     def require_same_steps(self) -> None:
-        """Raise if the coordinator's steps are not those that its choices mean here."""
+        """Raise if the coordinator's steps are not those of this installation."""
         if describe_steps(self.program) != self.steps:
             raise ProtocolError(
-                "the coordinator's steps are not those of this installation; install the same version of "
+                "the coordinator's steps differ from those of this installation; install the same version of "
                 "fedilc, and of your own code, on both sides"
             )
 
@@ -228,7 +228,7 @@ class Manifest(Section):
 
 
 def describe_steps(program: Program) -> dict[str, Any]:
-    """Return what each step sends and asks for, without the parameters, which a manifest lists once."""
+    """Return what each step sends and asks for; the manifest lists the parameters once, elsewhere."""
     return {name: step.describe(program.weights) for name, step in sorted(program.steps.items())}
 
 
@@ -246,7 +246,7 @@ def make_manifest(
     if not all(isinstance(choice, str) for choice in choices):
         raise ConfigError(
             f"algorithm {spec.name!r} has an object of your own among its parts, which cannot be sent; "
-            "register it under a name in every silo's installation"
+            "register it under a name, here and at every silo"
         )
     parameters = {
         key: {"shape": list(p.shape), "dtype": str(p.dtype).removeprefix("torch.")}
@@ -284,7 +284,7 @@ def make_manifest(
 
 
 def _fixed_digest(model: nn.Module) -> str:
-    """Return a digest of what the server does not send."""
+    """Return a digest of buffers and frozen parameters, which are never sent."""
     frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
     return tensors_digest(frozen | dict(model.named_buffers()))
 
@@ -304,17 +304,30 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()[:32]
 
 
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def read_received(kind: type[Model], values: Any, what: str) -> Model:
+    """Return a validated object that came over the network; `what` names it in the error."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        raise ProtocolError(f"{what} cannot be read: {error.errors()[0]['msg']}") from error
+
+
+def require_silo(silo: str, run: str, silos: Sequence[str]) -> None:
+    """Raise if a run has no silo of that name."""
+    if silo not in silos:
+        raise ConfigError(f"the run {run!r} has no silo {silo!r}, only {', '.join(silos)}")
+
+
 def read_manifest(values: Mapping[str, Any]) -> Manifest:
-    """Return a manifest from what was received; raise if it is not valid."""
+    """Return a manifest that came over the network; raise if it is not valid."""
     if not isinstance(values, Mapping):
         raise ProtocolError("the coordinator's manifest is not an object")
     if values.get("protocol") != PROTOCOL:
         raise ProtocolError(
-            f"the coordinator uses protocol {values.get('protocol')!r} and this is protocol {PROTOCOL}; "
+            f"the coordinator uses protocol {values.get('protocol')!r} and this silo protocol {PROTOCOL}; "
             "install the same version of fedilc on both sides"
         )
-    try:
-        return Manifest.model_validate(dict(values))
-    except ValidationError as error:
-        reason = error.errors()[0]["msg"]
-        raise ProtocolError(f"the coordinator's manifest cannot be read: {reason}") from error
+    return read_received(Manifest, dict(values), "the coordinator's manifest")

@@ -1,4 +1,4 @@
-"""An open request and its reply schema: the bytes that silos get, and what their replies must be."""
+"""An open request: the bytes that silos receive, the limit on their replies, and how replies are read."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fedilc.runtimes.remote.wire import header_room, pack_request, reply_schemas
 
 
 class OpenRequest:
-    """An open request, as every silo that is asked gets it.
+    """A request that silos can reply to.
 
-    Its weights are those of the server, not a copy: they are packed when the first silo needs them, and never
-    after `close`, because the server may change them then.
+    Its weights are the server's own tensors, not a copy: they are packed when the first silo needs them, and
+    never after `close`, because the server may change them then.
     """
 
     def __init__(self, request: Request, manifest: Manifest, weights: str | None = None) -> None:
@@ -31,9 +31,9 @@ class OpenRequest:
         self._closed = False
 
     def body(self, held: str, to_carrier: bool = False) -> bytes | None:
-        """Return the task for a silo that holds the weights of the name `held`; None once it is closed.
+        """Return the task for a silo that has the weights of the name `held`; None once it is closed.
 
-        The task for a sub-coordinator differs only if the server has learnt weights for silos.
+        The task for a sub-coordinator differs only if there are adaptive weights of silos.
         """
         kind = self._kind(held, to_carrier)
         with self._lock:
@@ -44,26 +44,26 @@ class OpenRequest:
             return self._bodies[kind]
 
     def packed_body(self, held: str, to_carrier: bool = False) -> bytes | None:
-        """Return the same if it is packed already, without waiting; else None."""
+        """Return the same without waiting; None if it is not packed yet."""
         return self._bodies.get(self._kind(held, to_carrier))
 
     def _kind(self, held: str, to_carrier: bool) -> tuple[bool, bool]:
         return held != self.weights, to_carrier and bool(self.request.silo_weights)
 
     def close(self) -> None:
-        """Give this task to nobody any more."""
+        """Give the task to no further silo."""
         with self._lock:
             self._closed = True
             self._bodies.clear()
 
     @property
     def max_bytes(self) -> int:
-        """Return how large a reply may be."""
+        """Return how large a silo's reply may be, in bytes."""
         tensors = sum(schema.like.numel() * schema.like.element_size() for schema in self.schemas.values())
         return tensors + header_room(self.schemas) + 8
 
     def max_carried_bytes(self, silos: int) -> int:
-        """Return how large a sub-coordinator's reply for so many silos may be."""
+        """Return how large a sub-coordinator's reply for this many silos may be, in bytes."""
         return max_carried_bytes(self.step, silos)
 
     def read(self, body: bytes, silo: str) -> Reply:
@@ -82,7 +82,7 @@ class OpenRequest:
 
 
 class RequestOpener:
-    """Opens a run's requests one after another; the weights of one version are hashed once."""
+    """Open the requests of a run one after another; hash the weights of each version once."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest

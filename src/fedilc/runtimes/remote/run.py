@@ -1,4 +1,4 @@
-"""Set up a run over silos elsewhere, the same way for every runtime that reaches them."""
+"""Set up a run whose silos are on other machines, the same way for HTTP, NVIDIA FLARE and Flower."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LOGGED = {"train_loss": "train loss", "validation_loss": "validation loss", "te
 
 @dataclass(frozen=True)
 class RemoteRun:
-    """What a coordinator trains: settings, first weights, its own test set, and no example of a silo."""
+    """The coordinator's side of a run: settings, initial weights, its own test set; no silo's examples."""
 
     name: str
     algorithm: str
@@ -57,8 +57,8 @@ class RemoteRun:
     ) -> RemoteRun:
         """Return the run of an experiment, with its network or that of the user's own `builder`.
 
-        If the experiment's data can be built here, only their outline is used; silos bring their own. Tables
-        elsewhere need the `preprocessing` that their summaries make.
+        If the experiment's data can be built here, only their outline is used. A run over tables at the silos
+        needs the `preprocessing` that follows from their summaries.
         """
         data = settings.data
         if isinstance(data, Remote):
@@ -66,7 +66,7 @@ class RemoteRun:
             outputs = data.classes if data.loss == "multiclass" else 1
         elif isinstance(data, RemoteTables):
             if preprocessing is None:
-                raise ConfigError("tables elsewhere are summed up first; start this with `fedilc serve`")
+                raise ConfigError("a run over tables at the silos starts with a survey; use `fedilc serve`")
             outline = _tables_outline(settings.name, data, folder, preprocessing)
             inputs, columns = list(preprocessing.inputs), list(preprocessing.columns)
             outputs = len(preprocessing.label.classes) if outline.loss == "multiclass" else 1
@@ -96,18 +96,18 @@ class RemoteRun:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """Return what silos are told about the run."""
+        """Return the manifest, which every silo receives."""
         network = self.network.model_copy(update={"outputs": self.specification.outputs})
         return make_manifest(self.name, self.specification, network, self.wire, self.columns)
 
     def training(self, runtime: Runtime) -> Training:
-        """Return the training over a runtime; raise if it cannot work."""
+        """Return the training over a runtime; raise if settings do not fit."""
         return Training(self.specification, runtime)
 
     def train(
         self, training: Training, runtime: str, out: Path | None, callbacks: Sequence[Callback] = ()
     ) -> Result:
-        """Train over the runtime of that name; continue the run in `out`, if it is this one."""
+        """Train over a runtime, whose name is recorded; continue the run in `out`, if it is this one."""
         network = {"name": self.network.name, **self.network.sizes}
         facts = {"experiment": self.name, "wire": self.wire, "runtime": runtime, "model": network}
         resume = out is not None and RunFolder(out).settings_file.exists()
@@ -115,7 +115,7 @@ class RemoteRun:
 
 
 class RoundLog(Callback):
-    """A line in a runtime's log at the start, and one per round."""
+    """Write a line to a log at the start, and one per round."""
 
     def __init__(self, log: Callable[[str], None]) -> None:
         self.log = log
@@ -139,7 +139,7 @@ class RoundLog(Callback):
 
 
 def _tables_outline(name: str, data: RemoteTables, folder: Path, made: Preprocessing) -> Outline:
-    """Return the outline of tables elsewhere; the test set is the coordinator's own table, preprocessed."""
+    """Return the outline of tables at the silos; the test set is a table of the coordinator."""
     test: tuple[Tensor, Tensor] | tuple[None, None] = (None, None)
     if data.test is not None:
         from fedilc.data.tables.silo_tables import read_features

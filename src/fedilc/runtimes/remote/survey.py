@@ -1,4 +1,4 @@
-"""What a coordinator asks silos before there is a run: summaries of their tables, of which inputs are made.
+"""The survey before a run over tables: silos send summaries, from which the preprocessing is derived.
 
 A summary has counts, sums, squares and names per column, never a row (see `fedilc.data.tables.silo_summary`).
 """
@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from fedilc.config.section import Section
 from fedilc.config.table_sources import ColumnSettings, RemoteTables
 from fedilc.errors import ProtocolError
-from fedilc.runtimes.remote.manifest import PROTOCOL, Name
+from fedilc.runtimes.remote.manifest import PROTOCOL, Name, read_received
 
 if TYPE_CHECKING:
     from fedilc.data import Silo
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Survey(Section):
-    """What every silo is asked: how to read its table before it sums up its columns."""
+    """What the coordinator sends every silo: how to read its table before summarising it."""
 
     protocol: int = PROTOCOL
     run: Name
@@ -33,28 +33,24 @@ class Survey(Section):
 
     @classmethod
     def of(cls, run: str, data: RemoteTables) -> Survey:
-        """Return the survey of a run over tables elsewhere."""
+        """Return the survey of a run whose tables are at the silos."""
         table = ColumnSettings(**{key: getattr(data, key) for key in ColumnSettings.model_fields})
         return cls(run=run, silos=data.silos, table=table)
 
     def preprocessing(self, summaries: Mapping[str, SiloSummary]) -> Preprocessing:
-        """Return the preprocessing of the silos that have answered, in the order of the run."""
+        """Return the preprocessing that follows from summaries."""
         settings = self.table.settings()
         found = [summaries[silo] for silo in self.silos if silo in summaries]
         return settings.fit(found, settings.rule([summary.labels for summary in found]))
 
 
 def read_survey(values: Any) -> Survey:
-    """Return a survey as it came over the wire."""
-    try:
-        return Survey.model_validate(values)
-    except ValidationError as error:
-        reason = error.errors()[0]["msg"]
-        raise ProtocolError(f"the coordinator's survey cannot be read: {reason}") from error
+    """Return a survey that came over the network; raise if it is not valid."""
+    return read_received(Survey, values, "the coordinator's survey")
 
 
 def summary_from_file(name: str, path: Path) -> Callable[[Survey], SiloSummary]:
-    """Return a function that sums up the silo's table as a survey asks."""
+    """Return a function that summarises the silo's table as a survey asks."""
 
     def summarise(survey: Survey) -> SiloSummary:
         from fedilc.data.tables.silo_tables import read_features
@@ -70,11 +66,7 @@ def silo_from_table(name: str, path: Path, manifest: Manifest, validation_share:
     from fedilc.data.tables.preprocessing import Preprocessing
     from fedilc.data.tables.silo_tables import SiloTable, TableSettings, read_features, silo_of_table
 
-    try:
-        made = Preprocessing.model_validate(manifest.preprocessing)
-    except ValidationError as error:
-        reason = error.errors()[0]["msg"]
-        raise ProtocolError(f"the manifest's preprocessing cannot be read: {reason}") from error
+    made = read_received(Preprocessing, manifest.preprocessing, "the manifest's preprocessing")
     if list(made.inputs) != manifest.model.inputs:
         raise ProtocolError("the manifest's preprocessing does not make the inputs of its network")
     settings = TableSettings(made.label.text, missing=made.missing)

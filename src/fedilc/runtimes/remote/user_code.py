@@ -1,4 +1,4 @@
-"""Find and call functions that the user of this machine names; the network never names one."""
+"""Find and call functions that the user of this machine names; a message never names one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def find_function(name: str, option: str) -> Callable[..., Any]:
 
 
 def call_user_code(function: Callable[..., Any], name: str, *arguments: Any) -> Any:
-    """Return what the function returns; turn what it raises into one sentence with file and line."""
+    """Call a function; turn an error into one sentence with file and line."""
     try:
         return function(*arguments)
     except FedILCError:

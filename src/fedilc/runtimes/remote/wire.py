@@ -1,7 +1,7 @@
-"""Requests and replies as bytes: safetensors with a JSON object in its header, never pickle.
+"""Turn requests and replies into bytes and back: safetensors with a JSON object in the header, never pickle.
 
-The reader says which tensors must be there: a header that declares anything else is refused before any
-tensor is made.
+The reader knows which tensors must be there: a header that declares anything else is refused before any
+tensor is created.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
-from pydantic import Field, ValidationError
+from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
@@ -26,7 +26,7 @@ from fedilc.errors import ProtocolError
 from fedilc.federation import Reply, Request
 from fedilc.federation.steps import Range, Step, check_numbers
 from fedilc.federation.tensor_bytes import DTYPE_NAMES, pack_tensors, pack_with_digest, require_digest
-from fedilc.runtimes.remote.manifest import Manifest, Wire, tensors_digest
+from fedilc.runtimes.remote.manifest import Manifest, Wire, read_received, tensors_digest
 
 MEDIA_TYPE = "application/vnd.safetensors"
 HEADER_BYTES = 1 << 20
@@ -39,7 +39,7 @@ Name = Annotated[str, Field(max_length=64)]
 
 
 class DamagedError(ProtocolError):
-    """A message was damaged on the way; asking for it again may help."""
+    """A message was damaged on the way and can be asked for again."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,14 @@ def pack(
             largest = float(plain.abs().max()) if plain.numel() else 0.0
             scales[name] = largest / _MAX_FLOAT16 if largest and math.isfinite(largest) else 1.0
             sent[name] = (plain.double() / scales[name]).half()
-    words = {"fedilc": json.dumps({**about, "scales": scales}, allow_nan=False)}
-    return pack_with_digest(sent, words) if digest else pack_tensors(sent, words)
+    metadata = {"fedilc": json.dumps({**about, "scales": scales}, allow_nan=False)}
+    return pack_with_digest(sent, metadata) if digest else pack_tensors(sent, metadata)
 
 
 def unpack(
     body: bytes, expected: Mapping[str, TensorSchema], room: int = 0
 ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """Return what `pack` was given; raise unless it is finite tensors of the `expected` schemas only.
+    """Return the groups of tensors and the JSON object; raise if tensors are not finite or not as `expected`.
 
     The header may be `room` bytes larger than these tensors need.
     """
@@ -100,14 +100,14 @@ def unpack(
             raise ProtocolError(f"it holds the tensor {_short(name)}, which was not asked for")
     for name, schema in expected.items():
         like = schema.like
-        word = "F16" if schema.as_float16 else DTYPE_NAMES[like.dtype]
+        dtype = "F16" if schema.as_float16 else DTYPE_NAMES[like.dtype]
         if name not in entries:
             raise ProtocolError(f"it lacks the tensor {name!r}")
         entry = entries[name] if isinstance(entries[name], dict) else {}
-        if entry.get("dtype") != word or entry.get("shape") != list(like.shape):
+        if entry.get("dtype") != dtype or entry.get("shape") != list(like.shape):
             raise ProtocolError(
                 f"the tensor {name!r} is {_short(entry.get('dtype'))} of shape {_short(entry.get('shape'))}; "
-                f"{word!r} of shape {list(like.shape)} was expected"
+                f"{dtype!r} of shape {list(like.shape)} was expected"
             )
     try:
         loaded, groups = load(body), dict[str, dict[str, Tensor]]()
@@ -124,7 +124,7 @@ def read_header(body: bytes, max_bytes: int) -> tuple[dict[str, Any], dict[str, 
     try:
         size = int.from_bytes(body[:8], "little")
         if size > min(max_bytes, len(body) - 8):
-            raise ValueError("its header has another size than declared")
+            raise ValueError("its header is too large or not complete")
         entries = json.loads(body[8 : 8 + size])
         about = json.loads(entries.pop("__metadata__")["fedilc"])
         if not isinstance(about, dict) or not isinstance(about.get("scales"), dict):
@@ -159,7 +159,7 @@ def _decode(name: str, tensor: Tensor, schema: TensorSchema, about: Mapping[str,
     if schema.as_float16:
         scale = about["scales"].get(name)
         if not Range(0.0, _MAX_SCALE).holds(scale) or tensor.dtype != torch.float16:
-            raise ProtocolError(f"the tensor {name!r} has the scale {_short(scale)}, which is not one")
+            raise ProtocolError(f"the tensor {name!r} has the scale {_short(scale)}, which is not valid")
         tensor = (tensor.double() * scale).to(like.dtype)
     if tensor.shape != like.shape or tensor.dtype != like.dtype:
         raise ProtocolError(f"the tensor {name!r} is declared twice")
@@ -174,7 +174,7 @@ def _short(value: object) -> str:
 
 
 def task_name(request: Request, run: str, weights: str) -> str:
-    """Return a task's name, a hash of all that its reply depends on: the same after a restart."""
+    """Return a task's name: a hash of everything that its reply depends on, the same after a restart."""
     facts = [run, request.step, request.round, weights, list(request.silos), sorted(request.numbers.items())]
     digest = hashlib.sha256(json.dumps(facts).encode())
     for group, tensors in sorted(request.tensors.items()):
@@ -198,20 +198,27 @@ class _Task(Section):
 
 @dataclass(frozen=True)
 class ReceivedRequest:
-    """A task as a silo receives it: the request, and the names of the task, its run and its weights."""
+    """A request as a silo receives it, with the names of its task, its run and its weights."""
 
     request: Request
     task: str
     run: str
     weights: str
 
+    def require_for(self, silo: str, manifest: Manifest) -> None:
+        """Raise if the task is of another run, or for other silos."""
+        if self.run != manifest.hash:
+            raise ProtocolError("the task is of another run than the manifest")
+        if silo not in self.request.silos:
+            raise ProtocolError(f"silo {silo!r} received a task for other silos")
+
 
 def pack_request(
     request: Request, manifest: Manifest, weights: str, with_weights: bool, to_carrier: bool = False
 ) -> bytes:
-    """Return a task for a silo, with the weights if it does not hold those of that name yet.
+    """Return a task as bytes, with w if the silo does not have it yet.
 
-    A sub-coordinator also gets the weight of each silo.
+    A sub-coordinator also gets the adaptive weights of silos.
     """
     about: dict[str, Any] = {
         "run": manifest.hash,
@@ -231,7 +238,7 @@ def pack_request(
 def unpack_request(
     body: bytes, manifest: Manifest, held: str, weights: Mapping[str, Tensor]
 ) -> ReceivedRequest:
-    """Return a received task; raise if it is damaged. `weights` are the silo's, of the name `held`."""
+    """Return a received task; raise if it is damaged. The silo has `weights`, whose name is `held`."""
     try:
         require_digest(body)
     except ValueError as error:
@@ -239,10 +246,7 @@ def unpack_request(
     halves = manifest.wire == "float16"
     own = tensor_schemas({WEIGHTS: manifest.like}, lambda _: halves)
     entries, found = read_header(body, header_room(own) + HEADER_BYTES)
-    try:
-        about = _Task.model_validate(found)
-    except ValidationError as error:
-        raise ProtocolError(f"the coordinator's task cannot be read: {error.errors()[0]['msg']}") from error
+    about = read_received(_Task, found, "the coordinator's task")
     step = manifest.program.steps.get(about.step)
     if step is None:
         raise ProtocolError(f"the coordinator asks for {about.step!r}, which is not a step of this run")
@@ -254,7 +258,7 @@ def unpack_request(
     sent = groups.pop(WEIGHTS, None) or weights
     version = int(hashlib.sha256(about.weights.encode()).hexdigest()[:15], 16)
     if not set(about.silo_weights) <= set(manifest.silos):
-        raise ProtocolError("the coordinator weighs silos that the run does not have")
+        raise ProtocolError("the coordinator gives weights to silos that the run does not have")
     content = tuple(about.silos), sent, groups, about.numbers, about.silo_weights
     request = Request(about.step, about.round, version, *content)
     return ReceivedRequest(request, about.task, about.run, about.weights)

@@ -1,4 +1,4 @@
-"""Train over HTTP: a coordinator, and silos that connect to it from behind their firewalls."""
+"""Train over HTTP: a coordinator, and silos that connect to it; silos open no port."""
 
 from __future__ import annotations
 

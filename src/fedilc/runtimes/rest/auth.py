@@ -22,9 +22,9 @@ class Auth:
 
     Wrong tokens are counted per address, and refused with 429 after ten per minute, whether or not the silo
     exists. A valid token is always accepted: behind a proxy all silos share an address, and one with a wrong
-    token must not shut out the others; and nobody guesses 256 random bits, at whatever rate.
+    token must not block the others. Guessing 256 random bits is hopeless at any rate.
 
-    A certificate that the coordinator's `--client-ca` has signed authenticates the silo that it names.
+    A certificate that the authority of `--client-ca` has signed authenticates the silo that it names.
     """
 
     def __init__(self, tokens: Tokens | TokenFile | None) -> None:
@@ -90,7 +90,7 @@ class Auth:
         if wait > 0:
             detail = f"too many wrong tokens from this address; wait {wait:.0f} seconds"
             raise HTTPException(429, detail, {"Retry-After": str(int(wait) + 1)})
-        detail = "this needs its bearer token; the coordinator's operator makes one with `fedilc token`"
+        detail = "this needs a valid bearer token; the coordinator's operator makes one with `fedilc token`"
         raise HTTPException(401, detail, {"WWW-Authenticate": "Bearer"})
 
 

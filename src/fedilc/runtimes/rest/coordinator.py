@@ -1,4 +1,4 @@
-"""Run a coordinator: the training loop in this thread, the HTTP server in another, one task queue between."""
+"""Run a coordinator: training in this thread, the HTTP server in another, a task queue between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A silo's HTTP client: it retries whenever the connection breaks, with growing random pauses."""
+"""A silo's HTTP client, which retries with growing random pauses until a response comes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Response:
         if isinstance(detail, str):
             return printable(detail)[:500]
         where = f" and points to {printable(self.location)[:200]}" if self.location else ""
-        return f"it answers {self.status}{where}"
+        return f"it responds with status {self.status}{where}"
 
 
 @dataclass
@@ -146,7 +146,7 @@ class HttpClient:
                 with self._client.stream(method, path, **options) as response:
                     if response.status_code < 500 and response.status_code not in (408, 429):
                         return self._read(response, max_bytes)
-                    trouble = f"it answers {response.status_code}"
+                    trouble = f"it responds with status {response.status_code}"
                     wait = _seconds(response.headers.get("retry-after", ""))
             except httpx.RequestError as error:
                 trouble = str(error) or type(error).__name__

@@ -1,7 +1,7 @@
-"""Serve HTTP with limits on what a client can cost before it has shown a token.
+"""Serve HTTP with limits on connections, TLS handshakes and headers, which apply before a token is shown.
 
-uvicorn limits neither the size of headers, nor the number of connections, nor the time that a header may
-take. This adds these limits, at no cost to requests that are served.
+uvicorn limits neither the size of headers, nor the number of connections, nor the time that headers may take.
+`request_limits.py` has the limits on bodies.
 """
 
 from __future__ import annotations

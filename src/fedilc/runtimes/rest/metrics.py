@@ -1,4 +1,4 @@
-"""A run's numbers as Prometheus reads them, in its text format."""
+"""The metrics of a run in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _STATES = ("not joined", "waiting", "working", "answered", "lost", "set aside")
 _SILO = {
     "examples": ("gauge", "Examples that the silo trains on.", "examples"),
-    "last_seen_timestamp_seconds": ("gauge", "When the silo was last heard of.", "last_seen"),
+    "last_seen_timestamp_seconds": ("gauge", "When the silo was last seen.", "last_seen"),
     "loss": ("gauge", "The silo's last training loss.", "loss"),
     "received_bytes_total": ("counter", "Bytes that the silo sent.", "bytes_received"),
     "sent_bytes_total": ("counter", "Bytes that the silo was sent.", "bytes_sent"),
-    "strikes_total": ("counter", "Answers of the silo that were refused.", "strikes"),
+    "strikes_total": ("counter", "Replies of the silo that were refused.", "strikes"),
 }
 
 
@@ -41,7 +41,8 @@ def exposition(
     refused = {_label(status=code): times for code, times in sorted(refusals.items())}
     lines += _metric("http_refused_total", "counter", "Refused requests by status.", refused)
     lines += _metric("connections", "gauge", "Open connections.", {"": connections.get("open", 0)})
-    lines += _metric("connections_cut_total", "counter", "Cut to make room.", {"": connections.get("cut", 0)})
+    cut = {"": connections.get("cut", 0)}
+    lines += _metric("connections_cut_total", "counter", "Connections closed to make room.", cut)
     return "\n".join(lines) + "\n"
 
 

@@ -1,7 +1,7 @@
-"""A silo that joins a coordinator: it asks for tasks, computes the replies here, and sends them.
+"""A silo's side of a run over HTTP: join, ask for tasks, compute replies, and send them.
 
-Its examples never leave, and nothing it receives is executed. Whatever happens to the network or to the
-coordinator, the silo waits and continues, as long as it is the same run.
+The silo's examples are never sent, and nothing that it receives is executed. If the connection or the
+coordinator fails, the silo retries (`http_client.py`) and continues, as long as it is the same run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedilc.data import Silo
 from fedilc.errors import ProtocolError, printable
 from fedilc.federation.client import SiloClient
 from fedilc.runtimes.remote.client import make_client
-from fedilc.runtimes.remote.manifest import Manifest, read_manifest
+from fedilc.runtimes.remote.manifest import Manifest, read_manifest, require_silo
 from fedilc.runtimes.remote.survey import Survey, read_survey
 from fedilc.runtimes.remote.wire import (
     MEDIA_TYPE,
@@ -32,7 +32,7 @@ from fedilc.runtimes.remote.wire import (
     unpack_request,
 )
 from fedilc.runtimes.rest.http_client import POLL_SECONDS, CoordinatorError, HttpClient, Response, Retries
-from fedilc.runtimes.rest.silo_limits import Limits
+from fedilc.runtimes.rest.silo_limits import SiloLimits
 
 if TYPE_CHECKING:
     from fedilc.data.tables.silo_summary import SiloSummary
@@ -57,7 +57,7 @@ class RunMember(ABC):
     http: HttpClient
     name: str
     log: Callable[[str], None]
-    limits: Limits
+    limits: SiloLimits
     rejoin_statuses: tuple[int, ...] = (409,)
 
     @abstractmethod
@@ -163,7 +163,7 @@ class RunMember(ABC):
             raise _UnreadableError(f"{self.http.url} is not a FedILC coordinator: {what}{where}")
         manifest = read_manifest(body["manifest"])
         if manifest.hash != body["hash"]:
-            raise _UnreadableError("the manifest does not match its own hash; do not join this coordinator")
+            raise _UnreadableError("the manifest does not match its hash; do not join this coordinator")
         self.limits.require_run(manifest, self.http.url, self.name)
         return manifest
 
@@ -184,16 +184,16 @@ class RunMember(ABC):
     def _answer_survey(self, _body: Mapping[str, Any]) -> None:
         """Reply to what the coordinator asks before there is a run."""
         raise CoordinatorError(
-            "the run is over tables that are summed up first, which a sub-coordinator cannot do; let its "
-            "silos join the run's own coordinator"
+            "the run is over tables that silos summarise first, which a sub-coordinator does not support; "
+            "let its silos join the run's own coordinator"
         )
 
     def _require_same(self, manifest: Manifest) -> None:
         """Raise if the coordinator has another run now."""
         if self.read_manifest().hash != manifest.hash:
             raise CoordinatorError(
-                "the coordinator now runs another run than this silo joined; find out why, and join again "
-                "if that is right"
+                "the coordinator now has another run than this silo joined; find out why, and join again if "
+                "you agree to it"
             )
 
     def _join(self, manifest: Manifest) -> None:
@@ -224,36 +224,32 @@ class Participant(RunMember):
     build: Callable[[Manifest], nn.Module] | None = None
     device: str = "auto"
     log: Callable[[str], None] = lambda _: None
-    limits: Limits = field(default_factory=Limits)
+    limits: SiloLimits = field(default_factory=SiloLimits)
     summarise: Callable[[Survey], SiloSummary] | None = None
-    _worker: SiloClient = field(init=False)
+    _client: SiloClient = field(init=False)
 
     def take_part(self) -> str:
         """Work until the run is over; return how it ended."""
         manifest = self.read_manifest()
-        if self.name not in manifest.silos:
-            names = ", ".join(manifest.silos)
-            raise CoordinatorError(f"the run {manifest.run!r} has no silo {self.name!r}, only {names}")
+        require_silo(self.name, manifest.run, manifest.silos)
         folder = self.limits.state
-        self._worker = make_client(manifest, self.name, self.make_silo, self.build, self.device, folder)
-        self.limits.require_examples(len(self._worker.silo), self.name)
+        self._client = make_client(manifest, self.name, self.make_silo, self.build, self.device, folder)
+        self.limits.require_examples(len(self._client.silo), self.name)
         self.limits.remember(manifest, self.http.url, self.name)
         return self._work(manifest)
 
     def _answer_survey(self, body: Mapping[str, Any]) -> None:
         survey = read_survey(body["survey"])
-        if self.name not in survey.silos:
-            names = ", ".join(survey.silos)
-            raise CoordinatorError(f"the run {survey.run!r} has no silo {self.name!r}, only {names}")
+        require_silo(self.name, survey.run, survey.silos)
         if self.name not in body["missing"]:
             self.log("waiting for the summaries of other silos")
             return
         if self.summarise is None:
-            raise CoordinatorError("the run is over tables; give this silo's own with --data")
+            raise CoordinatorError("the run is over tables; name this silo's table with --data")
         if self.limits.digest is not None:
             raise CoordinatorError(
                 "the coordinator has no manifest yet and asks for a summary of the table; leave out "
-                "--manifest-digest if that was agreed on"
+                "--manifest-digest if you agree to this"
             )
         summary = self.summarise(survey)
         self.limits.require_examples(summary.rows, self.name)
@@ -263,19 +259,18 @@ class Participant(RunMember):
         self.log(f"sent counts, sums and names of {len(summary.columns)} columns")
 
     def _joining(self) -> dict[str, Any]:
-        return {"examples": len(self._worker.silo)}
+        return {"examples": len(self._client.silo)}
 
     def _weights(self) -> Mapping[str, Tensor]:
-        return {name: parameter.detach() for name, parameter in self._worker.bench.parameters.items()}
+        return self._client.weights
 
     def _receive(self, response: Response, manifest: Manifest, have: str) -> ReceivedRequest:
         received = super()._receive(response, manifest, have)
-        if self.name not in received.request.silos:
-            raise ProtocolError(f"the coordinator sent silo {self.name!r} a task for other silos")
+        received.require_for(self.name, manifest)
         return received
 
     def _reply(self, manifest: Manifest, received: ReceivedRequest) -> bytes:
-        return pack_reply(self._worker.answer(received.request), manifest)
+        return pack_reply(self._client.answer(received.request), manifest)
 
 
 def _max_task_bytes(manifest: Manifest) -> int:

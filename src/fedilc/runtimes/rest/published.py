@@ -1,4 +1,4 @@
-"""A finished run's model, which `fedilc serve --view RUN` publishes for silos to try on their own data."""
+"""The model of a finished run, which `fedilc serve --view RUN` publishes for silos to evaluate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FACTS = ("federation", "model", "loss", "classes", "columns", "label", "seed")
 
 
 def about_model(folder: Path) -> dict[str, Any]:
-    """Return what a silo must know to use a run's model, and nothing of other silos."""
+    """Return what a silo needs to use a run's model; nothing about other silos."""
     facts = RunFolder(folder).settings()
     path = folder / PREPROCESSING
     made = json.loads(path.read_bytes()) if path.exists() else None
@@ -25,10 +25,10 @@ def about_model(folder: Path) -> dict[str, Any]:
 
 
 def fetch_run(client: HttpClient, folder: Path) -> None:
-    """Bring what `fedilc.load` needs of a published run into a folder."""
+    """Download the files of a published run that `fedilc.load` needs into a folder."""
     about = _get(client, "/v1/model").json()
     if not isinstance(about, dict) or not isinstance(about.get("run"), dict):
-        raise CoordinatorError(f"{client.url} answers something else than a model")
+        raise CoordinatorError(f"{client.url} does not respond with a model")
     (folder / "run.json").write_text(json.dumps(about["run"]))
     if about.get("preprocessing") is not None:
         (folder / PREPROCESSING).write_text(json.dumps(about["preprocessing"]))

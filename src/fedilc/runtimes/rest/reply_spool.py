@@ -1,4 +1,4 @@
-"""Keep replies that come faster than they are added up: in memory while there is room, else on disk.
+"""Store replies that arrive faster than they are added up: in memory while there is room, else on disk.
 
 If all silos reply at once, or over slow connections, their replies must not fill the memory: what does not
 fit into `MEMORY_BYTES` is written to temporary files, which are deleted with the process.

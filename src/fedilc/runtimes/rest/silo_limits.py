@@ -1,4 +1,4 @@
-"""Limit what a silo accepts from a coordinator: which run, the size of the network, its own examples."""
+"""What a silo refuses: a run that it did not agree to, a network that is too large, too few examples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIN_DIGEST_DIGITS = 16
 
 
 @dataclass(frozen=True)
-class Limits:
+class SiloLimits:
     """A silo's own limits; a run outside them is refused before anything is built or computed.
 
     Args:
@@ -41,17 +41,17 @@ class Limits:
             )
 
     def require_run(self, manifest: Manifest, url: str, silo: str) -> None:
-        """Raise if the coordinator runs something that this silo did not agree to."""
+        """Raise if the coordinator has another run than this silo agreed to, or too large a network."""
         if self.digest is not None and not manifest.hash.startswith(self.digest):
             raise ConfigError(
-                f"the coordinator runs manifest {manifest.hash[:16]} and this silo takes part only in "
+                f"the coordinator has manifest {manifest.hash[:16]} and this silo takes part only in "
                 f"{self.digest[:16]}; find out why before you change --manifest-digest"
             )
         known = self._known().get(f"{silo} {url}")
         if self.digest is None and known is not None and known != manifest.hash:
             raise ConfigError(
-                f"the coordinator runs manifest {manifest.hash[:16]} and this silo joined {known[:16]} there "
-                "before; if the new run was agreed on, join it once with --manifest-digest "
+                f"the coordinator has manifest {manifest.hash[:16]} and this silo joined {known[:16]} there "
+                "before; if you agree to the new run, join it once with --manifest-digest "
                 f"{manifest.hash[:16]}"
             )
         manifest.require_at_most(self.max_parameters)

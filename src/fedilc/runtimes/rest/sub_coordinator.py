@@ -32,7 +32,7 @@ from fedilc.runtimes.rest.listener import Address, listening, notify_systemd
 from fedilc.runtimes.rest.participant import RunMember
 from fedilc.runtimes.rest.reply_spool import Spool
 from fedilc.runtimes.rest.runtime import RestRuntime
-from fedilc.runtimes.rest.silo_limits import Limits
+from fedilc.runtimes.rest.silo_limits import SiloLimits
 from fedilc.runtimes.rest.task_queue import TaskQueue
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens
 
@@ -72,7 +72,7 @@ class SubCoordinator(RunMember):
         log: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.http, self.name, self.log = http, name, log
-        self.limits = Limits(max_parameters=MAX_NUMBERS)
+        self.limits = SiloLimits(max_parameters=MAX_NUMBERS)
         self.round_timeout = round_timeout
         self._sent: Mapping[str, Tensor] = {}
         self._task, self._answered = "", ("", frozenset[str]())

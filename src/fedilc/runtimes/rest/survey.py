@@ -1,4 +1,4 @@
-"""Collect silos' summaries over HTTP before a run: the coordinator sees sums and names, never a row."""
+"""Collect the silos' summaries of their tables over HTTP, before a run; no row is sent."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Summaries:
         return [silo for silo in self.survey.silos if silo not in self.found]
 
     def put(self, silo: str, summary: SiloSummary) -> None:
-        """Keep a silo's summary; one that comes again replaces it."""
+        """Store a silo's summary; a later one replaces it."""
         with self._changed:
             self.found[silo] = summary
             self.audit.event("summary", silo=silo, rows=summary.rows, columns=len(summary.columns))
@@ -59,7 +59,7 @@ class Summaries:
 
 
 def make_survey_app(summaries: Summaries, tokens: Tokens | TokenFile | None) -> FastAPI:
-    """Return the interface before a run: the survey in place of a manifest, and a place for summaries."""
+    """Return the app before a run: the survey in place of the manifest, and a route for summaries."""
     auth, refused = Auth(tokens), refusals(401, 404, 413, 429)
     app = make_bare_app(auth, summaries.audit, len(summaries.survey.silos))
 

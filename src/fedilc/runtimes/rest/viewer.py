@@ -82,7 +82,7 @@ class FolderView:
 
 
 def publish_model(app: FastAPI, folder: Path, tokens: Tokens | TokenFile | None) -> None:
-    """Let silos fetch the run's model, to try it on their own data."""
+    """Let silos download the run's model, to evaluate it on their own examples."""
     silos, refused = [Depends(Auth(tokens).require_any_silo)], refusals(401, 404, 429)
 
     @app.get("/v1/model", dependencies=silos, responses=refused)

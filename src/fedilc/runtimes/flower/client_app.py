@@ -131,8 +131,7 @@ class Handlers:
             raise ProtocolError(f"the manifest cannot be read: {error}") from error
         name = about.get("silo", "")
         received = unpack_request(read_body(message.content), manifest, "", {})
-        if received.run != manifest.hash or name not in received.request.silos:
-            raise ProtocolError("the request is of another run than its manifest, or for other silos")
+        received.require_for(name, manifest)
         client = self._client(manifest, name, context.node_config)
         kept = sum(client.computation.kept_bytes for client in kept_clients.values())
         reply = client.answer(received.request, KEPT_BYTES - kept)
