@@ -1,4 +1,4 @@
-"""`fedilc flower`: an app folder for those who run Flower."""
+"""`fedilc flower new`: write an app folder for Flower."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def new(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to make.")],
     experiment: ExperimentName = "color-digits",
 ) -> None:
-    """Write a thin app folder that `flwr run` runs; fill in make_silo in its client_app.py."""
+    """Write an app folder for `flwr run`; then fill in make_silo in its client_app.py."""
     from fedilc.runtimes.flower.template import new_app
 
     silos = new_app(folder, experiment)

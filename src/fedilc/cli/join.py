@@ -13,7 +13,7 @@ import typer
 from fedilc.cli.console import make_console
 from fedilc.cli.data import use_data_folder
 from fedilc.cli.logs import LogFormat, log_to_stderr
-from fedilc.cli.options import DataDir
+from fedilc.cli.options import DataDir, refuse_given
 from fedilc.errors import ConfigError, StoppedError, printable
 from fedilc.lazy import quick_imports
 
@@ -34,13 +34,21 @@ def join(
     silo: Annotated[str, typer.Option(help="This silo's name in the run.")],
     token_file: Annotated[Path | None, typer.Option(help="A file with this silo's token.")] = None,
     data: Annotated[Path | None, typer.Option(help="The silo's examples: .csv, .parquet or .npz.")] = None,
-    label: Annotated[str, typer.Option(help="The column that holds the label.")] = "label",
-    validation_share: Annotated[float, typer.Option(min=0, max=0.9, help="Held out of --data.")] = 0.3,
+    label: Annotated[
+        str | None, typer.Option(help="The column of --data that holds the label (default: label)")
+    ] = None,
+    validation_share: Annotated[
+        float | None,
+        typer.Option(min=0, max=0.9, help="The share of --data held out for validation (default: 0.3)"),
+    ] = None,
     provider: Annotated[
-        str | None, typer.Option(metavar="MODULE:FUNCTION", help="Your own function: name -> fedilc.Silo.")
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION", help="Your own function, which returns the fedilc.Silo of a name."
+        ),
     ] = None,
     experiment: Annotated[
-        str | None, typer.Option(help="Take the silo from an experiment on this machine, to try things out.")
+        str | None, typer.Option(help="Take the silo from an experiment on this machine, for a trial.")
     ] = None,
     model: Annotated[
         str | None, typer.Option(metavar="MODULE:FUNCTION", help="Your own network, if not a built-in one.")
@@ -49,26 +57,27 @@ def join(
     client_cert: Annotated[
         Path | None, typer.Option(help="This silo's own certificate, in place of a token; PEM.")
     ] = None,
-    client_key: Annotated[Path | None, typer.Option(help="Its key, PEM.")] = None,
+    client_key: Annotated[Path | None, typer.Option(help="The key of --client-cert, PEM.")] = None,
     allow_insecure: Annotated[
-        bool, typer.Option("--allow-insecure", help="Go without TLS to an address that is not this machine.")
+        bool, typer.Option("--allow-insecure", help="Connect without TLS to another machine.")
     ] = False,
     give_up_after: Annotated[
         float | None,
-        typer.Option(min=0, help="Seconds without the coordinator after which to end (default: never)"),
+        typer.Option(min=0, help="Seconds without a response after which to give up (default: never)"),
     ] = None,
     manifest_digest: Annotated[
-        str | None, typer.Option(help="Join only this run: what `fedilc serve` shows as its manifest.")
+        str | None, typer.Option(help="Join only the run with this manifest, as `fedilc serve` shows it.")
     ] = None,
     state: Annotated[
-        Path | None, typer.Option(help="A folder to remember the run in; another at this address is refused.")
+        Path | None,
+        typer.Option(
+            help="A folder that stores which run was joined; another run at this address is refused."
+        ),
     ] = None,
     min_examples: Annotated[
-        int, typer.Option(min=1, help="Take no part with fewer examples to train on than this.")
+        int, typer.Option(min=1, help="Do not take part with fewer training examples.")
     ] = 1,
-    max_parameters: Annotated[
-        int, typer.Option(min=1, help="The largest network to build, whatever the coordinator says.")
-    ] = 2**28,
+    max_parameters: Annotated[int, typer.Option(min=1, help="Refuse a larger network.")] = 2**28,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     data_dir: DataDir = None,
     log_format: LogFormat = None,
@@ -94,14 +103,14 @@ def join(
     http = HttpClient(
         url, read_token(token_file), ca, give_up_after, allow_insecure, client_cert, client_key, log=say
     )
-    for secret, what in ((token_file, "this silo's token"), (client_key, "its certificate's key")):
+    for secret, what in ((token_file, "the silo's token"), (client_key, "the key of --client-cert")):
         warn_if_public(secret, what)
     say.start()
     try:
         summarise = None if data is None else summary_from_file(silo, data)
         outcome = Participant(http, silo, make_silo, build, device, say, limits, summarise).take_part()
     except KeyboardInterrupt:
-        raise StoppedError(f"silo {silo!r} left; the same command joins again") from None
+        raise StoppedError(f"silo {silo!r} left the run; run the same command to join again") from None
     finally:
         say.close()
         http.close()
@@ -111,8 +120,8 @@ def join(
 def _silo(
     name: str,
     data: Path | None,
-    label: str,
-    validation_share: float,
+    label: str | None,
+    validation_share: float | None,
     provider: str | None,
     experiment: str | None,
     tell: Callable[[str], None],
@@ -120,18 +129,19 @@ def _silo(
     from fedilc.config import read_experiment
     from fedilc.runtimes.remote import builders
 
-    given = [option for option in (data, provider, experiment) if option is not None]
-    if len(given) != 1:
+    if sum(given is not None for given in (data, provider, experiment)) != 1:
         raise ConfigError("give the silo's examples by one of --data, --provider and --experiment")
     if data is not None:
-        return builders.silo_from_file(name, data, label, validation_share, tell)
+        share = 0.3 if validation_share is None else validation_share
+        return builders.silo_from_file(name, data, label or "label", share, tell)
+    refuse_given("only a table has them", {"--label": label, "--validation-share": validation_share})
     if provider is not None:
         return builders.silo_from_provider(name, provider)
     return builders.silo_from_experiment(name, *read_experiment(experiment or ""))
 
 
 def read_token(path: Path | None) -> str | None:
-    """Return the token that a file holds; None if there is no file."""
+    """Return the token in a file; None without a file."""
     if path is None:
         return None
     try:
@@ -141,7 +151,7 @@ def read_token(path: Path | None) -> str | None:
 
 
 class LogProgress:
-    """A log line per sentence; what is waited for is a warning."""
+    """Show progress as one log line per sentence; waiting is a warning."""
 
     def __init__(self, silo: str) -> None:
         self.silo = silo
@@ -159,7 +169,7 @@ class LogProgress:
 
 
 class _Progress:
-    """One line that changes in a terminal; elsewhere a line now and then."""
+    """Show progress as one line that changes in a terminal, else as a line per minute."""
 
     def __init__(self, console: Console, silo: str) -> None:
         self.console, self.silo = console, silo
@@ -167,7 +177,7 @@ class _Progress:
         self.last, self.last_round = "", time.monotonic()
 
     def start(self) -> None:
-        """Begin to show it."""
+        """Start the progress display."""
         if self.status is not None:
             self.status.start()
 
@@ -186,6 +196,6 @@ class _Progress:
         return sentence.startswith("round") and time.monotonic() < self.last_round + _LINE_SECONDS
 
     def close(self) -> None:
-        """Leave the line."""
+        """Close the progress display."""
         if self.status is not None:
             self.status.stop()

@@ -1,4 +1,4 @@
-"""Log lines with level and time, as text or as JSON."""
+"""The option --log-format: log lines with time and level on stderr, as text or JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LogFormat = Annotated[
 
 
 def log_to_stderr(kind: str | None) -> None:
-    """Log the package's events on stderr in a format; nothing without one."""
+    """Log the package's events on stderr in a format; do nothing if it is None."""
     if kind is None:
         return
     if kind not in ("text", "json"):
@@ -45,5 +45,5 @@ class _Lines(logging.Formatter):
         if self.kind == "json":
             line = {"time": when, "level": record.levelname.lower(), "logger": record.name, "event": event}
             return json.dumps(line | facts, default=str)
-        told = "".join(f" {key}={json.dumps(value, default=str)}" for key, value in facts.items())
-        return f"{when} {record.levelname.lower():7} {event}{told}"
+        details = "".join(f" {key}={json.dumps(value, default=str)}" for key, value in facts.items())
+        return f"{when} {record.levelname.lower():7} {event}{details}"

@@ -1,4 +1,4 @@
-"""`fedilc nvflare export`: an experiment as a job folder that an admin of NVIDIA FLARE submits."""
+"""`fedilc nvflare export`: write an experiment as a job folder, which an admin of NVIDIA FLARE submits."""
 
 from __future__ import annotations
 
@@ -34,20 +34,22 @@ def export(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write the job folder.")],
     algorithm: Annotated[
         list[str] | None,
-        typer.Option("--algorithm", "-a", help="An algorithm, or 'all' for one after another."),
+        typer.Option("--algorithm", "-a", help="An algorithm, or 'all' for the paper's, one after another."),
     ] = None,
     rounds: Rounds = None,
     seed: Seed = None,
     min_clients: Annotated[
-        int | None, typer.Option(min=1, help="Sites that the job and a round need (default: all)")
+        int | None, typer.Option(min=1, help="How many sites the job and a round need (default: all)")
     ] = None,
     changes: Changes = None,
     out: Annotated[
         str | None,
-        typer.Option(help="The run's name below the server's folder of runs; a run there continues."),
+        typer.Option(help="The run's name in the server's folder of runs; a run there is continued."),
     ] = None,
     timeout: Annotated[int, typer.Option(min=1, help="Seconds that a site has for each task.")] = 600,
-    join_timeout: Annotated[int, typer.Option(min=1, help="Seconds to load its examples at first.")] = 600,
+    join_timeout: Annotated[
+        int, typer.Option(min=1, help="Seconds that a site has to load its examples.")
+    ] = 600,
     wire: WireName = "exact",
     data_dir: DataDir = None,
 ) -> None:
@@ -75,6 +77,6 @@ def export(
     lines = [
         f"job folder: {place}",
         f"silos: {', '.join(recipe.silos)} ({needed} needed)",
-        f"run folder, below the server's fedilc-runs: {recipe.run_name}",
+        f"run folder, in the server's fedilc-runs: {recipe.run_name}",
     ]
     make_console().print("\n".join(lines), markup=False, soft_wrap=True)

@@ -73,6 +73,18 @@ def only_one(algorithms: list[str] | None, command: str) -> str | None:
     return algorithms[0] if algorithms else None
 
 
+def refuse_given(why: str, given: Mapping[str, object]) -> None:
+    """Raise if an option was given that has no effect here.
+
+    >>> refuse_given("--view only shows a run folder", {"--rounds": None, "--seed": 1})
+    Traceback (most recent call last):
+    fedilc.errors.ConfigError: --view only shows a run folder; leave out --seed
+    """
+    for option, value in given.items():
+        if value is not None:
+            raise ConfigError(f"{why}; leave out {option}")
+
+
 def as_changes(given: Mapping[str, object]) -> list[str]:
     """Return options that stand for settings in the form of `--set`; options not given are left out.
 

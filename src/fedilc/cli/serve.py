@@ -27,8 +27,9 @@ from fedilc.cli.options import (
     WireName,
     as_changes,
     only_one,
+    refuse_given,
 )
-from fedilc.cli.serve_below import Upstream
+from fedilc.cli.serve_upstream import Upstream
 from fedilc.errors import ConfigError, StoppedError
 from fedilc.lazy import quick_imports
 
@@ -43,7 +44,9 @@ if TYPE_CHECKING:
     from fedilc.training.result import Result
 
 _FOREVER = 1e9
-TokensPath = Annotated[Path | None, typer.Option("--tokens", help="The file with everybody's hashed tokens.")]
+TokensPath = Annotated[
+    Path | None, typer.Option("--tokens", help="The token file of silos and viewers, which has hashes.")
+]
 
 
 def serve(
@@ -51,55 +54,66 @@ def serve(
         str | None, typer.Argument(help="A TOML file or a shipped experiment.", show_default=False)
     ] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8443,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 chooses a free one.")] = 8443,
     tokens: TokensPath = None,
-    cert: Annotated[Path | None, typer.Option(help="The TLS certificate, PEM.")] = None,
-    key: Annotated[Path | None, typer.Option(help="Its key, PEM.")] = None,
+    cert: Annotated[Path | None, typer.Option(help="The coordinator's TLS certificate, PEM.")] = None,
+    key: Annotated[Path | None, typer.Option(help="The key of --cert, PEM.")] = None,
     client_ca: Annotated[
-        Path | None, typer.Option(help="The authority of silos' certificates, which speak for them; PEM.")
+        Path | None,
+        typer.Option(help="Accept certificates of this authority in place of silos' tokens; PEM."),
     ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS; on loopback addresses only.")] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS, on a loopback address only.")] = False,
     allow_insecure: Annotated[
-        bool, typer.Option("--allow-insecure", help="No TLS on any address, behind a proxy that has it.")
+        bool, typer.Option("--allow-insecure", help="No TLS on any address, because a proxy adds it.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="The run folder; a run in it continues (default: runs/NAME/served)")
+        Path | None, typer.Option(help="The run folder; a run in it is continued (default: runs/NAME/served)")
     ] = None,
     algorithm: Annotated[list[str] | None, typer.Option("--algorithm", "-a", help="An algorithm.")] = None,
     rounds: Rounds = None,
     seed: Seed = None,
-    min_silos: Annotated[int | None, typer.Option(help="Silos that a round needs (default: all)")] = None,
+    min_silos: Annotated[int | None, typer.Option(help="How many silos a round needs (default: all)")] = None,
     round_timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds until a round continues without a silent silo.")
+        float,
+        typer.Option(
+            min=0.1, help="Seconds after which a round continues without a silo that does not reply."
+        ),
     ] = 600.0,
     balance: Balance = None,
     on_divergence: OnDivergence = None,
     wire: WireName = "exact",
     changes: Changes = None,
     view: Annotated[
-        Path | None, typer.Option(help="Only show the page of this run folder.", show_default=False)
+        Path | None, typer.Option(help="Train nothing: show the page of this run folder.", show_default=False)
     ] = None,
-    stay: Annotated[bool, typer.Option("--stay", help="Keep the page up after the last round.")] = False,
+    stay: Annotated[bool, typer.Option("--stay", help="Keep serving the page after the last round.")] = False,
     upstream: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Answer this coordinator with sums of the silos here."),
+        typer.Option(
+            metavar="URL", help="Be a sub-coordinator: send the sums of the silos here to this coordinator."
+        ),
     ] = None,
-    silo: Annotated[str | None, typer.Option(help="With --upstream: this one's name there.")] = None,
-    token_file: Annotated[Path | None, typer.Option(help="With --upstream: its token there.")] = None,
-    ca: Annotated[Path | None, typer.Option(help="With --upstream: the authority to trust there.")] = None,
+    silo: Annotated[
+        str | None, typer.Option(help="With --upstream: the name of this sub-coordinator there.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="With --upstream: a file with its token there.")
+    ] = None,
+    ca: Annotated[
+        Path | None, typer.Option(help="With --upstream: the certificate of the authority to trust.")
+    ] = None,
     client_cert: Annotated[
-        Path | None, typer.Option(help="With --upstream: its certificate there, in place of a token.")
+        Path | None, typer.Option(help="With --upstream: its client certificate, in place of a token; PEM.")
     ] = None,
-    client_key: Annotated[Path | None, typer.Option(help="Its key, PEM.")] = None,
+    client_key: Annotated[Path | None, typer.Option(help="The key of --client-cert, PEM.")] = None,
     model: ModelFunction = None,
     data_dir: DataDir = None,
     log_format: LogFormat = None,
 ) -> None:
-    """Coordinate silos that join from elsewhere, and show the run on a page.
+    """Coordinate a run over silos that join by HTTP, and show it on a page.
 
-    With --model, each silo brings the same network, by the same option of `join`. With --upstream there is
-    no experiment: the run is that of the coordinator above, for which this one is one silo that answers for
-    many.
+    With --model, every silo needs the same network, named with the same option of `join`. With --upstream
+    this is a sub-coordinator: the run is that of the coordinator above, to which it replies for its silos.
     """
     from fedilc.runtimes.rest import require_server
 
@@ -115,49 +129,53 @@ def serve(
     console = make_console()
     known = _tokens(tokens, client_ca, console)
     address.require_safe(known)
-    if view is not None:
-        _view(console, view, address, known)
-        return
-    if upstream is None and any(given is not None for given in (silo, token_file, ca, client_cert)):
-        raise ConfigError("--silo, --token-file, --ca and --client-cert go with --upstream URL; give it too")
-    patience = round_timeout if math.isfinite(round_timeout) else _FOREVER
-    if upstream is not None:
-        above = Upstream(upstream, silo, token_file, ca, client_cert, client_key, allow_insecure)
-        settings_given = {
-            "the experiment": experiment,
-            "--algorithm": algorithm,
-            "--rounds": rounds,
-            "--seed": seed is not None,
-            "--min-silos": min_silos,
-            "--on-divergence": on_divergence,
-            "--wire": wire != "exact",
-            "--set": changes,
-            "--model": model,
-            "--stay": stay,
-        }
-        above.require_alone(settings_given)
-        above.serve(console, out, address, known, patience)
-        return
-    if experiment is None:
-        raise ConfigError("name an experiment to serve, or a run folder to show with --view")
-    if data_dir is not None:
-        use_data_folder(data_dir)
-    one = only_one(algorithm, "serve")
     short = {
-        "algorithm": one,
+        "algorithm": only_one(algorithm, "serve"),
         "rounds": rounds,
         "seed": seed,
         "min_silos": min_silos,
         "balance": balance,
         "on_divergence": on_divergence,
     }
+    of_run = {f"--{key.replace('_', '-')}": value for key, value in short.items()} | {
+        "the experiment": experiment,
+        "--wire": wire if wire != "exact" else None,
+        "--set": changes or None,
+        "--model": model,
+        "--stay": stay or None,
+        "--data-dir": data_dir,
+    }
+    of_upstream = {
+        "--silo": silo,
+        "--token-file": token_file,
+        "--ca": ca,
+        "--client-cert": client_cert,
+        "--client-key": client_key,
+    }
+    patience = round_timeout if math.isfinite(round_timeout) else _FOREVER
+    if view is not None:
+        refuse_given(
+            "--view only shows a run folder", of_run | of_upstream | {"--upstream": upstream, "--out": out}
+        )
+        _view(console, view, address, known)
+        return
+    if upstream is not None:
+        refuse_given("with --upstream the run is that of the coordinator above", of_run)
+        above = Upstream(upstream, silo, token_file, ca, client_cert, client_key, allow_insecure)
+        above.serve(console, out, address, known, patience)
+        return
+    refuse_given("without --upstream URL there is no coordinator above", of_upstream)
+    if experiment is None:
+        raise ConfigError("name an experiment to serve, or a run folder to show with --view")
+    if data_dir is not None:
+        use_data_folder(data_dir)
     settings, folder = read_experiment(experiment, [*(changes or []), *as_changes(short)])
     target = out or Path("runs") / settings.name / "served"
     _Serving(console, settings, folder, target, address, known, patience, find_wire(wire), model, stay).run()
 
 
 def _tokens(path: Path | None, client_ca: Path | None, console: Console) -> Tokens | TokenFile | None:
-    """Return the tokens of a file; none if silos show certificates instead; None if everybody may join."""
+    """Return the tokens of a file; no tokens if silos have certificates; None if everybody may join."""
     from fedilc.runtimes.rest.exposure import warn_if_public
     from fedilc.runtimes.rest.tokens import TokenFile, Tokens
 
@@ -169,7 +187,7 @@ def _tokens(path: Path | None, client_ca: Path | None, console: Console) -> Toke
 
 @dataclass(frozen=True)
 class _Serving:
-    """A run to coordinate, and how."""
+    """The run that a coordinator serves, and how."""
 
     console: Console
     settings: Experiment
@@ -183,7 +201,7 @@ class _Serving:
     stay: bool
 
     def run(self) -> None:
-        """Wait for silos and train; Ctrl-C and SIGTERM end with a sentence on how to go on."""
+        """Wait for silos and train; Ctrl-C and SIGTERM end with a sentence on how to continue."""
         from fedilc.report.progress import ProgressBar
         from fedilc.runtimes.remote.run import RemoteRun
         from fedilc.runtimes.rest.coordinator import serve
@@ -205,14 +223,14 @@ class _Serving:
             bar.close()
             done = self._done()
             if done >= self.settings.rounds:
-                raise StoppedError("the run is complete, and the page is down") from None
+                raise StoppedError("the run is complete; the page is no longer served") from None
             sentence = f"stopped after round {done}; run the same command to continue; silos wait for it"
             raise StoppedError(sentence) from None
         finally:
             bar.close()
 
     def _surveyed(self) -> tuple[Preprocessing | None, Address]:
-        """Return what silos' tables become: as in the run folder, or from summaries that they send now."""
+        """Return the preprocessing of tables: that of the run folder, or from summaries that silos send."""
         from fedilc.config.table_sources import RemoteTables
 
         data = self.settings.data
@@ -265,7 +283,7 @@ class _Serving:
         sys.stdout.flush()
 
     def _afterwards(self, result: Result) -> None:
-        """Print the table and picture that end a run, and keep the page for as long as it is wanted."""
+        """Print the table and draw the picture that end a run; with --stay, keep serving the page."""
         from fedilc.report.plots import loss_picture
         from fedilc.report.tables import run_table
 
@@ -274,7 +292,7 @@ class _Serving:
         self.console.print(run_table(title, result.history))
         self._say(f"{line}run folder: {self.target}")
         if self.stay:
-            self._say("the page stays up; Ctrl-C ends")
+            self._say("the page is still served; Ctrl-C ends")
             while True:
                 time.sleep(3600)
 
@@ -289,4 +307,4 @@ def _view(console: Console, folder: Path, address: Address, known: Tokens | Toke
     try:
         show(folder, address, known, ready)
     except KeyboardInterrupt:
-        raise StoppedError("the page is down; the run folder is as it was") from None
+        raise StoppedError("the page is no longer served; the run folder is unchanged") from None

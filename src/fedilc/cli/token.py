@@ -8,40 +8,50 @@ from typing import Annotated
 
 import typer
 
+from fedilc.cli.options import refuse_given
 from fedilc.errors import ConfigError
 
 
 def token(
-    name: Annotated[str, typer.Argument(help="The silo's name, or the viewer's; `revoke NAME` ends one.")],
+    name: Annotated[str, typer.Argument(help="The name of a silo or viewer, or `revoke NAME`.")],
     revoked: Annotated[str | None, typer.Argument(metavar="[NAME]", hidden=True)] = None,
     tokens: Annotated[Path, typer.Option(help="The token file; it is made if it does not exist.")] = Path(
         "tokens.json"
     ),
-    viewer: Annotated[bool, typer.Option("--viewer", help="May watch, and nothing else.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Make a new one in place of the old.")] = False,
+    viewer: Annotated[
+        bool, typer.Option("--viewer", help="A viewer's token, which only shows the page.")
+    ] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace the token that the name already has.")
+    ] = False,
     days: Annotated[
-        float | None, typer.Option(min=0, help="After how many days it ends (default: never)")
+        float | None, typer.Option(min=0, help="After how many days it expires (default: never)")
     ] = None,
     carries: Annotated[
-        list[str] | None, typer.Option(metavar="SILO", help="A silo behind a sub-coordinator; may repeat.")
+        list[str] | None,
+        typer.Option(metavar="SILO", help="A silo that this sub-coordinator may reply for; may repeat."),
     ] = None,
 ) -> None:
-    """Make a token for a silo or a viewer, and show it once; the file keeps its hash.
+    """Make a token for a silo or a viewer, and show it once; the token file stores its hash.
 
-    `fedilc token revoke NAME` ends one. A coordinator that runs notices both at once.
+    `fedilc token revoke NAME` revokes one. A running coordinator notices both at once.
     """
     from fedilc.runtimes.rest.tokens import add_token, revoke_token
 
     role = "viewer" if viewer else "silo"
     if revoked is not None:
         if name != "revoke":
-            raise ConfigError(f"{name!r} is no command of `fedilc token`; write `fedilc token revoke NAME`")
+            raise ConfigError(f"give one name, or `fedilc token revoke NAME`; {name!r} is not `revoke`")
+        given = {"--replace": replace or None, "--days": days, "--carries": carries or None}
+        refuse_given("`fedilc token revoke` makes no token", given)
         revoke_token(tokens, revoked, "viewers" if viewer else "silos")
         sys.stderr.write(f"the token of {role} {revoked!r} is revoked\n")
         return
+    if viewer:
+        refuse_given("a viewer replies for no silo", {"--carries": carries or None})
     made = add_token(tokens, name, "viewers" if viewer else "silos", replace, days, carries or ())
     sys.stdout.write(f"{made}\n")
-    ends = "" if days is None else f" and ends in {days:g} days"
+    expires = "" if days is None else f"; it expires in {days:g} days"
     sys.stderr.write(
-        f"this is the token of {role} {name!r}; it is shown only now{ends} ({tokens} keeps its hash)\n"
+        f"this is the token of {role} {name!r}, which is shown only now ({tokens} stores its hash){expires}\n"
     )

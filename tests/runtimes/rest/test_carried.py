@@ -251,7 +251,11 @@ def test_a_sub_coordinator_has_a_name_of_its_own() -> None:
         ("--insecure --upstream http://127.0.0.1:9 --silo n --rounds 3", "leave out --rounds"),
         ("--insecure --upstream http://192.0.2.1 --silo n", "has no TLS"),
         ("--upstream https://127.0.0.1:9 --silo n", "--cert and --key"),
-        ("color-digits --insecure --silo n", "go with --upstream URL"),
+        (
+            "color-digits --insecure --silo n",
+            "without --upstream URL there is no coordinator above; leave out --silo",
+        ),
+        ("color-digits --insecure --view run", "--view only shows a run folder; leave out the experiment"),
     ],
 )
 def test_a_sub_coordinator_that_cannot_or_should_not_start_says_why(

@@ -40,6 +40,8 @@ class SiteConfig(Section):
     def _one_source(self) -> SiteConfig:
         if sum(given is not None for given in (self.provider, self.data, self.experiment)) != 1:
             raise ValueError("give the silo's examples by one of provider, data and experiment")
+        if self.data is None and self.model_fields_set & {"label", "validation_share"}:
+            raise ValueError("label and validation_share belong to data; leave them out")
         return self
 
     def make_silo(self, name: str, home: Path, log: Callable[[str], None]) -> Callable[[Manifest], Silo]:

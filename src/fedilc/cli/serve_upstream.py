@@ -1,9 +1,8 @@
-"""`fedilc serve --upstream`: a coordinator of silos that answers another coordinator."""
+"""`fedilc serve --upstream`: a sub-coordinator, which replies to the coordinator above for its own silos."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,16 +30,6 @@ class Upstream:
     client_key: Path | None
     allow_insecure: bool
 
-    def require_alone(self, given: Mapping[str, object]) -> None:
-        """Raise if options were given that the coordinator above decides on."""
-        if self.silo is None:
-            raise ConfigError("--upstream needs --silo NAME, the name that the coordinator above knows")
-        for option, value in given.items():
-            if value:
-                raise ConfigError(
-                    f"with --upstream the run is the one of the coordinator above: leave out {option}"
-                )
-
     def serve(
         self,
         console: Console,
@@ -54,8 +43,9 @@ class Upstream:
         from fedilc.runtimes.rest.http_client import HttpClient
         from fedilc.runtimes.rest.sub_coordinator import SubCoordinator, serve_below
 
-        name = self.silo or ""
-        said: set[str] = set()
+        if self.silo is None:
+            raise ConfigError("--upstream needs --silo NAME, the name that the coordinator above knows")
+        name, said = self.silo, set[str]()
 
         def say(sentence: str) -> None:
             if sentence not in said and not sentence.startswith("round "):
@@ -64,10 +54,10 @@ class Upstream:
 
         def ready(url: str, manifest: Manifest) -> None:
             console.print(f"silos join at {url}, and the page is there", markup=False, soft_wrap=True)
-            console.print(f"their sums go to {self.url}; manifest {manifest.hash[:16]}", markup=False)
+            console.print(f"their sums are sent to {self.url}; manifest {manifest.hash[:16]}", markup=False)
             sys.stdout.flush()
 
-        for secret, what in ((self.token_file, "this silo's token"), (self.client_key, "its own key")):
+        for secret, what in ((self.token_file, "the token"), (self.client_key, "the key of --client-cert")):
             warn_if_public(secret, what)
         certificate = self.client_cert, self.client_key
         token = read_token(self.token_file)
@@ -78,7 +68,7 @@ class Upstream:
                 SubCoordinator(http, name, round_timeout, say), folder, address, tokens, ready
             )
         except KeyboardInterrupt:
-            raise StoppedError("stopped; the same command goes on, and silos wait for it") from None
+            raise StoppedError("stopped; run the same command to continue; silos wait for it") from None
         finally:
             http.close()
         sys.stdout.write(f"{name}: the run is over: {printable(outcome)}\n")
