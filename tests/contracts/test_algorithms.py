@@ -305,7 +305,7 @@ def test_a_silo_that_lost_its_state_is_named_and_begins_again(federation: Federa
     train(federation, network(), "scaffold", rounds=2, **options)
     for file in (tmp_path / "silo-state").glob("b*"):
         file.unlink()
-    said = r"silo 'b' \(it was to use its state of round 2 and used none\): all silos begin again without"
+    said = r"silo 'b' \(it was to use its state of round 2 and used none\): all silos start again without"
     with pytest.warns(FedILCWarning, match=said):
         train(federation, network(), "scaffold", rounds=3, resume=True, **options)
 
@@ -329,7 +329,7 @@ def test_after_a_lost_state_scaffold_still_finds_where_the_mean_gradient_is_zero
     train(federation, line, "scaffold", rounds=5, **options)
     for file in (tmp_path / "silo-state").glob("b*"):
         file.unlink()
-    with pytest.warns(FedILCWarning, match="all silos begin again"):
+    with pytest.warns(FedILCWarning, match="all silos start again"):
         result = train(federation, line, "scaffold", rounds=600, resume=True, **options)
     losses = [
         functional.binary_cross_entropy_with_logits(result.model(silo.x)[:, 0], silo.y.double())

@@ -188,7 +188,7 @@ def damaged(kind: str) -> type[Wrapped]:
         ("round", ProtocolError, "round 99"),
         ("stranger", ProtocolError, "'zoe' replied without being asked"),
         ("nan", NonFiniteError, "silo 'c' sent a NaN or infinite value for '1.weight'"),
-        ("penalty", ProtocolError, r"silo 'c' sent tensors \['gradient'\]; expected"),
+        ("penalty", ProtocolError, r"silo 'c' sent tensors \['gradient'\], not"),
     ],
 )
 def test_a_damaged_reply_is_refused_and_the_silo_named(

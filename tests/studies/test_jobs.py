@@ -87,7 +87,7 @@ def test_a_finished_campaign_over_data_that_changed_is_refused_before_anything_s
     (tmp_path / file).write_text(GOOD.replace(".", ".7"))
     said = refusal(*words[:4], "0,1,5", *words[5:])
     assert said == (
-        f"the data of {named} are not those of the run in "
+        f"the data of {named} differ from those of the run in "
         f"{tmp_path / 'out' / 'runs' / 'lambda-0' / 'seed-0'}; restore the data, or choose another folder"
     )
     assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
@@ -104,7 +104,7 @@ def test_data_that_change_while_a_campaign_runs_are_noticed_before_its_table(
             (tmp_path / "a.csv").write_text(GOOD.replace(".", ".7"))
 
     with pytest.raises(
-        CheckpointError, match=r"the data of silo 'a' are not those of the run in .*2; restore"
+        CheckpointError, match=r"the data of silo 'a' differ from those of the run in .*2; restore"
     ):
         run_jobs(Work(jobs, 1), change)
 

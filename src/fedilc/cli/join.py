@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fedilc.runtimes.remote.manifest import Manifest
 
 
-_LINE_SECONDS = 60.0
+LINE_SECONDS = 60.0
 
 
 def join(
@@ -94,8 +94,8 @@ def join(
     log_to_stderr(log_format)
     if data_dir is not None:
         use_data_folder(data_dir)
-    say: _Progress | LogProgress = (
-        _Progress(make_console(), silo) if log_format is None else LogProgress(silo)
+    say: ConsoleProgress | LogProgress = (
+        ConsoleProgress(make_console(), silo) if log_format is None else LogProgress(silo)
     )
     make_silo = _silo(silo, data, label, validation_share, provider, experiment, say)
     build = network_from(model) if model is not None else None
@@ -168,7 +168,7 @@ class LogProgress:
         """Close the progress display."""
 
 
-class _Progress:
+class ConsoleProgress:
     """Show progress as one line that changes in a terminal, else as a line per minute."""
 
     def __init__(self, console: Console, silo: str) -> None:
@@ -182,6 +182,7 @@ class _Progress:
             self.status.start()
 
     def __call__(self, sentence: str) -> None:
+        """Show a sentence."""
         from rich.text import Text
 
         sentence = printable(sentence)
@@ -193,7 +194,7 @@ class _Progress:
 
     def _is_early(self, sentence: str) -> bool:
         """Return whether a line about a round comes too soon after the last line."""
-        return sentence.startswith("round") and time.monotonic() < self.last_round + _LINE_SECONDS
+        return sentence.startswith("round") and time.monotonic() < self.last_round + LINE_SECONDS
 
     def close(self) -> None:
         """Close the progress display."""

@@ -104,7 +104,7 @@ def test_a_run_over_files_that_were_changed_since_is_not_resumed(folder: Path, t
     train(source().store(0, folder), model, rounds=1, **settings)
     table = pl.read_csv(folder / "b.csv")
     table.with_columns(one=table["one"].reverse()).write_csv(folder / "b.csv")
-    with pytest.raises(CheckpointError, match=r"the data of silo .b. are not those of the run"):
+    with pytest.raises(CheckpointError, match=r"the data of silo .b. differ from those of the run"):
         train(source().store(0, folder), model, rounds=2, resume=True, **settings)
 
 

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
-import socket
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Refusal
 
 from fedilc.cli import main
-from fedilc.cli.join import LogProgress
-from fedilc.cli.logs import log_to_stderr
 from fedilc.federation.run_folder_check import examine
 from fedilc.runtimes.rest import audit as audit_module
 from fedilc.runtimes.rest.audit import Audit
 from fedilc.runtimes.rest.coordinator import AUDIT_FILE
-from fedilc.runtimes.rest.listener import notify_systemd, watchdog_seconds
 from fedilc.runtimes.rest.task_queue import STRIKES, TaskQueue
 from fedilc.runtimes.rest.tokens import Tokens, add_token
 from rest import bearer, eventually, good_body, in_background, post, put, queue_of, raw_line, served
@@ -202,84 +195,3 @@ def test_an_audit_file_that_cannot_be_written_does_not_end_the_run(
     for _ in range(100):
         audit.event("joined", silo="a")
     assert caplog.text.count("cannot be written") == 1
-
-
-def test_metrics_are_for_viewers_and_in_prometheus_own_format(tmp_path: Path) -> None:
-    file = tmp_path / "tokens.json"
-    silo, viewer = add_token(file, "a"), add_token(file, "me", "viewers")
-    queue = queue_of()
-    queue.record({"round": 1, "train_loss": 0.5, "test_loss": None}, 0.25)
-    with served(queue, Tokens.read(file)) as client:
-        assert client.get("/metrics").status_code == 401
-        assert client.get("/metrics", headers=bearer(silo)).status_code == 401
-        answer = client.get("/metrics", headers=bearer(viewer))
-    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    samples = [line for line in answer.text.splitlines() if not line.startswith("#")]
-    values = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in samples}
-    assert values["fedilc_rounds_completed"] == 1
-    assert values["fedilc_train_loss"] == 0.5
-    assert values['fedilc_silos{state="waiting"}'] == 2
-    assert values['fedilc_silo_examples{silo="a"}'] == 10
-    assert values['fedilc_http_refused_total{status="401"}'] == 2
-    assert values["fedilc_connections"] >= 1
-    named = {line.split()[2] for line in answer.text.splitlines() if line.startswith("# TYPE")}
-    assert {key.partition("{")[0] for key in values} == named
-
-
-def test_a_coordinator_is_ready_until_its_run_is_over() -> None:
-    queue = queue_of()
-    with served(queue) as client:
-        assert client.get("/v1/ready").status_code == 200
-        queue.finish("complete")
-        assert client.get("/v1/ready").status_code == 503
-        assert client.get("/v1/health").status_code == 200
-
-
-def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    notify_systemd("READY=1")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        listener.bind(str(tmp_path / "notify"))
-        listener.settimeout(10)
-        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        monkeypatch.setenv("WATCHDOG_USEC", "400000")
-        assert watchdog_seconds() == 0.2
-        notify_systemd("READY=1")
-        assert listener.recv(100) == b"READY=1"
-        with served(queue_of()):
-            assert listener.recv(100) == b"WATCHDOG=1"
-            assert listener.recv(100) == b"WATCHDOG=1"
-
-
-@pytest.fixture
-def _own_logging() -> Iterator[None]:
-    logger = logging.getLogger("fedilc")
-    before = logger.handlers, logger.propagate, logger.level
-    yield
-    logger.handlers, logger.propagate = before[:2]
-    logger.setLevel(before[2])
-
-
-@pytest.mark.usefixtures("_own_logging")
-def test_logs_have_times_and_levels_as_text_or_json(capsys: pytest.CaptureFixture[str]) -> None:
-    log_to_stderr("json")
-    Audit().event("joined", silo="a", examples=7)
-    Audit().event("set aside", silo="b\x1b[2J", reason="nonsense\n")
-    LogProgress("north")("waiting for the coordinator (refused\x1b)")
-    found = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert [(line["level"], line["event"].split()[0]) for line in found] == [
-        ("info", "joined"),
-        ("warning", "set"),
-        ("warning", "waiting"),
-    ]
-    assert found[0]["examples"] == 7
-    assert found[2]["silo"] == "north"
-    assert all("T" in line["time"] for line in found)
-    log_to_stderr("text")
-    Audit().event("set aside", silo="b\x1b[2J", reason="nonsense\n")
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "warning set aside" in line
-    assert "\x1b" not in line
-
-
-def test_a_log_format_that_is_none_is_one_sentence(refusal: Refusal) -> None:
-    assert "choose text or json" in refusal("serve", "color-digits", "--insecure", "--log-format", "xml")

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
+from certificates import Certificates, make_certificates, make_client_certificate
+from command import fedilc
 
+from fedilc.runtimes.rest.app import make_app
+from fedilc.runtimes.rest.http_client import CoordinatorError, HttpClient
+from fedilc.runtimes.rest.listener import Address, listening
 from fedilc.runtimes.rest.task_queue import TaskQueue
-from fedilc.runtimes.rest.tokens import Tokens, add_token
-from rest import bearer, good_body, post, put, queue_of, served
+from fedilc.runtimes.rest.tokens import TokenFile, Tokens, add_token
+from rest import bearer, detail, good_body, post, put, queue_of, served
 
 
 @dataclass
@@ -35,6 +42,7 @@ def guarded(tmp_path: Path) -> Iterator[Guarded]:
 
 Call = Callable[[Guarded, dict[str, str]], httpx.Response]
 
+
 SILO: dict[str, Call] = {
     "join": lambda g, headers: g.client.post(
         "/v1/silos/a/join", json={"manifest": g.queue.manifest.hash, "examples": 3}, headers=headers
@@ -42,6 +50,8 @@ SILO: dict[str, Call] = {
     "task": lambda g, headers: g.client.get("/v1/silos/a/task", headers=headers),
     "answer": lambda g, headers: put(g.client, post(g.queue), "a", b"", headers=headers),
 }
+
+
 WATCH: dict[str, Call] = {
     name: lambda g, headers, name=name: g.client.get(f"/v1/{name}", headers=headers)
     for name in ("status", "history")
@@ -138,3 +148,113 @@ def test_without_tokens_everybody_is_let_in() -> None:
     with served(queue_of()) as client:
         assert client.get("/v1/silos/a/task").status_code == 204
         assert client.get("/v1/status").status_code == 200
+
+
+def test_a_token_is_revoked_and_replaced_while_the_coordinator_runs(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    first, other = fedilc("token", "a", "--tokens", file).strip(), add_token(file, "b")
+    told: list[str] = []
+    with served(queue_of(), TokenFile(file, told.append)) as client:
+
+        def status(token: str, silo: str = "a") -> int:
+            return client.get(f"/v1/silos/{silo}/task", headers=bearer(token)).status_code
+
+        assert status(first) == 204
+        assert fedilc("token", "revoke", "a", "--tokens", file) == ""
+        assert status(first) == 401
+        assert status(other, "b") == 204
+        second = add_token(file, "a")
+        assert status(second) == 204
+        file.write_text("{")
+        assert status(second) == 204
+        assert "stay valid" in told[-1]
+        file.unlink()
+        assert status(second) == 204
+
+
+def test_a_token_ends_after_its_days_for_silos_and_viewers(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    token = fedilc("token", "a", "--tokens", file, "--days", 2).strip()
+    viewer = add_token(file, "me", "viewers", days=1)
+    add_token(file, "b")
+    read = Tokens.read(file)
+    assert read.is_silo("a", token)
+    assert read.owner(viewer)
+    tomorrow = Tokens(read.silos, read.viewers, read.expires, lambda: time.time() + 86_400)
+    assert tomorrow.is_silo("a", token)
+    assert not tomorrow.is_viewer(viewer)
+    assert not tomorrow.owner(viewer)
+    later = Tokens(read.silos, read.viewers, read.expires, lambda: time.time() + 2 * 86_400)
+    assert not later.is_silo("a", token)
+    assert not later.owner(token)
+    renewed = add_token(file, "a", replace=True)
+    assert Tokens.read(file).expires.keys() == {"viewers/me"}
+    assert Tokens.read(file).is_silo("a", renewed)
+
+
+def test_a_wrong_token_is_answered_alike_whether_or_not_the_silo_exists(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    add_token(file, "a")
+
+    def answers(silo: str) -> list[tuple[int, str]]:
+        with served(queue_of(), Tokens.read(file)) as client:
+            found = [client.get(f"/v1/silos/{silo}/task", headers=bearer("x")) for _ in range(12)]
+            found += [client.get("/v1/silos/a/task", headers=bearer("x"))]
+            return [(one.status_code, detail(one)[:30]) for one in found]
+
+    assert answers("a") == answers("stranger")
+
+
+@pytest.mark.parametrize("host", ["localhost:8443", "127.0.0.1", "[::1]:80", "LOCALHOST"])
+def test_without_tokens_this_machine_is_answered(host: str) -> None:
+    with served(queue_of()) as client:
+        assert client.get("/v1/status", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8443", "127.0.0.1.evil.example", "localhost.x"]
+)
+def test_without_tokens_a_name_that_was_made_to_point_here_is_not(host: str) -> None:
+    with served(queue_of()) as client:
+        for path in ("/v1/status", "/", "/v1/silos/a/task"):
+            assert client.get(path, headers={"Host": host}).status_code == 421
+
+
+def test_with_tokens_the_coordinator_has_any_name(tmp_path: Path) -> None:
+    token = add_token(tmp_path / "tokens.json", "a")
+    headers = {"Host": "coordinator.example.org", **bearer(token)}
+    with served(queue_of(), Tokens.read(tmp_path / "tokens.json")) as client:
+        assert client.get("/v1/silos/a/task", headers=headers).status_code == 204
+
+
+@contextmanager
+def over_tls(made: Certificates, queue: TaskQueue) -> Iterator[str]:
+    address = Address(port=0, certificate=made.certificate, key=made.key, client_authority=made.authority)
+    address.require_safe(Tokens())
+    with listening(make_app(queue, Tokens()), address) as port:
+        yield f"https://127.0.0.1:{port}"
+
+
+def test_a_certificate_speaks_for_the_silo_that_it_names_and_for_no_other(tmp_path: Path) -> None:
+    made = make_certificates(tmp_path)
+    mine = make_client_certificate(made, "a")
+    foreign = make_client_certificate(make_certificates(tmp_path / "other"), "a")
+    with over_tls(made, queue_of()) as url:
+
+        def status(silo: str, certificate: tuple[Path, Path] | None) -> int:
+            pair = certificate or (None, None)
+            line = HttpClient(url, None, made.authority, 0, False, *pair)
+            try:
+                return line.call("GET", f"/v1/silos/{silo}/task").status
+            finally:
+                line.close()
+
+        assert status("a", mine) == 204
+        assert status("b", mine) == 401
+        assert status("a", None) == 401
+        with pytest.raises(CoordinatorError):
+            status("a", foreign)
+        line = HttpClient(url, None, made.authority, 0, False, *mine)
+        assert line.call("GET", "/v1/manifest").status == 200
+        assert line.call("GET", "/v1/status").status == 401
+        line.close()

@@ -266,3 +266,9 @@ def test_proxies_of_the_environment_are_followed_except_to_this_machine(
             assert b"coordinator.example" in asked.result(20)
     with server(lambda request, _: reply(request, 200)) as url:
         assert line_to(url)[0].call("GET", "/").status == 200
+
+
+def test_a_client_certificate_that_is_none_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "mine.pem").write_text("no certificate")
+    with pytest.raises(ConfigError, match="--client-cert"):
+        HttpClient("https://127.0.0.1", None, certificate=tmp_path / "mine.pem", key=tmp_path / "mine.pem")

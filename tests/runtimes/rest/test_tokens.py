@@ -9,9 +9,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from command import Refusal
 
 from fedilc.errors import ConfigError
-from fedilc.runtimes.rest.tokens import FailureLimit, Tokens, add_token
+from fedilc.runtimes.rest.tokens import FailureLimit, TokenFile, Tokens, add_token, revoke_token
 
 
 def test_the_file_holds_hashes_only_and_is_its_owners_alone(tmp_path: Path) -> None:
@@ -152,3 +153,38 @@ def test_whoever_comes_from_everywhere_does_not_fill_the_memory() -> None:
     for number in range(30_000):
         limit.failed(f"address {number}")
     assert len(limit.failures) <= 10_000
+
+
+def test_a_token_file_that_could_not_be_read_once_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "tokens.json"
+    token = add_token(file, "a")
+    tokens = TokenFile(file)
+    revoke_token(file, "a")
+    with monkeypatch.context() as patched:
+        patched.setattr(Tokens, "read", _no_descriptors)
+        assert tokens.current().is_silo("a", token)
+    tokens.retry_at = 0.0
+    assert not tokens.current().is_silo("a", token)
+
+
+def _no_descriptors(_: Path) -> Tokens:
+    raise OSError(24, "Too many open files")
+
+
+def test_only_what_is_there_can_be_revoked(tmp_path: Path, refusal: Refusal) -> None:
+    file = tmp_path / "tokens.json"
+    assert "does not exist" in refusal("token", "revoke", "a", "--tokens", file)
+    add_token(file, "a")
+    assert "'b' has no token" in refusal("token", "revoke", "b", "--tokens", file)
+    assert "revoke NAME" in refusal("token", "remove", "a", "--tokens", file)
+
+
+def test_whoever_could_read_the_token_file_still_can_after_a_change(tmp_path: Path) -> None:
+    """The service reads it as a group; root revokes."""
+    file = tmp_path / "tokens.json"
+    add_token(file, "a")
+    file.chmod(0o640)
+    revoke_token(file, "a")
+    assert file.stat().st_mode & 0o777 == 0o640

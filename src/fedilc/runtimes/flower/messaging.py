@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
 _FIRST_POLL_SECONDS = 0.02
-_LONGEST_POLL_SECONDS = 0.5
-_LONGEST_REASON = 400
+_MAX_POLL_SECONDS = 0.5
+_MAX_REASON_LENGTH = 400
 
 
 @dataclass(frozen=True)
@@ -114,14 +114,14 @@ def _fetch(
             replies.put((name, messages[0]))
             return
         over.wait(pause)
-        pause = min(1.3 * pause, _LONGEST_POLL_SECONDS)
+        pause = min(1.3 * pause, _MAX_POLL_SECONDS)
 
 
 def _read(node: int, reply: Message) -> NodeReply:
     if reply.has_error():
         reason = " ".join(str(reply.error.reason or "no reason given").split())
-        if len(reason) > _LONGEST_REASON:
-            reason = "... " + reason[-_LONGEST_REASON:]
+        if len(reason) > _MAX_REASON_LENGTH:
+            reason = "... " + reason[-_MAX_REASON_LENGTH:]
         return NodeReply(node, None, f"Flower's error {reply.error.code}: {reason}")
     try:
         problem = read_about(reply.content).get("problem", "")

@@ -33,7 +33,7 @@ PAGE_HEADERS = {
     "Cache-Control": "no-cache",
 }
 _EVENT_SECONDS = 0.25
-_KEEP_ALIVE_SECONDS = 15.0
+KEEP_ALIVE_SECONDS = 15.0
 
 After = Annotated[int, Query(ge=0, le=2**31, description="only rounds after this one")]
 
@@ -171,11 +171,11 @@ class EventStreams:
                 if run.is_over():
                     return
                 await asyncio.sleep(_EVENT_SECONDS)
-            elif time.monotonic() - sent_at > _KEEP_ALIVE_SECONDS:
+            elif time.monotonic() - sent_at > KEEP_ALIVE_SECONDS:
                 yield ": still here\n\n"
                 sent_at = time.monotonic()
             if run.revision == seen:
-                await self.notifier.wait(_KEEP_ALIVE_SECONDS)
+                await self.notifier.wait(KEEP_ALIVE_SECONDS)
 
 
 def _event(kind: str, value: object) -> str:

@@ -9,7 +9,14 @@ import pytest
 from fleets import Fleet, Member, fleet
 from ports import free_port
 
+from fedilc.runtimes.remote.run import RemoteRun
+from fedilc.runtimes.rest import coordinator
+from fedilc.runtimes.rest.listener import Address
+from rest import remote
+
 SILOS = ("north", "south")
+
+
 EXPERIMENT = f"""
 algorithm = "fishr-inter-geo"
 rounds = 2
@@ -23,6 +30,8 @@ inputs = [3]
 [model]
 hidden = [4]
 """
+
+
 OWN = """
 import torch
 from fedilc import Silo
@@ -89,3 +98,18 @@ def test_more_rounds_go_on_where_a_finished_run_ended_and_other_settings_are_ref
             assert refused.said.count("\n") == 1
     lines = (study / "run" / "history.jsonl").read_text().splitlines()
     assert [json.loads(line)["round"] for line in lines] == [1, 2, 3]
+
+
+def test_a_run_folder_of_a_coordinator_is_its_owners_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = remote()
+    run = RemoteRun.of(settings, tmp_path)
+
+    def stop(*_: object) -> None:
+        raise InterruptedError
+
+    monkeypatch.setattr(RemoteRun, "train", stop)
+    with pytest.raises(InterruptedError):
+        coordinator.serve(run, tmp_path / "run", Address(port=0, insecure=True), None)
+    assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700

@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 from certificates import Certificates, make_certificates
+from command import Refusal
 from fleets import as_options, assert_same_run, fleet, run_locally
 from ports import free_port
 
 from fedilc.errors import ConfigError
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.http_client import CoordinatorError, HttpClient
-from fedilc.runtimes.rest.listener import Address, listening
+from fedilc.runtimes.rest.listener import Address, listening, notify_systemd, watchdog_seconds
 from fedilc.runtimes.rest.tokens import Tokens, add_token
-from rest import queue_of
+from rest import queue_of, served
 
 CHANGES = ["rounds=10", "model.hidden=[16]", "penalty_weight=5", "learning_rate=0.01"]
 
@@ -164,3 +165,24 @@ class TestAddresses:
     def test_a_host_that_is_not_here_is_one_sentence(self) -> None:
         with pytest.raises(ConfigError, match="cannot listen"):
             Address("192.0.2.1", 0).bind()
+
+
+def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notify_systemd("READY=1")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify"))
+        listener.settimeout(10)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", "400000")
+        assert watchdog_seconds() == 0.2
+        notify_systemd("READY=1")
+        assert listener.recv(100) == b"READY=1"
+        with served(queue_of()):
+            assert listener.recv(100) == b"WATCHDOG=1"
+            assert listener.recv(100) == b"WATCHDOG=1"
+
+
+def test_a_client_authority_needs_tls_of_the_coordinator(tmp_path: Path, refusal: Refusal) -> None:
+    (tmp_path / "ca.pem").write_text("")
+    said = refusal("serve", "color-digits", "--insecure", "--client-ca", tmp_path / "ca.pem")
+    assert "--cert and --key" in said

@@ -1,0 +1,68 @@
+"""Replies add up to the same sums one by one or through a sub-coordinator."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from fedilc.aggregation import Mean, WeightedGeometricMean
+from fedilc.errors import NonFiniteError
+from fedilc.federation import Reply
+from fedilc.federation.silo_weights import Examples, SiloWeights
+from fedilc.federation.step_sums import NORMS, StepSums
+from fedilc.federation.steps import Answer, Range, Step
+
+LIKE = {"w": torch.zeros(3)}
+NUMBERS = {"loss": Range(0, 9), "examples": Range(1, 99)}
+
+
+def step(aggregator: object = None, weighted: bool = False) -> Step:
+    answer = Answer(LIKE, aggregator or Mean(), weighted=weighted)
+    return Step("update", answers={"gradient": answer}, numbers=NUMBERS)
+
+
+def reply(silo: str, *values: float) -> Reply:
+    return Reply(
+        silo, "update", 1, {"gradient": {"w": torch.tensor(values)}}, {"loss": 1.0, "examples": ord(silo)}
+    )
+
+
+REPLIES = [reply("a", 1.0, -2.0, 3.0), reply("b", 0.1, 5.0, -1e-9), reply("c", 7.0, -0.3, 2.0)]
+
+
+def aggregate(sums: StepSums) -> list[float]:
+    aggregator, state = sums.sums["gradient"]
+    return aggregator.finalize(state).value["w"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "weights"),
+    [(Mean(), SiloWeights()), (Mean(), Examples()), (WeightedGeometricMean(), SiloWeights())],
+)
+def test_sums_of_a_sub_coordinator_are_the_same_bits(aggregator: object, weights: SiloWeights) -> None:
+    made = step(aggregator, weighted=isinstance(weights, Examples))
+    flat, below, root = (StepSums(made, {"gradient": LIKE}, weights) for _ in range(3))
+    for one in REPLIES:
+        flat.add(one)
+    for one in REPLIES[:2]:
+        below.add(one)
+    root.add(REPLIES[2])
+    root.add(below.carried("north", "update", 1))
+    assert aggregate(root) == aggregate(flat)
+    assert root.facts() == {silo: flat.facts()[silo] for silo in "cab"}
+
+
+def test_an_infinite_reply_is_left_out_of_the_sums_and_its_norm_is_infinite() -> None:
+    sums = StepSums(step(), {"gradient": LIKE}, SiloWeights())
+    sums.add(REPLIES[0])
+    sums.add(reply("d", math.nan, 0.0, 0.0))
+    assert aggregate(sums) == [1.0, -2.0, 3.0]
+    assert sums.facts()["d"][NORMS] == {"gradient": math.inf}
+
+
+def test_an_infinite_reply_is_an_error_if_strict() -> None:
+    sums = StepSums(step(), {"gradient": LIKE}, SiloWeights(), strict=True)
+    with pytest.raises(NonFiniteError, match="silo 'd'"):
+        sums.add(reply("d", math.inf, 0.0, 0.0))
