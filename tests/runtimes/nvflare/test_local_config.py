@@ -40,7 +40,7 @@ def test_a_wrong_file_is_refused(values: Any, sentence: str, tmp_path: Path) -> 
 
 def test_a_site_without_a_file_is_told_to_write_one(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"fedilc\.json does not exist; write there where this site's examples"
+        ConfigError, match=r"fedilc\.json does not exist; write into it where this site's examples"
     ):
         read_config(SiteConfig, tmp_path)
 
