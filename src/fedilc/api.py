@@ -65,7 +65,7 @@ def train(
         environment_size: examples per environment inside a silo: 1, k, or None for the whole
             silo; only algorithms with an `intra` aggregation use it.
         weights: how much each silo counts in a mean across silos; None is the algorithm's own choice. "equal"
-            is as in the paper: a silo of 6 examples counts as much as one of 2,000. "examples" is n_e/n over
+            is the paper's: a silo of 6 examples counts as much as one of 2,000. "examples" is n_e/n over
             the silos that answer, for updates and train loss; the penalty and the validation means count
             silos equally. "group-dro" and "afl" (with `weights_step`) and "q-ffl" (with `weights_power`)
             follow the silos' losses. {"a": 2.0, "b": 1.0} gives each silo a weight. A geometric mean across
@@ -79,7 +79,7 @@ def train(
         callbacks: observers (see `fedilc.Callback`), or functions that are given each record.
         out: a folder for history, checkpoints and the best rounds' weights; None keeps all in memory.
         resume: continue after the last completed round in `out`.
-        settings: further facts to record in `out`, which a resumed run must share.
+        settings: further facts to record in `out`; a resumed run must have the same.
         more: the options below. A note names options that no part of the algorithm takes.
 
     What silos match:

@@ -16,7 +16,7 @@ class ConfigError(FedILCError, ValueError):
 
 
 class WrongTypeError(ConfigError, TypeError):
-    """An argument is of another type than was expected."""
+    """An argument has the wrong type."""
 
 
 class DataError(FedILCError, ValueError):
@@ -24,9 +24,9 @@ class DataError(FedILCError, ValueError):
 
 
 class DataProblemsError(DataError):
-    """Everything that is wrong with the data, at once; `problems` has a sentence for each.
+    """All problems of the data at once; `problems` has a sentence for each.
 
-    `labels` are those of the file, if they can be read, so that they can be judged with the rest.
+    `labels` are the labels of the file, if they can be read, so that they can be checked too.
     """
 
     def __init__(self, problems: Sequence[str], labels: Any = None) -> None:
@@ -71,7 +71,7 @@ class FedILCWarning(UserWarning):
 
 
 def printable(text: str) -> str:
-    r"""Return a text as one line that cannot move a terminal's cursor, whoever wrote it.
+    r"""Return untrusted text as one line without control characters, which could move a terminal's cursor.
 
     >>> printable("a\x1b[2Jb\n c")
     'a [2Jb c'

@@ -1,4 +1,4 @@
-"""Seeds as hashes of what they are for, so that no two uses share a stream and none is global."""
+"""Derive seeds from the run's seed and a purpose, so that no two uses share a random stream."""
 
 from __future__ import annotations
 

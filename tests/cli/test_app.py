@@ -81,4 +81,4 @@ def test_the_bare_command_shows_its_help_without_an_empty_complaint() -> None:
 
 
 def test_an_unknown_command_points_to_a_help_that_exists(refusal: Refusal) -> None:
-    assert "(fedilc --help tells more)" in refusal("rnu")
+    assert "(fedilc --help explains)" in refusal("rnu")

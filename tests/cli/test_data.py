@@ -52,14 +52,14 @@ def test_list_shows_every_data_set_and_whether_it_is_there(tmp_path: Path) -> No
     assert found["mnist"].rstrip().endswith("1 of 4 files, in mnist/")
     assert found["cifar-10"].rstrip().endswith("yes, in ./")
     assert found["eicu-demo"].split()[-1] == "no"
-    assert f"kept in: {folder}\n" in printed
+    assert f"folder: {folder}\n" in printed
     assert "or says how to get it (eicu)" in printed
 
 
 def test_list_fits_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "80")
-    table, _, _ = fedilc("data", "list").partition("kept in: ")
+    table, _, _ = fedilc("data", "list").partition("folder: ")
     plain = re.sub(r"\x1b\[[0-9;]*m", "", table)
     assert max(map(len, plain.splitlines())) <= 80
     assert set(DATA_SETS) <= set(rows(plain))
@@ -72,7 +72,7 @@ def test_fetch_says_what_it_brought_and_the_second_time_that_it_is_there(
     with mirror(FILES) as first:
         toy(first.address)
         assert fedilc("data", "fetch", "toy") == f"fetched {place / 'a.bin'}\nfetched {place / 'b.bin'}\n"
-        assert fedilc("data", "fetch", "toy") == f"toy is there already: {place}\n"
+        assert fedilc("data", "fetch", "toy") == f"toy is already present: {place}\n"
         assert first.asked == ["a.bin", "b.bin"]
     assert fedilc("data", "check", "toy") == f"{place / 'a.bin'}: fine\n{place / 'b.bin'}: fine\n"
 
@@ -100,7 +100,7 @@ def test_check_says_file_by_file_what_is_wrong_and_refuses(
     (place / "a.bin").write_bytes(FILES["a.bin"][:-1])
     said = refusal("data", "check", "toy")
     assert refusal.printed == f"{place / 'a.bin'}: damaged\n{place / 'b.bin'}: missing\n"
-    assert said == "toy is not whole (1 damaged and 1 missing of 2); `fedilc data fetch toy` gets the rest"
+    assert said == "toy is not complete (1 damaged and 1 missing of 2); run `fedilc data fetch toy`"
 
 
 def test_check_says_where_no_checksum_is_published(tmp_path: Path) -> None:
@@ -109,14 +109,14 @@ def test_check_says_where_no_checksum_is_published(tmp_path: Path) -> None:
     for table in ("patient", "medication", "hospital"):
         (place / f"{table}.csv").write_text("")
     printed = fedilc("data", "check", "eicu").splitlines()
-    assert printed[0] == f"{place / 'patient.csv'}: there, but no checksum is published to check it by"
+    assert printed[0] == f"{place / 'patient.csv'}: present, but no checksum is published"
 
 
 def test_the_data_folder_of_the_option_wins_and_is_inherited_by_child_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert f"kept in: {tmp_path / 'mine'}\n" in fedilc("data", "list", "--data-dir", "mine")
+    assert f"folder: {tmp_path / 'mine'}\n" in fedilc("data", "list", "--data-dir", "mine")
     code = "from fedilc.data.download import data_folder; print(data_folder())"
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert child.stdout == f"{tmp_path / 'mine'}\n"
@@ -159,7 +159,7 @@ def test_a_subcommand_that_cannot_be_parsed_points_to_its_own_help(
 ) -> None:
     said = refusal(*arguments)
     assert what in said.lower()
-    assert said.endswith(f"({help_of} --help tells more)")
+    assert said.endswith(f"({help_of} --help explains)")
 
 
 @pytest.mark.parametrize(("experiment", "name"), [("color-mnist", "mnist"), ("rotated-cifar10", "cifar-10")])

@@ -145,7 +145,7 @@ def test_another_seed_writes_other_bytes(finished: tuple[Path, str], tmp_path: P
 def test_a_resumed_run_equals_one_longer_run_to_the_byte(copy: Path, tmp_path: Path) -> None:
     printed = fedilc("run", "color-digits", "--rounds", 7, "--out", copy, "--resume", *SMALL)
     fedilc("run", "color-digits", "--rounds", 7, "--out", tmp_path / "straight", *SMALL)
-    assert "going on after round 3" in printed
+    assert "continuing after round 3" in printed
     for name in REPEATABLE:
         assert (copy / name).read_bytes() == (tmp_path / "straight" / name).read_bytes(), name
 
@@ -483,7 +483,7 @@ def test_a_command_that_cannot_be_parsed_is_one_sentence_that_names_what_is_wron
     said = refusal(*arguments)
     assert what.lower() in said.lower()
     assert f"(fedilc {help_of}" in said
-    assert said.endswith("--help tells more)")
+    assert said.endswith("--help explains)")
 
 
 @pytest.mark.parametrize(

@@ -276,7 +276,7 @@ def test_check_looks_at_the_form_that_is_most_complete(tmp_path: Path, toy: Toy)
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "a.bin").write_bytes(FILES["a.bin"])
     (tmp_path / "whole.bin").write_bytes(b"any")
-    assert check("toy", tmp_path) == {tmp_path / "whole.bin": "there"}
+    assert check("toy", tmp_path) == {tmp_path / "whole.bin": "unchecked"}
     for name, content in FILES.items():
         (tmp_path / name).write_bytes(content)
     assert check("toy", tmp_path) == {tmp_path / name: "fine" for name in FILES}

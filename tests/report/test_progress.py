@@ -59,7 +59,7 @@ def test_progress_says_where_a_resumed_run_goes_on() -> None:
     console = Console(file=io.StringIO(), width=100)
     ProgressBar(console, "fedsgd").on_start(Run(10, history=[record(1, 0.5)]))
     assert isinstance(console.file, io.StringIO)
-    assert console.file.getvalue() == "fedsgd: going on after round 1\n"
+    assert console.file.getvalue() == "fedsgd: continuing after round 1\n"
 
 
 def test_progress_is_a_bar_with_losses_in_a_terminal() -> None:

@@ -317,7 +317,7 @@ def test_a_rank_killed_in_a_round_is_started_again_and_the_run_is_the_undisturbe
         os.kill(killed, signal.SIGKILL)
         assert process.wait(PATIENCE) == 0, log.read_text()
     assert "Traceback" not in log.read_text()
-    assert "going on after round" in log.read_text()
+    assert "continuing after round" in log.read_text()
     for file in ("history.jsonl", "checkpoint.safetensors"):
         assert (disturbed / file).read_bytes() == (calm / file).read_bytes()
 

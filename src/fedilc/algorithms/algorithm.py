@@ -1,8 +1,8 @@
-"""What an algorithm is: a choice of parts. This file needs no torch.
+"""The parts of an algorithm: `Algorithm` and `LocalSteps`. This file needs no torch.
 
 Silos count equally, whatever their sizes, as in the paper: a silo of 6 examples moves a mean as far as one
-of 2,000. `weights="examples"` makes a mean across silos one over their examples. The weighted geometric mean
-has no such choice: each silo is one vote for its sign, and one factor of its side's product.
+of 2,000. With `weights="examples"`, a mean across silos is a mean over their examples. The weighted geometric
+mean has no weights: each silo is one vote for its sign, and one factor of its side's product.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _MEANS = "fedsgd, fedcurv, fishr-intra-arith, fishr-intra-geo, fedavg"
 
 @dataclass(frozen=True)
 class LocalSteps:
-    """What a silo does with the weights it is sent: K steps of its own; w - w_e is its update (design 2d).
+    """Steps that a silo takes from the weights w that it is sent; its update is w - w_e.
 
-    The update is aggregated as a gradient is. One full-batch step of SGD with rate 1 is the gradient.
+    The update is aggregated like a gradient. One full-batch step of SGD with rate 1 is the gradient.
 
     Args:
         steps: how many steps a round has.
         epochs: how many passes over the silo's examples a round has, in place of `steps`.
-        batch_size: examples per step, drawn anew in every epoch from the run's seed; None is all.
-        optimizer: an optimiser of torch by name ("sgd", "adam", ...); its state begins anew every round.
+        batch_size: examples per step, drawn again in every epoch from the run's seed; None is all.
+        optimizer: a torch optimiser by name ("sgd", "adam", ...); its state is reset in every round.
         learning_rate: of that optimiser.
         momentum: of "sgd".
         proximal: mu of FedProx: mu/2 ||w' - w||^2 is added to the loss.
@@ -80,7 +80,7 @@ class Algorithm:
     """How a federation turns gradients into one step.
 
     Args:
-        update: "gradient", or `LocalSteps(...)`: what a silo answers.
+        update: what a silo answers: "gradient", or `LocalSteps(...)`.
         intra: how the environments of one silo become its gradient: "whole" or None (the silo is
             one environment) or an aggregation by name ("mean", "geometric", ...) or object.
         inter: how the silos' updates become one: an aggregation by name or object.
@@ -122,8 +122,8 @@ class Algorithm:
         if self.weights != "equal" and self.inter != "mean":
             inter = self.inter if isinstance(self.inter, str) else type(self.inter).__name__
             raise ConfigError(
-                f"weights={self.weights!r} weighs a mean across silos, and inter={inter!r} is none: silos "
-                "count equally in it; leave weights out, or choose an algorithm whose inter is 'mean' "
+                f"weights={self.weights!r} weighs a mean across silos, and inter={inter!r} is not a mean: "
+                "silos count equally in it; leave weights out, or choose an algorithm whose inter is 'mean' "
                 f"({_MEANS})"
             )
 

@@ -1,4 +1,4 @@
-"""The catalogue: every algorithm is a few choices. This file needs no torch."""
+"""The catalogue of algorithms, each a choice of parts. This file needs no torch."""
 
 from __future__ import annotations
 

@@ -61,11 +61,11 @@ def main() -> None:
         _say(f"{error.strerror}{f': {error.filename}' if error.filename else ''}; fix that and start again")
         sys.exit(2)
     except Exception as error:
-        # typer's usage errors; where their base class lives depends on typer's version.
+        # Usage errors of typer; the module of their base class depends on its version.
         if not hasattr(error, "format_message"):
             raise
         if error.format_message():
-            _say(f"{error.format_message()} ({_command()} --help tells more)")
+            _say(f"{error.format_message()} ({_command()} --help explains)")
         sys.exit(2)
     if code == 130:
         _say("interrupted")

@@ -1,4 +1,4 @@
-"""`fedilc check`: all that is wrong with an experiment before it is trained, or with a run folder."""
+"""`fedilc check`: list the problems of an experiment before training, or of a run folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check(
     model: ModelFunction = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Look at an experiment's data and settings, or at a run folder's files, and say all problems at once.
+    """Look at an experiment's data and settings, or at a run folder's files, and list all problems at once.
 
     The exit code is 0 if it can be trained or resumed as it is, and 2 if not. Nothing is trained or changed.
     """

@@ -25,7 +25,7 @@ def make_console() -> Console:
 def drawn(draw: Callable[..., object], picture: Path, *what: Any) -> str:
     """Draw the picture that ends a run; return the line that names it, or none and a note if it failed.
 
-    A run is as good without its picture, so that a full disk does not make a failure of it.
+    A run is complete without its picture, so that a full disk is not a failure of the run.
     """
     try:
         draw(picture, *what)

@@ -1,4 +1,4 @@
-"""`fedilc data`: which data sets there are, how to get them, and whether they are whole."""
+"""`fedilc data`: list, fetch and check data sets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def use_data_folder(given: Path | None) -> Path:
 
 @data_app.command("list")
 def list_(data_dir: DataDir = None) -> None:
-    """Show the data sets, where they are kept, and whether they are there."""
+    """Show the data sets, their folder, and which are present."""
     from rich import box
     from rich.table import Table
 
@@ -44,18 +44,18 @@ def list_(data_dir: DataDir = None) -> None:
 
     folder = use_data_folder(data_dir)
     table = Table(box=box.SIMPLE_HEAD, header_style="", pad_edge=False)
-    for heading in ("name", "what it is", "size", "there"):
+    for heading in ("name", "what it is", "size", "present"):
         table.add_column(heading, no_wrap=heading in ("name", "size"), overflow="fold")
     for name, data in DATA_SETS.items():
-        table.add_row(name, data.summary, data.size, _there(data, folder))
+        table.add_row(name, data.summary, data.size, _present(data, folder))
     console = make_console()
     console.print(table)
-    console.print(f"kept in: {folder}", soft_wrap=True, markup=False)
+    console.print(f"folder: {folder}", soft_wrap=True, markup=False)
     by_hand = [name for name, data in DATA_SETS.items() if not data.mirrors]
     console.print(f"`fedilc data fetch NAME` gets one, or says how to get it ({', '.join(by_hand)})")
 
 
-def _there(data: DataSet, folder: Path) -> str:
+def _present(data: DataSet, folder: Path) -> str:
     form = data.found(folder)
     share = form.share(folder)
     place = f"{form.folder or '.'}/"
@@ -72,31 +72,29 @@ def fetch(name: Name, data_dir: DataDir = None) -> None:
     folder = use_data_folder(data_dir)
     console = make_console()
     with _bars(console) as progress:
-        brought = download.fetch(name, folder, progress)
-    for path in brought:
+        fetched = download.fetch(name, folder, progress)
+    for path in fetched:
         console.print(f"fetched {path}", soft_wrap=True, markup=False)
-    if not brought:
+    if not fetched:
         places = {str(path.parent) for path in download.check(name, folder)}
-        console.print(f"{name} is there already: {', '.join(places)}", soft_wrap=True, markup=False)
+        console.print(f"{name} is already present: {', '.join(places)}", soft_wrap=True, markup=False)
 
 
 @data_app.command()
 def check(name: Name, data_dir: DataDir = None) -> None:
     """Say of each file of a data set whether it is fine, missing or damaged."""
     from fedilc.data import download
-    from fedilc.data.data_sets import find_data_set
 
     folder = use_data_folder(data_dir)
     states = download.check(name, folder)
     console = make_console()
     for path, state in states.items():
-        said = "there, but no checksum is published to check it by" if state == "there" else state
+        said = "present, but no checksum is published" if state == "unchecked" else state
         console.print(f"{path}: {said}", soft_wrap=True, markup=False)
     wrong = [state for state in states.values() if state in ("missing", "damaged")]
     if wrong:
         kinds = " and ".join(f"{wrong.count(kind)} {kind}" for kind in dict.fromkeys(wrong))
-        how = "gets the rest" if find_data_set(name).mirrors else "says how to get it"
-        raise DataError(f"{name} is not whole ({kinds} of {len(states)}); `fedilc data fetch {name}` {how}")
+        raise DataError(f"{name} is not complete ({kinds} of {len(states)}); run `fedilc data fetch {name}`")
 
 
 @contextmanager

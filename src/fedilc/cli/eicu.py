@@ -1,4 +1,4 @@
-"""`fedilc data eicu`: eICU's raw tables made into one table of patients."""
+"""`fedilc data eicu`: make one table of patients from eICU's raw tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands that make many runs share: their options, and their progress."""
+"""Options and progress of the commands that make many runs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from fedilc.studies.jobs import Job, Work
 
-Seeds = Annotated[int, typer.Option(min=1, help="How many seeds, from 0 on.")]
+Seeds = Annotated[int, typer.Option(min=1, help="How many seeds, starting from 0.")]
 Jobs = Annotated[
     int | None,
-    typer.Option(min=1, help="Runs side by side; they share the threads. (default: half the cores)"),
+    typer.Option(min=1, help="Runs at the same time; they share the threads. (default: half the cores)"),
 ]
-Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds per run, if not as in the paper.")]
+Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds per run. (default: as in the experiment)")]
 Subset = Annotated[
     float | None, typer.Option(help="The share of the training and validation examples to use.")
 ]

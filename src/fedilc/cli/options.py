@@ -20,7 +20,7 @@ OnDivergence = Annotated[
     str | None,
     typer.Option(
         "--on-divergence",
-        help="After a step to infinity: stop, or exclude silos that stand out. (default: stop)",
+        help="If a step makes weights infinite: stop, or exclude silos that stand out. (default: stop)",
         show_default=False,
     ),
 ]

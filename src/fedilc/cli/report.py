@@ -1,4 +1,4 @@
-"""`fedilc report`: run folders side by side."""
+"""`fedilc report`: compare run folders."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def report(
 ) -> None:
     """Compare finished or unfinished runs; those of other data or another test site have their own table.
 
-    For the folder of a campaign whose runs are gone: make its tables and pictures again from its numbers.
+    For the folder of a campaign without its runs, write its tables and pictures again from its numbers.
     """
     with quick_imports():
         from fedilc.report.plots import comparison_picture
@@ -82,7 +82,7 @@ def _remake(console: Console, campaign: Path) -> None:
     for table in remake_campaign(campaign):
         console.print(rich_table(table, all_notes=False))
     files = "tables.md, tables.tex, tables/*.csv, figures/*.png"
-    console.print(f"made again: {campaign} ({files})", soft_wrap=True, markup=False)
+    console.print(f"written again: {campaign} ({files})", soft_wrap=True, markup=False)
 
 
 def _groups(places: list[Path]) -> dict[str, dict[str, list[Record]]]:

@@ -1,4 +1,4 @@
-"""`fedilc reproduce`: the paper's benchmarks, and its tables with ours beside them."""
+"""`fedilc reproduce`: run the paper's benchmarks, and print its tables beside ours."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def reproduce(
 
     Rounds are chosen by validation, as the last one, and as in the paper by the oracle: the round of lowest
     test loss after round 5, which nobody can know in practice.
-    Finished runs are kept: interrupt the command and call it again to continue.
+    Finished runs are kept: interrupt the command and run it again to continue.
     """
     from fedilc.report.campaign_files import write_campaign
     from fedilc.report.formats import rich_table

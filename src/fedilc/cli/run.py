@@ -35,7 +35,11 @@ def run(
     experiment: ExperimentName = "color-digits-shift",
     algorithm: Annotated[
         list[str] | None,
-        typer.Option("--algorithm", "-a", help="An algorithm; several, or 'all' of the paper, are compared."),
+        typer.Option(
+            "--algorithm",
+            "-a",
+            help="An algorithm; may repeat; 'all' compares the paper's six.",
+        ),
     ] = None,
     rounds: Rounds = None,
     seed: Seed = None,
@@ -43,7 +47,7 @@ def run(
     on_divergence: OnDivergence = None,
     changes: Changes = None,
     out: Annotated[Path | None, typer.Option(help="The run folder. (default: a new one in runs/)")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last completed round.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue after the last complete round.")] = False,
     model: ModelFunction = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -175,7 +179,7 @@ def _help_to_train(settings: Experiment, folder: Path, own: str | None) -> None:
 def _show(
     console: Console, title: str, histories: dict[str, list[Record]], target: Path, beside: bool
 ) -> None:
-    """Print the table and where the picture is; if the experiment itself compares, say what is to be seen."""
+    """Print the table and where the picture is; if the experiment compares algorithms, explain the result."""
     with quick_imports():
         from fedilc.report.finding import finding
         from fedilc.report.plots import accuracy_picture, comparison_picture, loss_picture

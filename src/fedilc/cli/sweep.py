@@ -1,4 +1,4 @@
-"""`fedilc sweep`: one algorithm over the values of a setting."""
+"""`fedilc sweep`: train one algorithm with several values of a setting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ sweep_app = typer.Typer(help="Run one algorithm over the values of a setting.", 
 @sweep_app.command("lambda")
 def lambda_(
     experiment: ExperimentName = "color-digits",
-    values: Annotated[str, typer.Option(help="Values of lambda, with commas.")] = "0,0.01,0.1,1,10,100",
+    values: Annotated[str, typer.Option(help="Values, separated by commas.")] = "0,0.01,0.1,1,10,100",
     algorithm: Annotated[
         list[str] | None,
         typer.Option("--algorithm", "-a", help="One with a penalty. (default: fishr-inter-geo)"),

@@ -1,4 +1,4 @@
-"""Options of commands that read users' tables, and how these become silos."""
+"""Options of commands that read users' tables, and the silos that these tables become."""
 
 from __future__ import annotations
 

@@ -70,21 +70,22 @@ class Options(Section):
     decay_rounds: int | None = Field(
         None, ge=1, description="rounds between steps of the rate; none is a third"
     )
-    decay_factor: float = Field(0.1, gt=0, le=1, description="of each such step")
+    decay_factor: float = Field(0.1, gt=0, le=1, description="of the rate at each such step")
     balance: Balance | None = Field(
         None, description="let the classes of a silo count equally: none, weights or oversample"
     )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
-    zeros: Literal["ignore", "strict", "authors"] = Field("ignore", description="what a zero is")
-    agreement: float | None = Field(None, ge=0, le=1, description="least |mean(sign)| to keep")
-    covariance: Literal["diagonal", "full"] = Field("diagonal", description="of Fishr")
+    zeros: Literal["ignore", "strict", "authors"] = Field("ignore", description="how wgm counts a zero")
+    agreement: float | None = Field(None, ge=0, le=1, description="least |mean(sign)| of a coordinate")
+    covariance: Literal["diagonal", "full"] = Field("diagonal", description="that Fishr matches")
     fishr_reduction: Literal["mean", "sum"] = Field("mean", description="of the penalty over silos")
-    penalty_anneal_rounds: int = Field(0, ge=0, description="rounds at penalty_start first")
+    penalty_anneal_rounds: int = Field(0, ge=0, description="first rounds, in which lambda is penalty_start")
     penalty_start: float = Field(1.0, ge=0, description="lambda of those rounds")
     min_silos: int | None = Field(None, ge=1, description="silos a round needs; none is all")
     silos_per_round: int | None = Field(None, ge=1, description="silos drawn for each round; none is all")
     on_divergence: Literal["stop", "exclude"] = Field(
-        "stop", description="after a step to infinity: stop, or ask again without silos that stand out"
+        "stop",
+        description="if weights become infinite: stop, or ask again without silos that stand out",
     )
     outlier_factor: float = Field(
         100.0, ge=0, description="set answers aside whose norm is over this many times the median; 0 is never"

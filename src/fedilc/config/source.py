@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Source(Section):
-    """Where a federation comes from."""
+    """A source of silos, as a section of an experiment."""
 
     source: str
 

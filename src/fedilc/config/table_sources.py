@@ -60,7 +60,7 @@ class ColumnSettings(Section):
     keep: list[str] = Field([], description="columns that are used although they look like identifiers")
     categories: dict[str, list[str]] = Field({}, description="the names of some columns, if they are known")
     missing: list[str] = Field([], description="further marks of missing values: '-9', or 'chol=0'")
-    loss: LossName | None = Field(None, description="what kind of task it is; none is found from the label")
+    loss: LossName | None = Field(None, description="the kind of task; none derives it from the label")
 
     def settings(self) -> TableSettings:
         """Return the settings that tables are read with."""
@@ -108,7 +108,7 @@ class RemoteTables(Source, ColumnSettings):
 
 
 class Images(Source):
-    """One's own pictures in folders DOMAIN/CLASS, every domain a silo."""
+    """The user's own pictures in folders DOMAIN/CLASS; every domain is a silo."""
 
     source: str = "images"
     folder: str = Field(description="the folder with a folder per domain, and in it one per class")
@@ -122,7 +122,7 @@ class Images(Source):
 
         place = folder / self.folder
         if not place.is_dir():
-            raise DataError(f"{place} is no folder; correct data.folder")
+            raise DataError(f"{place} is not a folder; correct data.folder")
         found = read_image_folder(place, self.image_size)
         for note in found.notes:
             warnings.warn(note, FedILCWarning, stacklevel=2)

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypedDict
 
 
 class TrainOptions(TypedDict, total=False):
-    """What `train` takes beside its named arguments; the docstring of `train` explains each."""
+    """Further options of `train`; the docstring of `train` explains each."""
 
     penalty: str | None
     weights_step: float

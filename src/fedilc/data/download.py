@@ -17,7 +17,7 @@ from fedilc.errors import DataError
 if TYPE_CHECKING:
     from requests import RequestException
 
-State = Literal["fine", "missing", "damaged", "there"]
+State = Literal["fine", "missing", "damaged", "unchecked"]
 Progress = Callable[[str], Any]  # a progress bar for a file's name, as pooch uses it
 
 
@@ -38,7 +38,7 @@ def data_folder(given: Path | None = None) -> Path:
 def check(name: str, folder: Path) -> dict[Path, State]:
     """Return the state of every file of a data set in `folder`.
 
-    A file is fine, missing, or damaged (its checksum is not the published one); it is only "there" if no
+    A file is fine, missing, or damaged (its checksum is not the published one); it is unchecked if no
     checksum is published.
     """
     form = find_data_set(name).found(folder)
@@ -57,7 +57,7 @@ def fetch(name: str, folder: Path, progress: Progress | None = None) -> list[Pat
         progress: returns pooch's progress bar for a file's name.
     """
     data = find_data_set(name)
-    if set(check(name, folder).values()) <= {"fine", "there"}:
+    if set(check(name, folder).values()) <= {"fine", "unchecked"}:
         return []
     if not data.mirrors:
         form = data.forms[0]
@@ -101,7 +101,7 @@ def _state(path: Path, checksum: str | None) -> State:
     if not path.is_file():
         return "missing"
     if checksum is None:
-        return "there"
+        return "unchecked"
     algorithm, _, digest = checksum.partition(":")
     try:
         return "fine" if pooch.file_hash(path, algorithm) == digest else "damaged"

@@ -1,4 +1,4 @@
-"""Silos of images in folders: DOMAIN/CLASS/picture.png, every domain a silo."""
+"""Silos of images in folders DOMAIN/CLASS/picture.png; every domain is a silo."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def read_image_folder(folder: Path, size: int) -> ImageFolder:
         )
     classes = sorted({name for domain in found.values() for name in domain})
     if len(classes) < 2:
-        raise DataError(f"{folder} has one class only ({classes[0]}), so that there is nothing to learn")
+        raise DataError(f"{folder} has only one class ({classes[0]}), so there is nothing to learn")
     loss: LossName = "binary" if len(classes) == 2 else "multiclass"
     rule = LabelRule(text="class", column="class", loss=loss, classes=tuple(classes))
     silos = {}

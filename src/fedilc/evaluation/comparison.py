@@ -1,8 +1,8 @@
-"""Two methods compared over sites: by how much, how sure, and what could have been found.
+"""Compare methods over sites: the difference, its uncertainty, and the smallest one that could be found.
 
-The unit is the site, since the question is about the next one: seeds are averaged per site first, and the
+The unit is the site, because the question is about the next site: seeds are averaged per site first, and the
 paired t-test is over the sites' differences. Resamples of the examples (`fedilc.evaluation.intervals`) say
-how far the mean difference at these very sites could be off; they say nothing about other sites.
+how far the mean difference at exactly these sites could be off; they say nothing about other sites.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Comparison:
         corrected_p: t_p after Holm's correction for all methods compared.
         detectable: the smallest mean difference that the t-test would find with 80 % power, at the level of
             Holm's first step; None below three sites.
-        detectable_here: the same for a test at these very sites, in which examples alone are drawn anew.
+        detectable_here: the same for a test at exactly these sites, in which only the examples are resampled.
         verdict: "better", "worse", "not established" or "not tested" (below three sites).
     """
 

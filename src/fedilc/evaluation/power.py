@@ -1,4 +1,4 @@
-"""Power: the smallest difference that a comparison over so many pairs would probably have found."""
+"""Power: the smallest difference that a comparison over a number of pairs would probably find."""
 
 from __future__ import annotations
 

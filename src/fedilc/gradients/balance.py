@@ -1,4 +1,4 @@
-"""Classes that count equally inside a silo, by weights on the loss or by repeated examples."""
+"""Balance the classes inside a silo, by weights on the loss or by repeated examples."""
 
 from __future__ import annotations
 

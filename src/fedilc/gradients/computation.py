@@ -1,4 +1,4 @@
-"""What one silo computes in a round: its statistic s_e, its gradient, and J_e^T v_e."""
+"""Compute what one silo answers in a round: its statistic s_e, its gradient, and J_e^T v_e."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Seeds = list[tuple[Tensor, Tensor]]
 
 
 class Statistic(Protocol):
-    """What a penalty tells of its s_e: sums over chunks, and how a vector is carried back through it."""
+    """A penalty's statistic s_e: sums over chunks, and how a vector is carried back through it."""
 
     @property
     def needs_graph(self) -> bool:
@@ -39,7 +39,7 @@ class Statistic(Protocol):
 
 @dataclass
 class Computed:
-    """What a silo found, before aggregation inside it: its gradient, J_e^T v_e, and the mean loss."""
+    """The result of a silo: its gradient (None if environments vote), J_e^T v_e, and the mean loss."""
 
     gradient: dict[str, Tensor] | None
     penalty: dict[str, Tensor] | None
@@ -52,14 +52,14 @@ class SiloComputation:
     Args:
         bench: the model to compute with.
         name: the silo's, from which its random choices derive.
-        x: inputs, as the bench wants them.
-        y: labels, likewise.
+        x: inputs, on the device and in the dtype of the bench.
+        y: labels, as the loss needs them.
         environment_size: examples per environment; None is all of them.
         streams: whether environments vote (an `intra` aggregation), rather than being averaged.
         seed: the run's.
         statistic: what the silos match, if anything.
         step: the number of a local step; random choices of the first are those of the whole gradient.
-        loss: of the silo's own, if classes count differently in it; None is the bench's.
+        loss: the silo's own, if its classes have weights; None is the bench's.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class SiloComputation:
         )
 
     def forget(self) -> None:
-        """Drop what the last round left."""
+        """Drop the sums and forward passes of the last round."""
         self._round: int | None = None
         self._total: Any = None
         self._kept: dict[int, Pass] = {}

@@ -1,4 +1,4 @@
-"""How a silo's examples are cut into environments, and environments into chunks that fit in memory."""
+"""Cut a silo's examples into environments, and environments into chunks that fit in memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Chunk:
 class Layout:
     """An order of the examples, the chunks in that order, and how many environments they make.
 
-    `weights` are of the examples in a mean over environments, where they are not all the same.
+    `weights` are the weights of the examples in a mean over environments, if they differ.
     """
 
     order: Tensor | None

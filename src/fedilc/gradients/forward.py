@@ -1,4 +1,4 @@
-"""Forward passes of a silo in chunks: how large a chunk may be, and what one leaves for the backward."""
+"""Run forward passes in chunks, and keep what the backward pass needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEPT_BYTES = 640 << 20
 
 @dataclass
 class Tap:
-    """What a layer saw: its input, and the place in the graph where its output's gradient arrives."""
+    """A layer's input in a forward pass, and the edge of the graph at which its output's gradient arrives."""
 
     name: str
     module: nn.Module
@@ -29,9 +29,9 @@ class Tap:
 
 @dataclass
 class Pass:
-    """One chunk's forward: logits and classifier inputs with their graph, and the taps asked for.
+    """One chunk's forward pass: logits and classifier inputs with their graph, and the taps asked for.
 
-    With it is what computations on it need: the loss, the trainable parameters, the layer of the logits.
+    It also has what computations on it need: the loss, the trainable parameters, the layer of the logits.
     """
 
     x: Tensor
@@ -98,7 +98,7 @@ def only_features(seen: list[Tensor], name: str | None) -> Tensor:
         what = f"was called {len(seen)} times" if len(seen) != 1 else "is applied to sequences"
         raise ModelError(
             f"the classifier {name!r} {what}; the penalty needs a linear layer that is applied once to "
-            "one feature vector an example: name it with classifier=..., or pool before it"
+            "one feature vector per example: name it with classifier=..., or pool before it"
         )
     return seen[0]
 
@@ -128,7 +128,7 @@ def bytes_per_example(model: nn.Module, x: Tensor) -> int:
 
 @contextlib.contextmanager
 def private_randomness(device: torch.device, seed: int) -> Iterator[None]:
-    """Give what is random in a model (dropout, say) a stream of its own, and put the global one back."""
+    """Give random layers such as dropout their own random stream, and restore the global one afterwards."""
     cuda = device.type == "cuda"
     with torch.random.fork_rng(devices=[device] if cuda else []):
         torch.default_generator.manual_seed(seed)

@@ -1,7 +1,7 @@
-"""Linear layers whose widths suit no vector register, multiplied on the CPU without their penalty.
+"""Multiply linear layers of odd widths at full speed on the CPU.
 
-Where the rows of a product are not a multiple of eight floats long, the BLAS that torch carries runs at
-half speed. oneDNN does not, forward; backward the product goes into rows that are padded.
+If the rows of a product are not a multiple of eight floats long, the BLAS library of torch runs at half
+speed. The forward pass uses oneDNN, which does not; the backward pass writes the product into padded rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _odd(width: int) -> bool:
 
 
 class _Linear(torch.autograd.Function):
-    """x W^T + b, differentiable as often as one likes."""
+    """x W^T + b, differentiable any number of times."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -51,7 +51,7 @@ def _times(left: Tensor, right: Tensor) -> Tensor:
 
 
 class FastLinear(TorchFunctionMode):
-    """Inside this context, a linear layer with an odd width takes the fast way."""
+    """A context in which linear layers of odd widths use the fast product."""
 
     def __torch_function__(
         self,
@@ -67,7 +67,7 @@ class FastLinear(TorchFunctionMode):
 
 
 def suits(x: Any, weight: Any, bias: Any = None) -> bool:
-    """Return whether the fast way serves these operands."""
+    """Return whether the fast product takes these operands."""
     tensors = [tensor for tensor in (x, weight, bias) if tensor is not None]
     return (
         all(type(tensor) in (Tensor, torch.nn.Parameter) for tensor in tensors)

@@ -1,4 +1,4 @@
-"""Local steps: what a silo does with the weights it was sent before it answers w - w_e (design 2d)."""
+"""Take the local steps of a silo, from the weights w that it was sent to its update w - w_e."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def take_steps(
     gradient: Gradient,
     correction: Mapping[str, Tensor] | None = None,
 ) -> Stepped:
-    """Take the steps of one round, put the weights back, and return what came of them.
+    """Take the steps of one round, restore the weights, and return the update.
 
     Args:
-        whole: the silo's examples; a first step on all of them uses what was kept of this round.
+        whole: the silo's examples; a first step on all of them uses the forward passes kept in this round.
         local: how many steps, and of which kind.
-        round_: from which the batches are drawn.
+        round_: the round, from which the batches are drawn.
         gradient: the gradient and the loss of some examples at the weights as they are then.
-        correction: what is added to every gradient (c - c_e of SCAFFOLD).
+        correction: added to every gradient (c - c_e of SCAFFOLD).
     """
     parameters = whole.bench.parameters
     start = {name: parameter.detach().clone() for name, parameter in parameters.items()}

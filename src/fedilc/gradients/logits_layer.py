@@ -1,7 +1,7 @@
-"""Which linear layer gives the logits: the one that penalties on the classifier are about.
+"""Find the linear layer that gives the logits, which penalties on the classifier use.
 
-Autograd's graph of a forward pass tells, whatever the weights and the examples: between the layer's output
-and the model's there may be changes of shape and nothing else.
+It is read from autograd's graph of a forward pass, so that it does not depend on weights or examples: between
+the layer's output and the model's output there may only be changes of shape.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PROBABILITIES = {
 
 @dataclass
 class _Trial:
-    """A forward pass: the model's output, and of each linear layer's output its last node and size."""
+    """A forward pass: the model's output, and per linear layer the last node and the size of its output."""
 
     output: Tensor
     linears: dict[str, tuple[Node | None, int]] = field(default_factory=dict)

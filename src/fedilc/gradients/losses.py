@@ -1,4 +1,4 @@
-"""The usual losses, with the gradient at the model's outputs in closed form."""
+"""Losses by name, with the gradient at the model's outputs in closed form."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Loss:
 
     @property
     def has_classes(self) -> bool:
-        """Whether labels are class numbers, rather than quantities."""
+        """Return whether labels are class numbers, rather than quantities."""
         return has_classes(self.name)
 
     def logits(self, output: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ class Loss:
         if output.dim() != 2 or (self.name != "multiclass") != (output.shape[1] == 1):
             raise ModelError(
                 f"the model gives an output of shape {tuple(output.shape)}; the {self.name} loss "
-                f"needs {_OUTPUTS.get(self.name, 'one number')} an example"
+                f"needs {_OUTPUTS.get(self.name, 'one number')} per example"
             )
         return output
 

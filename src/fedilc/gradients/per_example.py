@@ -29,7 +29,7 @@ STACK_BYTES = 32 << 20
 
 
 class Sink(Protocol):
-    """Where environments' gradients go, parameter by parameter; nothing is kept here."""
+    """The receiver of environments' gradients, parameter by parameter."""
 
     def stack(self, name: str, values: Tensor) -> None:
         """Take one gradient per row."""
@@ -59,8 +59,8 @@ class Plan:
 def plan_layers(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Plan:
     """Choose a way for every trainable parameter, trying the rules on three examples.
 
-    The trial runs on a copy with noise in its weights, so that it does not depend on how far training
-    is, and no gradient is zero by chance. A rule is used where it gives each example's own gradient.
+    The trial runs on a copy with noise in its weights, so that it does not depend on the progress of
+    training, and no gradient is zero by chance. A rule is used if it gives each example's own gradient.
     """
     trial = _with_noise(model)
     x, y = x[:3].clone(), y[:3]

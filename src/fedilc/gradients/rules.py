@@ -1,7 +1,7 @@
 """Layer rules: the gradient of every environment at once, from a layer's inputs and output gradients.
 
 A rule gets `a`, the layer's inputs, and `d`, the loss's gradients at its outputs, both shaped
-(environments, examples an environment, ...), and returns {parameter: (environments, *shape)}.
+(environments, examples per environment, ...), and returns {parameter: (environments, *shape)}.
 """
 
 from __future__ import annotations

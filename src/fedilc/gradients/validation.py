@@ -1,4 +1,4 @@
-"""Every reason why a model cannot be trained as asked, all at once and each with its fix."""
+"""List every reason why a model cannot be trained, each with its fix."""
 
 from __future__ import annotations
 

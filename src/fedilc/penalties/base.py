@@ -1,4 +1,4 @@
-"""What a penalty is: a statistic of each silo that should be alike in all of them."""
+"""The base class of penalties: a statistic of each silo that should be alike in all of them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Seeds = list[tuple[Tensor, Tensor]]
 
 
 class Penalty(ABC):
-    """Match a statistic s_e(w) across silos: L = 1/E sum_e ||s_e - mean s||^2 (design 2b).
+    """Match a statistic s_e(w) across silos: L = 1/E sum_e ||s_e - mean s||^2.
 
     Its gradient is sum_e J_e^T v_e with v_e = 2/E (s_e - mean s) and J_e = ds_e/dw. A penalty says how s_e
-    follows from sums over examples, so that a silo of any size is done in chunks, and how v_e is carried back
-    through it. Everything else (the two phases, lambda, the sum over silos) is the same for all penalties.
+    follows from sums over examples, so that a silo of any size is computed in chunks, and how v_e is carried
+    back through it. All else (the two phases, lambda, the sum over silos) is the same for every penalty.
 
     Attributes:
         statistic: the name of s_e in messages and records.

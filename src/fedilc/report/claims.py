@@ -17,7 +17,7 @@ _INTER, _INTRA = "fishr-inter-geo", "fishr-intra-geo"
 
 @dataclass(frozen=True)
 class Claim:
-    """That one algorithm, the winner, beats its rivals on a metric."""
+    """The claim that one algorithm, the winner, beats its rivals on a metric."""
 
     metric: str
     winner: str

@@ -1,4 +1,4 @@
-"""What a comparison of two runs comes to, in a sentence that is made from its numbers."""
+"""Summarise a comparison of two runs in one sentence that is made from its numbers."""
 
 from __future__ import annotations
 

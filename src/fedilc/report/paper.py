@@ -37,7 +37,7 @@ class PaperNumber:
 
 
 def paper_benchmark(campaign: str) -> str | None:
-    """Return the paper's benchmark that a campaign is a variant of; None if it is no such variant.
+    """Return the paper's benchmark that a campaign is a variant of; None if it is not one.
 
     >>> paper_benchmark("eicu-synthetic"), paper_benchmark("color-digits")
     ('eicu', None)

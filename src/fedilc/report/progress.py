@@ -22,7 +22,7 @@ _LOSSES = {"train_loss": "train", "validation_loss": "val", "test_loss": "OOD"}
 
 
 class ProgressBar(Callback):
-    """Shows round, losses and time left; one line per fifth of the rounds if output is no terminal."""
+    """Show round, losses and time left; one line per fifth of the rounds if output is not a terminal."""
 
     def __init__(self, console: Console, label: str) -> None:
         self.console = console
@@ -43,7 +43,7 @@ class ProgressBar(Callback):
         done = len(run.history)
         if not self.console.is_terminal:
             if done:
-                self.console.print(f"{self.label}: going on after round {done}")
+                self.console.print(f"{self.label}: continuing after round {done}")
             return
         self.progress.start()
         self.task = self.progress.add_task(self.label, total=run.rounds, completed=done, losses="")

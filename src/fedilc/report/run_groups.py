@@ -1,4 +1,4 @@
-"""Run folders put together: those that share their data, and among them those that differ by seed alone."""
+"""Group run folders: those that share their data, and among them those that differ only by seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small observers of a run: early stopping, and keeping the best round's weights."""
+"""Callbacks, which observe a run: early stopping, and keeping the best round's weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedilc.federation.tensor_files import read_tensors, write_tensors
 
 @dataclass
 class Run:
-    """What a callback sees: the run so far, and `stop` to end it after this round."""
+    """The state of a run as callbacks see it; `stop` ends the run after this round."""
 
     rounds: int
     history: list[Record] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Callback:
     A run that resumes calls `on_start` with the history so far, and may repeat the last round.
 
     Attributes:
-        keys: the numbers of a record that it cannot do without; a run that never has one is refused.
+        keys: the numbers of a record that it needs; a run that never records one of them is refused.
     """
 
     keys: tuple[str, ...] = ()

@@ -68,7 +68,7 @@ def make_server(model: nn.Module, runtime: Runtime, program: Program, options: O
 
 
 class Training:
-    """A run put together: a specification, the runtime that reaches its silos, and the server over it."""
+    """A run: its specification, the runtime that reaches its silos, and the server."""
 
     def __init__(self, spec: Specification, runtime: Runtime) -> None:
         self.spec, self.runtime = spec, runtime
@@ -97,7 +97,7 @@ class Training:
         return found
 
     def _test_logits(self, x: Tensor) -> Tensor:
-        """Return what the model says of the test set; every process computes its part."""
+        """Return the model's logits of the test set; every process computes its part."""
         bench, mine = self.spec.bench, self.runtime.own_rows(len(x))
         part = bench.predict(bench.inputs(x[mine]))
         if len(part) == len(x):
@@ -182,7 +182,7 @@ class Training:
             folder.save(record, seconds, self.server.tensors(), self.server.facts(), run.stopped)
 
     def _begin(self, run: Run) -> int:
-        """Return after which round to go on; of several processes, all go on from the leading one's state."""
+        """Return the round to continue after; all processes continue from the state of the leading one."""
         server = self.server
         facts: dict[str, Any] = {
             "done": len(run.history),

@@ -1,4 +1,4 @@
-"""What a round leaves: the server's record, brought into the shape of a history."""
+"""Turn the server's record of a round into a record of the history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run gives: the trained model, its history, and the models of the rounds that count."""
+"""The result of a run: the trained model, its history, and the weights of chosen rounds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedilc.federation import Record
 
 @dataclass
 class Result:
-    """A trained model and how it came about.
+    """A trained model and the history of its training.
 
     Attributes:
         model: the trained copy, at the last round.

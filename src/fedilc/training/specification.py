@@ -1,4 +1,4 @@
-"""A run before it has a runtime: its data in outline, its model, its algorithm's parts and its steps."""
+"""The specification of a run: its data in outline, its model, its algorithm's parts and its steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TIMES_LARGER = 10
 
 @dataclass(frozen=True)
 class Specification:
-    """What is to be trained, checked as far as it can be without asking a silo.
+    """A run without its runtime, checked as far as that is possible without asking a silo.
 
     Attributes:
         outline: what is known of the data here.
@@ -78,7 +78,7 @@ class Specification:
         self.note_sizes(self.outline.facts)
 
     def note_sizes(self, silos: Mapping[str, Mapping[str, Any]]) -> None:
-        """Say that silos count equally, if they are unlike."""
+        """Say that silos count equally, if their sizes differ much."""
         sizes = {silo: int(facts["examples"]) for silo, facts in silos.items() if "examples" in facts}
         _note_sizes(self.algorithm, sizes)
 

@@ -43,7 +43,7 @@ class TensorBoard(Callback):
         self._writer: Any = None
 
     def on_start(self, run: Run) -> None:
-        """Open the file; a run that resumes goes on after its last completed round."""
+        """Open the file; a run that resumes continues after its last completed round."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:

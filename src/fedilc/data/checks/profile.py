@@ -33,8 +33,8 @@ class Profile:
         trained_labels: the labels that occur in training.
         shape: of one input.
         low: the lowest value of each column; of all inputs if they are not a table.
-        high: the highest value, likewise.
-        codes: by column, a number such as -999 at one end of it, how often it occurs, and whether it is so
+        high: the highest value, in the same way.
+        codes: per column, a number such as -999 at one end of it, how often it occurs, and whether it is so
             far from the other values, or so frequent, that it probably means "missing".
         identifiers: the positions of columns that identify rows.
         answers: the positions of columns that are the label itself, or say it in other numbers.

@@ -79,7 +79,7 @@ def preprocessed(frame: pl.DataFrame, preprocessing: Preprocessing, where: str) 
             meaning = "is not a number, and counts as missing"
         else:
             wrong = present.filter(~names_of(present).is_in(list(feature.categories)))
-            meaning = "did not occur in training, and counts as none of the known names"
+            meaning = "did not occur in training, and counts as unknown"
         if len(wrong):
             warnings.warn(
                 f"{where}: {wrong[0]!r} in column {feature.name!r} {meaning} (such rows: {len(wrong)})",

@@ -234,7 +234,7 @@ def _frame(path: Path, settings: TableSettings, notes: list[str]) -> pl.DataFram
     if file_kind(path) == ".npz":
         table = read_npz(path, column)
         if table.x.ndim != 2:
-            raise DataError(f"{path} holds inputs of shape {table.x.shape[1:]}, which are no table")
+            raise DataError(f"{path} holds inputs of shape {table.x.shape[1:]}, which are not a table")
         return pl.DataFrame({f"x{i}": table.x[:, i] for i in range(table.x.shape[1])} | {column: table.y})
     frame, _, _, reading = read_frame(path)
     frame = without_index(path, frame, column, reading)

@@ -1,4 +1,4 @@
-"""The one door to Fishr's compiled loops: which features they take, and on how many threads they run.
+"""Call Fishr's compiled loops: choose which features they take, and how many threads they use.
 
 What they give does not depend on the number of threads: rows are added up in blocks of a fixed length.
 """
