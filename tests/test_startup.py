@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedilc.lazy import quick_imports
+from fedilc.cli.quick_imports import quick_imports
 
 SERVER = {"fastapi", "starlette", "uvicorn"}
 STATISTICS = {"matplotlib", "scipy.stats", "sklearn"}

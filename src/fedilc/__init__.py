@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from fedilc import algorithms
 from fedilc.algorithms import Algorithm, LocalSteps
-from fedilc.lazy import lazily
 
 if TYPE_CHECKING:
     from fedilc.aggregation import Aggregator, weighted_geometric_mean
@@ -40,24 +40,28 @@ __all__ = [
     "weighted_geometric_mean",
 ]
 
-__getattr__ = lazily(
-    __name__,
-    {
-        "Aggregator": "fedilc.aggregation",
-        "Callback": "fedilc.training.callbacks",
-        "EarlyStopping": "fedilc.training.callbacks",
-        "FedILCClassifier": "fedilc.sklearn",
-        "FedILCRegressor": "fedilc.sklearn",
-        "Federation": "fedilc.data",
-        "KeepBest": "fedilc.training.callbacks",
-        "Penalty": "fedilc.penalties",
-        "Result": "fedilc.training.result",
-        "Silo": "fedilc.data",
-        "load": "fedilc.training.loaded",
-        "train": "fedilc.api",
-        "weighted_geometric_mean": "fedilc.aggregation",
-    },
-)
+_MODULES = {
+    "Aggregator": "fedilc.aggregation",
+    "Callback": "fedilc.training.callbacks",
+    "EarlyStopping": "fedilc.training.callbacks",
+    "FedILCClassifier": "fedilc.sklearn",
+    "FedILCRegressor": "fedilc.sklearn",
+    "Federation": "fedilc.data",
+    "KeepBest": "fedilc.training.callbacks",
+    "Penalty": "fedilc.penalties",
+    "Result": "fedilc.training.result",
+    "Silo": "fedilc.data",
+    "load": "fedilc.training.loaded",
+    "train": "fedilc.api",
+    "weighted_geometric_mean": "fedilc.aggregation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on its first use, so that the command starts at once."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

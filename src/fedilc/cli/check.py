@@ -10,7 +10,7 @@ import typer
 from fedilc.cli.console import make_console
 from fedilc.cli.data import use_data_folder
 from fedilc.cli.options import Changes, DataDir, ModelFunction
-from fedilc.lazy import quick_imports
+from fedilc.cli.quick_imports import quick_imports
 
 if TYPE_CHECKING:
     from rich.console import Console

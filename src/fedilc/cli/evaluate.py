@@ -11,7 +11,7 @@ from fedilc.algorithms.loss_name import has_classes
 from fedilc.cli.console import make_console
 from fedilc.cli.options import Authority, Criterion, ModelFunction, RunFolderOrUrl, SiloTokenFile
 from fedilc.cli.predict import load_run
-from fedilc.lazy import quick_imports
+from fedilc.cli.quick_imports import quick_imports
 
 
 def evaluate(

@@ -10,7 +10,7 @@ import typer
 from fedilc.cli.console import make_console
 from fedilc.cli.options import Criterion, ModelFunction, RunFolderPath
 from fedilc.cli.predict import load_run
-from fedilc.lazy import quick_imports
+from fedilc.cli.quick_imports import quick_imports
 
 
 def export(

@@ -10,6 +10,7 @@ import typer
 from fedilc.cli.console import drawn, make_console
 from fedilc.cli.data import use_data_folder
 from fedilc.cli.options import DataDir
+from fedilc.cli.quick_imports import quick_imports
 from fedilc.cli.tables import (
     Categorical,
     Data,
@@ -21,7 +22,6 @@ from fedilc.cli.tables import (
     SiloColumn,
     open_tables,
 )
-from fedilc.lazy import quick_imports
 
 
 def inspect(

@@ -14,8 +14,8 @@ from fedilc.cli.console import make_console
 from fedilc.cli.data import use_data_folder
 from fedilc.cli.logs import LogFormat, log_to_stderr
 from fedilc.cli.options import DataDir, refuse_given
+from fedilc.cli.quick_imports import quick_imports
 from fedilc.errors import ConfigError, StoppedError, printable
-from fedilc.lazy import quick_imports
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,8 @@ import typer
 from fedilc.algorithms.loss_name import has_classes
 from fedilc.cli.console import make_console
 from fedilc.cli.options import Authority, Criterion, ModelFunction, RunFolderOrUrl, SiloTokenFile
+from fedilc.cli.quick_imports import quick_imports
 from fedilc.errors import ConfigError, DataError, nearest
-from fedilc.lazy import quick_imports
 
 if TYPE_CHECKING:
     from torch import nn

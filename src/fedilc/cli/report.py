@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedilc.cli.console import make_console
+from fedilc.cli.quick_imports import quick_imports
 from fedilc.errors import ConfigError
-from fedilc.lazy import quick_imports
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -21,8 +21,8 @@ from fedilc.cli.options import (
     Seed,
     as_changes,
 )
+from fedilc.cli.quick_imports import quick_imports
 from fedilc.errors import ConfigError, FedILCWarning, StoppedError
-from fedilc.lazy import quick_imports
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -29,9 +29,9 @@ from fedilc.cli.options import (
     only_one,
     refuse_given,
 )
+from fedilc.cli.quick_imports import quick_imports
 from fedilc.cli.serve_upstream import Upstream
 from fedilc.errors import ConfigError, StoppedError
-from fedilc.lazy import quick_imports
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from fedilc.errors import ConfigError
-from fedilc.lazy import lazily
 
 if TYPE_CHECKING:
     from fedilc.runtimes.flower.client_app import make_client_app, silo_of
@@ -25,15 +25,19 @@ ENVIRONMENT = {
 
 logger = logging.getLogger("flwr")
 
-__getattr__ = lazily(
-    __name__,
-    {
-        "FedILC": "fedilc.runtimes.flower.strategy",
-        "make_client_app": "fedilc.runtimes.flower.client_app",
-        "make_server_app": "fedilc.runtimes.flower.server_app",
-        "silo_of": "fedilc.runtimes.flower.client_app",
-    },
-)
+_MODULES = {
+    "FedILC": "strategy",
+    "make_client_app": "client_app",
+    "make_server_app": "server_app",
+    "silo_of": "client_app",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on its first use: importing this package needs no Flower."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def require_flower() -> None:

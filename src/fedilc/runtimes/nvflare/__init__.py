@@ -8,10 +8,9 @@ Importing this package needs no nvflare; the recipe does.
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedilc.errors import ConfigError
-from fedilc.lazy import lazily
 
 if TYPE_CHECKING:
     from fedilc.runtimes.nvflare.recipe import FedILCRecipe as FedILCRecipe
@@ -23,4 +22,11 @@ def require_nvflare() -> None:
         raise ConfigError("NVIDIA FLARE is not installed; install it with: pip install 'fedilc[nvflare]'")
 
 
-__getattr__ = lazily(__name__, {"FedILCRecipe": "fedilc.runtimes.nvflare.recipe"}, require_nvflare)
+def __getattr__(name: str) -> Any:
+    """Import the recipe on its first use."""
+    if name != "FedILCRecipe":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    require_nvflare()
+    from fedilc.runtimes.nvflare.recipe import FedILCRecipe
+
+    return FedILCRecipe
