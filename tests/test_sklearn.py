@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,6 +91,26 @@ def test_a_pipeline_and_a_grid_search_pass_groups_on(sites: Any) -> None:
     search.fit(x, y, groups=site)
     assert search.best_score_ > 0.85
     assert search.best_estimator_[-1].silos_.tolist() == ["a", "b", "c"]
+
+
+def test_frames_of_pandas_keep_their_columns_names_and_a_pickle_predicts_the_same(sites: Any) -> None:
+    pandas = pytest.importorskip("pandas")
+    x, y, site = sites
+    frame = pandas.DataFrame(x, columns=["lactate", "age"])
+    groups = pandas.Series(site, dtype="category")
+    model = FedILCClassifier(**QUICK).fit(frame, pandas.Series(y), groups=groups)
+    assert model.feature_names_in_.tolist() == ["lactate", "age"]
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict_proba(frame), model.predict_proba(frame))
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(frame[["age", "lactate"]])
+
+
+def test_an_example_without_a_silo_is_refused(sites: Any) -> None:
+    x, y, site = sites
+    for gap in (None, float("nan")):
+        with pytest.raises(ValueError, match="groups has missing values; name the silo of each example"):
+            FedILCClassifier(**QUICK).fit(x, y, groups=np.array([gap, *site[1:]], dtype=object))
 
 
 def test_inputs_are_standardised_unless_scale_is_false(sites: Any) -> None:

@@ -68,13 +68,17 @@ class _FedILC(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         if groups is None:
             warnings.warn(
                 "fit without groups takes all examples as one silo; give groups=..., the silo of each "
-                "example (inside cross_validate or a pipeline, with set_fit_request(groups=True))",
+                "example (inside cross_validate, a search or a pipeline: set_fit_request(groups=True), after "
+                "sklearn.set_config(enable_metadata_routing=True))",
                 FedILCWarning,
                 stacklevel=3,
             )
             groups = np.zeros(len(x), dtype=int)
         check_consistent_length(x, groups)
-        self.silos_, silo = np.unique(column_or_1d(groups), return_inverse=True)
+        names = column_or_1d(groups)
+        if any(name is None or name != name for name in names):
+            raise ValueError("groups has missing values; name the silo of each example, or drop these rows")
+        self.silos_, silo = np.unique(names, return_inverse=True)
         self.scaler_ = StandardScaler(with_mean=self.scale, with_std=self.scale).fit(x)
         inputs = self.scaler_.transform(x).astype(np.float32)
         silos = [

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +79,23 @@ def test_export_writes_a_program_and_its_meaning(run: Path, new: Path, tmp_path:
         program(loaded.transform(new)).detach().numpy(), loaded.logits(new), rtol=1e-5, atol=1e-6
     )
     assert json.loads((tmp_path / "model.json").read_text())["columns"] == list(loaded.columns)
+
+
+def test_the_documented_use_of_an_exported_model_needs_torch_alone(run: Path, tmp_path: Path) -> None:
+    fedilc("export", run, tmp_path / "model.pt2")
+    text = (Path(__file__).parents[2] / "docs" / "tables.md").read_text()
+    (script,) = (
+        part for part in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "torch.export" in part
+    )
+    script += "\nimport sys\nassert not {'fedilc', 'polars', 'pandas'} & sys.modules.keys()\n"
+    script = script.replace(".sigmoid()", ".sigmoid().tolist()")
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    rows = {"age": [61.5, None], "sex": ["m", "f"]}
+    np.testing.assert_allclose(
+        np.ravel(json.loads(done.stdout)), package.load(run).predict_proba(rows)[:, 1], rtol=1e-5
+    )
 
 
 def test_mistakes_are_one_sentence(

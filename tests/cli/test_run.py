@@ -69,8 +69,15 @@ def test_run_alone_trains_two_algorithms_and_ends_with_a_table_a_picture_and_a_s
     printed = fedilc("run", "--rounds", 2, "--set", "data.copies=1", *SMALL)
     folder = Path("runs/color-digits-shift/fedsgd+fishr-inter-geo-seed0")
     last = {name: records(folder / name)[-1] for name in ("fedsgd", "fishr-inter-geo")}
-    site = " % and ".join(f"{record['test_accuracy']:.0%}"[:-1] for record in last.values())
-    assert f"at the new site in {site} %: " in " ".join(printed.split())
+    right = [
+        f"{record[key]:.0%}"[:-1]
+        for record in last.values()
+        for key in ("validation_accuracy", "test_accuracy")
+    ]
+    assert (
+        "In this run, fedsgd is right in {} % of the cases at the silos and in {} % at the new site, and "
+        "fishr-inter-geo in {} % and {} %: ".format(*right)
+    ) in " ".join(printed.split())
     assert "new site" in printed
     assert f"picture: {folder / 'accuracy.png'}" in printed
     assert (folder / "accuracy.png").stat().st_size > 1000

@@ -22,19 +22,19 @@ def ended(silos: float | None, site: float | None) -> list[dict[str, Any]]:
             (0.77, 0.64),
             "fedsgd learnt more of what helps at the silos and misleads at the new site.",
         ),
-        ((0.84, 0.33), (0.90, 0.64), "mine is the better one at both in this run."),
-        ((0.84, 0.50), (0.77, 0.53), "neither is clearly better at the new site in this run."),
-        ((0.84, 0.64), (0.90, 0.33), "fedsgd is the better one at the new site in this run."),
+        ((0.84, 0.33), (0.90, 0.64), "mine is the better one at both."),
+        ((0.84, 0.50), (0.77, 0.53), "neither is clearly better at the new site."),
+        ((0.84, 0.64), (0.90, 0.33), "fedsgd is the better one at the new site."),
     ],
 )
 def test_the_sentence_says_what_the_numbers_do(
     reference: tuple[float, float], method: tuple[float, float], told: str
 ) -> None:
     found = finding({"fedsgd": ended(*reference), "mine": ended(*method)})
-    numbers = [round(100 * value) for value in (reference[0], method[0], reference[1], method[1])]
+    numbers = [round(100 * value) for value in (*reference, *method)]
     assert found == (
-        "At the silos fedsgd is right in {} % of the cases and mine in {} %, and at the new site in {} % and "
-        "{} %: ".format(*numbers)
+        "In this run, fedsgd is right in {} % of the cases at the silos and in {} % at the new site, and "
+        "mine in {} % and {} %: ".format(*numbers)
         + told
     )
 

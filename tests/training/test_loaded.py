@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from scipy.special import expit
 
 import fedilc
-from fedilc.data.tables.silo_tables import TableSettings, tables_of
+from fedilc.data.tables.silo_tables import TableSettings, read_tables, tables_of
 from fedilc.errors import CheckpointError, ConfigError, DataError, FedILCWarning
 from fedilc.federation import RunFolder
 from fedilc.models import build_model
@@ -82,6 +83,75 @@ def test_a_data_frame_of_pandas_gives_the_same_scores(loaded: LoadedModel) -> No
     np.testing.assert_array_equal(loaded.predict_proba(other), loaded.predict_proba(frame))
 
 
+def test_gaps_of_pandas_are_missing_values(loaded: LoadedModel) -> None:
+    pandas = pytest.importorskip("pandas")
+    wanted = loaded.predict_proba({"age": [None, 61.0], "sex": ["m", None]})
+    for gap in (None, float("nan"), pandas.NA):
+        frame = pandas.DataFrame({"age": [gap, 61.0], "sex": ["m", gap]})
+        np.testing.assert_array_equal(loaded.predict_proba(frame), wanted)
+    twice = pandas.DataFrame([[61.0, 60.0, "m"]], columns=["age", "age", "sex"])
+    with pytest.raises(DataError, match="the table has two columns 'age'"):
+        loaded.predict_proba(twice)
+
+
+def test_an_array_has_the_columns_of_training_in_order(loaded: LoadedModel) -> None:
+    frame = patients(20, 9)
+    values = frame.select("age", "sex").to_numpy()
+    np.testing.assert_array_equal(loaded.predict_proba(values), loaded.predict_proba(frame))
+    np.testing.assert_array_equal(loaded.predict_proba(values.tolist()), loaded.predict_proba(frame))
+    with pytest.raises(DataError, match=r"rows of shape \(3,\), .* columns age, sex; give these 2 in"):
+        loaded.predict_proba(np.zeros((2, 3)))
+    with pytest.raises(DataError, match="the array has no labels"):
+        loaded.labelled(values)
+
+
+def test_arrays_of_a_run_with_preprocessing_are_preprocessed(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for name in ("a", "b", "c"):
+        x = random.normal(100, 20, (40, 3))
+        x[:, 1] = 7.0
+        np.savez(tmp_path / f"{name}.npz", x=x.astype(np.float32), y=(x[:, 0] > 100).astype(int) + 1)
+    tables = read_tables([tmp_path / f"{name}.npz" for name in "abc"], label="y", drop=["x1"])
+    federation = tables.federation("arrays", test="c", seed=0, validation=0.3)
+    model = build_model("mlp", federation.inputs, 1, 0, hidden=[4])
+    named = {"model": {"name": "mlp", "hidden": [4]}}
+    out = tmp_path / "run"
+    fedilc.train(federation, model, "fedsgd", rounds=3, learning_rate=0.05, out=out, settings=named)
+    loaded = fedilc.load(out)
+    y, logits = loaded.labelled(tmp_path / "c.npz")
+    record = next(r for r in RunFolder(out).history() if r["round"] == loaded.round)
+    losses = np.logaddexp(0, (1 - 2 * y) * logits[:, 0])
+    assert losses.mean() == pytest.approx(record["test_loss"], abs=1e-6)
+    with np.load(tmp_path / "c.npz") as arrays:
+        np.testing.assert_array_equal(loaded.logits(arrays["x"]), logits)
+        np.testing.assert_array_equal(loaded.logits(arrays["x"][:, [0, 2]]), logits)
+
+
+def test_labels_from_one_on_are_the_names_of_the_classes(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def examples(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.randn(count, 2, generator=generator)
+        return x, 1 + (x[:, 0] > -0.5).long() + (x[:, 0] > 0.5)
+
+    silos = [fedilc.Silo(name, *examples(40), *examples(20)) for name in "ab"]
+    test = examples(60)
+    with pytest.warns(FedILCWarning, match="labels 1 to 3 are taken as the classes 0 to 2"):
+        federation = fedilc.Federation("grades", silos, *test, "multiclass", ["u", "v"], "grade")
+    network = torch.nn.Linear(2, 3)
+    fedilc.train(federation, network, "fedsgd", rounds=20, learning_rate=0.1, out=tmp_path / "run")
+    loaded = fedilc.load(tmp_path / "run", model=network)
+    table = {"u": test[0][:, 0].numpy(), "v": test[0][:, 1].numpy(), "grade": test[1].numpy()}
+    record = next(r for r in RunFolder(tmp_path / "run").history() if r["round"] == loaded.round)
+    y, logits = loaded.labelled(table)
+    assert np.mean(logits.argmax(1) == y) == pytest.approx(record["test_accuracy"])
+    assert np.mean(loaded.predict(table) == test[1].numpy().astype(str)) == pytest.approx(
+        record["test_accuracy"]
+    )
+    with pytest.raises(DataError, match="the table has the label 0, and the model knows 1, 2, 3"):
+        loaded.labelled(table | {"grade": test[1].numpy() - 1})
+
+
 def test_the_criterion_chooses_the_round(run: Path, loaded: LoadedModel) -> None:
     last = fedilc.load(run, criterion="last")
     assert last.round == 6
@@ -141,16 +211,21 @@ def test_an_exported_model_gives_the_same_logits_without_fedilc(tmp_path: Path, 
 def test_a_model_card_is_written_with_every_run(run: Path) -> None:
     card = (run / "model-card.md").read_text()
     facts = json.loads((run / "run.json").read_text())
+    record = next(r for r in RunFolder(run).history() if f"round {r['round']} of 6" in card)
     for expected in (
         "To fill in",
-        "| a | 42 |",
-        facts["silos"]["a"]["digest"],
-        facts["test"],
-        "learning_rate",
+        "| `age` | number, mean ",
+        "| `sex` | one of `f`, `m` | no |",
+        f"| a | 42 | 18 | {facts['silos']['a']['digest']} |",
+        f"60 examples ({(patients(60, 2)['died'] == 'yes').sum()} of them positive), digest {facts['test']}",
+        f"| a | {record['silos']['a']['validation_loss']:.3f} | ",
+        f"| mean over sites | {record['validation_loss']:.3f} | ",
+        "| learning_rate | 0.05 |",
     ):
-        assert str(expected) in card
-    assert "| auroc | 0." in card
-    assert "[" in card.partition("| auroc |")[2].splitlines()[0]
+        assert expected in card
+    for score in ("auroc", "calibration slope"):
+        assert re.search(rf"^\| {score} \| \d\.\d+ \[", card, re.MULTILINE)
+    assert "outlier_factor" not in card
 
 
 def test_a_damaged_preprocessing_is_said(run: Path, tmp_path: Path) -> None:

@@ -70,6 +70,9 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
             assert run == "run in id of fedilc"
             told.append((key, value, step))
 
+        def log_param(self, run: str, key: str, value: Any) -> None:
+            told.append(("setting", key, value))
+
         def set_terminated(self, run: str) -> None:
             told.append(("closed",))
 
@@ -91,6 +94,28 @@ def test_a_tracker_has_the_losses_of_every_round_in_the_run_folder(
     assert told[-1] == ("closed",)
     losses = [("train_loss", record["train_loss"], record["round"]) for record in history]
     assert [entry for entry in told if entry[0] == "train_loss"] == losses
+
+
+def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    trained(TensorBoard(), out=tmp_path / "run", rounds=2)
+    history = trained(TensorBoard(), out=tmp_path / "run", resume=True)
+    found = reader.EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    found.Reload()
+    losses = {event.step: event.value for event in found.Scalars("train_loss")}
+    assert losses == pytest.approx({record["round"]: record["train_loss"] for record in history}, rel=1e-6)
+
+
+def test_mlflow_reads_what_was_written(tmp_path: Path) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    history = trained(MLflow(name="first"), out=tmp_path / "run")
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'run' / 'mlflow.db'}")
+    (run,) = client.search_runs([client.get_experiment_by_name("fedilc").experiment_id])
+    assert (run.info.run_name, run.info.status) == ("first", "FINISHED")
+    losses = [(one.step, one.value) for one in client.get_metric_history(run.info.run_id, "train_loss")]
+    assert losses == [(record["round"], record["train_loss"]) for record in history]
+    assert run.data.params["learning_rate"] == "0.1"
+    assert run.data.params["algorithm"] == "fedsgd"
 
 
 def test_a_run_that_resumes_goes_on_after_its_last_round(told: Told, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from fedilc.algorithms.loss_name import has_classes
 from fedilc.cli.console import make_console
 from fedilc.cli.options import Authority, Criterion, ModelFunction, RunFolderOrUrl, SiloTokenFile
 from fedilc.cli.predict import load_run
@@ -16,7 +15,9 @@ from fedilc.cli.quick_imports import quick_imports
 
 def evaluate(
     run: RunFolderOrUrl,
-    table: Annotated[Path, typer.Argument(help="A site's rows with labels: .csv, .parquet or .npz.")],
+    table: Annotated[
+        Path, typer.Argument(help="Rows with labels: .csv, .parquet, .npz, or a folder of pictures.")
+    ],
     criterion: Criterion = "validation",
     seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap.")] = 0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers to this file.")] = None,
@@ -34,9 +35,7 @@ def evaluate(
 
     loaded = load_run(run, criterion, model, token_file, ca)
     y, logits = loaded.labelled(table)
-    found = bootstrap_intervals(
-        loaded.loss if has_classes(loaded.loss) else "regression", y, logits, seed=seed
-    )
+    found = bootstrap_intervals(loaded.loss, y, logits, seed=seed)
     shown = Table(title=f"{table} · round {loaded.round} · {len(y)} rows", box=None, title_justify="left")
     shown.add_column("score")
     shown.add_column("value [95% interval]")

@@ -33,6 +33,7 @@ class Outline:
         label: the name of the labels, if it is known.
         validates: whether a silo holds out examples for validation; None if that is not known here.
         preprocessing: how inputs are made of a table or of pictures, if they are.
+        first_label: the label that class 0 had before classes were numbered from 0.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Outline:
     label: str | None = None
     validates: bool | None = None
     preprocessing: Preprocessing | ImagePreprocessing | None = None
+    first_label: int = 0
 
     @classmethod
     def of(cls, store: SiloStore) -> Outline:
@@ -55,7 +57,8 @@ class Outline:
             facts[name]["digest"] = text
         test = store.x_test, store.y_test
         known = store.name, store.silos, store.sample, store.loss, facts
-        return cls(*known, *test, store.columns, store.label, store.validates, store.preprocessing)
+        names = store.columns, store.label
+        return cls(*known, *test, *names, store.validates, store.preprocessing, store.first_label)
 
     def never_records(self, key: str) -> bool:
         """Return whether no round can have this number, because there are no examples for it."""

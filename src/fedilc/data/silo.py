@@ -113,6 +113,7 @@ class Federation:
     columns: tuple[str, ...]
     label: str | None
     preprocessing: Preprocessing | ImagePreprocessing | None
+    first_label: int
 
     def __init__(
         self,
@@ -129,6 +130,7 @@ class Federation:
         self.preprocessing = preprocessing
         self.columns = tuple(map(str, columns))
         self.label = label
+        self.first_label = 0
         self.silos = list(silos)
         if loss not in get_args(LossName):
             raise DataError(f"loss={loss!r} is unknown{nearest(str(loss), get_args(LossName))}")
@@ -187,6 +189,7 @@ class Federation:
         if min(int(y.min()) for y in labels) != 1:
             return
         note_numbered_from_one(max(int(y.max()) for y in labels))
+        self.first_label = 1
         self.silos = [numbered_from_zero(silo) for silo in self.silos]
         self.y_test = None if self.y_test is None else self.y_test - 1
 

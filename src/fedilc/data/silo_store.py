@@ -38,6 +38,7 @@ class SiloStore:
         label: the name of the labels, if they have one.
         validates: whether a silo holds out examples for validation; None if that is not known.
         preprocessing: how inputs were made of a table or of pictures, if they were.
+        first_label: the label that class 0 had before classes were numbered from 0.
 
     >>> silos = [Silo("a", [[0.0], [1.0]], [0, 1]), Silo("b", [[2.0]], [1])]
     >>> store = SiloStore.of(Federation("demo", silos))
@@ -59,6 +60,7 @@ class SiloStore:
     label: str | None = None
     validates: bool | None = None
     preprocessing: Preprocessing | ImagePreprocessing | None = None
+    first_label: int = 0
 
     @classmethod
     def of(cls, federation: Federation) -> SiloStore:
@@ -77,6 +79,7 @@ class SiloStore:
             label=federation.label,
             validates=any(silo.x_val is not None for silo in federation.silos),
             preprocessing=federation.preprocessing,
+            first_label=federation.first_label,
         )
 
     @property

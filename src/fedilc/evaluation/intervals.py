@@ -51,7 +51,6 @@ def resampled(
     *,
     seed: int = 0,
     resamples: int = RESAMPLES,
-    calibration: bool = True,
 ) -> dict[str, Floats]:
     """Return every score: first of the examples themselves, then of each resample.
 
@@ -59,12 +58,12 @@ def resampled(
     """
     labels, given = np.asarray(y), np.asarray(outputs)
     generator = numpy_generator(seed, "bootstrap")
-    parts = [scores(loss, labels, given, calibration=calibration)]
+    parts = [scores(loss, labels, given)]
     rows = max(1, _AT_ONCE // len(labels))
     for begin in range(0, resamples, rows):
         drawn = generator.integers(0, len(labels), (min(rows, resamples - begin), len(labels)))
         counts = np.stack([np.bincount(one, minlength=len(labels)) for one in drawn])
-        parts.append(scores(loss, labels, given, counts.astype(float), calibration))
+        parts.append(scores(loss, labels, given, counts.astype(float)))
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -91,22 +90,20 @@ def bootstrap_intervals(
     seed: int = 0,
     resamples: int = RESAMPLES,
     level: float = LEVEL,
-    calibration: bool = True,
 ) -> Mapping[str, Interval]:
     """Return every score of a model on a set of examples with its bootstrap interval.
 
     Args:
-        loss: "binary", "multiclass" or "regression".
+        loss: "binary", "multiclass", "regression" or "huber".
         y: one label per example.
         outputs: the model's outputs: one logit or number per example, or one logit per class.
         seed: of the resamples.
         resamples: how many.
         level: the share of resamples inside the limits.
-        calibration: whether slope and intercept are among them, which take the most time.
 
     >>> found = bootstrap_intervals("binary", [0, 1, 0, 1, 1], [-2.0, 1.0, -1.0, 3.0, -1.5], resamples=200)
     >>> found["auroc"].value
     0.8333333333333334
     """
-    found = resampled(loss, y, outputs, seed=seed, resamples=resamples, calibration=calibration)
+    found = resampled(loss, y, outputs, seed=seed, resamples=resamples)
     return {name: interval_of(values, level) for name, values in found.items()}

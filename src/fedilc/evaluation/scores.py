@@ -36,9 +36,7 @@ SCORES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def scores(
-    loss: str, y: Any, outputs: Any, counts: Floats | None = None, calibration: bool = True
-) -> dict[str, Floats]:
+def scores(loss: str, y: Any, outputs: Any, counts: Floats | None = None) -> dict[str, Floats]:
     """Return every score under each row of `counts` (by default one row of ones); NaN if undefined.
 
     Args:
@@ -46,7 +44,6 @@ def scores(
         y: one label per example.
         outputs: the model's outputs: one logit or number per example, or one logit per class.
         counts: (rows, examples), how often each example occurs.
-        calibration: whether slope and intercept of binary tasks are among them, which take the most time.
 
     >>> found = scores("binary", [0, 1, 0, 1], [-2.0, -1.0, 1.0, 3.0])
     >>> float(found["auroc"][0]), float(found["accuracy"][0])
@@ -58,7 +55,7 @@ def scores(
         given = given.reshape(len(labels))
     rows = np.ones((1, len(labels))) if counts is None else counts
     found = _BY_LOSS[loss](labels, given, rows)
-    if loss == "binary" and calibration:
+    if loss == "binary":
         found["calibration_slope"] = calibration_slope(labels, given, rows)
         found["calibration_intercept"] = calibration_intercept(labels, given, rows)
     return found

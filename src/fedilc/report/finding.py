@@ -18,7 +18,7 @@ def finding(histories: Mapping[str, History]) -> str | None:
     >>> def ended(silos, site):
     ...     return [{"round": 9, "validation_accuracy": silos, "test_accuracy": site}]
     >>> finding({"fedsgd": ended(0.8, 0.3), "mine": ended(0.8, 0.7)})
-    'At the silos fedsgd is right in 80 % of the cases and mine in 80 %, and at the new site in 30 % and ...'
+    'In this run, fedsgd is right in 80 % of the cases at the silos and in 30 % at the new site, and mine ...'
     """
     reference, *_, method = histories
     last = [histories[name][-1] for name in (reference, method)]
@@ -27,14 +27,14 @@ def finding(histories: Mapping[str, History]) -> str | None:
     silos, site = ([float(record[key]) for record in last] for key in _NEEDED)
     gain, cost = site[1] - site[0], silos[0] - silos[1]
     if abs(gain) <= CLEARLY:
-        told = "neither is clearly better at the new site in this run"
+        told = "neither is clearly better at the new site"
     elif gain < 0:
-        told = f"{reference} is the better one at the new site in this run"
+        told = f"{reference} is the better one at the new site"
     elif cost > 0:
         told = f"{reference} learnt more of what helps at the silos and misleads at the new site"
     else:
-        told = f"{method} is the better one at both in this run"
+        told = f"{method} is the better one at both"
     return (
-        f"At the silos {reference} is right in {silos[0]:.0%} of the cases and {method} in {silos[1]:.0%}, "
-        f"and at the new site in {site[0]:.0%} and {site[1]:.0%}: {told}."
+        f"In this run, {reference} is right in {silos[0]:.0%} of the cases at the silos and in {site[0]:.0%} "
+        f"at the new site, and {method} in {silos[1]:.0%} and {site[1]:.0%}: {told}."
     ).replace("%", " %")

@@ -85,14 +85,14 @@ def comparison_picture(path: Path, title: str, histories: Mapping[str, History])
     draw_curves(path, title, "", curves)
 
 
-def accuracy_picture(path: Path, title: str, histories: Mapping[str, History]) -> None:
+def accuracy_picture(path: Path, title: str, note: str, histories: Mapping[str, History]) -> None:
     """Draw the accuracy of several runs: at the silos, and at the new site."""
     curves = [Curve(name, [history], COLOURS[n % 8]) for n, (name, history) in enumerate(histories.items())]
     panels = {
         "validation_accuracy": "at the silos (validation)",
         "test_accuracy": "at the new site, which took no part",
     }
-    draw_curves(path, title, "", curves, panels, "accuracy")
+    draw_curves(path, title, note, curves, panels, "accuracy")
 
 
 def draw_curves(

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from fedilc.algorithms.loss_name import LossName, has_classes
 from fedilc.data.image_folder import ImagePreprocessing
-from fedilc.data.labels import label_problem
 from fedilc.data.tables.label_rule import LabelRule
-from fedilc.data.tables.new_rows import Rows, plain_inputs, preprocessed, rows_of
+from fedilc.data.tables.new_rows import Rows, as_frame, as_inputs, plain_inputs, preprocessed, rows_of
 from fedilc.data.tables.preprocessing import Preprocessing
+from fedilc.data.tables.reader import read_npz
 from fedilc.errors import CheckpointError, ConfigError, DataError, listed
 from fedilc.evaluation import select
 from fedilc.federation import RunFolder
@@ -56,7 +56,11 @@ class LoadedModel:
     preprocessing: Preprocessing | ImagePreprocessing | None = None
 
     def transform(self, table: Any) -> Tensor:
-        """Return the inputs of a table: a path, a data frame (polars, pandas) or an array."""
+        """Return the inputs of a table: a path, a data frame (polars, pandas) or an array.
+
+        An array has the values of the columns that the model was trained with, in order. A tensor is taken
+        as inputs that are preprocessed already.
+        """
         return self._inputs(*rows_of(table))
 
     def logits(self, table: Any) -> NDArray[np.float64]:
@@ -98,12 +102,6 @@ class LoadedModel:
     def labelled(self, table: Any) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """Return labels and logits of the rows of a table that have a label."""
         rows, where = rows_of(table)
-        if isinstance(rows, Tensor):
-            with np.load(Path(table), allow_pickle=False) as arrays:
-                name = self.label if self.label in arrays else "y"
-                if name not in arrays:
-                    raise DataError(f"{where} has no array {name!r} with labels")
-                return arrays[name].reshape(-1), self.logits(table)
         made = self.preprocessing
         if isinstance(rows, list):
             kept = [path for path in rows if path.parent.name in self.classes]
@@ -113,6 +111,13 @@ class LoadedModel:
             return y, self._logits(made.transform(kept))
         rule = made.label if isinstance(made, Preprocessing) else None
         column = rule.column if rule is not None else self.label
+        if not isinstance(rows, pl.DataFrame):
+            if not isinstance(table, str | os.PathLike):
+                raise DataError(f"{where} has no labels; give a table with a label column, or an NPZ file")
+            held = read_npz(Path(table), column or "y")
+            if not isinstance(made, Preprocessing):
+                return self._class_numbers(held.y, where), self.logits(held.x)
+            rows = as_frame(held.x, made, where).with_columns(pl.Series(made.label.column, held.y))
         if column is None or column not in rows.columns:
             raise DataError(f"{where} has no label column {column or 'that the run knows'!r}; add it")
         missing = made.missing if isinstance(made, Preprocessing) else ()
@@ -121,19 +126,34 @@ class LoadedModel:
             raise DataError(f"{where} has no row with a label in column {column!r}")
         if rule is not None:
             return rule.encode(labels), self.logits(frame)
-        y = labels.cast(pl.Float64, strict=False).to_numpy()
-        wrong = label_problem(y, self.loss)
-        if wrong is not None:
-            raise DataError(f"{where}: column {column!r} {wrong[1]}")
-        return y, self.logits(frame)
+        numbers = labels.cast(pl.Float64, strict=False).to_numpy()
+        return self._class_numbers(numbers, where), self.logits(frame)
+
+    def _class_numbers(self, y: NDArray[Any], where: str) -> NDArray[Any]:
+        """Return labels as the places of their classes; quantities stay as they are."""
+        if not has_classes(self.loss):
+            return y
+        known = np.array(self.classes, float)
+        wrong = y[~np.isin(y, known)]
+        if len(wrong):
+            raise DataError(
+                f"{where} has the label {wrong[0]:g}, and the model knows {listed(self.classes)} (such rows: "
+                f"{len(wrong)}); correct the labels, or drop these rows"
+            )
+        return y - known[0]
 
     def _inputs(self, rows: Rows, where: str) -> Tensor:
+        if isinstance(rows, np.ndarray):
+            if isinstance(self.preprocessing, Preprocessing):
+                rows = as_frame(rows, self.preprocessing, where)
+            else:
+                rows = as_inputs(rows, where)
         if isinstance(rows, Tensor):
             if tuple(rows.shape[1:]) != self.inputs:
                 raise DataError(
                     f"{where} has rows of shape {tuple(rows.shape[1:])}, and the model takes {self.inputs}"
                 )
-            return rows
+            return rows.float()
         if isinstance(rows, list):
             if not isinstance(self.preprocessing, ImagePreprocessing):
                 raise DataError(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from fedilc.algorithms.loss_name import LossName, has_classes
+from fedilc.algorithms.loss_name import LossName
 from fedilc.config import Options
+from fedilc.data.image_folder import ImagePreprocessing
 from fedilc.data.outline import Outline
+from fedilc.data.tables.preprocessing import NumberFeature, Preprocessing
 from fedilc.errors import CheckpointError, ConfigError
 from fedilc.evaluation import select
 from fedilc.evaluation.intervals import Interval, bootstrap_intervals
@@ -20,6 +22,7 @@ FILE = "model-card.md"
 _RESAMPLES = 200
 _MOST_EXAMPLES = 20_000
 _MOST_SILOS = 50
+_ALWAYS = ("rounds", "learning_rate", "weight_decay", "penalty_weight", "seed")
 
 
 def model_card(facts: Mapping[str, Any], result: Result, outline: Outline) -> str:
@@ -32,7 +35,8 @@ def model_card(facts: Mapping[str, Any], result: Result, outline: Outline) -> st
         f"# Model card: {facts['federation']}, {facts['algorithm']}",
         "## Intended use\n\nTo fill in: who may use this model, for which decisions, and for what not.",
         _model(facts, record, criterion, classes),
-        _data(facts),
+        _inputs(facts, made),
+        _data(facts, record, outline.y_test),
         _results(record, intervals),
         _settings(facts),
         "## Limits\n\nTo fill in: for whom it was not tested, what shift it may not survive, who watches it.",
@@ -60,56 +64,114 @@ def _intervals(
         return {}
     bench = Workbench(model, Loss(loss))
     logits = bench.predict(bench.inputs(x)).double().cpu().numpy()
-    kind = loss if has_classes(loss) else "regression"
-    return bootstrap_intervals(kind, y.cpu().numpy(), logits, resamples=_RESAMPLES, calibration=False)
+    return bootstrap_intervals(loss, y.cpu().numpy(), logits, resamples=_RESAMPLES)
 
 
 def _model(
     facts: Mapping[str, Any], record: Mapping[str, Any], criterion: str, classes: Sequence[object]
 ) -> str:
-    about = facts["model"]
+    about, machine = facts["model"], (facts.get("machines") or [{}])[-1]
+    chosen = {"validation": "lowest mean validation loss", "last": "the last one; no site validates"}
     lines = [
         f"- network: `{about.get('name') or about.get('function') or 'one of its own'}`, inputs "
         f"{about['inputs']}, outputs {about['outputs']}",
-        f"- weights: round {record['round']}, chosen by {criterion}",
+        f"- weights: round {record['round']} of {facts['rounds']} ({chosen[criterion]})",
         f"- task: {facts['loss']}"
         + (f", label `{facts['label']}`" if facts.get("label") else "")
-        + (f", classes {', '.join(map(str, classes))}" if classes else ""),
+        + (f", classes {', '.join(f'`{name}`' for name in classes)}" if classes else ""),
+        *([f"- software: fedilc {machine['fedilc']}, torch {machine['torch']}"] if machine else []),
     ]
-    if facts.get("columns"):
-        lines.append(f"- inputs: {', '.join(f'`{name}`' for name in facts['columns'])}")
     return "## Model\n\n" + "\n".join(lines)
 
 
-def _data(facts: Mapping[str, Any]) -> str:
+def _inputs(facts: Mapping[str, Any], made: Preprocessing | ImagePreprocessing | None) -> str:
+    """Return what a row must have, and what becomes of it."""
+    if isinstance(made, ImagePreprocessing):
+        return f"## Inputs\n\nPictures, resized to {made.size} x {made.size} pixels."
+    if made is None:
+        names = ", ".join(f"`{name}`" for name in facts.get("columns") or ())
+        return f"## Inputs\n\n{names or 'Arrays of numbers, as they are.'}"
     rows = [
-        f"| {name} | {about.get('examples', '')} | {about.get('digest', '')} |"
+        (
+            f"`{feature.name}`",
+            f"number, mean {feature.mean:.4g}, deviation {feature.scale:.4g}"
+            if isinstance(feature, NumberFeature)
+            else f"one of {', '.join(f'`{name}`' for name in feature.categories)}",
+            "yes" if feature.indicator else "no",
+        )
+        for feature in made.features
+    ]
+    text = "## Inputs\n\n" + _table(("column", "values in training", "missing in training"), rows)
+    left = [f"- `{name}`: {reason}" for name, reason in made.left_out.items()]
+    return text + "\n\nNot used:\n\n" + "\n".join(left) if left else text
+
+
+def _data(facts: Mapping[str, Any], record: Mapping[str, Any], y: Tensor | None) -> str:
+    measured = record.get("silos") or {}
+    rows = [
+        (
+            name,
+            about.get("examples", "-"),
+            measured.get(name, {}).get("validation_examples", "-"),
+            about.get("digest", "-"),
+        )
         for name, about in list(facts["silos"].items())[:_MOST_SILOS]
     ]
+    text = "## Data\n\n" + _table(("site", "training examples", "validation examples", "digest"), rows)
     hidden = len(facts["silos"]) - _MOST_SILOS
-    more = [f"\n{hidden} more sites are in run.json."] if hidden > 0 else []
-    test = [f"\nTest set: digest {facts['test']}; no site trained on it."] if facts.get("test") else []
-    head = ["| site | training examples | digest |", "|---|---|---|"]
-    return "## Data\n\n" + "\n".join([*head, *rows, *more, *test])
+    if hidden > 0:
+        text += f"\n\n{hidden} more sites are in run.json."
+    if y is None:
+        return text + "\n\nThere is no test set: how the model does at another site was not measured."
+    name = (facts.get("data") or {}).get("test")
+    positive = f" ({int(y.sum())} of them positive)" if facts["loss"] == "binary" else ""
+    named = f" `{name}`" if isinstance(name, str) else ""
+    about = f"Test set{named}: {len(y)} examples{positive}, digest {facts['test']}; no site trained on it."
+    return f"{text}\n\n{about}"
 
 
 def _results(record: Mapping[str, Any], intervals: Mapping[str, Interval]) -> str:
-    rows = [
-        f"| {key.replace('_', ' ')} | {value:.4f} |"
-        for key, value in record.items()
-        if isinstance(value, float) and key.partition("_")[0] in ("train", "validation", "test")
-    ]
-    text = "\n".join(
-        ["## Results\n", f"At round {record['round']}:\n", "| score | value |", "|---|---|", *rows]
-    )
-    if not intervals:
-        return text
-    lines = [f"| {name.replace('_', ' ')} | {interval} |" for name, interval in intervals.items()]
-    title = "Test set, with 95% bootstrap intervals over its examples:\n\n| score | value |\n|---|---|\n"
-    return f"{text}\n\n{title}" + "\n".join(lines)
+    """Return the scores: validation by site, and those of the test set."""
+    parts = ["## Results", f"Train loss {record['train_loss']:.4f}, the mean over sites."]
+    keys = [key for key in record if key.startswith("validation_")]
+    if keys:
+        silos = list((record.get("silos") or {}).items())[:_MOST_SILOS]
+        rows = [
+            (name, *(_number(numbers.get(key)) for key in keys))
+            for name, numbers in (*silos, ("mean over sites", record))
+        ]
+        named = (key.removeprefix("validation_").replace("_", " ") for key in keys)
+        parts += ["Validation examples of the training sites:", _table(("site", *named), rows)]
+    tested = {key.removeprefix("test_"): _number(record[key]) for key in record if key.startswith("test_")}
+    if intervals:
+        tested = {name: str(interval) for name, interval in intervals.items()}
+        parts.append("Test set, with 95 % bootstrap intervals over its examples:")
+    elif tested:
+        parts.append("Test set:")
+    if tested:
+        parts.append(
+            _table(("score", "value"), [(key.replace("_", " "), value) for key, value in tested.items()])
+        )
+    return "\n\n".join(parts)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 def _settings(facts: Mapping[str, Any]) -> str:
-    kept = {key: facts[key] for key in Options.model_fields if facts.get(key) not in (None, {})}
-    rows = [f"| {key} | {value} |" for key, value in {"algorithm": facts["algorithm"], **kept}.items()]
-    return "## Settings\n\n" + "\n".join(["| setting | value |", "|---|---|", *rows])
+    """Return the settings that say what was trained, and all that are not as they are by default."""
+    kept = {
+        key: facts[key]
+        for key, field in Options.model_fields.items()
+        if key in _ALWAYS or facts.get(key) not in (None, {}, field.default)
+    }
+    rows = list({"algorithm": facts["algorithm"], **kept}.items())
+    return (
+        "## Settings\n\n" + _table(("setting", "value"), rows) + "\n\nAll others have their default values."
+    )
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = (head, ["---"] * len(head), *rows)
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in lines)

@@ -182,7 +182,8 @@ def _say(sentence: str) -> None:
 
 
 def _classes(spec: Specification) -> list[int] | None:
-    """Return the classes that the model tells apart; None if it predicts a quantity."""
+    """Return the labels of the classes that the model tells apart; None if it predicts a quantity."""
     if not spec.bench.loss.has_classes:
         return None
-    return [0, 1] if spec.outline.loss == "binary" else list(range(spec.outputs))
+    first = spec.outline.first_label
+    return [0, 1] if spec.outline.loss == "binary" else list(range(first, first + spec.outputs))

@@ -8,8 +8,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from fedilc.config import Options
 from fedilc.errors import ConfigError
-from fedilc.federation import Record
+from fedilc.federation import Record, RunFolder
 from fedilc.training.callbacks import Callback, Run
 
 
@@ -64,7 +65,9 @@ class TensorBoard(Callback):
 
 
 class MLflow(Callback):
-    """Log each round's numbers to MLflow; needs `pip install 'fedilc[mlflow]'`.
+    """Log each round's numbers to MLflow, and the settings of a run that has a folder.
+
+    It needs `pip install 'fedilc[mlflow]'`. A run that resumes is a new run there.
 
     Args:
         uri: the tracking URI; None is a SQLite file, `mlflow.db`, in the run folder.
@@ -78,7 +81,7 @@ class MLflow(Callback):
         self._run = ""
 
     def on_start(self, run: Run) -> None:
-        """Create the experiment, if it is new, and a run in it."""
+        """Create the experiment, if it is new, and a run in it with its settings."""
         try:
             from mlflow import MlflowClient
         except ImportError as error:
@@ -90,6 +93,11 @@ class MLflow(Callback):
         known = self._client.get_experiment_by_name(self.experiment)
         place = self._client.create_experiment(self.experiment) if known is None else known.experiment_id
         self._run = self._client.create_run(place, run_name=self.name).info.run_id
+        if run.out is not None:
+            facts = RunFolder(run.out).settings()
+            for key in ("federation", "algorithm", *Options.model_fields):
+                if facts.get(key) not in (None, {}):
+                    self._client.log_param(self._run, key, facts[key])
 
     def on_round(self, _run: Run, record: Record) -> None:
         """Log the round's numbers."""

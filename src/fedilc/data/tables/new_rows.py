@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedilc.data.image_folder import SUFFIXES, pictures_below
@@ -19,11 +20,11 @@ from fedilc.data.tables.preprocessing import NumberFeature, Preprocessing
 from fedilc.data.tables.reader import file_kind, read_frame, without_index
 from fedilc.errors import DataError, FedILCWarning, listed, nearest
 
-Rows = pl.DataFrame | Tensor | list[Path]
+Rows = pl.DataFrame | NDArray[Any] | Tensor | list[Path]
 
 
 def rows_of(table: Any) -> tuple[Rows, str]:
-    """Return rows as a data frame, a tensor or picture files, and their name in errors."""
+    """Return rows as a data frame, an array, a tensor or picture files, and their name in errors."""
     if isinstance(table, str | os.PathLike):
         path = Path(table)
         return _from_folder(path) if path.is_dir() else _from_file(path), str(path)
@@ -32,13 +33,18 @@ def rows_of(table: Any) -> tuple[Rows, str]:
     if isinstance(table, Mapping):
         return pl.DataFrame(dict(table), strict=False), "the table"
     if hasattr(table, "columns") and hasattr(table, "iloc"):
-        columns = {str(name): table[name].tolist() for name in table.columns}
+        if not table.columns.is_unique:
+            twice = table.columns[table.columns.duplicated()][0]
+            raise DataError(f"the table has two columns {str(twice)!r}; rename or drop one")
+        present = table.astype(object).where(table.notna(), None)
+        columns = {str(name): present[name].tolist() for name in table.columns}
         return pl.DataFrame(columns, strict=False), "the table"
+    if isinstance(table, Tensor):
+        return table.detach().cpu(), "the tensor"
     try:
-        found = torch.as_tensor(np.asarray(table, dtype=np.float32))
+        return np.asarray(table), "the array"
     except (TypeError, ValueError) as error:
-        raise DataError(f"{type(table).__name__} cannot be made into rows of numbers ({error})") from error
-    return found, "the array"
+        raise DataError(f"{type(table).__name__} cannot be made into rows ({error})") from error
 
 
 def _from_folder(folder: Path) -> list[Path]:
@@ -56,11 +62,38 @@ def _from_file(path: Path) -> Rows:
             with np.load(path, allow_pickle=False) as arrays:
                 if "x" not in arrays:
                     raise DataError(f"{path} has no array 'x'; it holds {listed(list(arrays))}")
-                return torch.as_tensor(arrays["x"].astype(np.float32))
+                found: NDArray[Any] = arrays["x"]
+                return found
         except (OSError, ValueError, EOFError) as error:
             raise DataError(f"{path} cannot be read: it is damaged, or not an NPZ file of numbers") from error
     frame, _, _, notes = read_frame(path)
     return without_index(path, frame, "", notes)
+
+
+def as_inputs(array: NDArray[Any], where: str) -> Tensor:
+    """Return an array of numbers as the model's inputs."""
+    try:
+        return torch.from_numpy(array.astype(np.float32))
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{where} cannot be made into rows of numbers ({error})") from error
+
+
+def as_frame(array: NDArray[Any], preprocessing: Preprocessing, where: str) -> pl.DataFrame:
+    """Return an array of values, which has no names, as a table with the columns of training, in order.
+
+    If the model was trained with NPZ files, the array may have the columns that were left out as well.
+    """
+    names = [feature.name for feature in preprocessing.features]
+    width = array.shape[1] if array.ndim == 2 else 0
+    numbered = [f"x{place}" for place in range(width)]
+    if set(names) < set(numbered):
+        names = numbered
+    if width != len(names):
+        raise DataError(
+            f"{where} has rows of shape {array.shape[1:]}, and the model was trained with the columns "
+            f"{listed(names)}; give these {len(names)} in this order, or a table that names its columns"
+        )
+    return pl.DataFrame({name: array[:, place].tolist() for place, name in enumerate(names)}, strict=False)
 
 
 def preprocessed(frame: pl.DataFrame, preprocessing: Preprocessing, where: str) -> Tensor:

@@ -178,6 +178,7 @@ class SiloFiles:
             columns=found.columns,
             label=self.label,
             validates=any(len(profile.held_out) for profile in profiles),
+            first_label=int(from_one),
         )
 
     def _test_is_apart(self, found: Examined, folder: Path) -> bool:
