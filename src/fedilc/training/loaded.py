@@ -140,7 +140,8 @@ class LoadedModel:
                 f"{where} has the label {wrong[0]:g}, and the model knows {listed(self.classes)} (such rows: "
                 f"{len(wrong)}); correct the labels, or drop these rows"
             )
-        return y - known[0]
+        places: NDArray[Any] = y - known[0]
+        return places
 
     def _inputs(self, rows: Rows, where: str) -> Tensor:
         if isinstance(rows, np.ndarray):
