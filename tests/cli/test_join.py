@@ -47,8 +47,6 @@ def test_a_log_has_a_line_about_rounds_now_and_then(monkeypatch: pytest.MonkeyPa
 
 
 COLUMNS = ["age", "lactate", "weight"]
-
-
 OWN = """
 import torch
 from fedilc import Silo

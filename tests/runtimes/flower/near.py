@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from clinics import make_model, make_silo
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedilc[flower]'")
 
@@ -15,7 +16,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedilc import Silo
 from fedilc.federation.program import MATCHED, UPDATE
+from fedilc.runtimes.flower import make_client_app
 from fedilc.runtimes.flower.messaging import read_body
 from fedilc.runtimes.flower.runtime import STEP
 from fedilc.runtimes.remote.wire import read_header
@@ -97,3 +100,8 @@ class NearGrid(Grid):
             if name in self.replies:
                 return [self.replies.pop(name)]
         return []
+
+
+def grid_of(nodes: int, make: Callable[..., Silo] = make_silo, **config: Any) -> NearGrid:
+    """Return a grid whose nodes have the silos that `make` returns."""
+    return NearGrid(make_client_app(make, make_model), nodes, **config)

@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from command import Refusal, fedilc
+from command import Refusal
 
 from fedilc.config import shipped_experiments
 from fedilc.errors import ConfigError, DataError
@@ -83,15 +83,6 @@ def test_silos_may_be_a_pattern_from_the_root_and_one_that_matches_nothing_is_re
         else:
             with pytest.raises(DataError, match="no file matches"):
                 new_app(tmp_path / "other", str(own))
-
-
-def test_the_command_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    said = fedilc("flower", "new", "app")
-    assert "fill in make_silo in app/client_app.py" in said
-    assert 'flwr run app --stream --federation-config "num-supernodes=5 client-resources-num-cpus=1"' in said
-    project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
-    assert project["tool"]["flwr"]["app"]["config"]["out"] == str(tmp_path / "runs" / "app")
 
 
 def test_a_folder_that_is_not_empty_is_left_as_it_is(

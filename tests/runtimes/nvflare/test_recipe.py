@@ -12,13 +12,10 @@ from fedilc.errors import ConfigError
 
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'fedilc[nvflare]'")
 
-from nvflare.apis.fl_constant import FLContextKey
-from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 from nvflare.recipe import SimEnv
 
 from fedilc.runtimes.nvflare import FedILCRecipe
-from fedilc.runtimes.nvflare.executor import is_simulated
 from fedilc.runtimes.nvflare.startup_kits import ALLOWED, allow_fedilc
 
 REMOTE = """
@@ -123,14 +120,6 @@ def test_after_a_simulation_and_with_its_environment_a_job_for_sites_holds_nothi
     assert str(Path.cwd()) not in written
     assert str(tmp_path) not in written
     assert "flip-0.20" not in written
-
-
-def test_no_job_makes_a_site_believe_that_it_is_simulated() -> None:
-    context = FLContext()
-    context.set_prop(FLContextKey.CURRENT_RUN, "simulate_job", private=False, sticky=True)
-    context.set_prop(FLContextKey.CURRENT_JOB_ID, "simulate_job", private=False, sticky=True)
-    assert context.get_job_id() == "simulate_job"
-    assert not is_simulated(context)
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,15 @@ from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import not_a_server_error
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from fedilc.runtimes.remote.wire import MEDIA_TYPE
 from fedilc.runtimes.rest.app import make_app
 from rest import post, queue_of
 
+schemathesis.serializer.alias(MEDIA_TYPE, "application/octet-stream")
 LIVE = queue_of()
-
-
 POSTED = post(LIVE)
-
-
 OVER = queue_of()
+OVER.finish("complete")
 
 
 def nameless(app: ASGIApp) -> ASGIApp:
@@ -32,11 +31,7 @@ def nameless(app: ASGIApp) -> ASGIApp:
 
 
 live = schemathesis.openapi.from_asgi("/openapi.json", nameless(make_app(LIVE, None)))
-
-
 over = schemathesis.openapi.from_asgi("/openapi.json", nameless(make_app(OVER, None)))
-
-
 BOUNDED = settings(
     max_examples=60,
     deadline=None,

@@ -41,8 +41,6 @@ def guarded(tmp_path: Path) -> Iterator[Guarded]:
 
 
 Call = Callable[[Guarded, dict[str, str]], httpx.Response]
-
-
 SILO: dict[str, Call] = {
     "join": lambda g, headers: g.client.post(
         "/v1/silos/a/join", json={"manifest": g.queue.manifest.hash, "examples": 3}, headers=headers
@@ -50,8 +48,6 @@ SILO: dict[str, Call] = {
     "task": lambda g, headers: g.client.get("/v1/silos/a/task", headers=headers),
     "answer": lambda g, headers: put(g.client, post(g.queue), "a", b"", headers=headers),
 }
-
-
 WATCH: dict[str, Call] = {
     name: lambda g, headers, name=name: g.client.get(f"/v1/{name}", headers=headers)
     for name in ("status", "history")

@@ -81,8 +81,6 @@ def test_its_silos_may_be_answered_for_in_parts() -> None:
 
 
 Forge = Callable[[dict[str, torch.Tensor], dict[str, Any]], None]
-
-
 FIRST = "gradient/1.weight/signs"
 
 
@@ -123,7 +121,7 @@ FORGED: dict[str, tuple[Forge, str]] = {
         "no sum of float32 has others",
     ),
     "no place of a sum": (told(lambda about: about["lowest"].clear()), "no lowest word"),
-    "no places": (told(lambda about: about.update(lowest=3)), "no lowest words"),
+    "no places": (told(lambda about: about.update(lowest=3)), "no object of lowest words"),
     "a tensor too many": (lambda tensors, _: tensors.update(x=torch.zeros(1)), "which was not asked for"),
     "a tensor too few": (lambda tensors, _: (tensors.pop(f"{FIRST}/low"), None)[1], "it lacks the tensor"),
     "a loss that is none": (loss("low"), "of silo 'a': its loss is not a number"),
@@ -147,7 +145,7 @@ FORGED: dict[str, tuple[Forge, str]] = {
     "no silo": (told(lambda about: about["replies"].clear()), "it replies for no silo"),
     "a silo that says nothing": (told(lambda about: about["replies"].update(a=3)), "of silo 'a'"),
     "losses that are none": (told(lambda about: about.update(lost=["b"])), "its lost silos"),
-    "a loss without end": (told(lambda about: about.update(lost={"b": "x" * 501})), "not a sentence"),
+    "a loss without end": (told(lambda about: about.update(lost={"b": "x" * 501})), "are not sentences"),
 }
 
 

@@ -15,8 +15,6 @@ from fedilc.runtimes.rest.listener import Address
 from rest import remote
 
 SILOS = ("north", "south")
-
-
 EXPERIMENT = f"""
 algorithm = "fishr-inter-geo"
 rounds = 2
@@ -30,8 +28,6 @@ inputs = [3]
 [model]
 hidden = [4]
 """
-
-
 OWN = """
 import torch
 from fedilc import Silo

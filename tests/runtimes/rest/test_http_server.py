@@ -25,8 +25,6 @@ from fedilc.runtimes.rest.tokens import Tokens, add_token
 from rest import bearer, eventually, queue_of, raw_line, served
 
 START = b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n"
-
-
 ENDLESS = {
     "a header's value": (START + b"X: ", b"x" * 65_536, 431),
     "a header's name": (START, b"x" * 65_536, 431),

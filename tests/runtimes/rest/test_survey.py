@@ -12,12 +12,10 @@ import polars as pl
 import pytest
 from command import fedilc
 from fleets import assert_same_run, fleet
-from pydantic import ValidationError
 
 import fedilc as package
 from fedilc.config.table_sources import RemoteTables
-from fedilc.data.tables.label_rule import LabelRule
-from fedilc.errors import DataError, ProtocolError
+from fedilc.errors import DataError
 from fedilc.runtimes.remote.survey import Survey, read_survey, summary_from_file
 from fedilc.runtimes.rest.listener import Address, listening
 from fedilc.runtimes.rest.survey import Summaries, make_survey_app
@@ -25,9 +23,17 @@ from fedilc.runtimes.rest.tokens import Tokens, add_token
 from rest import bearer
 
 SILOS = ["a", "b"]
+
+
 SETTINGS = 'label = "died"\npositive = "yes"\ncategorical = ["stage"]\nmissing = ["lab=-9"]\n'
+
+
 MODEL = '[model]\nname = "mlp"\nhidden = [6]\n'
+
+
 RUN = 'rounds = 4\nlearning_rate = 0.02\nalgorithm = "fishr-inter-geo"\npenalty_weight = 0.5\n'
+
+
 SECRET = 31337.25
 
 
@@ -141,14 +147,3 @@ def test_sums_that_no_table_has_are_one_sentence(folder: Path) -> None:
     wild = column.model_copy(update={"squares": "9" * 900})
     with pytest.raises(DataError, match="sums of column 'lab' are larger than any numbers have"):
         survey().preprocessing({"a": made.model_copy(update={"columns": (wild,)})})
-
-
-def test_a_label_of_the_wire_cannot_compare_by_anything_else() -> None:
-    for wrong in ({"comparison": "~"}, {"classes": ["only"]}):
-        with pytest.raises(ValidationError):
-            LabelRule.model_validate({"text": "y", "column": "y", **wrong})
-
-
-def test_a_survey_that_cannot_be_read_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="survey cannot be read"):
-        read_survey({"run": "x", "silos": ["a"], "table": {"label": "y", "more": 1}})

@@ -17,6 +17,15 @@ needs_nvflare = pytest.mark.skipif(
 )
 
 
+@pytest.fixture
+def experiment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An experiment of three silos as a file."""
+    path = tmp_path_factory.mktemp("experiment") / "tried.toml"
+    data = '[data]\nsource = "color-digits"\nflips = [0.2, 0.5, 0.8]\n[model]\nhidden = [16]\n'
+    path.write_text('name = "tried"\nrounds = 5\nlearning_rate = 0.01\n' + data)
+    return path
+
+
 @needs_nvflare
 def test_export_says_where_the_job_is_and_where_the_run_will_be(experiment: Path, tmp_path: Path) -> None:
     words = ["export", str(experiment), str(tmp_path), "-a", "all", "--rounds", "3", "--min-clients", "2"]
