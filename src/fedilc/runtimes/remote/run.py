@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -146,9 +146,8 @@ def _tables_outline(name: str, data: RemoteTables, folder: Path, made: Preproces
 
         features, label, _ = read_features(folder / data.test, data.settings(), "the test set")
         test = made.transform(features), torch.as_tensor(made.label.encode(label))
-    facts: dict[str, dict[str, Any]] = {silo: {} for silo in data.silos}
-    sample = torch.zeros(2, *made.inputs)
-    outline = Outline(name, tuple(data.silos), sample, made.label.loss, facts, *test)
+    sample, silos = torch.zeros(2, *made.inputs), tuple(data.silos)
+    outline = Outline(name, silos, sample, made.label.loss, {silo: {} for silo in silos}, *test)
     return replace(outline, columns=made.columns, label=made.label.text, preprocessing=made)
 
 
@@ -165,7 +164,7 @@ def _remote_outline(name: str, data: Remote, folder: Path) -> Outline:
         test = torch.from_numpy(table.x), torch.as_tensor(table.y)
         checked = Federation(name, [Silo(data.silos[0], sample, [0, 0])], *test, loss=data.loss)
         checked.check_classes(data.classes)
-    facts: dict[str, dict[str, Any]] = {silo: {} for silo in data.silos}
-    outline = Outline(name, tuple(data.silos), sample, data.loss, facts, *test)
+    silos = tuple(data.silos)
+    outline = Outline(name, silos, sample, data.loss, {silo: {} for silo in silos}, *test)
     label = data.label if data.test is not None else None
     return replace(outline, columns=tuple(data.columns or ()), label=label)

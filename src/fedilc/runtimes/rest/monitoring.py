@@ -1,4 +1,4 @@
-"""Serve viewers: the page, and the history, status, events and metrics of a run."""
+"""The HTTP routes of viewers: the page, and the status, history, events and metrics of a run."""
 
 from __future__ import annotations
 
@@ -70,11 +70,13 @@ class RunView(Protocol):
 
 
 def add_monitoring(app: FastAPI, run: RunView, auth: Auth) -> None:
-    """Add every route but those of silos."""
-    viewers_only = [Depends(auth.require_viewer)]
-    refused = refusals(401, 429)
-    streams = EventStreams(run)
-    app.state.notifiers.append(streams.notifier)
+    """Add every route except those of silos."""
+    _add_health(app, run, auth)
+    _add_run(app, run, auth)
+    _add_page(app)
+
+
+def _add_health(app: FastAPI, run: RunView, auth: Auth) -> None:
 
     @app.get("/v1/health")
     async def health() -> Health:
@@ -87,6 +89,11 @@ def add_monitoring(app: FastAPI, run: RunView, auth: Auth) -> None:
         over = run.is_over()
         health = Health(status="over" if over else "ready", viewer_token=auth.tokens is not None)
         return JSONResponse(health.model_dump(), 503 if over else 200)
+
+
+def _add_run(app: FastAPI, run: RunView, auth: Auth) -> None:
+    viewers_only, refused, streams = [Depends(auth.require_viewer)], refusals(401, 429), EventStreams(run)
+    app.state.notifiers.append(streams.notifier)
 
     @app.get("/metrics", dependencies=viewers_only, responses=refused, response_class=PlainTextResponse)
     async def metrics() -> Response:
@@ -127,6 +134,8 @@ def add_monitoring(app: FastAPI, run: RunView, auth: Auth) -> None:
         stream = streams.events(after, partial(auth.is_viewer, request))
         return StreamingResponse(stream, media_type="text/event-stream")
 
+
+def _add_page(app: FastAPI) -> None:
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:
         return FileResponse(_PAGE / "index.html", headers=PAGE_HEADERS)

@@ -61,7 +61,7 @@ class Tokens:
             stored = json.loads(path.read_text())
             kinds = {key: stored.get(key, {}) for key in ("silos", "viewers")}
             if not all(_HASH.fullmatch(v) for kind in kinds.values() for v in kind.values()):
-                raise ValueError("it holds what is not a token's hash")
+                raise ValueError("one of its entries is not a token's hash")
             ends = {key: datetime.fromisoformat(end) for key, end in stored.get("expires", {}).items()}
             carries = {str(name): [str(silo) for silo in s] for name, s in stored.get("carries", {}).items()}
             return cls(**kinds, expires={key: end.timestamp() for key, end in ends.items()}, carries=carries)
@@ -155,7 +155,7 @@ def add_token(
         require_name(one)
     with _editing(path) as known:
         if name in known[kind] and not replace:
-            raise ConfigError(f"{name!r} has a token in {path} already; make it a new one with --replace")
+            raise ConfigError(f"{name!r} has a token in {path} already; replace it with --replace")
         token = secrets.token_urlsafe(32)
         known[kind][name] = _hash(token)
         known["expires"].pop(f"{kind}/{name}", None)
@@ -174,7 +174,7 @@ def revoke_token(path: Path, name: str, kind: Kind = "silos") -> None:
     with _editing(path) as known:
         if known[kind].pop(name, None) is None:
             some = ", ".join(known[kind]) or "nobody"
-            raise ConfigError(f"{name!r} has no token in {path}; among its {kind} are {some}")
+            raise ConfigError(f"{name!r} has no token in {path}; its {kind} are {some}")
         known["expires"].pop(f"{kind}/{name}", None)
         if kind == "silos":
             known["carries"].pop(name, None)
