@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from fedilc.algorithms.loss_name import LossName
 from fedilc.config import Options
-from fedilc.data.image_folder import ImagePreprocessing
 from fedilc.data.outline import Outline
-from fedilc.data.tables.preprocessing import NumberFeature, Preprocessing
 from fedilc.errors import CheckpointError, ConfigError
 from fedilc.evaluation import select
 from fedilc.evaluation.intervals import Interval, bootstrap_intervals
 from fedilc.gradients import Loss, Workbench
 from fedilc.training.result import Result
+
+if TYPE_CHECKING:
+    from fedilc.data.image_folder import ImagePreprocessing
+    from fedilc.data.tables.preprocessing import Preprocessing
 
 FILE = "model-card.md"
 _RESAMPLES = 200
@@ -86,11 +88,15 @@ def _model(
 
 def _inputs(facts: Mapping[str, Any], made: Preprocessing | ImagePreprocessing | None) -> str:
     """Return what a row must have, and what becomes of it."""
-    if isinstance(made, ImagePreprocessing):
-        return f"## Inputs\n\nPictures, resized to {made.size} x {made.size} pixels."
     if made is None:
         names = ", ".join(f"`{name}`" for name in facts.get("columns") or ())
         return f"## Inputs\n\n{names or 'Arrays of numbers, as they are.'}"
+    # What reads tables is loaded if the run has read some, and takes time to load.
+    from fedilc.data.image_folder import ImagePreprocessing
+    from fedilc.data.tables.preprocessing import NumberFeature
+
+    if isinstance(made, ImagePreprocessing):
+        return f"## Inputs\n\nPictures, resized to {made.size} x {made.size} pixels."
     rows = [
         (
             f"`{feature.name}`",
