@@ -75,6 +75,17 @@ def test_extreme_logits_are_no_obstacle() -> None:
     assert np.isfinite(calibration_intercept(y, 1e3 * logits)).all()
 
 
+def test_rows_that_are_nearly_separated_or_separated_leave_the_others_as_they_are() -> None:
+    generator = np.random.default_rng(0)
+    logits = generator.normal(0, 2, 80)
+    y = (generator.random(80) < expit(12 * logits)).astype(float)
+    counts = np.stack([np.bincount(generator.integers(0, 80, 80), minlength=80) for _ in range(40)]) * 1.0
+    together = calibration_slope(y, logits, counts)
+    assert 0 < np.isnan(together).sum() < 40
+    alone = np.concatenate([calibration_slope(y, logits, row[None]) for row in counts])
+    assert together == pytest.approx(alone, rel=1e-9, nan_ok=True)
+
+
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_separated_classes_give_no_warning() -> None:
     logits = np.concatenate([np.linspace(-2, -0.54, 70), np.linspace(-0.49, 1.4, 60)])

@@ -26,14 +26,10 @@ def calibration_slope(y: Floats, logits: Floats, counts: Floats | None = None) -
     """
     scale = float(np.std(logits)) or 1.0
     z = (logits - logits.mean()) / scale
-    once = np.ones((1, len(y)))
-    fitted = _regression(y, z, once, np.zeros((1, 2)))
-    if counts is None:
-        counts = once
-    else:
-        fitted = _regression(y, z, counts, np.repeat(fitted, len(counts), 0))
-    found = fitted[:, 1] / scale
-    found[_separated(y, z, counts)] = np.nan
+    fitted = _regression(y, z, np.ones((1, len(y))), np.zeros((1, 2)))
+    if counts is not None:
+        fitted = _regression(y, z, counts, np.repeat(np.nan_to_num(fitted), len(counts), 0))
+    found: Floats = fitted[:, 1] / scale
     return found
 
 
@@ -74,12 +70,18 @@ def _sigmoid(values: Floats) -> Floats:
     return found
 
 
-def _regression(y: Floats, z: Floats, counts: Floats, at: Floats) -> Floats:
-    """Return intercept and slope of each row's logistic regression, by damped Newton steps from `at`."""
-    loss = _loss(y, z, counts, at)
+def _regression(y: Floats, z: Floats, counts: Floats, start: Floats) -> Floats:
+    """Return intercept and slope of each row's logistic regression, by damped Newton steps; NaN if separated.
+
+    A row is done when its own step is small: a few rows that are nearly separated take many steps.
+    """
+    separated = _separated(y, z, counts)
+    found = np.where(separated[:, None], np.nan, start)
+    left = np.flatnonzero(~separated)
     for _ in range(_STEPS):
+        at, drawn = found[left], counts[left]
         p = _sigmoid(at[:, :1] + at[:, 1:] * z)
-        residual, curvature = counts * (y - p), counts * p * (1 - p)
+        residual, curvature = drawn * (y - p), drawn * p * (1 - p)
         gradient = np.stack([residual.sum(1), residual @ z], 1)
         a, b, c = curvature.sum(1), curvature @ z, curvature @ (z * z)
         determinant = a * c - b * b
@@ -87,16 +89,19 @@ def _regression(y: Floats, z: Floats, counts: Floats, at: Floats) -> Floats:
         inverse = np.divide(1.0, determinant, out=np.zeros_like(a), where=usable)
         step = np.stack([c * gradient[:, 0] - b * gradient[:, 1], a * gradient[:, 1] - b * gradient[:, 0]], 1)
         step *= inverse[:, None]
+        loss = _loss(y, z, drawn, at)
+        worse = np.arange(len(left))
         for _ in range(30):
-            following = _loss(y, z, counts, at + step)
-            worse = following > loss + 1e-12 * np.abs(loss)
-            if not worse.any():
+            following = _loss(y, z, drawn[worse], at[worse] + step[worse])
+            worse = worse[following > loss[worse] + 1e-12 * np.abs(loss[worse])]
+            if not len(worse):
                 break
             step[worse] /= 2
-        at, loss = at + step, np.minimum(loss, following)
-        if np.abs(step).max(initial=0.0) < _TOLERANCE:
+        found[left] = at + step
+        left = left[np.abs(step).max(1) >= _TOLERANCE]
+        if not len(left):
             break
-    return at
+    return found
 
 
 def _loss(y: Floats, z: Floats, counts: Floats, at: Floats) -> Floats:
