@@ -23,7 +23,7 @@ from torch import Tensor
 from fedilc import __version__
 from fedilc.data import Silo
 from fedilc.data.digest import digest
-from fedilc.errors import CheckpointError
+from fedilc.errors import CheckpointError, DataError
 from fedilc.federation.tensor_files import read_tensors, write_tensors
 from fedilc.studies.study_data import StudyData
 from fedilc.studies.study_fit import Fitted, Units, fit, folds_of, network, predict, validation_rows
@@ -136,6 +136,12 @@ class AloneTask:
 
     def perform(self, data: StudyData, stop: Callable[[], bool]) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the predictions of the fold's examples, by seed."""
+        try:
+            return self._perform(data, stop)
+        except DataError as error:  # so few rows that no column differs among them
+            return {}, {"failed": str(error)}
+
+    def _perform(self, data: StudyData, stop: Callable[[], bool]) -> tuple[dict[str, Tensor], dict[str, Any]]:
         held = folds_of(data.labels(self.site), self.folds, data.loss) == self.fold
         rest = np.flatnonzero(~held)
         units = Units.of(data.loss, [data.labels(self.site)[rest]])

@@ -59,6 +59,31 @@ def test_columns_that_tell_the_label_are_pointed_out() -> None:
     assert not any("'age' alone" in note or "'sex' alone" in note for note in notes)
 
 
+def test_a_column_with_a_few_wrong_cells_still_tells_the_label_and_one_of_many_names_does_not() -> None:
+    frame = hospitals().with_row_index("row")
+    expired = (pl.col("died") == "yes") & (pl.col("row") % 40 > 0)
+    frame = frame.with_columns(
+        pl.when(expired).then(pl.lit("expired")).otherwise(pl.lit("home")).alias("discharge status"),
+        (pl.col("row") * 7 % 19).cast(pl.String).add("x").alias("bed"),
+    )
+    found = tables_of(by_hospital(frame), TableSettings("died"))
+    assert found.leaks == ("discharge status",)
+    assert any(note.endswith("drop it with --drop 'discharge status'") for note in found.notes)
+
+
+def test_a_column_of_one_value_is_left_out_and_said_unless_some_cells_are_missing() -> None:
+    frame = hospitals().with_columns(
+        pl.lit(0.1).alias("unit"),
+        pl.lit("A").alias("country"),
+        pl.when(pl.int_range(pl.len()) % 3 > 0).then(1).alias("ticked"),
+    )
+    found = tables_of(by_hospital(frame), TableSettings("died"))
+    made = found.fit(list(found.silos))
+    assert {"unit", "country"} <= set(made.left_out)
+    assert {"ticked", "ticked missing"} <= set(made.columns)
+    assert "column 'unit' is left out: it has the same value in every row" in found.notes
+
+
 def test_one_class_and_a_column_missing_at_one_silo_are_pointed_out() -> None:
     parts = by_hospital(hospitals())
     parts["h1"] = parts["h1"].drop("lactate")

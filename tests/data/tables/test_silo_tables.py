@@ -102,6 +102,7 @@ def test_silos_of_a_column_come_in_natural_order(tmp_path: Path) -> None:
         ({"label": "dead"}, "no label column 'dead'"),
         ({"silo_column": "hopital"}, "no column 'hopital' that names silos; did you mean 'hospital'"),
         ({"drop": ["agee"]}, "--drop names the column 'agee', which no file has; did you mean 'age'"),
+        ({"missing": ["agee=-9"]}, "--missing names the column 'agee', which no file has"),
         ({"positive": "maybe"}, "is never 'maybe'"),
         ({"label": "died>0"}, "compares numbers"),
     ],

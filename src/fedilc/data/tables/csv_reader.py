@@ -38,6 +38,8 @@ def read_csv(path: Path) -> tuple[pl.DataFrame, NDArray[np.int64], list[str]]:
     """
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
+    if not head.strip():
+        raise DataError(f"{path} is empty; leave it out or give it data")
     for start, kind in _OTHERS.items():
         if head.startswith(start):
             raise DataError(f"{path} is {kind}, not CSV; give the table itself as CSV, Parquet or NPZ")

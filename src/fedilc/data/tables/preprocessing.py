@@ -23,6 +23,7 @@ from fedilc.data.tables.label_rule import LabelRule
 from fedilc.data.tables.silo_summary import MOST_DECLARED, MOST_LEVELS, ColumnSummary, SiloSummary
 from fedilc.errors import DataError, nearest
 
+CONSTANT = "it has the same value in every row"  # another value at a new site would be far from all known
 _NUMBER_SHARE = 0.8
 
 
@@ -201,13 +202,17 @@ def _feature(
         names = tuple(names_of(pl.Series(given)))
         return CategoryFeature(name=name, categories=names, indicator=indicator)
     if not declared and is_number_column(present):
-        mean, scale = _moments(present)
+        mean, deviation = _moments(present)
         indicator = sum(part.numbers for part in present) < rows
-        return NumberFeature(name=name, mean=mean, scale=scale, indicator=indicator)
+        if not (deviation or indicator):
+            return CONSTANT
+        return NumberFeature(name=name, mean=mean, scale=deviation or 1.0, indicator=indicator)
     most = MOST_DECLARED if declared else MOST_LEVELS
     union = {level for part in present for level in part.levels or ()}
     if not _all_named(present) or len(union) > most:
         return f"it holds more than {most} different names"
+    if len(union) == 1 and not indicator:
+        return CONSTANT
     return CategoryFeature(name=name, categories=_ordered(union), indicator=indicator)
 
 
@@ -228,7 +233,7 @@ def _ordered(names: set[str]) -> tuple[str, ...]:
 
 
 def _moments(parts: Sequence[ColumnSummary]) -> tuple[float, float]:
-    """Return mean and standard deviation over all silos, each rounded once; 1 for a constant column."""
+    """Return mean and standard deviation over all silos, each rounded once."""
     count, total, squares = 0, Fraction(0), Fraction(0)
     for part in parts:
         rows, values, squared = part.sums
@@ -236,7 +241,6 @@ def _moments(parts: Sequence[ColumnSummary]) -> tuple[float, float]:
     mean = total / count
     variance = squares / count - mean * mean
     try:
-        deviation = sqrt(variance) if variance > 0 else 0.0
-        return float(mean), deviation if deviation > 0 else 1.0
+        return float(mean), sqrt(variance) if variance > 0 else 0.0
     except OverflowError as error:
         raise DataError(f"the sums of column {parts[0].name!r} are larger than any numbers have") from error

@@ -23,6 +23,7 @@ MOST_DECLARED = 1000
 _FEW_NUMBERS = 20
 _FEWEST_ROWS = 20
 _FEWEST_PER_CLASS = 3
+_FEWEST_PER_NAME = 5  # rows; names of fewer rows each fit any label
 _LONGEST = 200
 
 Exact = Annotated[str, Field(pattern=r"^-?\d{1,900}(/[1-9]\d{0,900})?$")]
@@ -151,7 +152,7 @@ def single_column_auroc(kind: Kind, values: pl.Series, labels: NDArray[Any]) -> 
         numbers = numbers_of(values)
         rows = numbers.is_not_null().to_numpy()
         candidates.append(_auroc(numbers.to_numpy()[rows], labels[rows]))
-    if kind == "text" and values.n_unique() <= _FEW_NUMBERS:
+    if kind == "text" and values.n_unique() <= min(_FEW_NUMBERS, len(values) / _FEWEST_PER_NAME):
         table = pl.DataFrame({"value": values, "label": labels}).filter(pl.col("value").is_not_null())
         rates = table.select(pl.col("label").mean().over("value")).to_series().to_numpy()
         candidates.append(_auroc(rates, labels[present]))

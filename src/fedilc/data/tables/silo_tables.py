@@ -17,7 +17,7 @@ from fedilc.data.checks.federation import Report
 from fedilc.data.silo import Federation, Silo
 from fedilc.data.tables.column_values import column_values, names_of
 from fedilc.data.tables.label_rule import LabelRule
-from fedilc.data.tables.notes import table_notes
+from fedilc.data.tables.notes import leaking_columns, table_notes
 from fedilc.data.tables.preprocessing import Preprocessing, fit_preprocessing
 from fedilc.data.tables.reader import Table, check_header, file_kind, read_frame, read_npz, without_index
 from fedilc.data.tables.silo_files import silo_of
@@ -129,6 +129,13 @@ class SiloTables:
             name: self.settings.summarise(name, table.frame, table.labels, table.unlabelled)
             for name, table in self.silos.items()
         }
+
+    @cached_property
+    def leaks(self) -> tuple[str, ...]:
+        """Return the columns that are used although they alone predict the label almost perfectly."""
+        found = leaking_columns(list(self.summaries.values()), self.label)
+        used = {feature.name for feature in self.fit(list(self.silos)).features}
+        return tuple(name for name in found if name in used)
 
     @cached_property
     def notes(self) -> list[str]:
@@ -250,6 +257,7 @@ def _check_names(
     known = list(dict.fromkeys(name for frame in frames.values() for name in frame.columns))
     named = {"--categorical": settings.categorical, "--drop": settings.drop, "--keep": settings.keep}
     named["--categories"] = tuple(settings.categories)
+    named["--missing"] = tuple(mark.rpartition("=")[0] for mark in settings.missing if "=" in mark)
     for option, columns in named.items():
         for column in columns:
             if column not in known:
