@@ -38,10 +38,16 @@ def test_what_differs_is_shown_in_tables_a_picture_and_a_sentence(patients: Path
 
 
 def test_a_table_without_a_label_is_one_sentence(patients: Path, refusal: Refusal) -> None:
-    assert refusal("inspect", patients, "--silo-column", "hospital") == (
-        "say with --label which column holds the label"
-    )
+    said = refusal("inspect", patients, "--silo-column", "hospital")
+    assert said.startswith("--label is missing")
+
+
+def test_one_silo_cannot_be_compared(patients: Path, refusal: Refusal) -> None:
+    one = pl.read_csv(patients).filter(pl.col("hospital") == "west")
+    one.write_csv(patients)
+    said = refusal("inspect", patients, "--silo-column", "hospital", "--label", "died")
+    assert said == "an inspection compares silos, and patients has one, 'west'; give others' tables too"
 
 
 def test_an_experiment_that_reads_no_tables_is_one_sentence(refusal: Refusal) -> None:
-    assert "does not read tables" in refusal("inspect", "color-digits")
+    assert "holds no tables" in refusal("inspect", "color-digits")

@@ -94,6 +94,14 @@ def test_mistakes_are_one_sentence(patients: Path) -> None:
         study("nothing.csv", "--label", "died")
     with pytest.raises(ConfigError, match="neither a file nor a data set"):
         study("hart-disease")
+    with pytest.raises(DataError, match=r"other\.csv does not exist"):
+        study(str(patients), "other.csv", "--label", "died")
+    with pytest.raises(ConfigError, match="--categories 'sex' is not a column and its names"):
+        study(str(patients), *COLUMNS, "--categories", "sex")
+    with pytest.raises(DataError, match="--categories names the column 'gender', which no file has"):
+        study(str(patients), *COLUMNS, "--categories", "gender=m,f")
+    with pytest.raises(ConfigError, match="--learning-rates 'nan' has a number that is not above 0"):
+        study(str(patients), *COLUMNS, "--learning-rates", "nan")
     with pytest.raises(ConfigError, match="--learning-rates 'x' is not a list of numbers"):
         study(str(patients), *COLUMNS, "--learning-rates", "x")
 

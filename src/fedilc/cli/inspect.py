@@ -13,6 +13,7 @@ from fedilc.cli.options import DataDir
 from fedilc.cli.quick_imports import quick_imports
 from fedilc.cli.tables import (
     Categorical,
+    Categories,
     Data,
     Drop,
     Keep,
@@ -20,8 +21,9 @@ from fedilc.cli.tables import (
     Missing,
     Positive,
     SiloColumn,
-    open_tables,
+    table_options,
 )
+from fedilc.errors import ConfigError
 
 
 def inspect(
@@ -29,6 +31,7 @@ def inspect(
     label: Label = None,
     silo_column: SiloColumn = None,
     categorical: Categorical = None,
+    categories: Categories = None,
     drop: Drop = None,
     keep: Keep = None,
     positive: Positive = None,
@@ -47,14 +50,27 @@ def inspect(
         from fedilc.report.formats import write_tables
         from fedilc.report.inspection_report import inspection_picture, inspection_tables
         from fedilc.studies.inspection import inspect_run, inspect_tables, write_inspection
+        from fedilc.studies.study_data import TableData
+        from fedilc.studies.study_sources import study_data
 
     if data_dir is not None:
         use_data_folder(data_dir)
     if len(data) == 1 and (Path(data[0]) / SUMMARIES).exists():
         found = inspect_run(Path(data[0]))
     else:
-        name, tables = open_tables(data, label, silo_column, categorical, drop, keep, positive, missing)
-        found = inspect_tables(name, tables, seed)
+        options = table_options(
+            silo_column=silo_column,
+            positive=positive,
+            categorical=categorical,
+            categories=categories,
+            drop=drop,
+            keep=keep,
+            missing=missing,
+        )
+        read = study_data(data, label, options)
+        if not isinstance(read, TableData):
+            raise ConfigError(f"{data[0]} holds no tables; give tables, or an experiment that reads them")
+        found = inspect_tables(read.name, read.tables, seed)
     console = make_console()
     for note in found.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)

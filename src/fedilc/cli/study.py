@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,17 @@ import typer
 from fedilc.cli.console import make_console
 from fedilc.cli.data import use_data_folder
 from fedilc.cli.options import DataDir
-from fedilc.cli.tables import Categorical, Drop, Keep, Label, Missing, Positive, SiloColumn
+from fedilc.cli.tables import (
+    Categorical,
+    Categories,
+    Drop,
+    Keep,
+    Label,
+    Missing,
+    Positive,
+    SiloColumn,
+    table_options,
+)
 from fedilc.errors import ConfigError, StoppedError
 
 if TYPE_CHECKING:
@@ -48,6 +59,7 @@ def study(
     silo_column: SiloColumn = None,
     positive: Positive = None,
     categorical: Categorical = None,
+    categories: Categories = None,
     drop: Drop = None,
     keep: Keep = None,
     missing: Missing = None,
@@ -108,15 +120,16 @@ def study(
     from fedilc.studies.study_sources import study_data
 
     use_data_folder(data_dir)
-    given = {
-        "silo_column": silo_column,
-        "positive": positive,
-        "categorical": categorical,
-        "drop": drop,
-        "keep": keep,
-        "missing": missing,
-    }
-    read = study_data(data, label, image_size, {key: value for key, value in given.items() if value})
+    options = table_options(
+        silo_column=silo_column,
+        positive=positive,
+        categorical=categorical,
+        categories=categories,
+        drop=drop,
+        keep=keep,
+        missing=missing,
+    )
+    read = study_data(data, label, options, image_size)
     usual = StudySettings() if read.is_table else IMAGES
     settings = replace(
         usual,
@@ -182,7 +195,7 @@ def _progress(console: Console) -> Iterator[Callable[[Progress], None]]:
 
         def show(progress: Progress) -> None:
             left = progress.seconds_left()
-            note = "" if left is None else f"about {timedelta(seconds=round(left))} left"
+            note = "" if not left else f"about {timedelta(seconds=round(left))} left"
             bar.update(
                 task, description=progress.label, total=progress.total, completed=progress.done, note=note
             )
@@ -201,6 +214,7 @@ def show_study(console: Console, result: StudyResult) -> None:
     from fedilc.studies.verdict import verdict
 
     for table in summary_tables(result):
+        console.print()
         console.print(rich_table(table))
     console.print("\n[bold]Verdict[/]")
     for sentence in verdict(result):
@@ -215,6 +229,6 @@ def _numbers(text: str | None, option: str) -> tuple[float, ...]:
         found = tuple(sorted({float(part) for part in text.split(",")}))
     except ValueError as error:
         raise ConfigError(f"{option} {text!r} is not a list of numbers like 0.01,0.1") from error
-    if found[0] <= 0:
+    if not all(0 < number < inf for number in found):
         raise ConfigError(f"{option} {text!r} has a number that is not above 0")
     return found

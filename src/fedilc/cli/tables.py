@@ -1,16 +1,12 @@
-"""Options of commands that read users' tables, and the silos that these tables become."""
+"""Options of commands that read users' tables."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fedilc.errors import ConfigError
-
-if TYPE_CHECKING:
-    from fedilc.data.tables.silo_tables import SiloTables
 
 Data = Annotated[
     list[str],
@@ -26,6 +22,12 @@ SiloColumn = Annotated[
 Categorical = Annotated[
     list[str] | None, typer.Option(help="A column of numbers that are names; may repeat.")
 ]
+Categories = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="The names of a column, if they are not to be found: ward=medical,surgical; may repeat."
+    ),
+]
 Drop = Annotated[list[str] | None, typer.Option(help="A column that is not used; may repeat.")]
 Keep = Annotated[
     list[str] | None, typer.Option(help="A column to use although it looks like an identifier; may repeat.")
@@ -37,38 +39,23 @@ Missing = Annotated[
 ]
 
 
-def open_tables(
-    data: list[str],
-    label: str | None,
-    silo_column: str | None,
-    categorical: list[str] | None,
-    drop: list[str] | None,
-    keep: list[str] | None,
-    positive: str | None,
-    missing: list[str] | None,
-) -> tuple[str, SiloTables]:
-    """Return a name for the data, and the silos' tables."""
-    from fedilc.config import read_experiment, shipped_experiments
-    from fedilc.config.table_sources import TableSource
-    from fedilc.data.tables.silo_tables import read_tables
+def table_options(**given: object) -> dict[str, Any]:
+    """Return the options of tables that were given, as `read_tables` takes them.
 
-    if len(data) == 1 and (data[0] in shipped_experiments() or data[0].endswith(".toml")):
-        settings, folder = read_experiment(data[0])
-        if not isinstance(settings.data, TableSource):
-            raise ConfigError(f"{data[0]} does not read tables; give files, or an experiment that does")
-        return settings.name, settings.data.tables(folder)
-    if label is None:
-        raise ConfigError("say with --label which column holds the label")
-    paths = [Path(name) for name in data]
-    tables = read_tables(
-        paths,
-        label=label,
-        silo_column=silo_column,
-        categorical=categorical or (),
-        drop=drop or (),
-        keep=keep or (),
-        positive=positive,
-        missing=missing or (),
-    )
-    name = paths[0].name.partition(".")[0] if len(paths) == 1 else paths[0].resolve().parent.name
-    return name, tables
+    >>> table_options(positive=None, drop=["mrn"], categories=["ward=a,b"])
+    {'drop': ['mrn'], 'categories': {'ward': ['a', 'b']}}
+    """
+    found: dict[str, Any] = {name: value for name, value in given.items() if value}
+    if "categories" in found:
+        found["categories"] = dict(_categories(text) for text in found["categories"])
+    return found
+
+
+def _categories(text: str) -> tuple[str, list[str]]:
+    column, _, names = text.partition("=")
+    listed = [name.strip() for name in names.split(",")]
+    if not column or not all(listed):
+        raise ConfigError(
+            f"--categories {text!r} is not a column and its names, such as ward=medical,surgical"
+        )
+    return column, listed

@@ -23,10 +23,7 @@ _RULES = (
 
 def inspection_tables(found: Inspection) -> list[TableData]:
     """Return the tables: silos, columns, and pairs of silos."""
-    tables = [_silo_table(found)]
-    if len(found.silos) > 1:
-        tables += [_column_table(found), _pair_table(found)]
-    return tables
+    return [_silo_table(found), _column_table(found), _pair_table(found)]
 
 
 def _silo_table(found: Inspection) -> TableData:

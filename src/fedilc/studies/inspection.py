@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from fedilc.data.tables.notes import table_notes
 from fedilc.data.tables.preprocessing import Preprocessing
 from fedilc.data.tables.silo_summary import SiloSummary
 from fedilc.data.tables.silo_tables import SiloTables
-from fedilc.errors import CheckpointError, ConfigError, FedILCWarning, listed
+from fedilc.errors import CheckpointError, ConfigError, DataError, FedILCWarning, listed
 from fedilc.evaluation.inconsistency import curvatures, inconsistency
 from fedilc.evaluation.shift import (
     LARGE_INDEX,
@@ -106,6 +107,7 @@ class Inspection:
 
 def inspect_tables(name: str, tables: SiloTables, seed: int = 0) -> Inspection:
     """Return the inspection of silos whose tables are here."""
+    _require_two(name, list(tables.silos))
     preprocessing = tables.fit(list(tables.silos))
     described = [describe_silo(table, preprocessing) for table in tables.silos.values()]
     silos = [tables.silo(silo, preprocessing, seed=seed, validation=0.0) for silo in tables.silos]
@@ -115,7 +117,7 @@ def inspect_tables(name: str, tables: SiloTables, seed: int = 0) -> Inspection:
         tables.classes,
         tuple(described),
         tuple(tables.notes),
-        at_start(federation, seed) if len(silos) > 1 else None,
+        at_start(federation, seed),
     )
 
 
@@ -133,9 +135,17 @@ def inspect_run(folder: Path) -> Inspection:
         raise CheckpointError(f"{folder / SUMMARIES} is damaged; restore it from a copy") from error
     if not isinstance(preprocessing, Preprocessing):
         raise ConfigError(f"{folder} has no preprocessing yet; wait until its first round has begun")
+    _require_two(folder.name, [summary.name for summary in summaries])
     described = tuple(describe_summary(summary, preprocessing) for summary in summaries)
     notes = tuple(table_notes(summaries, preprocessing))
     return Inspection(folder.name, preprocessing.label.classes, described, notes)
+
+
+def _require_two(name: str, silos: Sequence[str]) -> None:
+    if len(silos) < 2:
+        raise DataError(
+            f"an inspection compares silos, and {name} has one, {silos[0]!r}; give others' tables too"
+        )
 
 
 def write_inspection(folder: Path, found: Inspection) -> None:

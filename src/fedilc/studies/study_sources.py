@@ -18,7 +18,7 @@ from fedilc.studies.study_data import ArrayData, StudyData, TableData
 
 
 def study_data(
-    sources: Sequence[str], label: str | None, image_size: int, options: Mapping[str, Any]
+    sources: Sequence[str], label: str | None, options: Mapping[str, Any], image_size: int = 32
 ) -> StudyData:
     """Return the data of a study.
 
@@ -26,8 +26,8 @@ def study_data(
         sources: tables (one with a column of silos, or one file per silo), or one data set's name, one
             experiment, or one folder of images by domain and class.
         label: the label's column or comparison, for tables.
-        image_size: pixels per side, for a folder of images.
         options: further ones of `read_tables`, those that were given.
+        image_size: pixels per side, for a folder of images.
     """
     paths = [Path(source) for source in sources]
     if len(paths) == 1 and not paths[0].exists():
@@ -42,7 +42,8 @@ def study_data(
         return ArrayData(name, images.loss, outputs, images.arrays, tuple(images.notes))
     for path in paths:
         if not path.is_file():
-            raise DataError(f"{path} is no file; give tables (.csv, .parquet, .npz)")
+            wrong = "is a folder" if path.is_dir() else "does not exist"
+            raise DataError(f"{path} {wrong}; give tables (.csv, .parquet, .npz)")
     if label is None:
         raise ConfigError("--label is missing; name the column to predict, or a comparison such as 'num>0'")
     if len(paths) == 1 and options.get("silo_column") is None:
