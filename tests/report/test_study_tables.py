@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
+import polars as pl
+import pytest
 from hospitals import hospitals, study_table
+from rich.console import Console
 
+from fedilc.cli.study import show_study
 from fedilc.evaluation.scores import SCORES
 from fedilc.report.study_tables import study_tables, summary_tables
 from fedilc.studies.study import StudyResult
 from fedilc.studies.study_plan import Choice, StudyPlan, StudySettings
+from fedilc.studies.study_runs import ALONE, POOLED
 
 
 def made(folder: Path, sites: int) -> StudyResult:
@@ -36,7 +42,7 @@ def test_few_sites_are_columns_and_many_are_rows(tmp_path: Path) -> None:
     assert [column.title for column in few["score"].columns] == ["method", "H0", "H1", "H2", "H3", "mean"]
     assert [cell.text for cell in few["score"].rows[0]][:2] == ["fedavg", "-"]
     many = {table.name: table for table in summary_tables(made(tmp_path, 9))}
-    assert [column.title for column in many["score"].columns] == ["site", "examples", "fedavg", "geometric"]
+    assert [column.title for column in many["score"].columns] == ["site", "n", "fedavg", "geometric"]
     assert len(many["score"].rows) == 9
 
 
@@ -60,3 +66,23 @@ def test_differences_are_grouped_by_score_and_the_choices_say_how_they_were_made
     assert tables["comparisons"].rows[0][2].text.startswith("+0.100 [")
     assert "left out in turn" in tables["choices"].notes[0]
     assert tables["choices"].rows[0][2].text == "7"
+
+
+@pytest.mark.parametrize(("sites", "name"), [(4, "H"), (4, "University Hospital "), (20, "Site ")])
+def test_all_that_a_terminal_shows_fits_in_eighty_columns(tmp_path: Path, sites: int, name: str) -> None:
+    frame = hospitals(sites, rows=10).with_columns(pl.col("hospital").str.replace("H", name))
+    plan = StudyPlan(study_table(tmp_path, frame), StudySettings())
+    random = np.random.default_rng(0)
+    methods = (*plan.settings.algorithms, ALONE, POOLED)
+    scores = {
+        site: {method: {score: random.random(50) for score in SCORES["binary"]} for method in methods}
+        for site in plan.data.silos
+    }
+    text = StringIO()
+    show_study(Console(file=text, width=80), StudyResult(plan, {}, {}, scores, {}, {}))
+    lines = text.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "…" not in text.getvalue()
+    rows = [line.split()[0] for line in lines if line.startswith(" fishr-inter")]
+    assert rows == ["fishr-inter-geo"] * len(rows)
+    assert len(rows) >= 3  # the means, and two scores compared

@@ -71,6 +71,26 @@ def test_poisoned_labels_of_the_held_out_site_change_no_choice_and_no_bit_of_the
         assert one == pytest.approx(1 - other)
 
 
+def test_poisoned_features_of_the_held_out_site_change_no_bit_of_the_weights(tmp_path: Path) -> None:
+    frame = hospitals(4)
+    there = pl.col("hospital") == "H2"
+    poisoned = frame.with_columns(
+        pl.when(there).then(pl.lit("1e6")).otherwise(pl.col("age")).alias("age"),
+        pl.when(there).then(pl.lit("unheard of")).otherwise(pl.col("sex")).alias("sex"),
+        pl.when(there).then(pl.lit(-9.0)).otherwise(pl.col("lactate")).alias("lactate"),
+        pl.when(there).then(pl.lit("2020-01-01")).alias("visit"),
+    )
+    results = {}
+    for name, table in (("clean", frame), ("poisoned", poisoned)):
+        data = study_table(tmp_path, table, name)
+        results[name] = studied(data, tmp_path / name, hold_out=("H2",), references=False)
+    clean, dirty = results["clean"], results["poisoned"]
+    assert clean.choices == dirty.choices
+    ours, theirs = (weights(found, tmp_path / name, "H2", "fedavg") for name, found in results.items())
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert not np.array_equal(clean.outputs["H2"]["fedavg"], dirty.outputs["H2"]["fedavg"])
+
+
 def test_a_study_that_was_done_is_not_done_again_and_more_seeds_are_added(tmp_path: Path) -> None:
     data = study_table(tmp_path, hospitals(4))
     first = studied(data, tmp_path / "study", references=False)
@@ -156,6 +176,15 @@ def test_a_site_with_one_class_has_no_area_and_is_said_and_the_others_decide(tmp
     assert result.sites_with("auroc") == ["H0", "H1", "H2"]
     assert len([note for note in result.plan.notes() if "H3" in note and "one class only" in note]) == 1
     assert "3 held-out sites" in verdict(result)[0]
+
+
+def test_a_site_too_small_for_a_model_of_its_own_leaves_the_mean_of_the_others(tmp_path: Path) -> None:
+    frame = pl.concat([hospitals(4), hospitals(1, rows=5).with_columns(pl.lit("tiny").alias("hospital"))])
+    result = studied(study_table(tmp_path, frame), tmp_path / "study", algorithms=("fedsgd", "geometric"))
+    assert ALONE not in result.scores["tiny"]
+    own = [result.interval(site, ALONE, "auroc").value for site in ("H0", "H1", "H2", "H3")]
+    assert result.mean(ALONE, "auroc").value == pytest.approx(np.mean(own))  # type: ignore[arg-type]
+    assert f"own data {np.mean(own):.3f} at 4 of them" in verdict(result)[0]  # type: ignore[arg-type]
 
 
 def test_two_sites_are_studied_and_said_to_be_too_few(tmp_path: Path) -> None:

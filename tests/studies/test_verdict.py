@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 from hospitals import hospitals, study_table
 
 from fedilc.studies.study import StudyResult
@@ -12,9 +13,10 @@ from fedilc.studies.study_plan import StudyPlan, StudySettings
 from fedilc.studies.verdict import verdict
 
 
-def found(folder: Path, areas: dict[str, list[float]], sites: int = 4) -> StudyResult:
+def found(folder: Path, areas: dict[str, list[float]], sites: int = 4, rows: int = 10) -> StudyResult:
     """A study whose methods have these areas at the sites, give or take 0.01 over the examples."""
-    data = study_table(folder, hospitals(sites, rows=10))
+    frame = hospitals(sites, rows).with_columns((pl.col("died") == "yes").alias("expired"))
+    data = study_table(folder, frame)
     plan = StudyPlan(data, StudySettings(algorithms=tuple(areas), references=False))
     noise = {site: np.random.default_rng(n).normal(0, 0.01, 100) for n, site in enumerate(data.silos)}
     scores = {
@@ -63,6 +65,16 @@ def test_if_the_reference_is_best_no_method_was_better(tmp_path: Path) -> None:
         "No method was better; the difference of the nearest, fedsgd, from fedavg is -0.005"
     )
     assert "after correction for 2 comparisons" in sure
+
+
+def test_a_column_that_nearly_is_the_label_is_part_of_what_is_not_shown(tmp_path: Path) -> None:
+    areas = {"fedavg": [0.99, 0.99, 0.98, 0.99], "geometric": [0.99, 0.98, 0.99, 0.99]}
+    _, _, power = verdict(found(tmp_path, areas, rows=30))
+    assert power.endswith(
+        "they cannot show, nor how well a model does without 'expired', which alone predicts the label "
+        "almost perfectly."
+    )
+    assert "nor how well" not in verdict(found(tmp_path, areas))[2]  # too few rows to know
 
 
 def test_one_method_is_compared_with_nothing(tmp_path: Path) -> None:

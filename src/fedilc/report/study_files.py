@@ -40,7 +40,7 @@ def study_facts(result: StudyResult) -> dict[str, Any]:
         "references": references(result),
         "silos": {site: _silo_facts(result, site) for site in data.silos},
         "held_out": list(plan.held_out),
-        "notes": [*data.notes, *undefined(result)],
+        "notes": [*plan.notes(), *undefined(result)],
         "command": command_line(),
         "settings": asdict(plan.settings),
         "choose_by": plan.choose_by,

@@ -16,9 +16,8 @@ from fedilc.studies.study_runs import ALONE, POOLED
 from fedilc.studies.verdict import NAMES, deciding_metric
 
 FORMAT = 1
-MOST_SITES = 6
+_MOST_SITES, _LONGEST = 4, 12  # columns of sites, and characters of their names, that fit in 80 characters
 _CALIBRATION = ("calibration_slope", "calibration_intercept")
-_CALLED = {ALONE: "site alone (cross-validated)", POOLED: "pooled (if sharing were allowed)"}
 
 
 def study_tables(result: StudyResult) -> list[TableData]:
@@ -36,9 +35,10 @@ def summary_tables(result: StudyResult) -> list[TableData]:
     """Return the tables that a terminal shows: the deciding score by site, all scores, the comparison."""
     metric = deciding_metric(result)
     shown = [name for name in compared(result) if name in (metric, "log_loss")]
-    wide = len(result.plan.held_out) > MOST_SITES
+    names = result.plan.held_out
+    wide = len(names) > _MOST_SITES or max(map(len, names)) > _LONGEST
     by_site = [_sites_down(result, metric)] if wide else [_sites(result), _score_by_site(result, metric)]
-    return [*by_site, _all_means(result), *_comparisons(result, shown)]
+    return [*by_site, _all_means(result), *_comparisons(result, shown, brief=True)]
 
 
 def _sites_down(result: StudyResult, metric: str) -> TableData:
@@ -49,7 +49,7 @@ def _sites_down(result: StudyResult, metric: str) -> TableData:
         found = [result.interval(site, method, metric).value for method in methods]
         cells = (_interval_cell(Interval(value, None, None)) for value in found)
         rows.append((Cell(site), Cell(str(len(result.plan.data.labels(site)))), *cells))
-    columns = (Column("site", words=True), Column("examples"), *map(Column, methods))
+    columns = (Column("site", words=True), Column("n"), *map(Column, methods))
     notes = (*ends(result), *undefined(result), "Intervals are in tables/by-site.csv.")
     title = f"{NAMES[metric]} at each site that took no part"
     return TableData("score", result.plan.data.name, title, columns, tuple(rows), notes)
@@ -60,9 +60,9 @@ def _score_by_site(result: StudyResult, metric: str) -> TableData:
     methods = _methods(result)
     rows = [
         (
-            Cell(_CALLED.get(method, method)),
-            *(_interval_cell(result.interval(site, method, metric)) for site in result.scores),
-            _interval_cell(result.mean(method, metric)),
+            Cell(method),
+            *(_brief_cell(result.interval(site, method, metric)) for site in result.scores),
+            _brief_cell(result.mean(method, metric)),
         )
         for method in methods
     ]
@@ -79,11 +79,14 @@ def _all_means(result: StudyResult) -> TableData:
     for method in _methods(result):
         found = [result.mean(method, metric) for metric in result.metrics]
         cells = (_interval_cell(Interval(one.value, None, None)) for one in found)
-        rows.append((Cell(_CALLED.get(method, method)), *cells))
-    columns = (Column("method", words=True), *(Column(NAMES[metric]) for metric in result.metrics))
+        rows.append((Cell(method), *cells))
+    titles = [NAMES[metric].removeprefix("calibration ") for metric in result.metrics]
+    columns = (Column("method", words=True), *map(Column, titles))
     marked = _bold_best(result, rows, len(result.plan.settings.algorithms))
     title = "Means over the sites that took no part"
-    return TableData("all-means", result.plan.data.name, title, columns, marked)
+    binary = "calibration_slope" in result.metrics
+    notes = ("Slope and intercept are of calibration; 1 and 0 are ideal.",) if binary else ()
+    return TableData("all-means", result.plan.data.name, title, columns, marked, notes)
 
 
 def _sites(result: StudyResult) -> TableData:
@@ -109,7 +112,7 @@ def _means(result: StudyResult) -> TableData:
     rows = []
     for method in _methods(result):
         cells = [_interval_cell(result.mean(method, metric)) for metric in result.metrics]
-        rows.append((Cell(_CALLED.get(method, method)), *cells))
+        rows.append((Cell(method), *cells))
     note = "Means over held-out sites and seeds; 95 % bootstrap intervals over the examples of these sites."
     return TableData(
         "means",
@@ -128,7 +131,7 @@ def _by_site(result: StudyResult) -> TableData:
         part = []
         for method in methods:
             cells = [_interval_cell(result.interval(site, method, metric)) for metric in result.metrics]
-            part.append((Cell(_CALLED.get(method, method)), *cells))
+            part.append((Cell(method), *cells))
         marked = _bold_best(result, part, len(result.plan.settings.algorithms))
         size = len(result.plan.data.labels(site))
         rows += [(Cell(f"{site} ({size} examples)"), *row) for row in marked]
@@ -145,7 +148,8 @@ def _by_site(result: StudyResult) -> TableData:
     )
 
 
-def _comparisons(result: StudyResult, metrics: Sequence[str]) -> list[TableData]:
+def _comparisons(result: StudyResult, metrics: Sequence[str], brief: bool = False) -> list[TableData]:
+    """Return the methods compared with the reference; `brief` leaves out p before correction."""
     rows: list[tuple[Cell, ...]] = []
     for metric in metrics:
         for method, found in result.comparisons(metric).items():
@@ -154,7 +158,7 @@ def _comparisons(result: StudyResult, metrics: Sequence[str]) -> list[TableData]
                     Cell(NAMES[metric]),
                     Cell(method),
                     _interval_cell(found.difference, signed=True),
-                    Cell(p_text(found.t_p), parts=(_digits(found.t_p),)),
+                    *([] if brief else [Cell(p_text(found.t_p), parts=(_digits(found.t_p),))]),
                     Cell(p_text(found.corrected_p), parts=(_digits(found.corrected_p),)),
                     Cell(_digits(found.detectable, 3) or "-"),
                     Cell(found.verdict),
@@ -166,14 +170,14 @@ def _comparisons(result: StudyResult, metrics: Sequence[str]) -> list[TableData]
         Column("score", words=True),
         Column("method", words=True),
         Column("difference [95 %]", ("difference", "low", "high")),
-        Column("p over sites"),
-        Column("p corrected"),
+        *([] if brief else [Column("p over sites")]),
+        Column("p (Holm)" if brief else "p corrected"),
         Column("detectable"),
         Column("", words=True),
     )
     notes = (
         f"Method minus {result.plan.reference}, mean over sites; interval over the examples of these sites.",
-        "p: paired t-test over sites, and after Holm's correction for the methods of one score.",
+        "p: paired t-test over sites, corrected by Holm's method for the methods of one score.",
         "detectable: the smallest mean difference that the test over sites finds with 80 % power.",
     )
     title = f"Compared with {result.plan.reference}"
@@ -226,7 +230,10 @@ def ends(result: StudyResult) -> list[str]:
     """Return the note on the two reference models, if they were trained."""
     if not references(result):
         return []
-    return ["site alone and pooled are the two ends of the scale, not federated methods."]
+    return [
+        "site alone: the site's own examples, cross-validated; pooled: the other sites' examples together, "
+        "if sharing were allowed. They are the two ends of the scale, not federated methods."
+    ]
 
 
 def compared(result: StudyResult) -> list[str]:
@@ -242,7 +249,7 @@ def undefined(result: StudyResult) -> list[str]:
         if has_classes(result.plan.data.loss) and len(np.unique(y)) == 1:
             notes.append(f"{site} has one class only, so that it has no AUROC and is left out of its means")
         elif ALONE not in result.scores[site] and result.plan.settings.references:
-            notes.append(f"{site} has too few examples of a class for a model of its own")
+            notes.append(f"{site} has too few examples of a class for a model of its own (site alone)")
     return notes
 
 
@@ -258,6 +265,17 @@ def _interval_cell(found: Interval, signed: bool = False) -> Cell:
     shown = [form.format(one) for one in (found.value, *limits) if one is not None]
     text = f"{shown[0]} [{shown[1]},{shown[2]}]" if len(shown) == 3 else shown[0]
     return Cell(text, parts=tuple(_digits(one) for one in (found.value, *limits)))
+
+
+def _brief_cell(found: Interval) -> Cell:
+    """Return a score with limits of two digits, which is what fits in a terminal."""
+    if found.value is None or found.low is None or found.high is None:
+        return _interval_cell(found)
+    low, high = (
+        (f"{one:.2f}" if abs(one) < 10 else f"{one:.3g}").replace("0.", ".", abs(one) < 1)
+        for one in (found.low, found.high)
+    )
+    return Cell(f"{found.value:.3f} [{low},{high}]")
 
 
 def _digits(value: float | None, digits: int = 6) -> str:

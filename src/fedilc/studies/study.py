@@ -94,10 +94,15 @@ class StudyResult:
         found = self.scores[site].get(method)
         return Interval(None, None, None) if found is None else interval_of(found[metric])
 
+    def sites_of(self, method: str, metric: str) -> list[str]:
+        """Return those of `sites_with` at which this method has the score; a small site has no own model."""
+        found = [site for site in self.sites_with(metric) if method in self.scores[site]]
+        return [site for site in found if np.isfinite(self.scores[site][method][metric][0])]
+
     def mean(self, method: str, metric: str) -> Interval:
-        """Return a method's mean over the sites that have this score; none if it lacks one of them."""
-        sites = self.sites_with(metric)
-        if not sites or any(method not in self.scores[site] for site in sites):
+        """Return a method's mean over the sites at which it has this score."""
+        sites = self.sites_of(method, metric)
+        if not sites:
             return Interval(None, None, None)
         return interval_of(mean_over_sites({site: self.scores[site][method][metric] for site in sites}))
 
@@ -145,6 +150,7 @@ def run_study(plan: StudyPlan, folder: Path, jobs: int, show: Show) -> StudyResu
             "training for held-out silos",
             [task for methods in final.values() for tasks in methods.values() for task in tasks],
         )
+        runs.do("scores and intervals", [])
     outputs = {
         silo: {method: runs.outputs(tasks) for method, tasks in methods.items()}
         for silo, methods in final.items()

@@ -44,6 +44,10 @@ class StudyData(Protocol):
         """Return sentences on what is probably not meant."""
 
     @property
+    def leaks(self) -> tuple[str, ...]:
+        """Return the columns that alone predict the label almost perfectly."""
+
+    @property
     def is_table(self) -> bool:
         """Return whether an input is a row of numbers, and no image."""
 
@@ -94,6 +98,11 @@ class TableData:
         """Return what reading found."""
         return tuple(self.tables.notes)
 
+    @property
+    def leaks(self) -> tuple[str, ...]:
+        """Return the columns that alone predict the label almost perfectly."""
+        return self.tables.leaks
+
     def labels(self, silo: str) -> NDArray[Any]:
         """Return the labels of a silo's examples."""
         return self.tables.silos[silo].y
@@ -132,6 +141,7 @@ class ArrayData:
     outputs: int
     arrays: dict[str, tuple[Tensor, NDArray[Any]]]
     notes: tuple[str, ...] = ()
+    leaks: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, federation: Federation) -> ArrayData:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedilc.errors import listed
 from fedilc.evaluation.comparison import Comparison
 from fedilc.evaluation.scores import HIGHER_IS_BETTER
 from fedilc.evaluation.significance import LEVEL
@@ -54,11 +55,12 @@ def _which(result: StudyResult, metric: str, best: str) -> str:
     extreme = "highest" if metric in HIGHER_IS_BETTER else "lowest"
     others = [name for name in (result.plan.reference, ALONE, POOLED) if name != best]
     called = {ALONE: "a model of the site's own data", POOLED: "pooled data, if sharing were allowed,"}
-    beside = [
-        f"{called.get(name, name)} {value:.3f}"
-        for name in others
-        if (value := result.mean(name, metric).value) is not None
-    ]
+    beside = []
+    for name in others:
+        value, own = result.mean(name, metric).value, result.sites_of(name, metric)
+        if value is not None:
+            some = f" at {len(own)} of them" if len(own) < len(sites) else ""
+            beside.append(f"{called.get(name, name)} {value:.3f}{some}")
     where = "at the held-out site" if len(sites) == 1 else f"on average over {len(sites)} held-out sites"
     return (
         f"Of {len(names)} methods, {best} had the {extreme} {NAMES[metric]} at sites that took no part in "
@@ -93,12 +95,23 @@ def _power(result: StudyResult, comparisons: dict[str, Comparison], leader: str,
     needed = comparisons[leader].detectable
     if needed is None:
         return (
-            f"With {size}, these data cannot show how methods differ at the next site; they show how they "
-            "differ at these."
+            f"With {size}, these data show how methods differ at these sites; they cannot show how methods "
+            f"differ at the next site{_without_leaks(result)}."
         )
     return (
         f"With {size} these data could have shown a mean difference of {needed:.3f} or more (80 % power); "
-        "that smaller differences exist, or do not, they cannot show."
+        f"that smaller differences exist, or do not, they cannot show{_without_leaks(result)}."
+    )
+
+
+def _without_leaks(result: StudyResult) -> str:
+    """Return that the scores rest on columns that probably are the label, if there are such columns."""
+    names = [repr(name) for name in result.plan.data.leaks]
+    verb = "predicts" if len(names) == 1 else "predict"
+    if not names:
+        return ""
+    return (
+        f", nor how well a model does without {listed(names)}, which alone {verb} the label almost perfectly"
     )
 
 
@@ -114,5 +127,6 @@ def _alone(result: StudyResult, metric: str) -> tuple[str, str, str]:
         f"At sites that took no part in training, {name} had {NAMES[metric]} {result.mean(name, metric)} on "
         f"average over {len(sites)} held-out sites.",
         "No other method was trained, so that nothing is compared.",
-        "Whether another method is better at the next site these numbers cannot show.",
+        "Whether another method is better at the next site these numbers cannot show"
+        f"{_without_leaks(result)}.",
     )
