@@ -98,7 +98,7 @@ def train(
         optimizer, optimizer_options: any torch optimiser by name, and its options.
         learning_rate_schedule: "constant", "step" (with `decay_rounds`, `decay_factor`) or "cosine".
         warmup_rounds: first rounds, in which the rate rises.
-        zeros, agreement: of aggregations that take them.
+        zeros, agreement, min_side: of aggregations that take them; see `weighted_geometric_mean`.
 
     Silos and rounds:
         silos_per_round: how many silos are drawn for each round; None is all.

@@ -122,6 +122,7 @@ def test_a_string_that_holds_an_equals_sign_stays_whole(tmp_path: Path) -> None:
         ("learning_rate=nan", "learning_rate=nan is not valid: .* finite"),
         ("penalty_weight=-1", "penalty_weight=-1 is not valid"),
         ("agreement=2", "agreement=2 is not valid"),
+        ("min_side=0", "min_side=0 is not valid: .* greater than or equal to 1"),
         ("seed=-1", "seed=-1 is not valid"),
         ("zeros=ignored", "zeros='ignored' is not valid: .*'ignore', 'strict' or 'authors'"),
         ("algorithm=fedsdg", "algorithm 'fedsdg' is unknown; did you mean 'fedsgd'"),

@@ -11,7 +11,7 @@ from torch import nn
 
 from fedilc import Algorithm, Federation, Silo, train
 from fedilc.aggregation import AndMask, WeightedGeometricMean
-from fedilc.errors import FedILCWarning
+from fedilc.errors import ConfigError, FedILCWarning
 
 SMALL = ("--rounds", 1, "--set", "model.hidden=[4]")
 
@@ -39,6 +39,7 @@ def test_an_option_that_no_part_of_the_algorithm_takes_is_said_to_change_nothing
         (Algorithm(inter="and-mask"), {"zeros": "strict"}),
         (Algorithm(inter=AndMask(0.4)), {"agreement": 0.2}),
         ("fishr-intra-arith", {"zeros": "authors"}),
+        ("and-mask", {"min_side": 2}),
     ],
 )
 def test_the_note_names_the_option_whatever_the_algorithm(
@@ -50,21 +51,29 @@ def test_the_note_names_the_option_whatever_the_algorithm(
         )
 
 
+@pytest.mark.parametrize("given", [{"agreement": 1.0}, {"min_side": 3}], ids=str)
 @pytest.mark.parametrize(
     "algorithm",
     ["geometric", "fishr-inter-geo", "fishr-intra-geo", Algorithm(intra="geometric", inter=AndMask(0.4))],
 )
 def test_an_option_that_one_part_takes_reaches_it_without_a_note(
-    algorithm: str | Algorithm, federation: Federation
+    algorithm: str | Algorithm, given: dict[str, object], federation: Federation
 ) -> None:
     runs = [
         train(
             federation, nn.Linear(3, 1), algorithm, rounds=1, learning_rate=0.1, environment_size=4, **option
         )
-        for option in ({}, {"agreement": 1.0})
+        for option in ({}, given)
     ]
     weights = [torch.cat([p.flatten() for p in run.model.parameters()]) for run in runs]
     assert not torch.equal(*weights)
+
+
+def test_a_min_side_that_no_side_can_reach_is_refused(federation: Federation) -> None:
+    for more, asked in (({"min_side": 4}, 3), ({"min_side": 3, "silos_per_round": 2}, 2)):
+        sentence = f"drops every value, because a round asks {asked} silos; lower min_side"
+        with pytest.raises(ConfigError, match=sentence):
+            train(federation, nn.Linear(3, 1), "geometric", rounds=1, learning_rate=0.1, **more)
 
 
 def test_an_object_keeps_the_options_it_was_made_with(federation: Federation) -> None:

@@ -77,6 +77,9 @@ class Options(Section):
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
     zeros: Literal["ignore", "strict", "authors"] = Field("ignore", description="how wgm counts a zero")
     agreement: float | None = Field(None, ge=0, le=1, description="least |mean(sign)| of a coordinate")
+    min_side: int | None = Field(
+        None, ge=1, description="least values of one sign that wgm counts; none is 1"
+    )
     covariance: Literal["diagonal", "full"] = Field("diagonal", description="that Fishr matches")
     fishr_reduction: Literal["mean", "sum"] = Field("mean", description="of the penalty over silos")
     penalty_anneal_rounds: int = Field(0, ge=0, description="first rounds, in which lambda is penalty_start")

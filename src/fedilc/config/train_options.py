@@ -25,6 +25,7 @@ class TrainOptions(TypedDict, total=False):
     decay_factor: float
     zeros: Literal["ignore", "strict", "authors"]
     agreement: float | None
+    min_side: int | None
     covariance: Literal["diagonal", "full"]
     fishr_reduction: Literal["mean", "sum"]
     penalty_anneal_rounds: int

@@ -14,7 +14,7 @@ from fedilc.errors import ConfigError
 from fedilc.penalties import Penalty, build_penalty, penalty_options
 
 Reduction = Literal["mean", "sum"]
-_AGGREGATION = ("zeros", "agreement")
+_AGGREGATION = ("zeros", "agreement", "min_side")
 
 
 @dataclass(frozen=True)

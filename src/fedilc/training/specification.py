@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedilc.aggregation import WeightedGeometricMean
 from fedilc.algorithms import Algorithm, LocalSteps, find_algorithm
 from fedilc.config import Options
 from fedilc.data.digest import weights_digest
 from fedilc.data.outline import Outline, data_facts
 from fedilc.errors import ConfigError, FedILCError, FedILCWarning, ModelError
 from fedilc.federation import Program
-from fedilc.federation.run_parts import make_parts, unused_options
+from fedilc.federation.run_parts import RunParts, make_parts, unused_options
 from fedilc.gradients import Loss, Workbench, logits_layer, require_logits, require_supported
 from fedilc.gradients.device import find_device
 from fedilc.gradients.optimizers import make_optimizer
@@ -60,6 +61,7 @@ class Specification:
         model = copy.deepcopy(model).to(find_device(options.device))
         loss = Loss(outline.loss)
         parts = make_parts(found, outline.loss, options)
+        _require_sides(parts, len(outline.silos), options)
         if found.local is not None:
             _require_local_optimizer(found.local)
         votes = parts.intra is not None and options.environment_size is not None
@@ -86,6 +88,15 @@ class Specification:
     def sizes_known(self) -> bool:
         """Return whether the silos' sizes are known before they are asked."""
         return any("examples" in facts for facts in self.outline.facts.values())
+
+
+def _require_sides(parts: RunParts, silos: int, options: Options) -> None:
+    """Raise if no sign of the silos' geometric mean could ever have enough members."""
+    asked, least = min(silos, options.silos_per_round or silos), options.min_side or 1
+    if isinstance(parts.inter, WeightedGeometricMean) and least > asked:
+        raise ConfigError(
+            f"min_side={least} drops every value, because a round asks {asked} silos; lower min_side"
+        )
 
 
 def _require_local_optimizer(local: LocalSteps) -> None:

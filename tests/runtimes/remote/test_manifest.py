@@ -57,14 +57,14 @@ def test_whatever_changes_changes_the_hash(change: dict[str, Any]) -> None:
 
 def test_it_holds_every_setting_that_a_silo_computes_with() -> None:
     settings = remote(
-        algorithm="fishr-intra-geo", environment_size=4, zeros="strict", covariance="full", seed=9
+        algorithm="fishr-intra-geo", environment_size=4, zeros="strict", min_side=2, covariance="full", seed=9
     )
     task = queue_of(settings).manifest.program.parts
     assert (task.environment_size, task.seed) == (4, 9)
     assert isinstance(task.penalty, Fishr)
     assert task.penalty.covariance == "full"
     assert task.intra is not None
-    assert task.intra.zeros == "strict"
+    assert (task.intra.zeros, task.intra.min_side) == ("strict", 2)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +93,7 @@ def test_it_holds_every_setting_that_a_silo_computes_with() -> None:
         {"parameters": {f"p{number}": {"shape": [2**30], "dtype": "float32"} for number in range(5)}},
         {"run": "x" * 100_000},
         {"agreement": float("nan")},
+        {"min_side": 0},
     ],
     ids=lambda change: str(change)[:60],
 )

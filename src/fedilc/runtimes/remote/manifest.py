@@ -130,6 +130,7 @@ class Manifest(Section):
     environment_size: int | None
     zeros: Literal["ignore", "strict", "authors"]
     agreement: float | None
+    min_side: PositiveInt | None = None
     covariance: Literal["diagonal", "full"]
     fishr_reduction: Literal["mean", "sum"]
     classifier: str | None
