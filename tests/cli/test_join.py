@@ -13,7 +13,8 @@ from command import Refusal
 from rich.console import Console
 
 from fedilc.cli import join
-from fedilc.runtimes.rest.task_queue import STRIKES, TaskQueue
+from fedilc.runtimes.rest.membership import STRIKES
+from fedilc.runtimes.rest.task_queue import TaskQueue
 from fedilc.runtimes.rest.tokens import Tokens, add_token
 from rest import post, queue_of, remote, served
 

@@ -13,8 +13,8 @@ from fedilc.errors import ConfigError, StoppedError, printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedilc.runtimes.remote.manifest import Manifest
     from fedilc.runtimes.rest.listener import Address
+    from fedilc.runtimes.rest.task_queue import TaskQueue
     from fedilc.runtimes.rest.tokens import TokenFile, Tokens
 
 
@@ -52,9 +52,11 @@ class Upstream:
                 said.add(sentence)
                 console.print(f"{name}: {printable(sentence)}", markup=False, soft_wrap=True)
 
-        def ready(url: str, manifest: Manifest) -> None:
-            console.print(f"silos join at {url}, and the page is there", markup=False, soft_wrap=True)
-            console.print(f"their sums are sent to {self.url}; manifest {manifest.hash[:16]}", markup=False)
+        def ready(url: str, queue: TaskQueue) -> None:
+            awaited = f"waiting for {', '.join(queue.silos)}; manifest {queue.manifest.hash[:16]}"
+            above = f"silos join at {url}, and the page is there; their sums are sent to {self.url}"
+            for sentence in (above, awaited):
+                console.print(printable(sentence), markup=False, soft_wrap=True)
             sys.stdout.flush()
 
         for secret, what in ((self.token_file, "the token"), (self.client_key, "the key of --client-cert")):

@@ -20,8 +20,9 @@ from fedilc.federation.tensor_bytes import pack_tensors
 from fedilc.runtimes.remote.carried import pack_carried
 from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.rest.http_client import CoordinatorError, HttpClient
+from fedilc.runtimes.rest.membership import STRIKES
 from fedilc.runtimes.rest.sub_coordinator import SubCoordinator
-from fedilc.runtimes.rest.task_queue import STRIKES, TaskQueue
+from fedilc.runtimes.rest.task_queue import TaskQueue
 from fedilc.runtimes.rest.tokens import Tokens, add_token
 from rest import bearer, detail, good_reply, post, put, queue_of, remote, served, training_of
 

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.remote.wire import content_digest
-from fedilc.runtimes.rest import task_queue as board_module
+from fedilc.runtimes.rest import membership
 from fedilc.runtimes.rest.app import make_app
 from rest import good_body, post, queue_of
 
@@ -147,7 +147,7 @@ def lies(dice: random.Random) -> dict[str, Callable[[Header, bytes], bytes]]:
 def test_damaged_and_lying_answers_are_4xx_and_the_run_is_unharmed(
     step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(board_module, "STRIKES", 10**9)
+    monkeypatch.setattr(membership, "STRIKES", 10**9)
     queue = queue_of()
     open_request = post(queue, step)
     app, good = make_app(queue, None), good_body(open_request, "a")
@@ -186,7 +186,7 @@ def test_bytes_changed_in_the_header_without_a_digest_never_break_anything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Some of these are answers still, with another loss or with other blanks: those may be taken."""
-    monkeypatch.setattr(board_module, "STRIKES", 10**9)
+    monkeypatch.setattr(membership, "STRIKES", 10**9)
     queue = queue_of()
     open_request = post(queue)
     app, good = make_app(queue, None), good_body(open_request, "a")

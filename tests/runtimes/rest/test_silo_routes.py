@@ -10,7 +10,8 @@ import pytest
 
 from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.remote.wire import MEDIA_TYPE
-from fedilc.runtimes.rest.task_queue import STRIKES, TaskQueue
+from fedilc.runtimes.rest.membership import STRIKES
+from fedilc.runtimes.rest.task_queue import TaskQueue
 from rest import detail, eventually, good_body, head_of_put, post, put, queue_of, raw_line, remote, served
 
 

@@ -164,7 +164,7 @@ def serve_below(
     out: Path,
     address: Address,
     tokens: Tokens | TokenFile | None,
-    ready: Callable[[str, Manifest], None] | None = None,
+    ready: Callable[[str, TaskQueue], None] | None = None,
 ) -> str:
     """Serve silos for the coordinator above until its run is over; return how it ended."""
     address.require_safe(tokens)
@@ -184,7 +184,7 @@ def serve_below(
             queue.audit.event("started", url=address.url(port), manifest=manifest.hash, upstream=sub.http.url)
             notify_systemd("READY=1")
             if ready is not None:
-                ready(address.url(port), manifest)
+                ready(address.url(port), queue)
             outcome = sub.take_part(queue)
             here = queue.present()
             queue.finish(outcome)
