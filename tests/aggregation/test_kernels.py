@@ -70,7 +70,7 @@ def voted(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     aggregator = WeightedGeometricMean()
     sink = Accumulation(aggregator, aggregator.zero({"w": left[0].T @ right[0]}), "a silo")
     sink.products("w", left, right)
-    return sink.state.parts["w"]["signs"].words()
+    return sink.state.parts["w"]["signs"].wide_words()
 
 
 @given(
@@ -90,7 +90,7 @@ def test_votes_of_products_are_those_of_the_products_to_the_bit(
     right = torch.randint(-9, 10, (environments, terms, width), generator=generator).float()
     logs = SignedLogs(torch.Size((rows, width)), torch.float32, torch.device("cpu"))
     assert logs.add(left.transpose(1, 2) @ right)
-    assert torch.equal(voted(left, right), logs.words())
+    assert torch.equal(voted(left, right), logs.wide_words())
 
 
 def test_votes_of_products_are_right_in_float64_odd_and_the_same_on_any_number_of_threads(

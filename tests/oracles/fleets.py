@@ -28,7 +28,8 @@ import worked_examples
 from ports import free_port
 from torch import Tensor
 
-import fedilc.aggregation._kernels.compiled
+import fedilc.aggregation._kernels.logs
+import fedilc.aggregation._kernels.values
 import fedilc.cli
 import fedilc.report.plots
 import fedilc.report.tables

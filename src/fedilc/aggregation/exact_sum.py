@@ -18,7 +18,9 @@ from torch import Tensor
 from fedilc.aggregation import _kernels
 
 DIGIT = (1 << 32) - 1
-_MOST = (1 << 63) - (1 << 33)
+_MOST = (1 << 63) - (1 << 33)  # of a word's magnitude; what a carry adds still fits above it
+_GROWTH = 1 << 55  # the most that a float32 adds to a word: 24 bits, shifted left by at most 31
+_GROWTH_WIDE = (1 << 60) + _GROWTH  # of a float64: another 29 bits
 _MANTISSA = (1 << 52) - 1
 _INFINITE = 2047 << 52
 _NO_WORD = 1 << 20
@@ -54,7 +56,7 @@ class ExactSum:
         if most == 0:
             return True
         self.widen(_place(least) + (0 if halves else 29) >> 5, (_place(most) + 29 >> 5) + 1)
-        growth = (1 << 60) + (1 << 55) if halves else 1 << 55
+        growth = _GROWTH_WIDE if halves else _GROWTH
         group = (_MOST - (1 << 32)) // growth
         for start in range(0, rows.shape[0], group):
             part = rows[start : start + group]
@@ -70,7 +72,7 @@ class ExactSum:
         if _kernels.usable(rows):
             offsets = torch.zeros(len(rows), dtype=torch.int64) if index is None else index * width
             arguments = (rows.numpy(), offsets.numpy(), self.words.numpy(), self.lowest)
-            _kernels.run("add_values", width, len(rows) * len(self.words), *arguments)
+            _kernels.run("values.add_values", width, len(rows) * len(self.words), *arguments)
             return
         bits = rows.double().view(torch.int64)
         exponent = (bits >> 52) & 2047
@@ -116,9 +118,9 @@ class ExactSum:
             word &= DIGIT
         self._bound = 1 << 32
 
-    def load(self, lowest: int, words: Tensor) -> None:
-        """Take over words, none of which exceeds 2^62."""
-        self.lowest, self.words, self._bound = lowest, words, 1 << 62
+    def load(self, words: Tensor) -> None:
+        """Take over words in place of its own, none of which exceeds 2^62."""
+        self.words, self._bound = words, 1 << 62
 
     def digits(self) -> tuple[int, Tensor]:
         """Return the sum in two's complement: the lowest word's number, and rows of 32 bits, none in vain."""
@@ -166,7 +168,7 @@ class ExactSum:
             size, count = self.shape.numel(), self.words.shape[0]
             out = torch.empty(self.shape, dtype=torch.float64)
             arguments = (self.words.numpy(), self.lowest, out.view(-1).numpy())
-            _kernels.run("round_totals", size, 4 + 4 * count, *arguments)
+            _kernels.run("values.round_totals", size, 4 + 4 * count, *arguments)
             return out
         return _rounded(self.words, self.lowest).view(self.shape)
 
@@ -174,7 +176,7 @@ class ExactSum:
 def _extent(rows: Tensor) -> tuple[int, int]:
     """Return the least and the greatest magnitude that is not 0, as bits of float64."""
     if _kernels.usable(rows):
-        found = _kernels.run("extent", rows.numel(), 1, rows.view(-1).numpy())
+        found = _kernels.run("values.extent", rows.numel(), 1, rows.view(-1).numpy())
         return min(least for least, _ in found), max(most for _, most in found)
     size = rows.double().abs().view(torch.int64)
     if size.numel() == 0:

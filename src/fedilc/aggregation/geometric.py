@@ -85,7 +85,7 @@ class WeightedGeometricMean(Aggregator):
             return super()._finalize_one(state, name)
         out = torch.empty(part.shape)
         packed = part.packed.numel() and not part.wide.numel()
-        kernel, words = ("finish", part.packed) if packed else ("finish_wide", part.words())
+        kernel, words = ("logs.finish", part.packed) if packed else ("logs.finish_wide", part.wide_words())
         options = self._options(state.count)
         agreed = sum(_kernels.run(kernel, out.numel(), 8, words.numpy(), *options, out.view(-1).numpy()))
         return out, measured_signs(out, agreed / (state.count * max(1, out.numel())))
@@ -154,7 +154,7 @@ def weighted_geometric_mean(
         out = torch.empty(stack.shape[1:])
         rows = stack.detach().reshape(len(stack), out.numel()).contiguous().numpy()
         options = aggregator._options(len(stack))
-        done = _kernels.run("stacked", out.numel(), 4 + len(stack), rows, *options, out.view(-1).numpy())
+        done = _kernels.run("logs.stacked", out.numel(), 4 + len(stack), rows, *options, out.view(-1).numpy())
         if all(finite for finite, _ in done):
             return out
     state = aggregator.zero({"values": stack[0]})

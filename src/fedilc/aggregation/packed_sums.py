@@ -48,7 +48,7 @@ def pack_sums(state: Sums, values: int) -> PackedSums:
             if isinstance(part, ExactSum):
                 packed.lowest[place], packed.tensors[place] = part.digits()
             else:
-                counts, low, high = part.words()
+                counts, low, high = part.wide_words()
                 packed.tensors[f"{place}/counts"] = counts.to(_count_dtype(values))
                 packed.tensors[f"{place}/low"] = low.to(torch.int32)
                 packed.tensors[f"{place}/high"] = high.to(_high_dtype(part))

@@ -48,7 +48,7 @@ class SignedLogs:
             self._make_room(len(ours))
             arguments = ours.numpy(), theirs.numpy(), self.packed.numpy()
             values = len(ours) * right.shape[2]
-            finite &= all(_kernels.run_rows("add_products", left.shape[2], values, *arguments))
+            finite &= all(_kernels.run_rows("logs.add_products", left.shape[2], values, *arguments))
         return finite
 
     def _make_room(self, rows: int) -> None:
@@ -64,7 +64,7 @@ class SignedLogs:
         width = rows.shape[1]
         offsets = torch.empty(0, dtype=torch.int64) if index is None else index * width
         arguments = (rows.float().contiguous().numpy(), offsets.numpy(), self.packed.numpy())
-        return all(_kernels.run("add_logs", width, len(rows), *arguments))
+        return all(_kernels.run("logs.add_logs", width, len(rows), *arguments))
 
     def _add_plainly(self, rows: Tensor, index: Tensor | None) -> bool:
         if not bool(torch.isfinite(rows).all()):
@@ -89,7 +89,7 @@ class SignedLogs:
         self._add_wide(torch.stack([counts, low.long(), high.long()]).view(3, 2, -1))
 
     def add_words(self, counts: Tensor, low: Tensor, high: Tensor, values: int) -> None:
-        """Add what `words` gives for at most so many values, in any whole dtypes; `low` without its sign."""
+        """Add the wide words of at most `values` values, in any whole dtypes; `low` without its sign."""
         if not (_kernels.usable(self.packed) and self.kind == NARROW and values <= ROOM):
             self._add_wide(torch.stack([counts.long(), low.long() & DIGIT, high.long()]))
             return
@@ -109,7 +109,7 @@ class SignedLogs:
         if self._filled:
             if not self.wide.numel():
                 self.wide = self._zeros(3, 2, self.shape.numel())
-            _kernels.run("spill", self.shape.numel(), 8, self.packed.numpy(), self.wide.numpy())
+            _kernels.run("logs.spill", self.shape.numel(), 8, self.packed.numpy(), self.wide.numpy())
             self._filled = 0
 
     def load(self, wide: Tensor) -> None:
@@ -121,17 +121,17 @@ class SignedLogs:
         """Return the sums of both, in a new object."""
         both = SignedLogs(self.shape, self.dtype, self.device)
         for one in (self, other):
-            both._add_wide(one.words())
+            both._add_wide(one.wide_words())
         return both
 
-    def words(self) -> Tensor:
+    def wide_words(self) -> Tensor:
         """Return all as wide words: counts, lower and upper words of logarithms, each for both signs."""
         self.spill()
         return self.wide if self.wide.numel() else self._zeros(3, 2, self.shape.numel())
 
     def counts_and_logs(self) -> tuple[Tensor, Tensor]:
         """Return counts and sums of log2, rounded once to float64, each for both signs."""
-        count, low, high = self.words().double().view(3, 2, *self.shape)
+        count, low, high = self.wide_words().double().view(3, 2, *self.shape)
         return count, (high * 2.0**32 + low) * 2.0**-self.kind.fraction
 
     def _zeros(self, *shape: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -56,33 +56,11 @@ class Sums:
         both.counted(other.count)
         return both
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the state as int64 tensors: what `load` takes, in another process too."""
-        found = {"count": torch.tensor([self.count, self.weighted])}
-        for name, part in self._named():
-            if isinstance(part, ExactSum):
-                part.carry()
-                found[f"{name}/lowest"], found[f"{name}/words"] = torch.tensor(part.lowest), part.words
-            else:
-                found[f"{name}/logs"] = part.words()
-        return found
-
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over the state of `tensors`."""
-        self.count, (count, weighted) = 0, tensors["count"].tolist()
-        self.counted(count)
-        self.weighted = weighted
-        for name, part in self._named():
-            if isinstance(part, ExactSum):
-                part.load(int(tensors[f"{name}/lowest"]), tensors[f"{name}/words"].to(part.device))
-            else:
-                part.load(tensors[f"{name}/logs"].to(part.device))
-
-    def _named(self) -> Iterator[tuple[str, ExactSum | SignedLogs]]:
-        yield "weights", self.weights
-        for name, by_key in self.parts.items():
-            for key, part in by_key.items():
-                yield f"{name}/{key}", part
+    def all_parts(self) -> Iterator[ExactSum | SignedLogs]:
+        """Yield every sum, that of the weights first."""
+        yield self.weights
+        for by_key in self.parts.values():
+            yield from by_key.values()
 
 
 def _merged(left: ExactSum | SignedLogs, right: ExactSum | SignedLogs) -> ExactSum | SignedLogs:
@@ -101,19 +79,23 @@ def add_up(
     `largest` and `total` are all-reduces of an int64 tensor, in place. The first agrees on which words each
     sum has. No word exceeds 2^32, so that 2^30 processes can be added up.
     """
-    exact = [part for state in states for _, part in state._named() if isinstance(part, ExactSum)]
+    parts = [part for state in states for part in state.all_parts()]
+    exact = [part for part in parts if isinstance(part, ExactSum)]
     for part in exact:
         part.carry()
     spans = torch.tensor([part.span for part in exact], dtype=torch.int64)
     largest(spans)
     for part, (lowest, stop) in zip(exact, spans.tolist(), strict=True):
         part.widen(-lowest, stop)
-    found = [state.tensors() for state in states]
-    places = [t for tensors in found for key, t in tensors.items() if not key.endswith("/lowest")]
-    device = max((place.device for place in places), key=lambda device: device.type != "cpu")
-    together = torch.cat([place.flatten().to(device) for place in places])
+    counts = torch.tensor([(state.count, state.weighted) for state in states])
+    here = [counts, *(part.words if isinstance(part, ExactSum) else part.wide_words() for part in parts)]
+    device = max((words.device for words in here), key=lambda device: device.type != "cpu")
+    together = torch.cat([words.flatten().to(device) for words in here])
     total(together)
-    for place, values in zip(places, together.split([place.numel() for place in places]), strict=True):
-        place.copy_(values.view(place.shape))
-    for state, tensors in zip(states, found, strict=True):
-        state.load(tensors)
+    sums = together.split([words.numel() for words in here])
+    everywhere = [found.view(words.shape).to(words.device) for words, found in zip(here, sums, strict=True)]
+    for state, (count, weighted) in zip(states, everywhere[0].tolist(), strict=True):
+        state.count, state.weighted = 0, weighted
+        state.counted(count)
+    for one, words in zip(parts, everywhere[1:], strict=True):
+        one.load(words)

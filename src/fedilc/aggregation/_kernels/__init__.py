@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedilc.aggregation import loops
 
-_COMPILED = "fedilc.aggregation._kernels.compiled"
+TILE = 1024
 _RANGES_PER_THREAD = 8
 
 
@@ -23,14 +23,17 @@ def usable(tensor: Tensor) -> bool:
 
 def load() -> None:
     """Load the loops now, so that the first round does not wait for them."""
-    loops.load(_COMPILED)
+    for module in ("values", "logs"):
+        loops.load(f"{__name__}.{module}")
 
 
 def run(kernel: str, size: int, rows: int, *arguments: Any) -> list[Any]:
-    """Return a kernel's results for ranges of `size` columns, in whole tiles; threads share large work."""
+    """Return the results of a kernel, as in "logs.spill", for ranges of `size` columns, in whole tiles.
+
+    Threads share large work: `rows` values per column.
+    """
     threads = loops.threads_for(size * rows)
-    tile = loops.load(_COMPILED).TILE
-    step = max(1, math.ceil(size / threads / _RANGES_PER_THREAD / tile)) * tile if threads > 1 else size
+    step = max(1, math.ceil(size / threads / _RANGES_PER_THREAD / TILE)) * TILE if threads > 1 else size
     return _share(kernel, size, step, threads, *arguments)
 
 
@@ -42,4 +45,5 @@ def run_rows(kernel: str, size: int, values: int, *arguments: Any) -> list[Any]:
 
 def _share(kernel: str, size: int, step: int, threads: int, *arguments: Any) -> list[Any]:
     ranges = [(start, min(start + step, size)) for start in range(0, max(1, size), max(1, step))]
-    return loops.share(getattr(loops.load(_COMPILED), kernel), ranges, threads, *arguments)
+    module, name = kernel.split(".")
+    return loops.share(getattr(loops.load(f"{__name__}.{module}"), name), ranges, threads, *arguments)

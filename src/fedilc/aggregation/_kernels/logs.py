@@ -1,22 +1,27 @@
-"""The loops that numba compiles: they add values and logarithms to integers, and turn sums into results.
+"""Sums of logarithms by sign, and the weighted geometric mean of them: compiled loops.
 
-Each loop runs over a tile of 1024 coordinates that stays in the processor's nearest cache, and is written
-so that the compiler can do eight coordinates at once: no branches, bits instead of library functions. No
-`fastmath`: a fused multiplication and addition would give other bits than torch.
+`fixed_point.py` explains the packed words that they add to. In numpy, to add a row to the packed words of the
+positive values (`ups`; those of the negative ones are alike) is
 
-The functions have no type annotations: numba infers their types. It keeps compiled code until this file
-changes: after a change in `fixed_point.py`, touch it.
+    units = np.rint(np.log2(np.abs(row)) * 2**36).astype(np.int64)
+    ups += np.where(row > 0, (1 << FIELD) + BIAS + units, 0)
+
+and the mean of the positive values, with their number and the sum of their logarithms taken apart, is
+
+    members = ups >> FIELD
+    units = (ups & (1 << FIELD) - 1) - members * BIAS
+    mean = 2.0 ** (units / 2**36 / members)
+
+The loops do just this with a logarithm and a power of their own (`fixed_point.py`), rounded as torch rounds.
 """
 
-# mypy: disable-error-code="attr-defined, call-arg, no-untyped-def, no-untyped-call"
-
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from numba import njit
 
+from fedilc.aggregation._kernels import TILE
+from fedilc.aggregation._kernels.bits import OPTIONS, bits_of, float_of
 from fedilc.aggregation.fixed_point import (
     BIAS,
     EXP2,
@@ -31,34 +36,21 @@ from fedilc.aggregation.fixed_point import (
     SQRT2,
 )
 
-TILE, PART = 1024, 512
-IGNORE, STRICT, AUTHORS = 0, 1, 2
-OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
+PART = 512
+STRICT, AUTHORS = 1, 2
 
 _FRACTION = NARROW.fraction
 _UNIT, _PER_UNIT = 2.0**_FRACTION, 2.0**-_FRACTION
 _LOG2 = tuple(c * _UNIT for c in LOG2_NARROW)
 _ROUNDER_AND_HALF = ROUNDER + 0.5 * _UNIT
 _LOG2_ZERO = LOG2_AUTHORS_ZERO * _UNIT
-_UNSIGNED, _UNSIGNED32 = (1 << 63) - 1, np.int32((1 << 31) - 1)
-_NOTHING = np.int64(_UNSIGNED)
+_UNSIGNED32 = np.int32((1 << 31) - 1)
 _INFINITE32 = np.int32(255 << 23)
 _EXPONENT = ((1 << 11) - 1) << _FRACTION
 _IN_FIELD = (1 << FIELD) - 1
 # What turns the biased exponent and the bits of the rounded fraction into a term, in one addition.
 _TO_TERM = (1 << FIELD) + BIAS - (1023 << _FRACTION) - ROUNDER_BITS
 _DIGIT = (1 << 32) - 1
-_LOW = (1 << 29) - 1
-
-
-@njit(inline="always", **OPTIONS)
-def _bits(value):
-    return np.float64(value).view(np.int64)
-
-
-@njit(inline="always", **OPTIONS)
-def _double(bits):
-    return np.int64(bits).view(np.float64)
 
 
 @njit(inline="always", **OPTIONS)
@@ -69,114 +61,14 @@ def _polynomial(coefficients, x):
     return total
 
 
-@njit(
-    ["UniTuple(int64, 2)(int64, int64, float32[::1])", "UniTuple(int64, 2)(int64, int64, float64[::1])"],
-    **OPTIONS,
-)
-def extent(start, stop, values):
-    """Return the least magnitude above 0 and the greatest, as bits of float64; NaN counts as the greatest."""
-    least, most = _NOTHING, np.int64(0)
-    part = values[start:stop]
-    for j in range(len(part)):
-        size = _bits(part[j]) & _UNSIGNED
-        most = max(most, size)
-        least = min(least, size if size > 0 else _NOTHING)
-    return least, most
-
-
-@njit(**OPTIONS)
-def _add_to_word(row, word, place, halves):
-    """Add the parts whose lowest bit lies in the word of this place: see `exact_sum.py`."""
-    for j in range(len(row)):
-        bits = _bits(row[j])
-        exponent = (bits >> 52) & 2047
-        whole = (bits & MANTISSA) | (np.int64(exponent > 0) << 52)
-        start = max(exponent, 1) - 1
-        upper = start + 29
-        term = ((whole >> 29) << (upper & 31)) if upper >> 5 == place else 0
-        if halves:
-            term += ((whole & _LOW) << (start & 31)) if start >> 5 == place else 0
-        word[j] += -term if bits < 0 else term
-
-
-@njit(
-    [
-        "void(int64, int64, float32[:, ::1], int64[::1], int64[:, ::1], int64)",
-        "void(int64, int64, float64[:, ::1], int64[::1], int64[:, ::1], int64)",
-    ],
-    **OPTIONS,
-)
-def add_values(start, stop, stack, offsets, words, lowest):
-    """Add rows at columns start..stop to the words; row r begins at coordinate offsets[r]."""
-    halves = stack.itemsize == 8
-    for first in range(start, stop, TILE):
-        last = min(first + TILE, stop)
-        for r in range(len(stack)):
-            for k in range(len(words)):
-                word = words[k, offsets[r] + first : offsets[r] + last]
-                _add_to_word(stack[r, first:last], word, lowest + k, halves)
-
-
-@njit(**OPTIONS)
-def _carry(word, digits, carry):
-    for j in range(len(word)):
-        total = word[j] + carry[j]
-        digits[j] = total & _DIGIT
-        carry[j] = total >> 32
-
-
-@njit(**OPTIONS)
-def _take(digits, place, head, tail, places):
-    """Go on with the digits of a place, from the highest down: see `round_totals`."""
-    for j in range(len(digits)):
-        more = abs(head[j]) < 1 << 29
-        follows = places[j] == place + 1
-        behind = digits[j] << 1 if follows else tail[j] | np.int64(digits[j] != 0)
-        tail[j] = 0 if more else behind
-        places[j] = place if more else places[j]
-        head[j] = (head[j] << 32) + digits[j] if more else head[j]
-
-
-@njit(**OPTIONS)
-def _join(head, tail, places, lowest, out):
-    for j in range(len(out)):
-        lower = ((head[j] & 0xFFFF) << 32) | (tail[j] >> 1) | (tail[j] & 1)
-        value = np.float64(head[j] >> 16) * 2.0**48 + np.float64(lower)
-        exponent = 32 * (places[j] - 1 + lowest) - 1074
-        half = exponent >> 1
-        out[j] = value * _double((half + 1023) << 52) * _double((exponent - half + 1023) << 52)
-
-
-@njit("void(int64, int64, int64[:, ::1], int64, float64[::1])", **OPTIONS)
-def round_totals(start, stop, words, lowest, out):
-    """Write the totals of columns start..stop, each rounded once to float64 (to nearest, ties to even).
-
-    After carrying, a total is digits in base 2^32, the highest with a sign. `head` takes digits from the
-    highest on until it has 30 to 62 bits; `tail` is the digit that follows and, in its last bit, whether
-    anything else does. Both together are two float64 without error, whose sum is rounded once.
-    """
-    count = len(words)
-    digits = np.zeros((count + 1, TILE), np.int64)
-    head, tail, places = np.zeros(TILE, np.int64), np.zeros(TILE, np.int64), np.zeros(TILE, np.int64)
-    for first in range(start, stop, TILE):
-        last = min(first + TILE, stop)
-        digits[count] = 0
-        for k in range(count):
-            _carry(words[k, first:last], digits[k], digits[count])
-        head[:], places[:] = 0, count + 1
-        for k in range(count, -1, -1):
-            _take(digits[k], k, head, tail, places)
-        _join(head, tail, places, lowest, out[first:last])
-
-
 @njit(inline="always", **OPTIONS)
 def _term(value):
     """Return what a value adds to the packed word of its sign: see `fixed_point.py`."""
-    bits = _bits(value)
-    mantissa = _double((bits & MANTISSA) | ONE_BITS)
+    bits = bits_of(value)
+    mantissa = float_of((bits & MANTISSA) | ONE_BITS)
     s = (mantissa - SQRT2) / (mantissa + SQRT2)
     fraction = _polynomial(_LOG2, s * s) * s + _ROUNDER_AND_HALF
-    return ((bits >> (52 - _FRACTION)) & _EXPONENT) + _TO_TERM + _bits(fraction)
+    return ((bits >> (52 - _FRACTION)) & _EXPONENT) + _TO_TERM + bits_of(fraction)
 
 
 @njit(**OPTIONS)
@@ -322,7 +214,7 @@ def spill(start, stop, packed, wide):
 def _exp2(x):
     shifted = x + ROUNDER
     part = x - (shifted - ROUNDER)
-    return (_polynomial(EXP2, part) * part + 1.0) * _double((_bits(shifted) + 1023) << 52)
+    return (_polynomial(EXP2, part) * part + 1.0) * float_of((bits_of(shifted) + 1023) << 52)
 
 
 @njit(inline="always", **OPTIONS)
