@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -14,10 +16,10 @@ import torch
 from fleets import PATIENCE
 from torch import Tensor
 
-from fedilc import Silo
+from fedilc import Federation, Silo, train
 from fedilc.config import Experiment
 from fedilc.runtimes.remote.manifest import Manifest, Wire
-from fedilc.runtimes.rest.http_client import HttpClient
+from fedilc.runtimes.rest.http_client import HttpClient, Response
 from fedilc.runtimes.rest.listener import Address
 from fedilc.runtimes.rest.participant import Participant
 from fedilc.runtimes.rest.runtime import RestRuntime
@@ -44,17 +46,36 @@ def leaves_of(tree: Tree) -> list[str]:
     return [leaf for name, below in tree.items() for leaf in (leaves_of(below) if below else [name])]
 
 
+class Turns(HttpClient):
+    """A silo's line to a coordinator in this process, where replies come in an order drawn for each step."""
+
+    def __init__(self, url: str, name: str, queue: TaskQueue) -> None:
+        super().__init__(url, None)
+        self.name, self.queue = name, queue
+
+    def call(self, method: str, path: str, *arguments: Any, **options: Any) -> Response:
+        if method == "PUT":
+            order = list(self.queue.silos)
+            random.Random(path.partition("/rounds/")[2]).shuffle(order)
+            before = [self.queue.silos[silo] for silo in order[: order.index(self.name)]]
+            deadline = time.monotonic() + PATIENCE
+            while not all(silo.state == "answered" for silo in before):
+                assert time.monotonic() < deadline
+                time.sleep(0.001)
+        return super().call(method, path, *arguments, **options)
+
+
 @contextlib.contextmanager
-def calling(url: str) -> Iterator[HttpClient]:
-    line = HttpClient(url, None)
+def calling(url: str, name: str = "", queue: TaskQueue | None = None) -> Iterator[HttpClient]:
+    line = HttpClient(url, None) if queue is None else Turns(url, name, queue)
     try:
         yield line
     finally:
         line.close()
 
 
-def take_part(url: str, name: str) -> str:
-    with calling(url) as line:
+def take_part(url: str, name: str, in_turn: TaskQueue | None = None) -> str:
+    with calling(url, name, in_turn) as line:
         return Participant(line, name, partial(silo_of, name=name), device="cpu").take_part()
 
 
@@ -64,7 +85,7 @@ def sub_coordinator(url: str, name: str, out: Path, round_timeout: float = 600.0
     addresses: list[str] = []
     listens = threading.Event()
 
-    def ready(address: str, _manifest: Manifest) -> None:
+    def ready(address: str, _queue: TaskQueue) -> None:
         addresses.append(address)
         listens.set()
 
@@ -123,6 +144,23 @@ def trained(settings: Experiment, tree: Tree, out: Path, wire: Wire = "exact") -
     with root(settings, wire) as top:
         grow(top.url, tree, out, top.stack)
         return top.run()
+
+
+def trained_in_turns(settings: Experiment) -> Outcome:
+    """A run of one coordinator to which silos reply in an order drawn for each step."""
+    with root(settings) as top:
+        for name in top.queue.silos:
+            top.stack.enter_context(in_background(partial(take_part, top.url, name, top.queue)))
+        return top.run()
+
+
+def trained_locally(settings: Experiment) -> Outcome:
+    """The same run in this process."""
+    manifest = training_of(settings)[1].manifest
+    federation = Federation(manifest.run, [silo_of(manifest, name) for name in manifest.silos])
+    model = settings.model.build(federation, settings.seed)
+    result = train(federation, model, settings.algorithm, **settings.options())
+    return result.history, dict(result.model.state_dict())
 
 
 def assert_same(left: Outcome, right: Outcome) -> None:

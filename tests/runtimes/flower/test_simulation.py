@@ -13,7 +13,8 @@ from fedilc.config import read_experiment
 from fedilc.federation import RunFolder
 from fedilc.runtimes.flower.template import new_app
 
-ROUNDS = 5
+ROUNDS = 10
+NAMES = (*algorithms.PAPER, "fedavg")
 CHANGES = ["model.hidden=[16]", "penalty_weight=5", "learning_rate=0.01"]
 
 
@@ -25,14 +26,14 @@ def test_simulation_equals_local_for_all_algorithms(tmp_path: Path) -> None:
         "simulation_story.py",
         tmp_path,
         1400,
-        algorithms=list(algorithms.PAPER),
+        algorithms=list(NAMES),
         out=str(tmp_path / "flower"),
         nodes=nodes,
         rounds=ROUNDS,
         changes=" ".join(CHANGES),
     )
     assert "finished:completed" in told["status"], told["said"]
-    for algorithm in algorithms.PAPER:
+    for algorithm in NAMES:
         changes = [*CHANGES, f"rounds={ROUNDS}", f"algorithm={algorithm}"]
         settings, folder = read_experiment("color-digits", changes)
         federation = settings.data.build(settings.seed, folder)

@@ -20,8 +20,8 @@ near = pytest.importorskip("near", reason="Flower is not installed: pip install 
 @pytest.mark.parametrize("algorithm", [*algorithms.PAPER, *OTHERS])
 def test_the_strategy_trains_what_local_does_to_the_bit(algorithm: str) -> None:
     strategy = FedILC(algorithm=algorithm, model=make_model(), **SETTINGS)
-    result = strategy.start(near.grid_of(3), num_rounds=5, timeout=10)
-    assert same(result.weights, locally(3, 5, algorithm))
+    result = strategy.start(near.grid_of(3), num_rounds=10, timeout=10)
+    assert same(result.weights, locally(3, 10, algorithm))
     assert list(result.history[-1]["silos"]) == ["clinic-0", "clinic-1", "clinic-2"]
     assert same(dict(result.arrays.to_torch_state_dict()), result.weights)
 

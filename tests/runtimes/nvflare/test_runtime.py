@@ -62,8 +62,8 @@ def test_every_algorithm_gives_the_weights_of_local(
     locally: Callable[..., dict[str, Tensor]],
     same_weights: Callable[[Path, dict[str, Tensor], int], None],
 ) -> None:
-    Sites(experiment).train(experiment, tmp_path / "run", f"algorithm={algorithm}")
-    same_weights(tmp_path / "run", locally(algorithm), 5)
+    Sites(experiment).train(experiment, tmp_path / "run", f"algorithm={algorithm}", "rounds=10")
+    same_weights(tmp_path / "run", locally(algorithm, 10), 10)
 
 
 def test_weights_travel_once_for_each_step(experiment: Path, tmp_path: Path) -> None:

@@ -23,28 +23,30 @@ from nvflare.recipe import SimEnv
 from fedilc.runtimes.nvflare import FedILCRecipe
 
 experiment, out, workspace = sys.argv[1:]
-recipe = FedILCRecipe(experiment, algorithm="all", out=out, timeout=120)
-recipe.execute(SimEnv(num_clients=3, workspace_root=workspace))
+for algorithm, folder in (("all", out), ("fedavg", out + "/fedavg")):
+    recipe = FedILCRecipe(experiment, algorithm=algorithm, out=folder, timeout=120)
+    recipe.execute(SimEnv(num_clients=3, workspace_root=workspace))
 """
 
 
-@pytest.mark.timeout(600)
-def test_all_six_algorithms_give_the_weights_of_local(
+@pytest.mark.timeout(1200)
+def test_all_six_algorithms_and_fedavg_give_the_weights_of_local(
     tmp_path: Path,
     experiment: Path,
     locally: Callable[..., dict[str, Tensor]],
     same_weights: Callable[[Path, dict[str, Tensor], int], None],
 ) -> None:
     (tmp_path / "job.py").write_text(SCRIPT)
+    (tmp_path / "longer.toml").write_text(experiment.read_text().replace("rounds = 5", "rounds = 10"))
     done = subprocess.run(
-        [sys.executable, "job.py", experiment, "out", tmp_path / "workspace"],
+        [sys.executable, "job.py", "longer.toml", "out", tmp_path / "workspace"],
         cwd=tmp_path,
         env=os.environ | {"OMP_NUM_THREADS": "1", "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=1100,
         start_new_session=True,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    for name in algorithms.PAPER:
-        same_weights(tmp_path / "out" / name, locally(name), 5)
+    for name in (*algorithms.PAPER, "fedavg"):
+        same_weights(tmp_path / "out" / name, locally(name, 10), 10)

@@ -1,4 +1,4 @@
-"""A tree of coordinators trains what one coordinator does, to the last bit, and survives the same losses."""
+"""A tree of coordinators trains what one process does, to the last bit, and survives the same losses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ import httpx
 import pytest
 from fleets import as_options, assert_same_run, fleet, run_locally
 from ports import free_port
-from trees import Root, assert_same, flat, grow, root, sub_coordinator, take_part, trained
+from trees import (
+    Root,
+    assert_same,
+    flat,
+    grow,
+    root,
+    sub_coordinator,
+    take_part,
+    trained,
+    trained_in_turns,
+    trained_locally,
+)
 
 from fedilc import algorithms
 from fedilc.config import Experiment
@@ -23,9 +34,13 @@ THREE_LEVELS = {"north": {"n1": flat("a", "b"), "n2": flat("c"), "d": None}, "e"
 
 
 @pytest.mark.parametrize("algorithm", [*algorithms.PAPER, "fedavg"])
-def test_a_tree_gives_the_bits_of_one_coordinator(algorithm: str, tmp_path: Path) -> None:
+def test_any_tree_and_any_order_of_replies_gives_the_bits_of_local(algorithm: str, tmp_path: Path) -> None:
     settings = remote(SILOS, algorithm=algorithm, environment_size=4, penalty_weight=2.0, rounds=10)
-    assert_same(trained(settings, TWO_LEVELS, tmp_path), trained(settings, flat(*SILOS), tmp_path))
+    local = trained_locally(settings)
+    assert len(local[0]) == 10
+    for tree in (TWO_LEVELS, THREE_LEVELS):
+        assert_same(trained(settings, tree, tmp_path), local)
+    assert_same(trained_in_turns(settings), local)
 
 
 FEATURES: dict[str, dict[str, Any]] = {
@@ -44,6 +59,7 @@ FEATURES: dict[str, dict[str, Any]] = {
         "weights": dict(zip("abcde", (0.5, 3.0, 1.0, 0.1, 2.0), strict=True)),
     },
     "two sums of one answer": {"algorithm": "and-mask", "agreement": 0.5},
+    "sides of one silo that are dropped": {"algorithm": "geometric", "min_side": 2},
     "silos that are drawn": {"silos_per_round": 3},
 }
 
