@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedilc.evaluation.scores import areas
 from fedilc.gradients import Loss
 
 
@@ -75,18 +76,9 @@ def _areas(targets: NDArray[np.bool_], scores: NDArray[np.float64]) -> tuple[flo
     columns = [c for c in range(targets.shape[1]) if 0 < targets[:, c].sum() < len(targets)]
     if not columns:
         return None, None
-    areas = [_column_areas(targets[:, c], scores[:, c]) for c in columns]
-    return sum(roc for roc, _ in areas) / len(areas), sum(precision for _, precision in areas) / len(areas)
-
-
-def _column_areas(targets: NDArray[np.bool_], scores: NDArray[np.float64]) -> tuple[float, float]:
-    """Return both areas of one column from one sort: thousands of small silos are measured every round."""
-    order = np.argsort(-scores, kind="stable")
-    last_of_ties = np.append(np.diff(scores[order]) != 0, True)
-    found = np.cumsum(targets[order])[last_of_ties]
-    taken = np.flatnonzero(last_of_ties) + 1
-    false = taken - found
-    before = np.concatenate([[0], found[:-1]])
-    pairs = np.sum(np.diff(false, prepend=0) * (found + before)) / 2
-    precision = np.sum((found - before) * (found / taken))
-    return float(pairs / (found[-1] * false[-1])), float(precision / found[-1])
+    once = np.ones((1, len(targets)))
+    found = [areas(targets[:, c], scores[:, c], once) for c in columns]
+    roc, precision = (
+        sum(float(values[0]) for values in part) / len(found) for part in zip(*found, strict=True)
+    )
+    return roc, precision

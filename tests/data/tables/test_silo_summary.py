@@ -1,0 +1,65 @@
+"""A silo's summary has counts, exact sums and names, and no row."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import polars as pl
+import pytest
+from pydantic import ValidationError
+from sklearn.metrics import roc_auc_score
+
+from fedilc.data.tables.silo_summary import SiloSummary, single_column_auroc, summarise
+
+ROWS = 60
+
+
+def summary_of(**columns: object) -> SiloSummary:
+    return summarise("a", pl.DataFrame(columns, strict=False), {"0": 30, "1": 30})
+
+
+def test_numbers_have_counts_and_exact_sums() -> None:
+    found = summary_of(age=["0.1", "0.2", "?", ">89"] * 15).column("age")
+    assert found is not None
+    assert (found.kind, found.count, found.numbers, found.strays) == ("text", 45, 30, 15)
+    assert found.sums == (
+        30,
+        15 * (Fraction(0.1) + Fraction(0.2)),
+        15 * (Fraction(0.1) ** 2 + Fraction(0.2) ** 2),
+    )
+
+
+def test_names_are_listed_unless_they_are_too_many_or_identify_rows() -> None:
+    found = summary_of(
+        ward=["b", "a", None] * 20,
+        patient=[f"p{number}" for number in range(ROWS)],
+        stay=list(range(1000, 1000 + ROWS)),
+        weight=np.random.default_rng(0).normal(size=ROWS),
+    )
+    by_name = {column.name: column for column in found.columns}
+    assert by_name["ward"].levels == ("a", "b")
+    assert [by_name[name].identifier for name in ("ward", "patient", "stay", "weight")] == [
+        *(False, True, True, False)
+    ]
+    assert by_name["patient"].levels is by_name["weight"].levels is None
+    assert found.column("nobody") is None
+
+
+def test_the_area_of_a_column_alone_is_that_of_scikit_learn() -> None:
+    random = np.random.default_rng(1)
+    labels = np.arange(ROWS) % 2
+    values = labels + random.normal(size=ROWS)
+    area = single_column_auroc("number", pl.Series(values), labels)
+    assert area == pytest.approx(roc_auc_score(labels, values))
+    gone = pl.Series([None if label else 1.0 for label in labels], dtype=pl.Float64)
+    assert single_column_auroc("number", gone, labels) == 1.0
+    assert single_column_auroc("number", pl.Series(values[:4]), labels[:4]) is None
+
+
+def test_what_arrives_from_a_silo_is_checked() -> None:
+    sent = summary_of(age=[1.0] * ROWS).model_dump()
+    assert SiloSummary.model_validate(sent).rows == ROWS
+    for wrong in ({"rows": 0}, {"labels": {"0": -1}}, {"secret": [1.0]}):
+        with pytest.raises(ValidationError):
+            SiloSummary.model_validate(sent | wrong)
