@@ -112,8 +112,9 @@ def serve(
 ) -> None:
     """Coordinate a run over silos that join by HTTP, and show it on a page.
 
-    With --model, every silo needs the same network, named with the same option of `join`. With --upstream
-    this is a sub-coordinator: the run is that of the coordinator above, to which it replies for its silos.
+    With --model, every silo needs the same network, named with the same option of `join`.
+
+    With --upstream this is a sub-coordinator: it replies for its silos to the coordinator above.
     """
     from fedilc.runtimes.rest import require_server
 

@@ -21,6 +21,7 @@ from fedilc.aggregation import Aggregator, Clipped, Mean, Sum
 from fedilc.algorithms.loss_name import has_classes
 from fedilc.federation.run_parts import RunParts
 from fedilc.federation.steps import Answer, Like, Range, Step
+from fedilc.federation.tensor_bytes import byte_size
 
 STATISTICS, UPDATE, MATCHED, EVALUATE = "statistics", "update", "matched-update", "evaluate"
 PENALTY_WEIGHT = "penalty_weight"
@@ -83,9 +84,10 @@ class Program:
     @property
     def answer_bytes(self) -> int:
         """Return the size of the tensors of the largest reply in bytes."""
-        likes = [[answer.like for answer in step.answers.values()] for step in self.steps.values()]
-        sizes = [[t.numel() * t.element_size() for like in group for t in like.values()] for group in likes]
-        return max(sum(size) for size in sizes)
+        return max(
+            sum(byte_size(answer.like.values()) for answer in step.answers.values())
+            for step in self.steps.values()
+        )
 
     @property
     def keeps_state(self) -> bool:

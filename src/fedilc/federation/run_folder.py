@@ -284,10 +284,6 @@ class RunFolder:
             write_tensors(self.checkpoint_file, tensors, about, previous)
             self._checkpoint_valid = True
 
-    def commands(self) -> list[str]:
-        """Return the commands that trained the run, in order."""
-        return self.timing.commands()
-
 
 def _settings(settings: Mapping[str, Any]) -> bytes:
     """Return the content of run.json."""

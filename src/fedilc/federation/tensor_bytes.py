@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -82,6 +82,15 @@ def require_digest(body: bytes) -> None:
 def _sort_key(item: tuple[str, Tensor]) -> tuple[int, str]:
     """Return the key of a tensor's place in the file: by width, then by name."""
     return -item[1].element_size(), item[0]
+
+
+def byte_size(tensors: Iterable[Tensor]) -> int:
+    """Return how many bytes the numbers of tensors take.
+
+    >>> byte_size([torch.zeros(3), torch.zeros(2, dtype=torch.int8)])
+    14
+    """
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def raw_bytes(tensor: Tensor) -> memoryview:

@@ -34,7 +34,7 @@ class RunGroup:
 def run_groups(places: Sequence[Path]) -> list[RunGroup]:
     """Return the runs in these folders that have done a round, by what data they share."""
     folders = map(RunFolder, places)
-    stored = [StoredRun(folder.settings(), folder.history(), folder.commands()) for folder in folders]
+    stored = [StoredRun(folder.settings(), folder.history(), folder.timing.commands()) for folder in folders]
     runs = [run for run in stored if run.history]
     groups: dict[str, list[StoredRun]] = {}
     for run in runs:

@@ -15,6 +15,7 @@ from fedilc.aggregation.packed_sums import PackedSums, SumsForm
 from fedilc.errors import ProtocolError
 from fedilc.federation import Carried, Reply
 from fedilc.federation.steps import Range, Step, check_metrics, check_numbers
+from fedilc.federation.tensor_bytes import byte_size
 from fedilc.runtimes.remote.wire import (
     HEADER_BYTES,
     TensorSchema,
@@ -50,8 +51,7 @@ def pack_carried(carried: Carried) -> bytes:
 def max_carried_bytes(step: Step, silos: int) -> int:
     """Return how large a reply for this many silos may be, in bytes."""
     tensors = _largest(step, silos)
-    size = sum(like.numel() * like.element_size() for like in tensors.values())
-    return size + header_room(tensors) + _room(silos) + 8
+    return byte_size(tensors.values()) + header_room(tensors) + _room(silos) + 8
 
 
 def read_carried(

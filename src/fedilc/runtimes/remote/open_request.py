@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from fedilc.federation import Carried, Reply, Request
 from fedilc.federation.steps import check_metrics, check_numbers
+from fedilc.federation.tensor_bytes import byte_size
 from fedilc.runtimes.remote.carried import max_carried_bytes, read_carried
 from fedilc.runtimes.remote.manifest import Manifest, tensors_digest
 from fedilc.runtimes.remote.wire import header_room, pack_request, reply_schemas, task_name, unpack
@@ -59,8 +60,7 @@ class OpenRequest:
     @property
     def max_bytes(self) -> int:
         """Return how large a silo's reply may be, in bytes."""
-        tensors = sum(schema.like.numel() * schema.like.element_size() for schema in self.schemas.values())
-        return tensors + header_room(self.schemas) + 8
+        return byte_size(schema.like for schema in self.schemas.values()) + header_room(self.schemas) + 8
 
     def max_carried_bytes(self, silos: int) -> int:
         """Return how large a sub-coordinator's reply for this many silos may be, in bytes."""

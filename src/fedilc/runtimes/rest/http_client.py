@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import ssl
 import time
 from collections.abc import Callable
@@ -77,12 +78,7 @@ class HttpClient:
         host = self._host()
         headers = {"Accept-Encoding": "identity"}
         if self.token is not None:
-            if (
-                not self.token.isascii()
-                or not self.token.isprintable()
-                or " " in self.token
-                or not self.token
-            ):
+            if not re.fullmatch(r"[\x21-\x7e]+", self.token):
                 raise ConfigError(
                     "the token file does not hold a token; a token is the one line that `fedilc token` shows"
                 )

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from fedilc.data import Silo
 from fedilc.errors import ProtocolError, printable
 from fedilc.federation.client import SiloClient
+from fedilc.federation.tensor_bytes import byte_size
 from fedilc.runtimes.remote.client import make_client
 from fedilc.runtimes.remote.manifest import Manifest, read_manifest, require_silo
 from fedilc.runtimes.remote.survey import Survey, read_survey
@@ -275,10 +276,6 @@ class Participant(RunMember):
 
 def _max_task_bytes(manifest: Manifest) -> int:
     """Return how large a task may be: the weights, what the largest step sends beside them, and a header."""
-    weights = _bytes(manifest.like)
-    other = max(sum(_bytes(like) for like in step.sends.values()) for step in manifest.program.steps.values())
-    return weights + other + 2 * header_room(manifest.like) + (1 << 16)
-
-
-def _bytes(like: Mapping[str, Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in like.values())
+    steps = manifest.program.steps.values()
+    other = max(sum(byte_size(like.values()) for like in step.sends.values()) for step in steps)
+    return byte_size(manifest.like.values()) + other + 2 * header_room(manifest.like) + (1 << 16)

@@ -4,7 +4,8 @@ import { bounds, linearTicks, logTicks, roundTicks, scale, tickText } from "./sc
 
 const SVG = "http://www.w3.org/2000/svg";
 
-function shape(tag, attributes, text = "") {
+/** Return a new SVG element. */
+export function shape(tag, attributes, text = "") {
   const element = document.createElementNS(SVG, tag);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   if (text) element.textContent = text;

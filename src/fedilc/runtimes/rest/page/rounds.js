@@ -1,6 +1,6 @@
 // The curves as tables: the chosen rounds, and the numbers of every round.
 
-import { marker } from "./chart.js";
+import { marker, shape } from "./chart.js";
 import { NONE, count, make, number, percent } from "./format.js";
 
 const PAGE = 100;
@@ -23,9 +23,7 @@ function row(name, cells) {
 }
 
 function glyph(criterion) {
-  const picture = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  const attributes = { width: 14, height: 14, "aria-hidden": "true" };
-  for (const [key, value] of Object.entries(attributes)) picture.setAttribute(key, value);
+  const picture = shape("svg", { width: 14, height: 14, "aria-hidden": "true" });
   if (criterion !== "last") picture.append(marker(criterion, 7, 7));
   return picture;
 }
