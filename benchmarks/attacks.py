@@ -30,7 +30,7 @@ LATE_SECONDS = 10
 MIB = 1 << 20
 MOST_MIB, MOST_MIB_OF_MANY = 50, 200
 LEAST_SPEED = 0.8
-SETTINGS = {"learning_rate": 3e-4, "penalty": 15.0}
+SETTINGS = {"learning_rate": 3e-4, "penalty_weight": 15.0}
 START = b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n"
 BODY = START.replace(b"GET /v1/health", b"PUT /v1/silos/silo-0/rounds/1/update?task=x")
 
