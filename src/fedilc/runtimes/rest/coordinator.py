@@ -25,8 +25,8 @@ from fedilc.training.result import Result
 
 AUDIT_FILE = "audit.jsonl"
 LARGE_BLOCK_BYTES = 128 << 10
-FAREWELL_SECONDS = 15.0
-LATE_FAREWELL_SECONDS = 60.0
+INFORM_SECONDS = 15.0
+LATE_INFORM_SECONDS = 60.0
 
 
 class QueueUpdates(Callback):
@@ -97,9 +97,9 @@ def serve(
             if afterwards is not None:
                 afterwards(result)
             if updates.was_over:
-                say_goodbye(queue, queue.silos, LATE_FAREWELL_SECONDS)
+                wait_until_informed(queue, queue.silos, LATE_INFORM_SECONDS)
             else:
-                say_goodbye(queue, present, FAREWELL_SECONDS)
+                wait_until_informed(queue, present, INFORM_SECONDS)
         return result
     except BaseException as error:
         queue.audit.event("ended", outcome=str(error) or "stopped")
@@ -117,7 +117,7 @@ def require_tokens(silos: Iterable[str], tokens: Tokens | TokenFile | None, addr
             raise ConfigError(f"silo {silo!r} has no token; make one with `fedilc token {silo}`")
 
 
-def say_goodbye(queue: TaskQueue, silos: Iterable[str], patience: float) -> None:
+def wait_until_informed(queue: TaskQueue, silos: Iterable[str], patience: float) -> None:
     """Wait until these silos have been told that the run is over, at most `patience` seconds."""
     awaited, deadline = set(silos), time.monotonic() + patience
     while time.monotonic() < deadline and not awaited <= queue.informed:

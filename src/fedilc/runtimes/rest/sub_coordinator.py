@@ -26,7 +26,7 @@ from fedilc.runtimes.remote.manifest import MAX_NUMBERS, Manifest
 from fedilc.runtimes.remote.wire import ReceivedRequest
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.audit import Audit
-from fedilc.runtimes.rest.coordinator import AUDIT_FILE, FAREWELL_SECONDS, say_goodbye
+from fedilc.runtimes.rest.coordinator import AUDIT_FILE, INFORM_SECONDS, wait_until_informed
 from fedilc.runtimes.rest.http_client import HttpClient, Response
 from fedilc.runtimes.rest.listener import Address, listening, notify_systemd
 from fedilc.runtimes.rest.participant import RunMember
@@ -188,7 +188,7 @@ def serve_below(
             outcome = sub.take_part(queue)
             here = queue.present()
             queue.finish(outcome)
-            say_goodbye(queue, here, FAREWELL_SECONDS)
+            wait_until_informed(queue, here, INFORM_SECONDS)
         return outcome
     finally:
         queue.audit.flush(now=True)
