@@ -11,7 +11,7 @@ from fedilc.cli.console import drawn, make_console
 from fedilc.cli.data import use_data_folder
 from fedilc.cli.options import DataDir
 from fedilc.cli.quick_imports import quick_imports
-from fedilc.cli.tables import (
+from fedilc.cli.table_options import (
     Categorical,
     Categories,
     Data,

@@ -16,7 +16,7 @@ import typer
 from fedilc.cli.console import make_console
 from fedilc.cli.data import use_data_folder
 from fedilc.cli.options import DataDir
-from fedilc.cli.tables import (
+from fedilc.cli.table_options import (
     Categorical,
     Categories,
     Drop,
