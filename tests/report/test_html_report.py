@@ -205,6 +205,26 @@ def test_other_settings_are_another_method_and_other_data_another_part(tmp_path:
     assert any("there is nothing else to compare by" in sentence for sentence in said)
 
 
+def test_a_verdict_that_the_last_round_turns_round_says_so() -> None:
+    def run(*losses: tuple[float, float]) -> StoredRun:
+        history = [
+            {"round": n, "train_loss": 10.0 + n, "validation_loss": validation, "test_loss": test}
+            for n, (validation, test) in enumerate(losses, 1)
+        ]
+        return StoredRun({"algorithm": "x", "seed": 0, "silos": {}}, history, [])
+
+    ahead, behind = run((0.2, 0.5), (0.3, 0.9)), run((0.2, 0.6), (0.4, 0.4))
+    part = runs_part(RunGroup("shift", {"fedsgd": {0: ahead}, "mine": {0: behind}}))
+    assert "fedsgd has the lowest loss of 2 methods: 0.500 (mine 0.600)" in part.verdict[0]
+    assert part.verdict[2].endswith("at the last round, mine has the lowest loss: 0.400 (fedsgd 0.900).")
+    figures = Page(dict(part.sections)["Curves"])
+    assert {"1", "2"} <= set(figures.all("text"))
+    assert "1.5" not in figures.all("text")
+    worse = run((0.2, 0.6), (0.3, 0.95))
+    part = runs_part(RunGroup("shift", {"fedsgd": {0: ahead}, "mine": {0: worse}}))
+    assert not any("at the last round" in sentence for sentence in part.verdict)
+
+
 def test_of_many_silos_the_worst_are_drawn_and_the_rest_is_counted(tmp_path: Path) -> None:
     numbers = {f"s{i}": {"validation_accuracy": 1 - i / 100, "validation_examples": 10} for i in range(30)}
     record = {"round": 1, "train_loss": 0.5, "validation_loss": 0.5, "silos": numbers}

@@ -193,7 +193,7 @@ def _axes(x_label: str, limits: Limits) -> str:
         left, y = limits.place(limits.x[0], tick).split(",")
         parts.append(f'<path class="axis" d="M{left},{y}H{limits.width - _RIGHT}"/>')
         parts.append(f'<text x="{_LEFT - 6}" y="{float(y) + 4:.1f}" text-anchor="end">{tick:.4g}</text>')
-    for tick in _ticks(limits.x):
+    for tick in _ticks(limits.x, whole=x_label == "round"):
         x = limits.place(tick, limits.y[0]).split(",")[0]
         parts.append(
             f'<text x="{x}" y="{limits.height - _BOTTOM + 15}" text-anchor="middle">{tick:.4g}</text>'
@@ -203,9 +203,9 @@ def _axes(x_label: str, limits: Limits) -> str:
     return "\n".join(parts)
 
 
-def _ticks(ends: tuple[float, float]) -> list[float]:
+def _ticks(ends: tuple[float, float], whole: bool = False) -> list[float]:
     margin = 1e-9 * (ends[1] - ends[0])
-    found = MaxNLocator(5).tick_values(*ends)
+    found = MaxNLocator(5, integer=whole).tick_values(*ends)
     return [float(tick) + 0.0 for tick in found if ends[0] - margin <= tick <= ends[1] + margin]
 
 

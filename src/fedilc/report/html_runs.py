@@ -12,7 +12,7 @@ from fedilc.errors import ConfigError
 from fedilc.evaluation.intervals import Interval
 from fedilc.evaluation.selection import Record, select
 from fedilc.evaluation.significance import LEVEL, paired_test
-from fedilc.evaluation.summary import spread
+from fedilc.evaluation.summary import lower_is_better, spread
 from fedilc.report.cells import mean_cell, with_best
 from fedilc.report.formats import Cell, Column, TableData
 from fedilc.report.html_charts import Line, common_limits, curves, intervals, legend
@@ -20,6 +20,7 @@ from fedilc.report.html_page import Part, command, grid, note, table
 from fedilc.report.html_study import agreement_chart, agreement_section, band, setting
 from fedilc.report.plots import PANELS
 from fedilc.report.run_groups import RunGroup
+from fedilc.report.tables import METRICS
 
 _REFERENCES = ("fedavg", "fedsgd")
 _MOST_SILOS, _MOST_ROWS = 24, 100
@@ -81,7 +82,23 @@ def _verdict(group: RunGroup) -> list[str]:
         if metric == "test_loss"
         else "How methods do at a site that took no part, these runs cannot show; fedilc study measures it."
     )
-    return [first, *_how_sure(values, best), open_]
+    return [first, *_how_sure(values, best), *_at_the_end(group, metric, best), open_]
+
+
+def _at_the_end(group: RunGroup, metric: str, best: str) -> list[str]:
+    """Say which method has the lowest loss at the last round, if it is another one."""
+    means = {
+        method: spread([float(run.history[-1][metric]) for run in runs.values()])[0]
+        for method, runs in group.methods.items()
+        if all(run.history[-1].get(metric) is not None for run in runs.values())
+    }
+    if not means or (last := min(means, key=means.__getitem__)) == best:
+        return []
+    others = ", ".join(f"{name} {mean:.3f}" for name, mean in means.items() if name != last)
+    return [
+        f"That is at each method's round of lowest validation loss; at the last round, {last} has the lowest "
+        f"loss: {means[last]:.3f} ({others})."
+    ]
 
 
 def _how_sure(values: Mapping[str, Mapping[int, float]], best: str) -> list[str]:
@@ -101,29 +118,14 @@ def _how_sure(values: Mapping[str, Mapping[int, float]], best: str) -> list[str]
     return [f"{subject} over {len(seeds)} seeds (p = {test.t_p:.2g}), which {sure} chance between seeds."]
 
 
-_SCORES = {
-    "test_loss": ("OOD loss", True),
-    "test_accuracy": ("OOD accuracy", False),
-    "test_auroc": ("OOD AUROC", False),
-    "test_auprc": ("OOD AUPRC", False),
-    "test_rmse": ("OOD RMSE", True),
-    "test_r2": ("OOD R²", False),
-    "validation_loss": ("validation loss", True),
-    "validation_accuracy": ("validation accuracy", False),
-    "validation_auroc": ("validation AUROC", False),
-    "validation_rmse": ("validation RMSE", True),
-    "train_loss": ("train loss", True),
-}
-
-
 def _scores(group: RunGroup) -> str:
     columns = [Column("method", words=True), Column("seeds"), Column("round")]
     cells: list[dict[str, Cell]] = []
-    for metric, (name, lower) in _SCORES.items():
+    for metric, name in METRICS.items():
         found = {method: mean_cell(list(_values(group, method, metric).values())) for method in group.methods}
         if any(cell.parts for cell in found.values()):
             columns.append(Column(name))
-            cells.append(with_best(found, lower))
+            cells.append(with_best(found, lower_is_better(metric)))
     rows = []
     for method, runs in group.methods.items():
         rounds = sorted({int(_chosen(run.history)["round"]) for run in runs.values()})

@@ -12,7 +12,7 @@ from fedilc.report.formats import Cell, Column, TableData
 
 History = Sequence[Mapping[str, Any]]
 
-_METRICS = {
+METRICS = {
     "test_loss": "OOD loss",
     "test_accuracy": "OOD accuracy",
     "test_auroc": "OOD AUROC",
@@ -37,7 +37,7 @@ def run_table(title: str, history: History) -> TableData:
     """Return the table of one run: a column per criterion that chooses a round, a row per measurement."""
     chosen = selections(history)
     rows = [(Cell("round"), *(Cell(str(record["round"])) for record in chosen.values()))]
-    for metric, heading in _METRICS.items():
+    for metric, heading in METRICS.items():
         cells = [_cell(record, metric) for record in chosen.values()]
         if any(cell.parts for cell in cells):
             rows.append((Cell(heading), *cells))
@@ -55,7 +55,7 @@ def comparison_table(title: str, histories: Mapping[str, History], first: str = 
     """
     chosen = {name: selections(history) for name, history in histories.items()}
     records = [record for by_criterion in chosen.values() for record in by_criterion.values()]
-    measured = [metric for metric in _METRICS if any(r.get(metric) is not None for r in records)]
+    measured = [metric for metric in METRICS if any(r.get(metric) is not None for r in records)]
     part = next((part for part in _SETS if f"{part}_loss" in measured), "train")
     metrics = [metric for metric in measured if metric.startswith(part) and metric != "test_auprc"]
     rows: list[tuple[Cell, ...]] = []
@@ -71,7 +71,7 @@ def comparison_table(title: str, histories: Mapping[str, History], first: str = 
         for name, record in group.items():
             numbers = (cells[name] for cells in columns)
             rows.append((Cell(criterion), Cell(name), Cell(str(record["round"])), *numbers, _worst(record)))
-    headings = ("round", *(_METRICS[metric] for metric in metrics), "worst silo")
+    headings = ("round", *(METRICS[metric] for metric in metrics), "worst silo")
     readings = [ORACLE if c == "oracle" else f"{c}: {_READINGS[c]}" for c in criteria]
     worst = "RMSE" if any("validation_rmse" in record for record in records) else "accuracy"
     note = f"On the {_SETS[part]}. {'; '.join(readings)}. Worst silo: its validation {worst}."
