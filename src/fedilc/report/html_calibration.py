@@ -25,7 +25,7 @@ def calibration_charts(folder: Path, study: Mapping[str, Any]) -> list[tuple[str
     """Return the section of plots: the reference and the best method at each held-out site."""
     if not (folder / FILE).exists():
         return []
-    frame = pl.read_parquet(folder / FILE)
+    frame = pl.read_parquet(folder / FILE, glob=False)
     shown = _shown(study)
     sites = study["held_out"][:_MOST_SITES]
     loss = study["loss"]

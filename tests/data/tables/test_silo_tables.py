@@ -65,6 +65,14 @@ def test_every_kind_of_file_gives_the_same_inputs(tmp_path: Path, kind: str) -> 
     assert made.transform(found.silos["h2"].frame).equal(made.transform(wanted.silos["h2"].frame))
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_file_name_is_no_pattern(tmp_path: Path, kind: str) -> None:
+    frame = hospitals()
+    path = tmp_path / f"north [old] 50%.{kind}"
+    frame.write_csv(path) if kind == "csv" else frame.write_parquet(path)
+    assert list(read_tables([path], label="died").silos) == ["north [old] 50%"]
+
+
 def test_several_files_are_a_silo_each(tmp_path: Path) -> None:
     paths = []
     for name, part in hospitals().partition_by("hospital", as_dict=True).items():

@@ -30,7 +30,7 @@ def heart_disease(folder: Path) -> SiloTables:
         path = folder / f"processed.{hospital}.data"
         if not path.is_file():
             raise DataError(f"{path} does not exist; download it with `fedilc data fetch heart-disease`")
-        frame = pl.read_csv(path, has_header=False, infer_schema=False)
+        frame = pl.read_csv(path, has_header=False, infer_schema=False, glob=False)
         if frame.width != len(COLUMNS):
             raise DataError(f"{path} has {frame.width} columns in place of {len(COLUMNS)}; fetch it again")
         frames[hospital] = frame.rename(dict(zip(frame.columns, COLUMNS, strict=True)))

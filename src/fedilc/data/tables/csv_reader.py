@@ -77,7 +77,7 @@ def _parsed(
     source: Path | io.BytesIO = path if content is None else io.BytesIO(content)
     try:
         frame = pl.read_csv(
-            source, separator=separator, infer_schema_length=None, skip_rows=1 if declared else 0
+            source, separator=separator, infer_schema_length=None, skip_rows=1 if declared else 0, glob=False
         )
     except pl.exceptions.ComputeError as error:
         if "utf-8" in str(error) or "utf8" in str(error):

@@ -77,7 +77,7 @@ def read_frame(path: Path) -> tuple[pl.DataFrame, NDArray[np.int64], str, list[s
     suffix = file_kind(path)
     try:
         if suffix == ".parquet":
-            frame = pl.read_parquet(path)
+            frame = pl.read_parquet(path, glob=False)
             numbers, unit = np.arange(1, len(frame) + 1), "row"
         else:
             (frame, numbers, notes), unit = read_csv(path), "line"

@@ -30,7 +30,7 @@ class PatientTable:
 def read_patients(path: Path) -> PatientTable:
     """Return the table that `fedilc data eicu` wrote."""
     try:
-        frame = pl.read_parquet(path)
+        frame = pl.read_parquet(path, glob=False)
     except (pl.exceptions.PolarsError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(f"{path} cannot be read: {reason}; make it with `fedilc data eicu`") from error

@@ -55,7 +55,7 @@ def gather_orders(folder: Path, work: Path) -> pl.LazyFrame:
     small = work / "orders.parquet"
     with _reading(path):
         orders.sink_parquet(small)
-    return pl.scan_parquet(small)
+    return pl.scan_parquet(small, glob=False)
 
 
 def scan_orders(folder: Path) -> tuple[Path, pl.LazyFrame]:
@@ -85,7 +85,7 @@ def _scan(folder: Path, table: str, columns: Sequence[str]) -> tuple[Path, pl.La
     if path is None:
         raise DataError(f"{folder} holds no {table}.csv or {table}.csv.gz; put eICU's table {table} there")
     with _reading(path):
-        frame = pl.scan_csv(path, infer_schema=False, encoding="utf8-lossy")
+        frame = pl.scan_csv(path, infer_schema=False, encoding="utf8-lossy", glob=False)
         found = {name.strip().lower(): name for name in frame.collect_schema().names()}
     missing = [column for column in columns if column not in found]
     if missing:
