@@ -21,6 +21,8 @@ _MEANS = {
 }
 _MEANS |= {"test_thresholded_auroc": "AUCROC†", "test_thresholded_auprc": "AUCPR†"}
 _MEANS |= {f"{INCONSISTENCY}hessian": "score by the Hessian"}
+_MEANS |= {"domain_fairness_variance": "variance over sub-environments"}
+_MEANS |= {"domain_fairness_entropy": "entropy over sub-environments"}
 
 
 class Findings:
