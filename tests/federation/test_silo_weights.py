@@ -183,7 +183,7 @@ def test_weights_by_examples_are_refused_where_silos_are_not_averaged(choice: ob
 
 def test_the_command_refuses_them_before_anything_is_trained(refusal: Refusal, tmp_path: Path) -> None:
     said = refusal("run", "-a", "geometric", "--set", "weights=examples", "--out", tmp_path / "run")
-    assert "inter='geometric' is none" in said
+    assert "inter='geometric' is not a mean" in said
     words = ("--set", "algorithm=fedsgd", "--set", "weights=examples", "--out", tmp_path / "run")
     assert "inter='geometric' is none" in refusal("run", "-a", "all", *words)
     assert not (tmp_path / "run").exists()

@@ -56,6 +56,11 @@ class TimingFile:
 
     def cut(self, last_round: int) -> None:
         """Cut the file back to a round, and remove damaged lines."""
+        with self._warn_if_not_writable():
+            replace_lines(self.path, self._lines_up_to(last_round))
+
+    def _lines_up_to(self, last_round: int) -> list[bytes]:
+        """Return the intact lines up to a round; warn if others are damaged."""
         kept, damaged = [], 0
         for line in complete_lines(self.path):
             try:
@@ -67,10 +72,9 @@ class TimingFile:
             warnings.warn(
                 f"{self.path} has {damaged} damaged lines: only the times of these rounds are lost",
                 FedILCWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
-        with self._warn_if_not_writable():
-            replace_lines(self.path, kept)
+        return kept
 
     def commands(self) -> list[str]:
         """Return the commands that trained the run, in order; damaged lines are left out."""
