@@ -51,6 +51,7 @@ def travelled(
 @example(torch.full((9, 1), 1e-162, dtype=torch.float64), WeightedGeometricMean(), 4)
 @example(torch.full((9, 1), 1e-162, dtype=torch.float64), Mean(), 4)
 @example(torch.full((9, 1), 1e154, dtype=torch.float64), Mean(), 4)
+@example(torch.full((9, 1), 1e308, dtype=torch.float64), Mean(), 4)
 @example(torch.full((9, 1), 1e-45), WeightedGeometricMean(), 4)
 def test_any_split_over_the_wire_gives_the_bits_of_all_values_together(
     rows: Tensor, aggregator: Aggregator, cut: int

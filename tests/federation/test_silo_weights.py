@@ -185,7 +185,7 @@ def test_the_command_refuses_them_before_anything_is_trained(refusal: Refusal, t
     said = refusal("run", "-a", "geometric", "--set", "weights=examples", "--out", tmp_path / "run")
     assert "inter='geometric' is not a mean" in said
     words = ("--set", "algorithm=fedsgd", "--set", "weights=examples", "--out", tmp_path / "run")
-    assert "inter='geometric' is none" in refusal("run", "-a", "all", *words)
+    assert "inter='geometric' is not a mean" in refusal("run", "-a", "all", *words)
     assert not (tmp_path / "run").exists()
     assert "weights='exampels' is not valid" in refusal("run", "--set", "weights=exampels")
 

@@ -118,7 +118,7 @@ class SumsForm:
 
     def check(self, packed: PackedSums, norms: Sequence[float]) -> None:
         """Raise if these cannot be sums of answers of these norms; shapes and dtypes are right already."""
-        longest, squares = max(math.fsum(norms), _LEAST_NORM), 0.0
+        longest, squares = max(sum(norms), _LEAST_NORM), 0.0
         for place, part, dtype in self._parts():
             if isinstance(part, SignedLogs):
                 _check_logs(place, packed.tensors, part.kind.fraction, dtype, norms)
@@ -126,7 +126,7 @@ class SumsForm:
                 total = ExactSum(part.shape, _CPU)
                 total.add_digits(packed.lowest[place], packed.tensors[place])
                 squares += float((total.total() / longest).square().sum())
-        if not squares <= 1 + _ROUNDING:
+        if not (squares <= 1 + _ROUNDING or math.isinf(longest)):
             raise ProtocolError("its sums are longer than the norms of its silos' answers together")
 
     def _adds_values(self, place: str) -> bool:
