@@ -130,7 +130,7 @@ def rotated_cifar10(results: Path) -> list[str]:
     f.claims([claim for claim in claims_of(f.campaign) if claim not in SECTION_4])
     metric = f"{INCONSISTENCY}variance"
     scores = _listed([(name, f.mean(name, "last", metric)) for name in f.order("last", metric)])
-    f.lines += ["", f"Inconsistency scores at the last round (C_e, typical pair), the lowest first: {scores}."]
+    f.lines += ["", f"Inconsistency scores at the last round (C_e, typical pair), lowest first: {scores}."]
     return f.lines
 
 

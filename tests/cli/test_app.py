@@ -48,7 +48,7 @@ def test_a_disk_without_room_is_one_sentence_and_the_run_goes_on_from_there(tmp_
     room = 1000 + max((whole / name).stat().st_size for name in ("run.json", "history.jsonl"))
     assert room < (short / "checkpoint.safetensors").stat().st_size
     said = refused_under("RLIMIT_FSIZE", room, tmp_path, *RUN, "--out", short, "--resume")
-    assert said.startswith(f"{short} cannot be written: File too large; round 3 is lost; correct this, then resume")
+    assert said.startswith(f"{short} cannot be written: File too large; round 3 is lost; correct this")
     assert set(examine(short).values()) == {None}
     assert len(RunFolder(short).load().history) == 2
     fedilc(*RUN, "--out", short, "--resume")
