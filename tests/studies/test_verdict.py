@@ -67,6 +67,16 @@ def test_if_the_reference_is_best_no_method_was_better(tmp_path: Path) -> None:
     assert "after correction for 2 comparisons" in sure
 
 
+def test_methods_with_the_same_score_at_every_site_are_not_ranked(tmp_path: Path) -> None:
+    which, sure, power = verdict(found(tmp_path, {"fedavg": [1.0] * 4, "geometric": [1.0] * 4}))
+    assert which == (
+        "All 2 methods had the same AUROC at every site that took no part in training: 1.000 on average "
+        "over 4 held-out sites."
+    )
+    assert sure.startswith("No method is better by this score")
+    assert "80 % power" not in power
+
+
 def test_a_column_that_nearly_is_the_label_is_part_of_what_is_not_shown(tmp_path: Path) -> None:
     areas = {"fedavg": [0.99, 0.99, 0.98, 0.99], "geometric": [0.99, 0.98, 0.99, 0.99]}
     _, _, power = verdict(found(tmp_path, areas, rows=30))

@@ -35,6 +35,8 @@ def verdict(result: StudyResult) -> tuple[str, str, str]:
     comparisons = result.comparisons(metric)
     if not comparisons:
         return _alone(result, metric)
+    if all(one.value == 0.0 for found in comparisons.values() for one in found.by_site.values()):
+        return _tied(result, metric)
     leader = best if best != reference else _closest(comparisons)
     return (
         _which(result, metric, best),
@@ -51,8 +53,17 @@ def verdict(result: StudyResult) -> tuple[str, str, str]:
 
 
 def _which(result: StudyResult, metric: str, best: str) -> str:
-    names, sites = result.plan.settings.algorithms, result.sites_with(metric)
     extreme = "highest" if metric in HIGHER_IS_BETTER else "lowest"
+    count = len(result.plan.settings.algorithms)
+    return (
+        f"Of {count} methods, {best} had the {extreme} {NAMES[metric]} at sites that took no part in "
+        f"training: {_mean_beside_others(result, metric, best)}."
+    )
+
+
+def _mean_beside_others(result: StudyResult, metric: str, best: str) -> str:
+    """Return the mean score of a method, and in brackets those that it is compared with."""
+    sites = result.sites_with(metric)
     others = [name for name in (result.plan.reference, ALONE, POOLED) if name != best]
     called = {ALONE: "a model of the site's own data", POOLED: "pooled data, if sharing were allowed,"}
     beside = []
@@ -62,10 +73,8 @@ def _which(result: StudyResult, metric: str, best: str) -> str:
             some = f" at {len(own)} of them" if len(own) < len(sites) else ""
             beside.append(f"{called.get(name, name)} {value:.3f}{some}")
     where = "at the held-out site" if len(sites) == 1 else f"on average over {len(sites)} held-out sites"
-    return (
-        f"Of {len(names)} methods, {best} had the {extreme} {NAMES[metric]} at sites that took no part in "
-        f"training: {result.mean(best, metric).value:.3f} {where} ({'; '.join(beside)})."
-    )
+    brackets = f" ({'; '.join(beside)})" if beside else ""
+    return f"{result.mean(best, metric).value:.3f} {where}{brackets}"
 
 
 def _how_sure(found: Comparison, others: int, name: str, best: bool, reference: str, higher: bool) -> str:
@@ -117,6 +126,20 @@ def _without_leaks(result: StudyResult) -> str:
 
 def _closest(comparisons: dict[str, Comparison]) -> str:
     return min(comparisons, key=lambda name: abs(comparisons[name].difference.value or 0.0))
+
+
+def _tied(result: StudyResult, metric: str) -> tuple[str, str, str]:
+    """Return the verdict on methods that have the same score at every site."""
+    count, mean = (
+        len(result.plan.settings.algorithms),
+        _mean_beside_others(result, metric, result.plan.reference),
+    )
+    return (
+        f"All {count} methods had the same {NAMES[metric]} at every site that took no part in training: {mean}.",
+        "No method is better by this score; the other scores in the tables may tell them apart.",
+        f"These data cannot show which method is better at a site where their {NAMES[metric]} differs"
+        f"{_without_leaks(result)}.",
+    )
 
 
 def _alone(result: StudyResult, metric: str) -> tuple[str, str, str]:
