@@ -130,12 +130,11 @@ def _closest(comparisons: dict[str, Comparison]) -> str:
 
 def _tied(result: StudyResult, metric: str) -> tuple[str, str, str]:
     """Return the verdict on methods that have the same score at every site."""
-    count, mean = (
-        len(result.plan.settings.algorithms),
-        _mean_beside_others(result, metric, result.plan.reference),
-    )
+    count = len(result.plan.settings.algorithms)
+    mean = _mean_beside_others(result, metric, result.plan.reference)
     return (
-        f"All {count} methods had the same {NAMES[metric]} at every site that took no part in training: {mean}.",
+        f"All {count} methods had the same {NAMES[metric]} at every site that took no part in "
+        f"training: {mean}.",
         "No method is better by this score; the other scores in the tables may tell them apart.",
         f"These data cannot show which method is better at a site where their {NAMES[metric]} differs"
         f"{_without_leaks(result)}.",
