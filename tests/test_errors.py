@@ -25,7 +25,7 @@ def test_a_wrong_value_is_a_value_error() -> None:
 
 def test_a_wrong_type_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="needs a Federation") as found:
-        train([1, 2], nn.Linear(1, 1), rounds=1, learning_rate=1.0)  # type: ignore[arg-type]
+        train([1, 2], nn.Linear(1, 1), rounds=1, learning_rate=1.0)
     assert isinstance(found.value, FedILCError | ValueError)
     with pytest.raises(TypeError, match="give an Algorithm"):
-        algorithms.register("mine", "fedsgd")  # type: ignore[arg-type]
+        algorithms.register("mine", "fedsgd")

@@ -72,7 +72,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_continues(
         calls.append(given)
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return fit(*given)  # type: ignore[arg-type]
+        return fit(*given)
 
     monkeypatch.setattr(study_runs, "fit", interrupted)
     with pytest.raises(StoppedError, match=r"stopped with 3 of \d+ runs done; run the same command"):

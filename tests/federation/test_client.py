@@ -34,7 +34,7 @@ def client(algorithm: str, own: Silo | None = None) -> SiloClient:
 
 
 def request(step: str, **more: object) -> Request:
-    return Request(step, 1, 0, ("a", "b"), WEIGHTS, **more)  # type: ignore[arg-type]
+    return Request(step, 1, 0, ("a", "b"), WEIGHTS, **more)
 
 
 def matched(algorithm: str, penalty_weight: float) -> Reply:

@@ -20,7 +20,7 @@ def test_the_loss_is_a_mean_with_the_weights_of_the_updates() -> None:
 
 @pytest.mark.parametrize(("reduction", "penalty"), [("mean", 1.0), ("sum", 2.0)])
 def test_the_penalty_is_a_mean_or_a_sum_of_distances(reduction: str, penalty: float) -> None:
-    record = training_record(7, ANSWERS, SiloWeights(), 3.0, reduction)  # type: ignore[arg-type]
+    record = training_record(7, ANSWERS, SiloWeights(), 3.0, reduction)
     assert record == {"round": 7, "train_loss": 2.5, "penalty": penalty, "penalty_weight": 3.0}
 
 

@@ -48,7 +48,7 @@ def test_steps_and_state_are_those_of_torch(
     theirs = copy.deepcopy(mine)
     ours = make_optimizer(name, list(mine.parameters()), 0.01, 0.1, options)
     # Every optimiser of torch has lr; its base class, which is what mypy sees, does not.
-    plain = kind(list(theirs.parameters()), lr=0.01, weight_decay=0.1, **options)  # type: ignore[call-arg]
+    plain = kind(list(theirs.parameters()), lr=0.01, weight_decay=0.1, **options)
     steps(mine, ours, 4, seed=1)
     steps(theirs, plain, 4, seed=1)
     assert same(dict(mine.named_parameters()), dict(theirs.named_parameters()))

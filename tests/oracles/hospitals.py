@@ -43,3 +43,19 @@ def study_table(folder: Path, frame: pl.DataFrame, name: str = "patients") -> Ta
     frame.write_csv(path)
     tables = read_tables([path], label="died", silo_column="hospital", missing=["lactate=-9"])
     return TableData(name, tables)
+
+
+def patients(rows: int = 40, silos: int = 3, seed: int = 0) -> pl.DataFrame:
+    """Return patients of some hospitals: numbers, names, missing values and an outcome."""
+    random = np.random.default_rng(seed)
+    count = rows * silos
+    age = random.normal(60, 10, count).round(1)
+    return pl.DataFrame(
+        {
+            "hospital": [f"h{i // rows}" for i in range(count)],
+            "age": age,
+            "sex": random.choice(["male", "female"], count),
+            "lactate": random.normal(2, 1, count).round(2),
+            "died": random.choice(["no", "yes"], count),
+        }
+    )

@@ -129,7 +129,7 @@ class Root:
 @contextlib.contextmanager
 def root(settings: Experiment, wire: Wire = "exact", round_timeout: float = 600.0) -> Iterator[Root]:
     """A coordinator that listens; whoever joins on its stack is waited for at the end."""
-    needed = settings.min_silos or settings.silos_per_round or len(settings.data.silos)  # type: ignore[attr-defined]
+    needed = settings.min_silos or settings.silos_per_round or len(settings.data.silos)
     connect = partial(RestRuntime, min_silos=needed, round_timeout=round_timeout)
     training, queue = training_of(settings, wire, connect)
     with served(queue) as client, contextlib.ExitStack() as stack:

@@ -37,7 +37,7 @@ GRID = {"rates": (0.01, 0.1), "local_rates": (0.1, 0.5)}
 
 
 def studied(data: StudyData, folder: Path, **changes: object) -> StudyResult:
-    plan = StudyPlan(data, StudySettings(**(SMALL | changes)))  # type: ignore[arg-type]
+    plan = StudyPlan(data, StudySettings(**(SMALL | changes)))
     return run_study(plan, folder, 1, lambda _: None)
 
 
@@ -129,7 +129,7 @@ def test_progress_counts_every_run_and_knows_the_time_left(tmp_path: Path) -> No
         seen.append((progress.done, progress.total, progress.seconds_left()))
 
     data = study_table(tmp_path, hospitals(4))
-    plan = StudyPlan(data, StudySettings(**(SMALL | {"rounds": 2, "algorithms": ("fedsgd",)})))  # type: ignore[arg-type]
+    plan = StudyPlan(data, StudySettings(**(SMALL | {"rounds": 2, "algorithms": ("fedsgd",)})))
     run_study(plan, tmp_path / "study", 1, show)
     assert [done for done, _, _ in seen] == sorted(done for done, _, _ in seen)
     assert seen[-1] == (seen[0][1], seen[0][1], 0.0)
@@ -138,7 +138,7 @@ def test_progress_counts_every_run_and_knows_the_time_left(tmp_path: Path) -> No
 
 def test_settings_are_chosen_by_the_silos_outside_the_group_alone(tmp_path: Path) -> None:
     data = study_table(tmp_path, hospitals(4))
-    plan = StudyPlan(data, StudySettings(**(SMALL | GRID)))  # type: ignore[arg-type]
+    plan = StudyPlan(data, StudySettings(**(SMALL | GRID)))
     good, bad = {"H1": 0.5, "H2": 0.5, "H3": 0.5}, {"H1": 0.6, "H2": 0.6, "H3": 0.6}
     scored = [
         [{"failed": None, "curve": {"3": {**bad, "H0": 0.0}, "6": {**good, "H0": 9.0}}}],
@@ -147,7 +147,7 @@ def test_settings_are_chosen_by_the_silos_outside_the_group_alone(tmp_path: Path
     chosen = choose(plan, "fedavg", 0, scored)
     assert chosen == Choice(plan.grid("fedavg")[0], 6, 0.5, {3: 0.6, 6: 0.5})
     failed = [[{"failed": "diverged", "curve": {}}], scored[1]]
-    assert choose(plan, "fedavg", 0, failed).options == plan.grid("fedavg")[1]  # type: ignore[union-attr]
+    assert choose(plan, "fedavg", 0, failed).options == plan.grid("fedavg")[1]
     assert choose(plan, "fedavg", 0, [failed[0], failed[0]]) is None
 
 
@@ -155,7 +155,7 @@ def test_settings_are_chosen_by_the_silos_outside_the_group_alone(tmp_path: Path
 def test_no_run_that_scores_settings_for_a_silo_trains_on_it(sites: int, tmp_path: Path) -> None:
     data = study_table(tmp_path, hospitals(sites, rows=8))
     for choose_by in ("silo", "validation"):
-        plan = StudyPlan(data, StudySettings(choose_by=choose_by))  # type: ignore[arg-type]
+        plan = StudyPlan(data, StudySettings(choose_by=choose_by))
         assert sorted(name for group in plan.groups for name in group) == sorted(data.silos)
         for silo in data.silos:
             runs = [task for tasks in plan.choosing("fishr-inter-geo", plan.group_of(silo)) for task in tasks]
@@ -183,8 +183,8 @@ def test_a_site_too_small_for_a_model_of_its_own_leaves_the_mean_of_the_others(t
     result = studied(study_table(tmp_path, frame), tmp_path / "study", algorithms=("fedsgd", "geometric"))
     assert ALONE not in result.scores["tiny"]
     own = [result.interval(site, ALONE, "auroc").value for site in ("H0", "H1", "H2", "H3")]
-    assert result.mean(ALONE, "auroc").value == pytest.approx(np.mean(own))  # type: ignore[arg-type]
-    assert f"own data {np.mean(own):.3f} at 4 of them" in verdict(result)[0]  # type: ignore[arg-type]
+    assert result.mean(ALONE, "auroc").value == pytest.approx(np.mean(own))
+    assert f"own data {np.mean(own):.3f} at 4 of them" in verdict(result)[0]
 
 
 def test_two_sites_are_studied_and_said_to_be_too_few(tmp_path: Path) -> None:

@@ -4,28 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
+from hospitals import patients
 
 from fedilc.data.tables.preprocessing import NumberFeature
 from fedilc.data.tables.silo_tables import TableSettings, read_tables, tables_of
-
-
-def hospitals(rows: int = 40, silos: int = 3, seed: int = 0) -> pl.DataFrame:
-    """Return patients of some hospitals: numbers, names, missing values and an outcome."""
-    random = np.random.default_rng(seed)
-    count = rows * silos
-    age = random.normal(60, 10, count).round(1)
-    return pl.DataFrame(
-        {
-            "hospital": [f"h{i // rows}" for i in range(count)],
-            "age": age,
-            "sex": random.choice(["male", "female"], count),
-            "lactate": random.normal(2, 1, count).round(2),
-            "died": random.choice(["no", "yes"], count),
-        }
-    )
 
 
 def by_hospital(frame: pl.DataFrame) -> dict[str, pl.DataFrame]:
@@ -33,7 +17,7 @@ def by_hospital(frame: pl.DataFrame) -> dict[str, pl.DataFrame]:
 
 
 def test_an_identifier_is_left_out_and_said_unless_it_is_kept() -> None:
-    frame = hospitals().with_columns(
+    frame = patients().with_columns(
         pl.int_range(pl.len()).alias("patient"),
         pl.int_range(pl.len()).cast(pl.String).str.zfill(5).add("x").alias("code"),
     )
@@ -47,7 +31,7 @@ def test_an_identifier_is_left_out_and_said_unless_it_is_kept() -> None:
 
 
 def test_columns_that_tell_the_label_are_pointed_out() -> None:
-    frame = hospitals().with_columns(
+    frame = patients().with_columns(
         (pl.col("died") == "yes").cast(pl.Int64).add(pl.col("age") / 1e4).alias("billing"),
         pl.when(pl.col("died") == "yes").then(pl.lit("2020-02-03")).alias("death_date"),
         pl.when(pl.col("died") == "yes").then(pl.lit("morgue")).otherwise(pl.lit("home")).alias("discharge"),
@@ -60,7 +44,7 @@ def test_columns_that_tell_the_label_are_pointed_out() -> None:
 
 
 def test_a_column_with_a_few_wrong_cells_still_tells_the_label_and_one_of_many_names_does_not() -> None:
-    frame = hospitals().with_row_index("row")
+    frame = patients().with_row_index("row")
     expired = (pl.col("died") == "yes") & (pl.col("row") % 40 > 0)
     frame = frame.with_columns(
         pl.when(expired).then(pl.lit("expired")).otherwise(pl.lit("home")).alias("discharge status"),
@@ -72,7 +56,7 @@ def test_a_column_with_a_few_wrong_cells_still_tells_the_label_and_one_of_many_n
 
 
 def test_a_column_of_one_value_is_left_out_and_said_unless_some_cells_are_missing() -> None:
-    frame = hospitals().with_columns(
+    frame = patients().with_columns(
         pl.lit(0.1).alias("unit"),
         pl.lit("A").alias("country"),
         pl.when(pl.int_range(pl.len()) % 3 > 0).then(1).alias("ticked"),
@@ -85,7 +69,7 @@ def test_a_column_of_one_value_is_left_out_and_said_unless_some_cells_are_missin
 
 
 def test_one_class_and_a_column_missing_at_one_silo_are_pointed_out() -> None:
-    parts = by_hospital(hospitals())
+    parts = by_hospital(patients())
     parts["h1"] = parts["h1"].drop("lactate")
     parts["h2"] = parts["h2"].with_columns(pl.lit("no").alias("died"))
     found = tables_of(parts, TableSettings("died"))
@@ -100,7 +84,7 @@ def test_one_class_and_a_column_missing_at_one_silo_are_pointed_out() -> None:
 
 
 def test_codes_and_zeros_that_may_mean_missing_are_pointed_out() -> None:
-    frame = hospitals().with_columns(
+    frame = patients().with_columns(
         pl.when(pl.int_range(pl.len()) % 5 == 0).then(-9).otherwise(pl.col("lactate").abs()).alias("lactate"),
         pl.when(pl.col("hospital") == "h1").then(0).otherwise(pl.col("age") * 4).alias("chol"),
     )
@@ -114,7 +98,7 @@ def test_codes_and_zeros_that_may_mean_missing_are_pointed_out() -> None:
 
 
 def test_text_among_numbers_at_one_silo_is_pointed_out_and_counts_as_missing() -> None:
-    parts = by_hospital(hospitals())
+    parts = by_hospital(patients())
     parts["h0"] = parts["h0"].with_columns(
         pl.when(pl.int_range(pl.len()) == 3)
         .then(pl.lit(">90"))
@@ -133,7 +117,7 @@ def test_text_among_numbers_at_one_silo_is_pointed_out_and_counts_as_missing() -
 
 
 def test_clean_tables_bring_no_note() -> None:
-    parts = by_hospital(hospitals())
+    parts = by_hospital(patients())
     parts = {
         name: part.with_columns((pl.col("died") == "yes").cast(pl.Int64)) for name, part in parts.items()
     }

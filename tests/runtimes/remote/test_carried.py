@@ -179,7 +179,7 @@ def test_after_three_times_the_sub_coordinator_is_set_aside_and_its_silos_with_i
     assert str(queue.silos["a"].reason).startswith("north: the body is not a message")
     assert queue.silos["c"].state == "waiting"
     for refusal in (queue.task_for("north"), queue.join_carrier("north", {"a": 10}, {})):
-        assert "'north' was set aside" in refusal.reason  # type: ignore[union-attr]
+        assert "'north' was set aside" in refusal.reason
 
 
 def test_a_body_larger_than_the_steps_sums_is_not_read() -> None:

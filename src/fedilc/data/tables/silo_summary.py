@@ -135,7 +135,7 @@ def _column(
     most = MOST_DECLARED if declared else _FEW_NUMBERS if kind == "number" else MOST_LEVELS
     if kind in ("number", "text") and not base["identifier"]:
         levels = names_of(present).unique()
-        if len(levels) <= most and int(levels.str.len_chars().max() or 0) <= _LONGEST:  # type: ignore[arg-type]
+        if len(levels) <= most and int(levels.str.len_chars().max() or 0) <= _LONGEST:  # type: ignore[arg-type]  # a length is an int
             base["levels"] = tuple(sorted(levels))
     return ColumnSummary(**base)
 
