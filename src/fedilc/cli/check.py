@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedilc.cli.console import make_console
-from fedilc.cli.data import use_data_folder
-from fedilc.cli.options import Changes, DataDir, ModelFunction
+from fedilc.cli.options import Changes, DataDir, ModelFunction, use_data_folder
 from fedilc.cli.quick_imports import quick_imports
 
 if TYPE_CHECKING:
@@ -32,8 +31,7 @@ def check(
     if (Path(target) / "run.json").exists():
         _check_run(make_console(), Path(target))
         return
-    if data_dir is not None:
-        use_data_folder(data_dir)
+    use_data_folder(data_dir)
     _check_experiment(make_console(), target, changes or [], model)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,15 +24,6 @@ data_app = typer.Typer(help="List, fetch and check data sets.", no_args_is_help=
 Name = Annotated[str, typer.Argument(help="A data set, as `fedilc data list` names it.")]
 
 
-def use_data_folder(given: Path | None) -> Path:
-    """Use this data folder in this command and in every process it starts."""
-    from fedilc.data.download import data_folder
-
-    folder = data_folder(given).absolute()
-    os.environ["FEDILC_DATA"] = str(folder)
-    return folder
-
-
 @data_app.command("list")
 def list_(data_dir: DataDir = None) -> None:
     """Show the data sets, their folder, and which are present."""
@@ -41,8 +31,9 @@ def list_(data_dir: DataDir = None) -> None:
     from rich.table import Table
 
     from fedilc.data.data_sets import DATA_SETS
+    from fedilc.data.download import data_folder
 
-    folder = use_data_folder(data_dir)
+    folder = data_folder(data_dir).absolute()
     table = Table(box=box.SIMPLE_HEAD, header_style="", pad_edge=False)
     for heading in ("name", "what it is", "size", "present"):
         table.add_column(heading, no_wrap=heading in ("name", "size"), overflow="fold")
@@ -69,7 +60,7 @@ def fetch(name: Name, data_dir: DataDir = None) -> None:
     """Download a data set, and check it against its published checksums."""
     from fedilc.data import download
 
-    folder = use_data_folder(data_dir)
+    folder = download.data_folder(data_dir).absolute()
     console = make_console()
     with _bars(console) as progress:
         fetched = download.fetch(name, folder, progress)
@@ -85,7 +76,7 @@ def check(name: Name, data_dir: DataDir = None) -> None:
     """Say of each file of a data set whether it is fine, missing or damaged."""
     from fedilc.data import download
 
-    folder = use_data_folder(data_dir)
+    folder = download.data_folder(data_dir).absolute()
     states = download.check(name, folder)
     console = make_console()
     for path, state in states.items():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedilc.cli.console import make_console
-from fedilc.cli.data import data_app, use_data_folder
+from fedilc.cli.data import data_app
 from fedilc.cli.options import DataDir
 
 __all__ = ["data_app", "eicu"]
@@ -45,11 +45,12 @@ def eicu(
 ) -> None:
     """Make the table of patients that the experiment eicu trains on, from eICU's raw tables."""
     from fedilc.data.benchmarks.eicu.preparation import prepare, report_file
+    from fedilc.data.download import data_folder
 
-    data_folder = use_data_folder(data_dir)
-    target = out or data_folder / "eicu.parquet"
+    folder = data_folder(data_dir).absolute()
+    target = out or folder / "eicu.parquet"
     report = prepare(
-        source or data_folder / "eicu",
+        source or folder / "eicu",
         target,
         silo_by=silo_by,
         silos=silos,

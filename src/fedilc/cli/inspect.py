@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from fedilc.cli.console import drawn, make_console
-from fedilc.cli.data import use_data_folder
-from fedilc.cli.options import DataDir
+from fedilc.cli.options import DataDir, use_data_folder
 from fedilc.cli.quick_imports import quick_imports
 from fedilc.cli.table_options import (
     Categorical,
@@ -53,8 +52,7 @@ def inspect(
         from fedilc.studies.study_data import TableData
         from fedilc.studies.study_sources import study_data
 
-    if data_dir is not None:
-        use_data_folder(data_dir)
+    use_data_folder(data_dir)
     if len(data) == 1 and (Path(data[0]) / SUMMARIES).exists():
         found = inspect_run(Path(data[0]))
     else:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedilc.cli.console import make_console
-from fedilc.cli.data import use_data_folder
 from fedilc.cli.logs import LogFormat, log_to_stderr
-from fedilc.cli.options import DataDir, refuse_given
+from fedilc.cli.options import DataDir, refuse_given, use_data_folder
 from fedilc.cli.quick_imports import quick_imports
 from fedilc.errors import ConfigError, StoppedError, printable
 
@@ -92,8 +91,7 @@ def join(
         from fedilc.runtimes.rest.silo_limits import SiloLimits
 
     log_to_stderr(log_format)
-    if data_dir is not None:
-        use_data_folder(data_dir)
+    use_data_folder(data_dir)
     say: ConsoleProgress | LogProgress = (
         ConsoleProgress(make_console(), silo) if log_format is None else LogProgress(silo)
     )

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from fedilc.cli.console import make_console
-from fedilc.cli.data import use_data_folder
 from fedilc.cli.options import (
     Changes,
     DataDir,
@@ -18,6 +17,7 @@ from fedilc.cli.options import (
     WireName,
     as_changes,
     only_one,
+    use_data_folder,
 )
 
 nvflare_app = typer.Typer(help="Train over the sites of NVIDIA FLARE.", no_args_is_help=True)
@@ -60,8 +60,7 @@ def export(
     from fedilc.runtimes.nvflare.recipe import FedILCRecipe
     from fedilc.runtimes.remote.manifest import find_wire
 
-    if data_dir is not None:
-        use_data_folder(data_dir)
+    use_data_folder(data_dir)
     recipe = FedILCRecipe(
         experiment,
         min_clients,

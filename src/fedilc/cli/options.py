@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -58,6 +59,12 @@ DataDir = Annotated[
         show_default=False,
     ),
 ]
+
+
+def use_data_folder(given: Path | None) -> None:
+    """Use this data folder, if one is given, in this command and in every process it starts."""
+    if given is not None:
+        os.environ["FEDILC_DATA"] = str(given.expanduser().absolute())
 
 
 def only_one(algorithms: list[str] | None, command: str) -> str | None:

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from fedilc.cli.console import make_console
-from fedilc.cli.data import use_data_folder
 from fedilc.cli.jobs import EvaluateEvery, Jobs, Rounds, Seeds, Subset, job_changes, run_all
-from fedilc.cli.options import Changes, DataDir
+from fedilc.cli.options import Changes, DataDir, use_data_folder
 
 
 def reproduce(

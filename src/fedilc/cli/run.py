@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedilc.cli.console import drawn, make_console
-from fedilc.cli.data import use_data_folder
 from fedilc.cli.options import (
     Balance,
     Changes,
@@ -20,6 +19,7 @@ from fedilc.cli.options import (
     Rounds,
     Seed,
     as_changes,
+    use_data_folder,
 )
 from fedilc.cli.quick_imports import quick_imports
 from fedilc.errors import ConfigError, FedILCWarning, StoppedError
@@ -58,8 +58,7 @@ def run(
         from fedilc.runtimes.distributed import joined_group
         from fedilc.runtimes.torchrun import claim, release
 
-    if data_dir is not None:
-        use_data_folder(data_dir)
+    use_data_folder(data_dir)
     names, title = _algorithms(algorithm or [])
     short = {
         "algorithm": names[0] if names else None,

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedilc.cli.console import drawn, make_console
-from fedilc.cli.data import use_data_folder
 from fedilc.cli.logs import LogFormat, log_to_stderr
 from fedilc.cli.options import (
     Balance,
@@ -28,6 +27,7 @@ from fedilc.cli.options import (
     as_changes,
     only_one,
     refuse_given,
+    use_data_folder,
 )
 from fedilc.cli.quick_imports import quick_imports
 from fedilc.cli.serve_upstream import Upstream
@@ -168,8 +168,7 @@ def serve(
     refuse_given("without --upstream URL there is no coordinator above", of_upstream)
     if experiment is None:
         raise ConfigError("name an experiment to serve, or a run folder to show with --view")
-    if data_dir is not None:
-        use_data_folder(data_dir)
+    use_data_folder(data_dir)
     settings, folder = read_experiment(experiment, [*(changes or []), *as_changes(short)])
     target = out or Path("runs") / settings.name / "served"
     _Serving(console, settings, folder, target, address, known, patience, find_wire(wire), model, stay).run()

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedilc.cli.console import make_console
-from fedilc.cli.data import use_data_folder
-from fedilc.cli.options import DataDir
+from fedilc.cli.options import DataDir, use_data_folder
 from fedilc.cli.table_options import (
     Categorical,
     Categories,

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from fedilc.cli.console import make_console
-from fedilc.cli.data import use_data_folder
 from fedilc.cli.jobs import EvaluateEvery, Jobs, Rounds, Seeds, Subset, job_changes, run_all
-from fedilc.cli.options import Changes, DataDir, ExperimentName, only_one
+from fedilc.cli.options import Changes, DataDir, ExperimentName, only_one, use_data_folder
 from fedilc.errors import ConfigError
 
 sweep_app = typer.Typer(help="Run one algorithm over the values of a setting.", no_args_is_help=True)
