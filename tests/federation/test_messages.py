@@ -9,7 +9,7 @@ import torch
 
 from fedilc.aggregation import Mean
 from fedilc.errors import ProtocolError
-from fedilc.federation import Carried, Reply, Request
+from fedilc.federation import AggregatedReply, Reply, Request
 from fedilc.federation.messages import check_reply
 from fedilc.federation.steps import Answer, Range, Step
 
@@ -36,9 +36,9 @@ def test_a_reply_to_something_else_is_refused_and_the_silo_named(change: dict, w
 
 
 def test_each_reply_in_a_sub_coordinators_is_checked() -> None:
-    carried = Carried("north", "update", 3, {"a": replace(REPLY, tensors={})}, {}, {})
-    check_reply(carried, REQUEST, STEP)
-    assert carried.silos == ("a",)
-    carried.replies["c"] = replace(REPLY, silo="c", tensors={})
+    aggregated = AggregatedReply({"a": replace(REPLY, tensors={})}, {}, {})
+    check_reply(aggregated, REQUEST, STEP)
+    assert aggregated.silos == ("a",)
+    aggregated.replies["c"] = replace(REPLY, silo="c", tensors={})
     with pytest.raises(ProtocolError, match="'c' replied without being asked"):
-        check_reply(carried, REQUEST, STEP)
+        check_reply(aggregated, REQUEST, STEP)

@@ -49,7 +49,7 @@ def test_sums_of_a_sub_coordinator_are_the_same_bits(aggregator: object, weights
     for one in REPLIES[:2]:
         below.add(one)
     root.add(REPLIES[2])
-    root.add(below.carried("north", "update", 1))
+    root.add(below.aggregated_reply())
     assert aggregate(root) == aggregate(flat)
     assert root.facts() == {silo: flat.facts()[silo] for silo in "cab"}
 

@@ -1,7 +1,7 @@
 """The protocol, written once: steps of a round, messages, server, client, run folder."""
 
 from fedilc.federation.client import SiloClient
-from fedilc.federation.messages import Carried, Reply, Request
+from fedilc.federation.messages import AggregatedReply, Reply, Request
 from fedilc.federation.program import Program
 from fedilc.federation.run_folder import RunFolder
 from fedilc.federation.run_parts import Reduction, RunParts
@@ -9,7 +9,7 @@ from fedilc.federation.runtime import Runtime
 from fedilc.federation.server import Record, Server
 
 __all__ = [
-    "Carried",
+    "AggregatedReply",
     "Program",
     "Record",
     "Reduction",

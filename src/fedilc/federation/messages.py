@@ -62,22 +62,16 @@ class Reply:
 
 
 @dataclass
-class Carried:
+class AggregatedReply:
     """A sub-coordinator's reply for its own silos: the sums of their tensors, and the rest of each reply.
 
     Args:
-        carrier: the sub-coordinator's name.
-        step: the step that was asked for.
-        round: its round.
         replies: each silo's reply, without tensors.
         norms: the norms of each silo's groups of tensors; a group with an infinite norm is in no sum.
         sums: the sums of each group.
         lost: why other silos that were asked did not reply.
     """
 
-    carrier: str
-    step: str
-    round: int
     replies: dict[str, Reply]
     norms: dict[str, dict[str, float]]
     sums: dict[str, PackedSums]
@@ -89,9 +83,9 @@ class Carried:
         return tuple(self.replies)
 
 
-def check_reply(reply: Reply | Carried, request: Request, step: Step) -> None:
+def check_reply(reply: Reply | AggregatedReply, request: Request, step: Step) -> None:
     """Raise if a reply does not belong to the request, or is not what the step declares."""
-    if isinstance(reply, Carried):
+    if isinstance(reply, AggregatedReply):
         for one in reply.replies.values():
             _check_asked(one, request, step)
         return

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from fedilc.aggregation import Aggregator, Sums
-from fedilc.federation.messages import Carried, Reply, Request
+from fedilc.federation.messages import AggregatedReply, Reply, Request
 
 Facts = dict[str, dict[str, Any]]
 
@@ -27,7 +27,7 @@ class Runtime(ABC):
     leads: bool = True
 
     @abstractmethod
-    def ask(self, request: Request) -> Iterator[Reply] | Iterator[Reply | Carried]:
+    def ask(self, request: Request) -> Iterator[Reply] | Iterator[Reply | AggregatedReply]:
         """Yield replies as they arrive, each of one silo or of several; a lost silo yields none."""
 
     def present(self) -> tuple[str, ...]:

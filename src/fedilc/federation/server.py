@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedilc.aggregation import Aggregate
 from fedilc.errors import DivergedError
 from fedilc.federation.control_variates import ControlVariates, StateMismatchError
-from fedilc.federation.messages import Carried, Reply, Request, check_reply
+from fedilc.federation.messages import AggregatedReply, Reply, Request, check_reply
 from fedilc.federation.optimizer_state import Undo, all_finite, optimizer_tensors, restore_optimizer
 from fedilc.federation.outliers import NormBound, Norms, sentence, suspects
 from fedilc.federation.program import (
@@ -226,7 +226,7 @@ class Server:
             for name, answer in step.answers.items()
         }
 
-    def _checked(self, step: Step, request: Request) -> Iterator[Reply | Carried]:
+    def _checked(self, step: Step, request: Request) -> Iterator[Reply | AggregatedReply]:
         """Yield each silo's first reply, checked, in the order of arrival."""
         seen: set[str] = set()
         for reply in self.runtime.ask(request):

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedilc.aggregation import Aggregator, Sums, norm_of
 from fedilc.aggregation.base import require_finite
 from fedilc.aggregation.packed_sums import add_packed, pack_sums
-from fedilc.federation.messages import Carried, Reply
+from fedilc.federation.messages import AggregatedReply, Reply
 from fedilc.federation.runtime import Facts
 from fedilc.federation.silo_weights import SiloWeights
 from fedilc.federation.steps import Step
@@ -44,9 +44,9 @@ class StepSums:
         self.replies: dict[str, Reply] = {}
         self.norms: dict[str, dict[str, float]] = {}
 
-    def add(self, reply: Reply | Carried) -> None:
+    def add(self, reply: Reply | AggregatedReply) -> None:
         """Add a reply to the sums; leave out groups with an infinite norm."""
-        if isinstance(reply, Carried):
+        if isinstance(reply, AggregatedReply):
             self._merge(reply)
         else:
             self._add(reply)
@@ -60,11 +60,11 @@ class StepSums:
                 found[silo][METRICS] = reply.metrics
         return found
 
-    def carried(self, carrier: str, step: str, round_: int) -> Carried:
-        """Return everything that was added, as the reply of one sub-coordinator."""
+    def aggregated_reply(self) -> AggregatedReply:
+        """Return everything that was added, as the reply of a sub-coordinator."""
         count = len(self.replies)
         sums = {name: pack_sums(state, count) for name, (_, state) in self.sums.items()}
-        return Carried(carrier, step, round_, dict(self.replies), dict(self.norms), sums)
+        return AggregatedReply(dict(self.replies), dict(self.norms), sums)
 
     def _add(self, reply: Reply) -> None:
         norms: dict[str, float] = {}
@@ -80,14 +80,14 @@ class StepSums:
                     require_finite(value, source, key)
         self._keep(reply, norms)
 
-    def _merge(self, carried: Carried) -> None:
+    def _merge(self, aggregated: AggregatedReply) -> None:
         for name, (_, state) in self.sums.items():
-            for silo, reply in carried.replies.items():
-                if carried.norms[silo][name] < math.inf:
+            for silo, reply in aggregated.replies.items():
+                if aggregated.norms[silo][name] < math.inf:
                     state.counted(1, self._weight(name, reply))
-            add_packed(state, carried.sums[name], len(carried.replies))
-        for silo, reply in carried.replies.items():
-            self._keep(reply, carried.norms[silo])
+            add_packed(state, aggregated.sums[name], len(aggregated.replies))
+        for silo, reply in aggregated.replies.items():
+            self._keep(reply, aggregated.norms[silo])
 
     def _weight(self, group: str, reply: Reply) -> float | None:
         weighted = self.step.answers[group].weighted

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection
 
-from fedilc.federation import Carried, Reply, Request
+from fedilc.federation import AggregatedReply, Reply, Request
 from fedilc.federation.steps import check_metrics, check_numbers
 from fedilc.federation.tensor_bytes import byte_size
-from fedilc.runtimes.remote.carried import max_carried_bytes, read_carried
+from fedilc.runtimes.remote.aggregated_reply import max_aggregated_bytes, read_aggregated_reply
 from fedilc.runtimes.remote.manifest import Manifest, tensors_digest
 from fedilc.runtimes.remote.wire import header_room, pack_request, reply_schemas, task_name, unpack
 
@@ -31,12 +31,12 @@ class OpenRequest:
         self._lock = threading.Lock()
         self._closed = False
 
-    def body(self, held: str, to_carrier: bool = False) -> bytes | None:
+    def body(self, held: str, to_sub_coordinator: bool = False) -> bytes | None:
         """Return the task for a silo that has the weights of the name `held`; None once it is closed.
 
         The task for a sub-coordinator differs only if there are adaptive weights of silos.
         """
-        kind = self._kind(held, to_carrier)
+        kind = self._kind(held, to_sub_coordinator)
         with self._lock:
             if self._closed:
                 return None
@@ -44,12 +44,12 @@ class OpenRequest:
                 self._bodies[kind] = pack_request(self.request, self.manifest, self.weights, *kind)
             return self._bodies[kind]
 
-    def packed_body(self, held: str, to_carrier: bool = False) -> bytes | None:
+    def packed_body(self, held: str, to_sub_coordinator: bool = False) -> bytes | None:
         """Return the same without waiting; None if it is not packed yet."""
-        return self._bodies.get(self._kind(held, to_carrier))
+        return self._bodies.get(self._kind(held, to_sub_coordinator))
 
-    def _kind(self, held: str, to_carrier: bool) -> tuple[bool, bool]:
-        return held != self.weights, to_carrier and bool(self.request.silo_weights)
+    def _kind(self, held: str, to_sub_coordinator: bool) -> tuple[bool, bool]:
+        return held != self.weights, to_sub_coordinator and bool(self.request.silo_weights)
 
     def close(self) -> None:
         """Give the task to no further silo."""
@@ -62,9 +62,9 @@ class OpenRequest:
         """Return how large a silo's reply may be, in bytes."""
         return byte_size(schema.like for schema in self.schemas.values()) + header_room(self.schemas) + 8
 
-    def max_carried_bytes(self, silos: int) -> int:
+    def max_aggregated_bytes(self, silos: int) -> int:
         """Return how large a sub-coordinator's reply for this many silos may be, in bytes."""
-        return max_carried_bytes(self.step, silos)
+        return max_aggregated_bytes(self.step, silos)
 
     def read(self, body: bytes, silo: str) -> Reply:
         """Return a silo's reply; raise if it is not valid."""
@@ -74,11 +74,11 @@ class OpenRequest:
         check_metrics(metrics, self.step.metrics)
         return Reply(silo, self.request.step, self.request.round, tensors, numbers, metrics)
 
-    def read_carried(
-        self, body: bytes, carrier: str, silos: Collection[str], wanted: Collection[str]
-    ) -> Carried:
+    def read_aggregated(
+        self, body: bytes, silos: Collection[str], wanted: Collection[str]
+    ) -> AggregatedReply:
         """Return a sub-coordinator's reply for some of its silos; raise if it is not valid."""
-        return read_carried(body, self.step, self.request.round, carrier, silos, wanted)
+        return read_aggregated_reply(body, self.step, self.request.round, silos, wanted)
 
 
 class RequestOpener:

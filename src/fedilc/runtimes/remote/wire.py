@@ -214,7 +214,7 @@ class ReceivedRequest:
 
 
 def pack_request(
-    request: Request, manifest: Manifest, weights: str, with_weights: bool, to_carrier: bool = False
+    request: Request, manifest: Manifest, weights: str, with_weights: bool, to_sub_coordinator: bool = False
 ) -> bytes:
     """Return a task as bytes, with w if the silo does not have it yet.
 
@@ -229,7 +229,7 @@ def pack_request(
         "silos": list(request.silos),
         "numbers": dict(request.numbers),
     }
-    if to_carrier:
+    if to_sub_coordinator:
         about["silo_weights"] = dict(request.silo_weights)
     groups = dict(request.tensors) | ({WEIGHTS: request.weights} if with_weights else {})
     return pack(groups, about, lambda group: group == WEIGHTS and manifest.wire == "float16", digest=True)

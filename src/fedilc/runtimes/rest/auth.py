@@ -72,17 +72,17 @@ class Auth:
             self._refuse(request)
         _trust(request, f"silos/{silo}" if tokens is not None else None)
 
-    def require_carries(self, request: Request, carrier: str, silos: Iterable[str]) -> None:
+    def require_carries(self, request: Request, name: str, silos: Iterable[str]) -> None:
         """Refuse a sub-coordinator whose token or certificate is not for all these silos."""
         tokens = self.tokens
         if tokens is None:
             return
         for silo in silos:
-            if silo not in tokens.carries.get(carrier, ()) and silo not in _certificate_names(request):
+            if silo not in tokens.carries.get(name, ()) and silo not in _certificate_names(request):
                 raise HTTPException(
                     403,
-                    f"{carrier!r} may not reply for silo {silo[:100]!r}; whoever runs this coordinator "
-                    f"allows it with `fedilc token {carrier} --carries`",
+                    f"{name!r} may not reply for silo {silo[:100]!r}; whoever runs this coordinator "
+                    f"allows it with `fedilc token {name} --carries`",
                 )
 
     def _refuse(self, request: Request) -> None:

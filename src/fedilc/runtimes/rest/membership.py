@@ -80,7 +80,9 @@ class Membership:
             self._notify()
             return None
 
-    def join_carrier(self, name: str, leaves: Mapping[str, int], lost: Mapping[str, str]) -> Refusal | None:
+    def join_sub_coordinator(
+        self, name: str, leaves: Mapping[str, int], lost: Mapping[str, str]
+    ) -> Refusal | None:
         """Let a sub-coordinator join with all its silos' examples; `lost` says why it lost others."""
         with self._changed:
             if name in self.silos:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from fedilc.federation import Carried, Reply
+from fedilc.federation import AggregatedReply, Reply
 
 MEMORY_BYTES = 12 << 20
 
@@ -122,11 +122,11 @@ class SpooledReply:
     """An accepted reply that waits to be added up: decoded, or as bytes on disk."""
 
     silos: tuple[str, ...]
-    _reply: Reply | Carried | None
-    _read: Callable[[bytes], Reply | Carried]
+    _reply: Reply | AggregatedReply | None
+    _read: Callable[[bytes], Reply | AggregatedReply]
     _body: Body | None = None
 
-    def reply(self) -> Reply | Carried:
+    def reply(self) -> Reply | AggregatedReply:
         """Return the reply; call this only once."""
         reply, body = self._reply, self._body
         self._reply = self._body = None
@@ -139,7 +139,7 @@ class SpooledReply:
 
 
 def spool_reply(
-    reply: Reply | Carried, read: Callable[[bytes], Reply | Carried], body: bytes | Body
+    reply: Reply | AggregatedReply, read: Callable[[bytes], Reply | AggregatedReply], body: bytes | Body
 ) -> SpooledReply:
     """Keep a reply that is not added up yet; only a body on disk is kept as bytes."""
     if isinstance(body, bytes):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from fedilc.federation import Carried, Reply, Request, Runtime
+from fedilc.federation import AggregatedReply, Reply, Request, Runtime
 from fedilc.runtimes.remote.open_request import RequestOpener
 from fedilc.runtimes.rest.task_queue import TaskQueue
 
@@ -46,7 +46,7 @@ class RestRuntime(Runtime):
         """Return why these silos did not reply, as the page shows it."""
         return self.queue.reasons(silos)
 
-    def ask(self, request: Request) -> Iterator[Reply | Carried]:
+    def ask(self, request: Request) -> Iterator[Reply | AggregatedReply]:
         """Open the request; yield replies as they come."""
         asked = self.mine(request.silos)
         self.queue.open(self.opener.open(request), asked)

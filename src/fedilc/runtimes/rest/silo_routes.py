@@ -105,7 +105,7 @@ def _add_join(app: FastAPI, queue: TaskQueue, auth: Auth, limits: RequestLimits)
                 raise HTTPException(409, "the silo has another manifest than this run's")
             if isinstance(joining, SubCoordinatorJoin):
                 auth.require_carries(request, silo, joining.leaves)
-                raise_refusal(queue.join_carrier(silo, joining.leaves, joining.lost))
+                raise_refusal(queue.join_sub_coordinator(silo, joining.leaves, joining.lost))
                 task, answered = queue.answered(silo)
                 timeout, round_ = queue.round_timeout, queue.progress.round
                 return JoinReply(silo=silo, round=round_, round_timeout=timeout, task=task, answered=answered)
@@ -196,9 +196,9 @@ async def _next_task(
         if isinstance(open_request, Refusal):
             raise_refusal(open_request)
         elif open_request is not None:
-            to_carrier = silo not in queue.silos
-            body = open_request.packed_body(have, to_carrier) or await run_in_threadpool(
-                open_request.body, have, to_carrier
+            to_sub_coordinator = silo not in queue.silos
+            body = open_request.packed_body(have, to_sub_coordinator) or await run_in_threadpool(
+                open_request.body, have, to_sub_coordinator
             )
             if body is None:
                 continue

@@ -21,7 +21,7 @@ from fedilc.federation.messages import Request, check_reply
 from fedilc.federation.silo_weights import SiloWeights, make_weights
 from fedilc.federation.step_sums import StepSums
 from fedilc.federation.steps import Step
-from fedilc.runtimes.remote.carried import pack_carried
+from fedilc.runtimes.remote.aggregated_reply import pack_aggregated_reply
 from fedilc.runtimes.remote.manifest import MAX_NUMBERS, Manifest
 from fedilc.runtimes.remote.wire import ReceivedRequest
 from fedilc.runtimes.rest.app import make_app
@@ -153,10 +153,10 @@ class SubCoordinator(RunMember):
             total.add(reply)
         if not total.replies:
             return None
-        carried = total.carried(self.name, request.step, request.round)
+        aggregated = total.aggregated_reply()
         lost = self.runtime.reasons([silo for silo in wanted if silo not in total.replies])
-        carried.lost = {silo: reason[:500] for silo, reason in lost.items()}
-        return pack_carried(carried)
+        aggregated.lost = {silo: reason[:500] for silo, reason in lost.items()}
+        return pack_aggregated_reply(aggregated)
 
 
 def serve_below(

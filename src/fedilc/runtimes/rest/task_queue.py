@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from fedilc.errors import ProtocolError
-from fedilc.federation import Carried, Record, Reply
+from fedilc.federation import AggregatedReply, Record, Reply
 from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.remote.wire import content_digest, is_whole
@@ -145,7 +145,7 @@ class TaskQueue(Membership):
             refusal = self._refusal(name, round_, step, task)
             if refusal is not None or open_request is None:
                 return refusal or Refusal(409, "no task is open")
-        return open_request.max_bytes if name in self.silos else open_request.max_carried_bytes(len(silos))
+        return open_request.max_bytes if name in self.silos else open_request.max_aggregated_bytes(len(silos))
 
     def accept(
         self, name: str, round_: int, step: str, task: str, body: bytes | Body, sent_digest: str | None = None
@@ -169,9 +169,9 @@ class TaskQueue(Membership):
         if not due:
             return _OTHER_REPLY
         if name in self.silos:
-            read: Callable[[bytes], Reply | Carried] = partial(open_request.read, silo=name)
+            read: Callable[[bytes], Reply | AggregatedReply] = partial(open_request.read, silo=name)
         else:
-            read = partial(open_request.read_carried, carrier=name, silos=silos, wanted=due)
+            read = partial(open_request.read_aggregated, silos=silos, wanted=due)
         try:
             reply = read(content)
             self._require_same_count(reply)
@@ -183,22 +183,22 @@ class TaskQueue(Membership):
             if not set(reply.silos) <= set(self._due(self._silos_of(name))):
                 same = all(self._answered.get(silo) == digest for silo in reply.silos)
                 return None if same else _OTHER_REPLY
-            self._record_reply(reply, digest)
+            self._record_reply(name, reply, digest)
             self._replies.append(spool_reply(reply, read, body))
             self._notify()
             return None
 
-    def _record_reply(self, reply: Reply | Carried, digest: str) -> None:
+    def _record_reply(self, name: str, reply: Reply | AggregatedReply, digest: str) -> None:
         """Record which silos have replied, and which ones a sub-coordinator has lost."""
-        for one in reply.replies.values() if isinstance(reply, Carried) else (reply,):
+        for one in reply.replies.values() if isinstance(reply, AggregatedReply) else (reply,):
             self._answered[one.silo] = digest
             silo = self.silos[one.silo]
             silo.reason = None if silo.state == "lost" else silo.reason
             silo.state = "answered"
             silo.loss = one.numbers.get("loss", silo.loss)
-        if isinstance(reply, Carried):
-            left = [leaf for leaf in self.carriers.leaves(reply.carrier) if leaf not in reply.lost]
-            self._mark_lost(self.carriers.announce(reply.carrier, left), reply.lost)
+        if isinstance(reply, AggregatedReply):
+            left = [leaf for leaf in self.carriers.leaves(name) if leaf not in reply.lost]
+            self._mark_lost(self.carriers.announce(name, left), reply.lost)
 
     def _refusal(self, name: str, round_: int, step: str, task: str) -> Refusal | None:
         open_request, state = self.open_request, self._state(name)
@@ -211,9 +211,9 @@ class TaskQueue(Membership):
             return Refusal(409, f"the open task is {up}, not {step!r} of round {round_}")
         return None
 
-    def _require_same_count(self, reply: Reply | Carried) -> None:
+    def _require_same_count(self, reply: Reply | AggregatedReply) -> None:
         """Raise if a silo now has another number of examples than when it joined: it may be its weight."""
-        for one in reply.replies.values() if isinstance(reply, Carried) else (reply,):
+        for one in reply.replies.values() if isinstance(reply, AggregatedReply) else (reply,):
             joined = self.silos[one.silo].examples
             now = one.numbers.get("examples", joined)
             if now != joined:

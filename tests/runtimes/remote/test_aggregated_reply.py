@@ -13,11 +13,11 @@ import torch
 from trees import calling
 
 from fedilc.errors import ConfigError
-from fedilc.federation.messages import Carried
+from fedilc.federation.messages import AggregatedReply
 from fedilc.federation.silo_weights import SiloWeights
 from fedilc.federation.step_sums import StepSums
 from fedilc.federation.tensor_bytes import pack_tensors
-from fedilc.runtimes.remote.carried import pack_carried
+from fedilc.runtimes.remote.aggregated_reply import pack_aggregated_reply
 from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.rest.http_client import CoordinatorError, HttpClient
 from fedilc.runtimes.rest.membership import STRIKES
@@ -29,15 +29,15 @@ from rest import bearer, detail, good_reply, post, put, queue_of, remote, served
 STEP = "matched-update"
 
 
-def carrying() -> tuple[TaskQueue, OpenRequest]:
+def queue_with_sub_coordinator() -> tuple[TaskQueue, OpenRequest]:
     """A queue at which a sub-coordinator answers for `a` and `b`, and a silo for itself."""
     queue = training_of(remote(("a", "b", "c")))[1]
-    assert queue.join_carrier("north", {"a": 10, "b": 10}, {}) is None
+    assert queue.join_sub_coordinator("north", {"a": 10, "b": 10}, {}) is None
     queue.join("c", 10)
     return queue, post(queue, STEP)
 
 
-def carried_of(open_request: OpenRequest, *silos: str) -> Carried:
+def summed(open_request: OpenRequest, *silos: str) -> AggregatedReply:
     like = {
         group: {name: torch.empty(one.shape) for name, one in answer.like.items()}
         for group, answer in open_request.step.answers.items()
@@ -45,7 +45,7 @@ def carried_of(open_request: OpenRequest, *silos: str) -> Carried:
     total = StepSums(open_request.step, like, SiloWeights())
     for silo in silos:
         total.add(good_reply(open_request.request, open_request.manifest, silo))
-    return total.carried("north", STEP, 1)
+    return total.aggregated_reply()
 
 
 def accept(queue: TaskQueue, open_request: OpenRequest, body: bytes) -> Any:
@@ -53,9 +53,9 @@ def accept(queue: TaskQueue, open_request: OpenRequest, body: bytes) -> Any:
 
 
 def test_sums_of_both_are_taken_once_and_both_have_answered() -> None:
-    queue, open_request = carrying()
-    body = pack_carried(carried_of(open_request, "a", "b"))
-    assert len(body) <= open_request.max_carried_bytes(2)
+    queue, open_request = queue_with_sub_coordinator()
+    body = pack_aggregated_reply(summed(open_request, "a", "b"))
+    assert len(body) <= open_request.max_aggregated_bytes(2)
     assert accept(queue, open_request, body) is None
     assert accept(queue, open_request, body) is None
     held = queue.take_reply(1)
@@ -63,20 +63,20 @@ def test_sums_of_both_are_taken_once_and_both_have_answered() -> None:
     assert held.silos == ("a", "b")
     assert queue.take_reply(0) is None
     assert {queue.silos[name].state for name in "ab"} == {"answered"}
-    assert accept(queue, open_request, pack_carried(carried_of(open_request, "a"))).status == 409
+    assert accept(queue, open_request, pack_aggregated_reply(summed(open_request, "a"))).status == 409
     assert queue.answered("north") == (open_request.name, ["a", "b"])
 
 
 def test_its_silos_may_be_answered_for_in_parts() -> None:
-    queue, open_request = carrying()
-    first = carried_of(open_request, "a")
+    queue, open_request = queue_with_sub_coordinator()
+    first = summed(open_request, "a")
     first.lost = {"b": "did not reply in time"}
-    assert accept(queue, open_request, pack_carried(first)) is None
+    assert accept(queue, open_request, pack_aggregated_reply(first)) is None
     assert (queue.silos["b"].state, queue.silos["b"].reason) == ("lost", "did not reply in time")
     assert queue.task_for("north") is None
-    queue.join_carrier("north", {"a": 10, "b": 10}, {})
+    queue.join_sub_coordinator("north", {"a": 10, "b": 10}, {})
     assert queue.task_for("north") is open_request
-    assert accept(queue, open_request, pack_carried(carried_of(open_request, "b"))) is None
+    assert accept(queue, open_request, pack_aggregated_reply(summed(open_request, "b"))) is None
     found = [queue.take_reply(0) for _ in range(2)]
     assert [held.silos for held in found if held is not None] == [("a",), ("b",)]
 
@@ -151,9 +151,9 @@ FORGED: dict[str, tuple[Forge, str]] = {
 
 
 def forged(open_request: OpenRequest, forge: Forge) -> bytes:
-    carried = carried_of(open_request, "a", "b")
-    tensors = {f"{group}/{name}": t for group, s in carried.sums.items() for name, t in s.tensors.items()}
-    body = pack_carried(carried)
+    reply = summed(open_request, "a", "b")
+    tensors = {f"{group}/{name}": t for group, s in reply.sums.items() for name, t in s.tensors.items()}
+    body = pack_aggregated_reply(reply)
     size = int.from_bytes(body[:8], "little")
     about = json.loads(json.loads(body[8 : 8 + size])["__metadata__"]["fedilc"])
     forge(tensors, about)
@@ -162,7 +162,7 @@ def forged(open_request: OpenRequest, forge: Forge) -> bytes:
 
 @pytest.mark.parametrize("what", FORGED)
 def test_forged_sums_are_refused_with_a_sentence(what: str) -> None:
-    queue, open_request = carrying()
+    queue, open_request = queue_with_sub_coordinator()
     forge, reason = FORGED[what]
     refusal = accept(queue, open_request, forged(open_request, forge))
     assert refusal.status == 422
@@ -172,29 +172,29 @@ def test_forged_sums_are_refused_with_a_sentence(what: str) -> None:
 
 
 def test_after_three_times_the_sub_coordinator_is_set_aside_and_its_silos_with_it() -> None:
-    queue, open_request = carrying()
+    queue, open_request = queue_with_sub_coordinator()
     for number in range(STRIKES):
         assert f"{number + 1} of {STRIKES}" in accept(queue, open_request, b"nonsense").reason
     assert {queue.silos[name].state for name in "ab"} == {"set aside"}
     assert str(queue.silos["a"].reason).startswith("north: the body is not a message")
     assert queue.silos["c"].state == "waiting"
-    for refusal in (queue.task_for("north"), queue.join_carrier("north", {"a": 10}, {})):
+    for refusal in (queue.task_for("north"), queue.join_sub_coordinator("north", {"a": 10}, {})):
         assert "'north' was set aside" in refusal.reason
 
 
 def test_a_body_larger_than_the_steps_sums_is_not_read() -> None:
-    queue, open_request = carrying()
+    queue, open_request = queue_with_sub_coordinator()
     with served(queue) as client:
-        response = put(client, open_request, "north", b"x" * (open_request.max_carried_bytes(2) + 1))
+        response = put(client, open_request, "north", b"x" * (open_request.max_aggregated_bytes(2) + 1))
         assert response.status_code == 413
-        good = put(client, open_request, "north", pack_carried(carried_of(open_request, "a", "b")))
+        good = put(client, open_request, "north", pack_aggregated_reply(summed(open_request, "a", "b")))
         assert good.status_code == 200, good.text
 
 
-def test_the_page_and_the_metrics_of_the_root_show_silos_and_who_carries_them() -> None:
-    queue, open_request = carrying()
+def test_the_page_and_the_metrics_of_the_root_show_silos_and_their_sub_coordinator() -> None:
+    queue, open_request = queue_with_sub_coordinator()
     with served(queue) as client:
-        put(client, open_request, "north", pack_carried(carried_of(open_request, "a", "b")))
+        put(client, open_request, "north", pack_aggregated_reply(summed(open_request, "a", "b")))
         silos = {silo["name"]: silo for silo in client.get("/v1/status").json()["silos"]}
         assert [silos[name]["via"] for name in "abc"] == ["north", "north", None]
         assert silos["a"]["state"] == "answered"
@@ -204,7 +204,7 @@ def test_the_page_and_the_metrics_of_the_root_show_silos_and_who_carries_them() 
     assert 'fedilc_silo_received_bytes_total{silo="north"}' in metrics
 
 
-def test_a_token_carries_the_silos_that_it_was_made_for(tmp_path: Path) -> None:
+def test_a_sub_coordinator_replies_only_for_the_silos_of_its_token(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     north = add_token(file, "north", carries=["a", "b"])
     add_token(file, "c")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedilc.aggregation.packed_sums import PackedSums, SumsForm
 from fedilc.errors import ProtocolError
-from fedilc.federation import Carried, Reply
+from fedilc.federation import AggregatedReply, Reply
 from fedilc.federation.steps import Range, Step, check_metrics, check_numbers
 from fedilc.federation.tensor_bytes import byte_size
 from fedilc.runtimes.remote.wire import (
@@ -31,32 +31,32 @@ _MAX_REASON_LENGTH = 500
 _NORM = Range(0.0, math.inf)
 
 
-def pack_carried(carried: Carried) -> bytes:
+def pack_aggregated_reply(reply: AggregatedReply) -> bytes:
     """Return a sub-coordinator's reply as bytes; an infinite norm is sent as null."""
     about = {
         "replies": {
             silo: {
-                "numbers": finite(reply.numbers),
-                "metrics": finite(reply.metrics),
-                "norms": finite(carried.norms[silo]),
+                "numbers": finite(one.numbers),
+                "metrics": finite(one.metrics),
+                "norms": finite(reply.norms[silo]),
             }
-            for silo, reply in carried.replies.items()
+            for silo, one in reply.replies.items()
         },
-        "lost": carried.lost,
-        "lowest": {f"{group}/{name}": n for group, s in carried.sums.items() for name, n in s.lowest.items()},
+        "lost": reply.lost,
+        "lowest": {f"{group}/{name}": n for group, s in reply.sums.items() for name, n in s.lowest.items()},
     }
-    return pack({group: sums.tensors for group, sums in carried.sums.items()}, about)
+    return pack({group: sums.tensors for group, sums in reply.sums.items()}, about)
 
 
-def max_carried_bytes(step: Step, silos: int) -> int:
+def max_aggregated_bytes(step: Step, silos: int) -> int:
     """Return how large a reply for this many silos may be, in bytes."""
     tensors = _largest(step, silos)
     return byte_size(tensors.values()) + header_room(tensors) + _room(silos) + 8
 
 
-def read_carried(
-    body: bytes, step: Step, round_: int, carrier: str, silos: Collection[str], wanted: Collection[str]
-) -> Carried:
+def read_aggregated_reply(
+    body: bytes, step: Step, round_: int, silos: Collection[str], wanted: Collection[str]
+) -> AggregatedReply:
     """Return a sub-coordinator's reply for some of its `silos`; raise if it is not valid.
 
     `wanted` are those of its silos that have yet to reply.
@@ -84,7 +84,7 @@ def read_carried(
         found = (norms[silo][group] ** step.answers[group].order for silo in replies)
         form.check(sums[group], [norm for norm in found if norm < math.inf])
     lost = _lost(about.get("lost"), set(silos) - set(replies))
-    return Carried(carrier, step.name, round_, replies, norms, sums, lost)
+    return AggregatedReply(replies, norms, sums, lost)
 
 
 def _replies(
