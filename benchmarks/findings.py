@@ -9,8 +9,8 @@ from pathlib import Path
 from fedilc.evaluation.significance import LEVEL, compare
 from fedilc.evaluation.stored import read_campaign
 from fedilc.evaluation.summary import INCONSISTENCY, lower_is_better, same_choices, spread
-from fedilc.report.claims import Claim, claims_of, judge
-from fedilc.report.paper import in_paper_order, paper_numbers
+from fedilc.report.campaign.claims import Claim, claims_of, judge
+from fedilc.report.campaign.paper import in_paper_order, paper_numbers
 
 ROOT = Path(__file__).parent.parent
 _CHOSEN = {"oracle": "at the oracle's round", "validation": "at the lowest validation loss"}

@@ -16,8 +16,8 @@ from benchmarks.findings import ROOT, Findings, losses_under_each_choice, p_alon
 from benchmarks.lambda_findings import lambdas
 from fedilc.evaluation.significance import LEVEL
 from fedilc.evaluation.summary import INCONSISTENCY, same_choices
-from fedilc.report.claims import SECTION_4, claims_of
-from fedilc.report.paper import in_paper_order, paper_numbers
+from fedilc.report.campaign.claims import SECTION_4, claims_of
+from fedilc.report.campaign.paper import in_paper_order, paper_numbers
 
 PAGE = ROOT / "docs" / "reproduction.md"
 _BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)

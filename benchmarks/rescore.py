@@ -12,7 +12,7 @@ from pathlib import Path
 from fedilc.evaluation.inconsistency import Scores
 from fedilc.evaluation.stored import SCORES, ScoresByCurvature, read_campaign, scores_csv
 from fedilc.federation import RunFolder
-from fedilc.report.campaign_files import remake_campaign
+from fedilc.report.campaign.folder import remake_campaign
 from fedilc.studies.reproduce import Plan, score
 
 

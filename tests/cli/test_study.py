@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from fedilc.cli.app import app
 from fedilc.errors import ConfigError, DataError, StoppedError
-from fedilc.studies import study_runs
+from fedilc.studies.study import tasks
 
 SMALL = ("-a", "fedavg", "-a", "geometric", "--seeds", "1", "--rounds", "3", "--jobs", "1")
 GRID = ("--learning-rates", "0.1", "--penalty-weights", "1", "--hold-out", "H0", "--hold-out", "H3")
@@ -66,7 +66,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_continues(
         "--out",
         str(patients.parent / "study"),
     ]
-    fit, calls = study_runs.fit, []
+    fit, calls = tasks.fit, []
 
     def interrupted(*given: object) -> object:
         calls.append(given)
@@ -74,7 +74,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_continues(
             raise KeyboardInterrupt
         return fit(*given)
 
-    monkeypatch.setattr(study_runs, "fit", interrupted)
+    monkeypatch.setattr(tasks, "fit", interrupted)
     with pytest.raises(StoppedError, match=r"stopped with 3 of \d+ runs done; run the same command"):
         study(*words)
     before = len(calls)

@@ -13,10 +13,10 @@ from benchmarks.findings import ROOT, Findings
 from benchmarks.reproduction_page import PAGE, PARTS, filled
 
 from fedilc.evaluation.stored import read_campaign
-from fedilc.report.campaign_tables import campaign_tables
-from fedilc.report.claims import claims_of, judge
-from fedilc.report.formats import markdown
-from fedilc.report.paper import paper_numbers
+from fedilc.report.campaign.claims import claims_of, judge
+from fedilc.report.campaign.paper import paper_numbers
+from fedilc.report.campaign.tables import campaign_tables
+from fedilc.report.table_formats import markdown
 
 CAMPAIGNS = ("color-mnist", "rotated-cifar10", "eicu-demo", "eicu-synthetic")
 

@@ -31,8 +31,8 @@ from torch import Tensor
 import fedilc.aggregation._kernels.logs
 import fedilc.aggregation._kernels.values
 import fedilc.cli
-import fedilc.report.plots
-import fedilc.report.tables
+import fedilc.report.run_plots
+import fedilc.report.run_tables
 import fedilc.runtimes.rest.coordinator
 import fedilc.runtimes.rest.participant
 import fedilc.runtimes.rest.sub_coordinator

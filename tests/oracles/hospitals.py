@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from fedilc.data.tables.silo_tables import read_tables
-from fedilc.studies.study_data import TableData
+from fedilc.studies.study.data import TableData
 
 
 def hospitals(sites: int, rows: int = 40, seed: int = 0) -> pl.DataFrame:

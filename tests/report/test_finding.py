@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedilc.report.finding import finding
-from fedilc.report.tables import last_round_table
+from fedilc.report.run_tables import last_round_table
 
 
 def ended(silos: float | None, site: float | None) -> list[dict[str, Any]]:

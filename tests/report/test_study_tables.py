@@ -14,9 +14,9 @@ from rich.console import Console
 from fedilc.cli.study import show_study
 from fedilc.evaluation.scores import SCORES
 from fedilc.report.study_tables import study_tables, summary_tables
-from fedilc.studies.study import StudyResult
-from fedilc.studies.study_plan import Choice, StudyPlan, StudySettings
-from fedilc.studies.study_runs import ALONE, POOLED
+from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings
+from fedilc.studies.study.run import StudyResult
+from fedilc.studies.study.tasks import ALONE, POOLED
 
 
 def made(folder: Path, sites: int) -> StudyResult:

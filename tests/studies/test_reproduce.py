@@ -17,7 +17,7 @@ from fedilc.errors import ConfigError
 from fedilc.evaluation import select
 from fedilc.evaluation.summary import Campaign
 from fedilc.federation import RunFolder
-from fedilc.report.campaign_files import write_campaign
+from fedilc.report.campaign.folder import write_campaign
 from fedilc.report.sweep_report import write_sweep
 from fedilc.studies.jobs import Work, run_jobs
 from fedilc.studies.reproduce import BENCHMARKS, Plan, score

@@ -46,11 +46,11 @@ def inspect(
     """
     with quick_imports():
         from fedilc.federation.run_folder import SUMMARIES
-        from fedilc.report.formats import write_tables
         from fedilc.report.inspection_report import inspection_picture, inspection_tables
+        from fedilc.report.table_formats import write_tables
         from fedilc.studies.inspection import inspect_run, inspect_tables, write_inspection
-        from fedilc.studies.study_data import TableData
-        from fedilc.studies.study_sources import study_data
+        from fedilc.studies.study.data import TableData
+        from fedilc.studies.study.sources import study_data
 
     use_data_folder(data_dir)
     if len(data) == 1 and (Path(data[0]) / SUMMARIES).exists():

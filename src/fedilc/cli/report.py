@@ -36,8 +36,8 @@ def report(
     For the folder of a campaign without its runs, write its tables and pictures again from its numbers.
     """
     with quick_imports():
-        from fedilc.report.plots import comparison_picture
-        from fedilc.report.tables import comparison_table
+        from fedilc.report.run_plots import comparison_picture
+        from fedilc.report.run_tables import comparison_table
 
     console = make_console()
     if out.suffix.lower() in (".html", ".htm"):
@@ -69,15 +69,15 @@ def report(
 
 
 def _write_html(console: Console, out: Path, folders: list[Path]) -> None:
-    from fedilc.report.html_report import write_html_report
+    from fedilc.report.html.report import write_html_report
 
     write_html_report(out, folders)
     console.print(f"report: {out}", soft_wrap=True, markup=False)
 
 
 def _remake(console: Console, campaign: Path) -> None:
-    from fedilc.report.campaign_files import remake_campaign
-    from fedilc.report.formats import rich_table
+    from fedilc.report.campaign.folder import remake_campaign
+    from fedilc.report.table_formats import rich_table
 
     for table in remake_campaign(campaign):
         console.print(rich_table(table, all_notes=False))

@@ -35,8 +35,8 @@ def reproduce(
     test loss after round 5, which nobody can know in practice.
     Finished runs are kept: interrupt the command and run it again to continue.
     """
-    from fedilc.report.campaign_files import write_campaign
-    from fedilc.report.formats import rich_table
+    from fedilc.report.campaign.folder import write_campaign
+    from fedilc.report.table_formats import rich_table
     from fedilc.studies.reproduce import Plan, score
 
     use_data_folder(data_dir)

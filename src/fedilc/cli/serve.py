@@ -284,8 +284,8 @@ class _Serving:
 
     def _afterwards(self, result: Result) -> None:
         """Print the table and draw the picture that end a run; with --stay, keep serving the page."""
-        from fedilc.report.plots import loss_picture
-        from fedilc.report.tables import run_table
+        from fedilc.report.run_plots import loss_picture
+        from fedilc.report.run_tables import run_table
 
         title, picture = f"{self.settings.name} · {self.settings.algorithm}", self.target / "loss.png"
         line = drawn(loss_picture, picture, title, result.history)

@@ -31,8 +31,8 @@ from fedilc.errors import ConfigError, StoppedError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedilc.studies.study import Progress, StudyResult
-    from fedilc.studies.study_plan import StudyPlan
+    from fedilc.studies.study.plan import StudyPlan
+    from fedilc.studies.study.run import Progress, StudyResult
 
 Names = list[str] | None
 Sources = Annotated[
@@ -114,9 +114,9 @@ def study(
     """
     from fedilc.report.study_files import write_study
     from fedilc.studies.inspection import inspect_tables, write_inspection
-    from fedilc.studies.study_data import TableData
-    from fedilc.studies.study_plan import ALGORITHMS, IMAGES, StudyPlan, StudySettings
-    from fedilc.studies.study_sources import study_data
+    from fedilc.studies.study.data import TableData
+    from fedilc.studies.study.plan import ALGORITHMS, IMAGES, StudyPlan, StudySettings
+    from fedilc.studies.study.sources import study_data
 
     use_data_folder(data_dir)
     options = table_options(
@@ -157,8 +157,8 @@ def study(
 
 def _do(console: Console, plan: StudyPlan, folder: Path, jobs: int | None) -> StudyResult:
     """Do the runs with progress; Ctrl-C ends with a sentence on how to continue."""
-    from fedilc.studies.study import run_study
-    from fedilc.studies.task_pool import usual_jobs
+    from fedilc.studies.study.run import run_study
+    from fedilc.studies.study.workers import usual_jobs
 
     for note in plan.notes():
         console.print(f"note: {note}", markup=False, soft_wrap=True)
@@ -208,9 +208,9 @@ def _progress(console: Console) -> Iterator[Callable[[Progress], None]]:
 
 def show_study(console: Console, result: StudyResult) -> None:
     """Print the tables that answer the question, and the verdict."""
-    from fedilc.report.formats import rich_table
     from fedilc.report.study_tables import summary_tables
-    from fedilc.studies.verdict import verdict
+    from fedilc.report.table_formats import rich_table
+    from fedilc.studies.study.verdict import verdict
 
     for table in summary_tables(result):
         console.print()

@@ -39,8 +39,8 @@ def lambda_(
     The test site's loss is shown beside it, also at the oracle's round: the round of lowest test loss, which
     nobody can know in practice.
     """
-    from fedilc.report.formats import rich_table
     from fedilc.report.sweep_report import write_sweep
+    from fedilc.report.table_formats import rich_table
     from fedilc.studies.sweep import Sweep
 
     use_data_folder(data_dir)

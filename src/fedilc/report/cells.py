@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from fedilc.evaluation.significance import PairedTest
 from fedilc.evaluation.summary import Campaign, spread
-from fedilc.report.formats import Cell
-from fedilc.report.paper import PaperNumber
+from fedilc.report.campaign.paper import PaperNumber
+from fedilc.report.table_formats import Cell
 
 NOTHING = Cell("-")
 FAR = 2.0

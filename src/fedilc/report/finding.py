@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedilc.report.tables import History
+from fedilc.report.run_tables import History
 
 CLEARLY = 0.05
 _NEEDED = ("validation_accuracy", "test_accuracy")

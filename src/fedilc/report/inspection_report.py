@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedilc.evaluation.shift import mean_difference
-from fedilc.report.formats import Cell, Column, TableData
 from fedilc.report.style import STYLE, add_title, save
+from fedilc.report.table_formats import Cell, Column, TableData
 from fedilc.studies.inspection import Inspection
 
 _SHOWN = 15

@@ -15,10 +15,10 @@ from fedilc.errors import ConfigError
 from fedilc.evaluation.scores import HIGHER_IS_BETTER
 from fedilc.federation.machine_facts import command_line
 from fedilc.federation.tensor_files import write_atomically
-from fedilc.report.formats import TableData, write_tables
 from fedilc.report.study_tables import compared, references, study_tables, undefined
-from fedilc.studies.study import StudyResult
-from fedilc.studies.verdict import deciding_metric, verdict
+from fedilc.report.table_formats import TableData, write_tables
+from fedilc.studies.study.run import StudyResult
+from fedilc.studies.study.verdict import deciding_metric, verdict
 
 FORMAT = 1
 

@@ -10,10 +10,10 @@ from fedilc.algorithms.loss_name import has_classes
 from fedilc.evaluation.intervals import Interval
 from fedilc.evaluation.scores import HIGHER_IS_BETTER
 from fedilc.report.cells import NOTHING, p_text
-from fedilc.report.formats import Cell, Column, TableData
-from fedilc.studies.study import StudyResult
-from fedilc.studies.study_runs import ALONE, POOLED
-from fedilc.studies.verdict import NAMES, deciding_metric
+from fedilc.report.table_formats import Cell, Column, TableData
+from fedilc.studies.study.run import StudyResult
+from fedilc.studies.study.tasks import ALONE, POOLED
+from fedilc.studies.study.verdict import NAMES, deciding_metric
 
 FORMAT = 1
 _MOST_SITES, _LONGEST = 4, 12  # columns of sites, and characters of their names, that fit in 80 characters

@@ -16,8 +16,8 @@ from fedilc.errors import ConfigError
 from fedilc.evaluation.selection import ORACLE
 from fedilc.evaluation.summary import spread
 from fedilc.report.cells import mean_cell
-from fedilc.report.formats import Cell, Column, TableData, write_tables
 from fedilc.report.style import COLOURS, STYLE, add_title, save
+from fedilc.report.table_formats import Cell, Column, TableData, write_tables
 from fedilc.studies.sweep import Sweep, Swept
 
 _TEST = {"test_loss": "OOD loss", "test_accuracy": "OOD accuracy"}

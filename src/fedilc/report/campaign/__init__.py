@@ -1,0 +1,1 @@
+"""A campaign beside the paper: its tables, pictures and claims."""

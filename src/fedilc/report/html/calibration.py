@@ -1,0 +1,109 @@
+"""Calibration plots of a study: what was observed among examples that were predicted alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy.special import expit, softmax
+from scipy.stats import binomtest
+
+from fedilc.report.html.charts import Line, legend, reliability
+from fedilc.report.html.page import grid, note
+
+FILE = "predictions.parquet"
+_MOST_SITES = 24
+_BINS, _FEWEST = 8, 15
+Floats = NDArray[np.float64]
+
+
+def calibration_charts(folder: Path, study: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the section of plots: the reference and the best method at each held-out site."""
+    if not (folder / FILE).exists():
+        return []
+    frame = pl.read_parquet(folder / FILE, glob=False)
+    shown = _shown(study)
+    sites = study["held_out"][:_MOST_SITES]
+    loss = study["loss"]
+    points = {
+        (site, method): _predicted(frame.filter(site=site, method=method), loss)
+        for site in sites
+        for method in shown
+    }
+    axes = {
+        "binary": ("predicted probability", "observed share"),
+        "multiclass": ("confidence", "share of correct predictions"),
+    }.get(loss, ("predicted value", "observed mean"))
+    ends = (0.0, 1.0) if loss in ("binary", "multiclass") else _ends(list(points.values()))
+    drawn = []
+    for site in sites:
+        lines = [
+            binned(method, colour, *points[site, method], study["settings"]["seeds"])
+            for method, colour in shown.items()
+        ]
+        drawn.append(reliability(site, lines, axes, ends))
+    more = len(study["held_out"]) - len(sites)
+    told = note(
+        f"{axes[1].capitalize()} against {axes[0]}, in groups of about equally many examples; bars are 95 % "
+        "intervals of each group. On the dotted diagonal, predictions are right on average."
+        + (f" {more} more sites are not drawn." if more else "")
+    )
+    return [("Calibration", legend(shown.items()) + grid(drawn, "narrow") + told)]
+
+
+def _shown(study: Mapping[str, Any]) -> dict[str, int]:
+    """Return the reference and the algorithm with the best mean, with their colours."""
+    metric = study["deciding_metric"]
+    sign = 1 if metric in study["higher_is_better"] else -1
+    means = {name: study["means"][name][metric]["value"] for name in study["settings"]["algorithms"]}
+    known = {name: sign * value for name, value in means.items() if value is not None}
+    best = max(known, key=known.__getitem__, default=study["reference"])
+    return {name: study["methods"].index(name) for name in dict.fromkeys((study["reference"], best))}
+
+
+def _predicted(frame: pl.DataFrame, loss: str) -> tuple[Floats, Floats]:
+    """Return predictions and outcomes of all seeds: probabilities and 0 or 1, or values."""
+    labels = frame["label"].to_numpy()
+    outputs = frame.select(pl.col("^output.*$")).to_numpy()
+    if loss == "binary":
+        return expit(outputs[:, 0]), labels
+    if loss == "multiclass":
+        shares = softmax(outputs, axis=1)
+        return shares.max(1), (shares.argmax(1) == labels).astype(float)
+    return outputs[:, 0], labels
+
+
+def binned(label: str, colour: int, predicted: Floats, observed: Floats, seeds: int) -> Line:
+    """Return means of groups of examples that are predicted alike, with intervals of the observed mean."""
+    order = np.argsort(predicted, kind="stable")
+    count = int(np.clip(len(order) // seeds // _FEWEST, 1, _BINS))
+    groups = [group for group in np.array_split(order, count) if len(group)]
+    limits = [_limits(observed[group], seeds) for group in groups]
+    return Line(
+        label,
+        colour,
+        [float(predicted[group].mean()) for group in groups],
+        [float(observed[group].mean()) for group in groups],
+        [low for low, _ in limits],
+        [high for _, high in limits],
+    )
+
+
+def _limits(values: Floats, seeds: int) -> tuple[float, float]:
+    """Return the 95 % limits of a mean; an example that every seed predicted counts once."""
+    examples = max(1, round(len(values) / seeds))
+    mean = float(values.mean())
+    if np.isin(values, (0.0, 1.0)).all():
+        found = binomtest(round(mean * examples), examples).proportion_ci(method="wilson")
+        return min(mean, float(found.low)), max(mean, float(found.high))
+    half = 1.96 * float(values.std()) / np.sqrt(examples)
+    return mean - half, mean + half
+
+
+def _ends(points: list[tuple[Floats, Floats]]) -> tuple[float, float]:
+    middle = [np.quantile(part, (0.02, 0.98)) for pair in points for part in pair if len(part)]
+    return float(np.min(middle)), float(np.max(middle))

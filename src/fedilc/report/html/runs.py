@@ -1,0 +1,254 @@
+"""The part of an HTML report on run folders that share their data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from scipy.stats import binomtest
+
+from fedilc.config import Options
+from fedilc.errors import ConfigError
+from fedilc.evaluation.intervals import Interval
+from fedilc.evaluation.selection import Record, select
+from fedilc.evaluation.significance import LEVEL, paired_test
+from fedilc.evaluation.summary import lower_is_better, spread
+from fedilc.report.cells import mean_cell, with_best
+from fedilc.report.html.charts import Line, common_limits, curves, intervals, legend
+from fedilc.report.html.page import Part, command, grid, note, table
+from fedilc.report.html.study import agreement_chart, agreement_section, band, setting
+from fedilc.report.run_groups import RunGroup
+from fedilc.report.run_plots import PANELS
+from fedilc.report.run_tables import METRICS
+from fedilc.report.table_formats import Cell, Column, TableData
+
+_REFERENCES = ("fedavg", "fedsgd")
+_MOST_SILOS, _MOST_ROWS = 24, 100
+
+
+def runs_part(group: RunGroup) -> Part:
+    """Return the part on runs that share their data."""
+    sections = [
+        ("Scores", _scores(group)),
+        *_silos(group),
+        ("Curves", _curves(group)),
+        *_agreement(group),
+        ("Settings and commands", _settings(group)),
+    ]
+    return Part(f"{group.name}: runs", tuple(_verdict(group)), tuple(sections))
+
+
+def _chosen(history: Sequence[Record]) -> Record:
+    """Return the round that validation chooses, or the last one without validation."""
+    try:
+        return select(history, "validation")
+    except ConfigError:
+        return select(history, "last")
+
+
+def _values(group: RunGroup, method: str, metric: str) -> dict[int, float]:
+    """Return a metric at the chosen round, by seed, for the seeds that have it."""
+    found = {seed: _chosen(run.history).get(metric) for seed, run in group.methods[method].items()}
+    return {seed: value for seed, value in found.items() if value is not None}
+
+
+def _deciding(group: RunGroup) -> str:
+    """Return the loss that every method has: at the test site if there is one."""
+    for metric in ("test_loss", "validation_loss"):
+        if all(_values(group, method, metric) for method in group.methods):
+            return metric
+    return "train_loss"
+
+
+def _verdict(group: RunGroup) -> list[str]:
+    """Say which method has the lowest loss, by how much and how sure, and what runs cannot show."""
+    metric = _deciding(group)
+    where = {
+        "test_loss": "At the test site, on which no silo trained",
+        "validation_loss": "On the silos' validation examples (there is no test site)",
+        "train_loss": "On the silos' own training examples (there is nothing else to compare by)",
+    }[metric]
+    values = {method: _values(group, method, metric) for method in group.methods}
+    means = {method: spread(list(by_seed.values()))[0] for method, by_seed in values.items()}
+    best = min(means, key=means.__getitem__)
+    others = ", ".join(f"{name} {mean:.3f}" for name, mean in means.items() if name != best)
+    if len(means) == 1:
+        first = f"{where}, {best} has a loss of {means[best]:.3f}; there is no other method beside it."
+    else:
+        first = f"{where}, {best} has the lowest loss of {len(means)} methods: {means[best]:.3f} ({others})."
+    open_ = (
+        "A single test site cannot show how methods do at the next one; fedilc study leaves each site out "
+        "in turn and says how sure that is."
+        if metric == "test_loss"
+        else "How methods do at a site that took no part, these runs cannot show; fedilc study measures it."
+    )
+    return [first, *_how_sure(values, best), *_at_the_end(group, metric, best), open_]
+
+
+def _at_the_end(group: RunGroup, metric: str, best: str) -> list[str]:
+    """Say which method has the lowest loss at the last round, if it is another one."""
+    means = {
+        method: spread([float(run.history[-1][metric]) for run in runs.values()])[0]
+        for method, runs in group.methods.items()
+        if all(run.history[-1].get(metric) is not None for run in runs.values())
+    }
+    if not means or (last := min(means, key=means.__getitem__)) == best:
+        return []
+    others = ", ".join(f"{name} {mean:.3f}" for name, mean in means.items() if name != last)
+    return [
+        f"That is at each method's round of lowest validation loss; at the last round, {last} has the lowest "
+        f"loss: {means[last]:.3f} ({others})."
+    ]
+
+
+def _how_sure(values: Mapping[str, Mapping[int, float]], best: str) -> list[str]:
+    if len(values) == 1:
+        return []
+    names = [name for name in values if name != best]
+    reference = next((name for known in _REFERENCES for name in names if name.startswith(known)), names[0])
+    seeds = sorted(values[best].keys() & values[reference].keys())
+    if not seeds:
+        return [f"{best} and {reference} have no seed in common, so that they are not compared."]
+    test = paired_test([values[best][seed] for seed in seeds], [values[reference][seed] for seed in seeds])
+    subject = f"{best} differs from {reference} by {test.difference:+.3f}"
+    if test.t_p is None:
+        count = "one seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
+        return [f"{subject}; with {count}, chance between seeds cannot be told from a difference."]
+    sure = "is more than" if test.t_p < LEVEL else "may be"
+    return [f"{subject} over {len(seeds)} seeds (p = {test.t_p:.2g}), which {sure} chance between seeds."]
+
+
+def _scores(group: RunGroup) -> str:
+    columns = [Column("method", words=True), Column("seeds"), Column("round")]
+    cells: list[dict[str, Cell]] = []
+    for metric, name in METRICS.items():
+        found = {method: mean_cell(list(_values(group, method, metric).values())) for method in group.methods}
+        if any(cell.parts for cell in found.values()):
+            columns.append(Column(name))
+            cells.append(with_best(found, lower_is_better(metric)))
+    rows = []
+    for method, runs in group.methods.items():
+        rounds = sorted({int(_chosen(run.history)["round"]) for run in runs.values()})
+        shown = f"{rounds[0]} to {rounds[-1]}" if len(rounds) > 1 else str(rounds[0])
+        numbers = (column[method] for column in cells)
+        rows.append((Cell(method), Cell(str(len(runs))), Cell(shown), *numbers))
+    notes = (
+        "At the round of lowest validation loss, or the last one without validation; mean and deviation over "
+        "seeds. OOD: at the test site, on which no silo trained.",
+    )
+    title = "Scores at the chosen round"
+    return table(TableData("runs", group.name, title, tuple(columns), tuple(rows), notes))
+
+
+def _silos(group: RunGroup) -> list[tuple[str, str]]:
+    """Return the validation accuracy (or RMSE) per silo, if it was measured, the worst silos first."""
+    found = _by_silo(group, "validation_accuracy", _wilson), _by_silo(group, "validation_rmse", _seeds_alone)
+    by_silo, name, kind = (found[0], "accuracy", "95 %") if found[0] else (found[1], "RMSE", "range")
+    if not by_silo:
+        return []
+    sign = 1 if found[0] else -1
+    order = sorted(by_silo, key=lambda silo: min(sign * (row[2].value or 0.0) for row in by_silo[silo]))
+    ends = common_limits(row[2] for rows in by_silo.values() for row in rows)
+    panels = (intervals(silo, by_silo[silo], ends, kind=kind) for silo in order[:_MOST_SILOS])
+    told = {
+        "95 %": "95 % Wilson intervals for the silo's number of validation examples; means over seeds.",
+        "range": "The mean over seeds, and the range over them.",
+    }[kind]
+    more = f" {len(order) - _MOST_SILOS} more silos do better." if len(order) > _MOST_SILOS else ""
+    about = note(f"Validation {name}, the silos where it is worst first.")
+    return [("Each silo that was trained on", about + grid(panels, "wide") + note(told + more))]
+
+
+def _by_silo(
+    group: RunGroup, key: str, limits: Callable[[list[float], int], Interval]
+) -> dict[str, list[tuple[str, int, Interval]]]:
+    found: dict[str, list[tuple[str, int, Interval]]] = {}
+    for colour, (method, runs) in enumerate(group.methods.items()):
+        measured: dict[str, list[tuple[float, int]]] = {}
+        for run in runs.values():
+            for silo, numbers in (_chosen(run.history).get("silos") or {}).items():
+                if numbers.get(key) is not None:
+                    count = int(numbers.get("validation_examples") or 0)
+                    measured.setdefault(silo, []).append((float(numbers[key]), count))
+        for silo, pairs in measured.items():
+            interval = limits([value for value, _ in pairs], min(count for _, count in pairs))
+            found.setdefault(silo, []).append((method, colour, interval))
+    return found
+
+
+def _wilson(values: list[float], examples: int) -> Interval:
+    mean = spread(values)[0]
+    if not examples:
+        return Interval(mean, None, None)
+    found = binomtest(round(mean * examples), examples).proportion_ci(method="wilson")
+    return Interval(mean, min(mean, float(found.low)), max(mean, float(found.high)))
+
+
+def _seeds_alone(values: list[float], _: int) -> Interval:
+    return Interval(spread(values)[0], min(values), max(values))
+
+
+def _curves(group: RunGroup) -> str:
+    drawn: list[str] = []
+    for key, title in PANELS.items():
+        lines: list[Line] = []
+        for colour, (method, runs) in enumerate(group.methods.items()):
+            series = [{r["round"]: r.get(key) for r in run.history} for run in runs.values()]
+            line = band(method, colour, series)
+            lines += [line] if line is not None else []
+        if lines:
+            drawn.append(curves(title[0].upper() + title[1:], "round", lines))
+    told = note("Lines are means over seeds, bands the range over seeds.")
+    return legend((method, colour) for colour, method in enumerate(group.methods)) + grid(drawn) + told
+
+
+def _agreement(group: RunGroup) -> list[tuple[str, str]]:
+    charts = []
+    for method, runs in group.methods.items():
+        by_round: dict[int, dict[str, list[float]]] = {}
+        for run in runs.values():
+            for record in run.history:
+                for layer, value in (record.get("sign_agreement") or {}).items():
+                    by_round.setdefault(record["round"], {}).setdefault(layer, []).append(value)
+        means = {
+            number: {layer: sum(values) / len(values) for layer, values in layers.items()}
+            for number, layers in by_round.items()
+        }
+        if means:
+            charts.append(agreement_chart(method, means))
+    return [agreement_section(charts)] if charts else []
+
+
+def _settings(group: RunGroup) -> str:
+    """Return what every run was told, its command, and the software it was computed with."""
+    methods = {method: next(iter(runs.values())).settings for method, runs in group.methods.items()}
+    rows = []
+    for key in ("algorithm", *Options.model_fields):
+        values = [setting(settings.get(key)) for settings in methods.values()]
+        if key != "seed" and set(values) != {"none"}:
+            rows.append((Cell(key), *map(Cell, values)))
+    columns = (Column("setting", words=True), *(Column(method, words=True) for method in methods))
+    made = table(TableData("settings", group.name, "Settings of each method", columns, tuple(rows)))
+    return "".join(_commands(group)) + made + _silo_table(methods) + _software(methods)
+
+
+def _commands(group: RunGroup) -> list[str]:
+    runs = [run for by_seed in group.methods.values() for run in by_seed.values()]
+    return [command(line) for line in dict.fromkeys(line for run in runs for line in run.commands)]
+
+
+def _silo_table(methods: Mapping[str, Mapping[str, Any]]) -> str:
+    silos = next(iter(methods.values()))["silos"]
+    rows = tuple(
+        (Cell(name), Cell(str(about.get("examples", "-"))), Cell(str(about.get("digest", "-"))))
+        for name, about in list(silos.items())[:_MOST_ROWS]
+    )
+    more = (f"{len(silos) - _MOST_ROWS} more silos are in run.json.",) if len(silos) > _MOST_ROWS else ()
+    columns = (Column("silo", words=True), Column("training examples"), Column("digest", words=True))
+    return table(TableData("silos", "", "Silos of the first run", columns, rows, more))
+
+
+def _software(methods: Mapping[str, Mapping[str, Any]]) -> str:
+    machines = next(iter(methods.values())).get("machines") or [{}]
+    known = {key: value for key, value in machines[0].items() if key != "from_round"}
+    return note("Computed with " + ", ".join(f"{key} {value}" for key, value in known.items()) + ".")

@@ -1,0 +1,123 @@
+"""The table of one run, and of several runs beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedilc.evaluation.selection import CRITERIA, ORACLE, Record, selections
+from fedilc.evaluation.summary import lower_is_better
+from fedilc.report.cells import NOTHING, mean_cell, with_best
+from fedilc.report.table_formats import Cell, Column, TableData
+
+History = Sequence[Mapping[str, Any]]
+
+METRICS = {
+    "test_loss": "OOD loss",
+    "test_accuracy": "OOD accuracy",
+    "test_auroc": "OOD AUROC",
+    "test_auprc": "OOD AUPRC",
+    "test_rmse": "OOD RMSE",
+    "test_mae": "OOD MAE",
+    "test_r2": "OOD R²",
+    "validation_loss": "validation loss",
+    "validation_accuracy": "validation accuracy",
+    "validation_auroc": "validation AUROC",
+    "validation_rmse": "validation RMSE",
+    "validation_mae": "validation MAE",
+    "validation_r2": "validation R²",
+    "train_loss": "train loss",
+}
+_SETS = {"test": "out-of-distribution test set", "validation": "validation sets", "train": "training sets"}
+_CHOSEN_BY = Column("round chosen by", words=True)
+_READINGS = {"oracle": "lowest OOD loss", "validation": "lowest val. loss", "last": "last round"}
+
+
+def run_table(title: str, history: History) -> TableData:
+    """Return the table of one run: a column per criterion that chooses a round, a row per measurement."""
+    chosen = selections(history)
+    rows = [(Cell("round"), *(Cell(str(record["round"])) for record in chosen.values()))]
+    for metric, heading in METRICS.items():
+        cells = [_cell(record, metric) for record in chosen.values()]
+        if any(cell.parts for cell in cells):
+            rows.append((Cell(heading), *cells))
+    rows.append((Cell("worst silo"), *(_worst(record, named=True) for record in chosen.values())))
+    columns = (_CHOSEN_BY, *(Column(f"{criterion}: {_READINGS[criterion]}") for criterion in chosen))
+    notes = (f"{ORACLE}.",) if "oracle" in chosen else ()
+    return TableData("run", title, title, columns, tuple(rows), notes)
+
+
+def comparison_table(title: str, histories: Mapping[str, History], first: str = "algorithm") -> TableData:
+    """Return a table of several runs: a group of rows per criterion, the best of each group in bold.
+
+    It has the numbers of the test set, or of the validation sets if no run has a test set, or else those of
+    the training sets. `first` is what the runs are called.
+    """
+    chosen = {name: selections(history) for name, history in histories.items()}
+    records = [record for by_criterion in chosen.values() for record in by_criterion.values()]
+    measured = [metric for metric in METRICS if any(r.get(metric) is not None for r in records)]
+    part = next((part for part in _SETS if f"{part}_loss" in measured), "train")
+    metrics = [metric for metric in measured if metric.startswith(part) and metric != "test_auprc"]
+    rows: list[tuple[Cell, ...]] = []
+    criteria = [criterion for criterion in CRITERIA if any(criterion in found for found in chosen.values())]
+    for criterion in criteria:
+        group = {name: found[criterion] for name, found in chosen.items() if criterion in found}
+        columns = [
+            with_best(
+                {name: _cell(record, metric) for name, record in group.items()}, lower_is_better(metric)
+            )
+            for metric in metrics
+        ]
+        for name, record in group.items():
+            numbers = (cells[name] for cells in columns)
+            rows.append((Cell(criterion), Cell(name), Cell(str(record["round"])), *numbers, _worst(record)))
+    headings = ("round", *(METRICS[metric] for metric in metrics), "worst silo")
+    readings = [ORACLE if c == "oracle" else f"{c}: {_READINGS[c]}" for c in criteria]
+    worst = "RMSE" if any("validation_rmse" in record for record in records) else "accuracy"
+    note = f"On the {_SETS[part]}. {'; '.join(readings)}. Worst silo: its validation {worst}."
+    if len({history[-1]["round"] for history in histories.values()}) > 1:
+        note += " The runs have different numbers of rounds: the rows under 'last' show them."
+    return TableData(
+        "comparison",
+        title,
+        title,
+        (_CHOSEN_BY, Column(first, words=True), *map(Column, headings)),
+        tuple(rows),
+        (note,),
+        grouped=True,
+    )
+
+
+def last_round_table(title: str, histories: Mapping[str, History]) -> TableData:
+    """Return the accuracies of several runs' last rounds, at the silos and at the new site."""
+    metrics = ("validation_accuracy", "test_accuracy")
+    last = {name: history[-1] for name, history in histories.items()}
+    cells = [with_best({n: _cell(r, metric) for n, r in last.items()}, False) for metric in metrics]
+    rows = [
+        (Cell(name), Cell(str(record["round"])), cells[0][name], _worst(record), cells[1][name])
+        for name, record in last.items()
+    ]
+    headings = ("algorithm", "round", "silos", "worst silo", "new site")
+    columns = tuple(Column(heading, words=heading == "algorithm") for heading in headings)
+    note = (
+        "Accuracy: the mean over the silos' validation sets, their lowest, and at the site that took no part."
+    )
+    return TableData("last-round", title, title, columns, tuple(rows), (note,))
+
+
+def _cell(record: Record, metric: str) -> Cell:
+    value = record.get(metric)
+    return NOTHING if value is None else mean_cell([value])
+
+
+def _worst(record: Record, *, named: bool = False) -> Cell:
+    """Return the validation accuracy of the worst silo, or its RMSE, and its name."""
+    fairness = record.get("fairness")
+    if fairness:
+        return Cell(f"{fairness['worst_accuracy']:.3f}" + f" {fairness['worst_silo']}" * named)
+    errors = {name: numbers.get("validation_rmse") for name, numbers in record.get("silos", {}).items()}
+    known = {name: error for name, error in errors.items() if error is not None}
+    if not known:
+        return NOTHING
+    worst = max(known, key=known.__getitem__)
+    return Cell(f"{known[worst]:.3f}" + f" {worst}" * named)

@@ -1,0 +1,262 @@
+"""What a study trains, and how it chooses settings: on the training silos alone.
+
+Silos are dealt into at most four groups. The settings for a held-out silo are chosen without its whole group:
+
+    choose_by="silo"         models are trained without this group and without another one, and scored on that
+                             other one, so that settings are chosen for silos that took no part
+    choose_by="validation"   models are trained without this group on 80 % of each silo, scored on the rest
+
+The settings and the round with the lowest loss (see `choosing_loss`), each scored silo counting equally, are
+then used to train on all silos but the held-out one, once per seed. With four silos, "silo" is nested
+leave-one-silo-out; with more, groups keep the number of models that are trained for choosing the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+
+from fedilc.algorithms import find_algorithm
+from fedilc.algorithms.loss_name import has_classes
+from fedilc.errors import ConfigError, DataError, listed, nearest
+from fedilc.studies.study.data import StudyData
+from fedilc.studies.study.tasks import PLAIN, POOLED, AloneTask, RunTask
+
+ALGORITHMS = ("fedavg", "fedsgd", "fishr-inter-geo", "fishr-intra-geo", "geometric")
+REFERENCES = ("fedavg", "fedsgd")
+GROUPS, FOLDS, FEWEST_PER_FOLD = 4, 5, 2
+VALIDATION_SHARE = 0.2
+SCORED_ROUNDS = 20
+TINY = 20
+
+ChooseBy = Literal["silo", "validation"]
+
+
+@dataclass(frozen=True)
+class StudySettings:
+    """The settings of a study.
+
+    Attributes:
+        algorithms: by name; the first of "fedavg", "fedsgd" among them, or else the first, is compared with.
+        hold_out: the silos to leave out in turn; () is every one.
+        seeds: how many; each draws other first weights.
+        rounds: the most rounds that a model is trained; fewer are used if they score better.
+        rates: learning rates to choose from.
+        local_rates: the same for the silos' own steps, in algorithms with such steps and a rate of the server
+            of their own (fedavg).
+        penalty_weights: lambdas to choose from, in algorithms with a penalty.
+        environment_size: of algorithms that aggregate inside a silo.
+        hidden: the widths of the hidden layers; None is a convolutional network for images.
+        choose_by: "silo" or "validation"; None is "silo", or "validation" if there are fewer than four silos.
+        references: whether a site's own model and one of pooled data are trained too.
+        resamples: of the bootstrap.
+    """
+
+    algorithms: tuple[str, ...] = ALGORITHMS
+    hold_out: tuple[str, ...] = ()
+    seeds: int = 3
+    rounds: int = 100
+    rates: tuple[float, ...] = (0.003, 0.01, 0.03)
+    local_rates: tuple[float, ...] = (0.01, 0.03, 0.1)
+    penalty_weights: tuple[float, ...] = (1.0, 100.0)
+    environment_size: int = 32
+    hidden: tuple[int, ...] | None = (32,)
+    choose_by: ChooseBy | None = None
+    references: bool = True
+    resamples: int = 1000
+
+
+IMAGES = StudySettings(
+    rounds=30, rates=(0.001,), local_rates=(0.03,), penalty_weights=(1.0,), hidden=None
+)  # a convolutional network costs a thousand times as much as a small one for tables
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The settings chosen for a held-out silo's group, the round, and the loss that they had there."""
+
+    options: Mapping[str, Any]
+    round: int
+    loss: float
+    curve: Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """The tasks of a study of these data."""
+
+    data: StudyData
+    settings: StudySettings
+
+    def __post_init__(self) -> None:
+        names, settings = self.data.silos, self.settings
+        if len(names) < 2:
+            raise DataError(
+                f"a study leaves one silo out and trains on the others, and {self.data.name} has "
+                f"{len(names)} silo; name the column of silos (--silo-column), or give a file per silo"
+            )
+        for name in settings.hold_out:
+            if name not in names:
+                raise ConfigError(f"--hold-out names {name!r}, which is no silo{nearest(name, names)}")
+        for name in settings.algorithms:
+            find_algorithm(name)
+        if settings.choose_by == "silo" and len(names) < 3:
+            raise ConfigError("choosing by silos that took no part needs three silos; choose by validation")
+
+    def notes(self) -> list[str]:
+        """Return sentences on what these data cannot give, or were probably not meant to have."""
+        found = [*self.data.notes]
+        labels = {name: self.data.labels(name) for name in self.data.silos}
+        if len(labels) < 4:
+            found.append(
+                f"{len(labels)} sites are few: each model is trained on {len(labels) - 1}, and no test over "
+                "so few sites can tell methods apart"
+            )
+        tiny = [name for name, y in labels.items() if len(y) < TINY]
+        if tiny:
+            found.append(f"fewer than {TINY} examples: {listed(tiny, 5)}; scores there are mostly noise")
+        alike = [name for name, y in labels.items() if len(np.unique(y)) == 1]
+        said = any("one class only" in note for note in found)
+        if alike and not said and has_classes(self.data.loss):
+            found.append(f"one class only: {listed(alike, 5)}; such a site has no AUROC")
+        return list(dict.fromkeys(found))
+
+    @property
+    def held_out(self) -> tuple[str, ...]:
+        """Return the silos that are left out in turn."""
+        return self.settings.hold_out or self.data.silos
+
+    @property
+    def choose_by(self) -> ChooseBy:
+        """Return how settings are chosen."""
+        few = len(self.data.silos) < GROUPS
+        return self.settings.choose_by or ("validation" if few else "silo")
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Return the algorithms, and pooled training if it is asked for."""
+        return (*self.settings.algorithms, *([POOLED] if self.settings.references else []))
+
+    @property
+    def reference(self) -> str:
+        """Return the algorithm that the others are compared with."""
+        names = self.settings.algorithms
+        return next((name for name in REFERENCES if name in names), names[0])
+
+    @property
+    def groups(self) -> tuple[tuple[str, ...], ...]:
+        """Return the silos, dealt into groups in their order."""
+        names = self.data.silos
+        count = min(GROUPS, len(names))
+        return tuple(names[place::count] for place in range(count))
+
+    def group_of(self, silo: str) -> int:
+        """Return the number of a silo's group."""
+        return next(number for number, group in enumerate(self.groups) if silo in group)
+
+    def grid(self, method: str) -> list[dict[str, Any]]:
+        """Return the settings that a method chooses from.
+
+        A method with a penalty has more of them than one without, as a user who tunes both would.
+        """
+        settings = self.settings
+        parts = find_algorithm(PLAIN if method == POOLED else method)[1]
+        fixed: dict[str, Any] = dict(parts.defaults)
+        fixed.setdefault("learning_rate", settings.rates[0])
+        axes: dict[str, Sequence[Any]] = {}
+        if parts.local is not None and "learning_rate" in parts.defaults:
+            axes["local_learning_rate"] = settings.local_rates
+        else:
+            axes["learning_rate"] = settings.rates
+        if parts.penalty is not None:
+            axes["penalty_weight"] = settings.penalty_weights
+        if parts.intra != "whole":
+            fixed["environment_size"] = settings.environment_size
+        return [fixed | dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+
+    @property
+    def score_every(self) -> int:
+        """Return after how many rounds models are scored for choosing."""
+        return max(1, self.settings.rounds // SCORED_ROUNDS)
+
+    def choosing(self, method: str, group: int) -> Iterator[list[RunTask]]:
+        """Yield, per entry of the grid, the runs that score it for a group's held-out silos."""
+        names, groups = self.data.silos, self.groups
+        others = [number for number in range(len(groups)) if number != group]
+        for entry in self.grid(method):
+            options = {**entry, "rounds": self.settings.rounds, "score_every": self.score_every}
+            if self.choose_by == "validation":
+                training = tuple(name for name in names if name not in groups[group])
+                yield [self._run(method, options, training, 0, validation=VALIDATION_SHARE)]
+                continue
+            tasks = []
+            for other in others:
+                left_out = (*groups[min(group, other)], *groups[max(group, other)])
+                training = tuple(name for name in names if name not in left_out)
+                tasks.append(self._run(method, options, training, 0, scored=left_out))
+            yield tasks
+
+    def final(self, method: str, silo: str, choice: Choice) -> list[RunTask]:
+        """Return the runs on all silos but one, per seed."""
+        training = tuple(name for name in self.data.silos if name != silo)
+        options = {**choice.options, "rounds": choice.round}
+        seeds = range(self.settings.seeds)
+        return [self._run(method, options, training, seed, predicted=silo) for seed in seeds]
+
+    def alone(self, silo: str) -> list[AloneTask]:
+        """Return the folds of a site's own model; none if it has too few examples of a class."""
+        folds = self.folds(silo)
+        settings, seeds = self.settings, tuple(range(self.settings.seeds))
+        return [
+            AloneTask(
+                silo, fold, folds, settings.rates, settings.rounds, self.score_every, settings.hidden, seeds
+            )
+            for fold in range(folds)
+        ]
+
+    def folds(self, silo: str) -> int:
+        """Return how many folds a site's own model is cross-validated in; 0 if it cannot be."""
+        y = self.data.labels(silo)
+        if not has_classes(self.data.loss):
+            fewest = len(y) // FEWEST_PER_FOLD
+        else:
+            counts = np.unique(y, return_counts=True)[1]
+            fewest = int(counts.min()) if len(counts) > 1 else 0
+        return min(FOLDS, fewest) if fewest >= 4 else 0
+
+    def _run(
+        self, method: str, options: Mapping[str, Any], training: tuple[str, ...], seed: int, **more: Any
+    ) -> RunTask:
+        return RunTask(method, options, training, self.settings.hidden, seed, **more)
+
+
+def choose(
+    plan: StudyPlan, method: str, group: int, scored: Sequence[Sequence[Mapping[str, Any]]]
+) -> Choice | None:
+    """Return the entry of the grid and the round of lowest loss over the silos outside a group.
+
+    Args:
+        plan: the study.
+        method: whose settings are chosen.
+        group: whose held-out silos the choice is for; what was scored on its own silos is not looked at.
+        scored: per entry of the grid, what its runs recorded: a "curve" of losses by round and silo.
+    """
+    own = set(plan.groups[group])
+    best: Choice | None = None
+    for options, records in zip(plan.grid(method), scored, strict=True):
+        if any(record["failed"] for record in records):
+            continue
+        curve = {}
+        for number in records[0]["curve"]:
+            found = (record["curve"][number] for record in records)
+            losses = [loss for scores in found for silo, loss in scores.items() if silo not in own]
+            finite = [loss for loss in losses if np.isfinite(loss)]
+            curve[int(number)] = float(np.mean(finite)) if finite else np.inf
+        least = min(curve, key=lambda number: (curve[number], number))
+        if np.isfinite(curve[least]) and (best is None or curve[least] < best.loss):
+            best = Choice(options, least, curve[least], curve)
+    return best

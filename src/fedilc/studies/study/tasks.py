@@ -1,0 +1,215 @@
+"""The runs of a study: each trains one model on some silos, and is kept in a file named for what it is.
+
+A run's file is named by a digest of everything that the run depends on: its settings and the data of its
+training silos. A study that was stopped, or that is asked for more seeds or algorithms, finds the runs that
+it has done and does the others. What a run is asked to predict comes without labels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedilc import __version__
+from fedilc.data import Silo
+from fedilc.data.digest import digest
+from fedilc.errors import CheckpointError, DataError
+from fedilc.federation.tensor_files import read_tensors, write_tensors
+from fedilc.studies.study.data import StudyData
+from fedilc.studies.study.training import Fitted, Units, fit, folds_of, network, predict, validation_rows
+
+POOLED, ALONE = "pooled", "site alone"
+PLAIN = "fedsgd"  # on one silo it is plain full-batch training with the server's optimiser
+
+
+@dataclass(frozen=True)
+class RunTask:
+    """One model to be trained.
+
+    Attributes:
+        algorithm: by name, or "pooled": plain training on the training silos' examples together.
+        options: of `train`.
+        training: the silos to train on.
+        hidden: the widths of the hidden layers; None is a convolutional network for images.
+        seed: of the first weights and of every choice in training.
+        scored: silos that are left out, whose loss is recorded by round, to choose settings by.
+        validation: the share of each training silo that is left out and scored instead.
+        predicted: a silo whose examples the trained model predicts.
+    """
+
+    algorithm: str
+    options: Mapping[str, Any]
+    training: tuple[str, ...]
+    hidden: tuple[int, ...] | None
+    seed: int
+    scored: tuple[str, ...] = ()
+    validation: float = 0.0
+    predicted: str | None = None
+
+    def identity(self, data: StudyData) -> dict[str, Any]:
+        """Return everything that the run depends on."""
+        labelled = {*self.training, *self.scored}
+        return {
+            "version": __version__,
+            **asdict(self),
+            "loss": data.loss,
+            "outputs": data.outputs,
+            "labels": {name: digest(torch.as_tensor(data.labels(name))) for name in sorted(labelled)},
+            "features": {
+                name: data.fingerprint(name) for name in sorted({*labelled, self.predicted or ""} - {""})
+            },
+        }
+
+    def perform(self, data: StudyData, stop: Callable[[], bool]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Train; return weights and predictions, and the losses by round."""
+        silos, scored = self._silos(data)
+        model = network(tuple(silos[0].x.shape[1:]), data.outputs, self.seed, self.hidden)
+        fitted = fit(data.loss, silos, model, _known(self.algorithm), self.options, self.seed, scored, stop)
+        tensors = {f"weights.{name}": tensor for name, tensor in fitted.weights.items()}
+        if self.predicted is not None and fitted.failed is None:
+            inputs = data.inputs(self.training, self.predicted)
+            tensors["outputs"] = self._units(data).back(predict(model, fitted.weights, inputs))
+        about: dict[str, Any] = {"curve": fitted.curve, "failed": fitted.failed}
+        return tensors, about | ({"agreement": fitted.agreement} if self.predicted is not None else {})
+
+    def _units(self, data: StudyData) -> Units:
+        return Units.of(data.loss, [data.labels(name) for name in self.training])
+
+    def _silos(self, data: StudyData) -> tuple[list[Silo], dict[str, tuple[Tensor, Tensor]]]:
+        """Return what is trained on, and the examples left out to be scored."""
+        units = self._units(data)
+        scored = {name: (data.inputs(self.training, name), units.labels(data, name)) for name in self.scored}
+        silos = []
+        for name in self.training:
+            x, y = data.inputs(self.training, name), units.labels(data, name)
+            if self.validation:
+                held = validation_rows(y.numpy(), self.validation, data.loss, self.seed)
+                if held.any():
+                    scored[name] = (x[held], y[held])
+                x, y = x[~held], y[~held]
+            silos.append(Silo(name, x, y))
+        if self.algorithm == POOLED:
+            silos = [Silo(POOLED, torch.cat([s.x for s in silos]), torch.cat([s.y for s in silos]))]
+        return silos, scored
+
+
+@dataclass(frozen=True)
+class AloneTask:
+    """A site's own model, cross-validated: for one fold, trained on the site's other examples alone.
+
+    The rate and the round are chosen on a quarter of those, and the model is then trained on all of them.
+    """
+
+    site: str
+    fold: int
+    folds: int
+    rates: tuple[float, ...]
+    rounds: int
+    every: int
+    hidden: tuple[int, ...] | None
+    seeds: tuple[int, ...]
+
+    algorithm = ALONE
+
+    def identity(self, data: StudyData) -> dict[str, Any]:
+        """Return everything that the run depends on."""
+        labels = digest(torch.as_tensor(data.labels(self.site)))
+        return {
+            "version": __version__,
+            **asdict(self),
+            "algorithm": ALONE,
+            "loss": data.loss,
+            "outputs": data.outputs,
+            "labels": labels,
+            "features": data.fingerprint(self.site),
+        }
+
+    def perform(self, data: StudyData, stop: Callable[[], bool]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the predictions of the fold's examples, by seed."""
+        try:
+            return self._perform(data, stop)
+        except DataError as error:  # so few rows that no column differs among them
+            return {}, {"failed": str(error)}
+
+    def _perform(self, data: StudyData, stop: Callable[[], bool]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        held = folds_of(data.labels(self.site), self.folds, data.loss) == self.fold
+        rest = np.flatnonzero(~held)
+        units = Units.of(data.loss, [data.labels(self.site)[rest]])
+        y = units.labels(data, self.site)
+        inner = rest[validation_rows(y[rest].numpy(), 0.25, data.loss, 0)]
+        first = np.setdiff1d(rest, inner)
+        x = data.inputs_by_rows(self.site, first)
+        best: tuple[float, float, int] | None = None
+        for rate in self.rates:
+            options = {"learning_rate": rate, "rounds": self.rounds, "score_every": self.every}
+            fitted = self._fit(data, x, y, first, options, self.seeds[0], {"": (x[inner], y[inner])}, stop)
+            for number, losses in fitted.curve.items():
+                if np.isfinite(losses[""]) and (best is None or losses[""] < best[0]):
+                    best = losses[""], rate, int(number)
+        if best is None:
+            return {}, {"failed": "training diverged at every rate"}
+        x = data.inputs_by_rows(self.site, rest)
+        tensors = {"rows": torch.from_numpy(np.flatnonzero(held))}
+        for seed in self.seeds:
+            options = {"learning_rate": best[1], "rounds": best[2]}
+            fitted = self._fit(data, x, y, rest, options, seed, {}, stop)
+            if fitted.failed:
+                return {}, {"failed": fitted.failed}
+            model = network(tuple(x.shape[1:]), data.outputs, seed, self.hidden)
+            tensors[f"outputs.{seed}"] = units.back(predict(model, fitted.weights, x[held]))
+        return tensors, {"failed": None, "learning_rate": best[1], "round": best[2]}
+
+    def _fit(
+        self,
+        data: StudyData,
+        x: Tensor,
+        y: Tensor,
+        rows: NDArray[np.intp],
+        options: Mapping[str, Any],
+        seed: int,
+        scored: Mapping[str, tuple[Tensor, Tensor]],
+        stop: Callable[[], bool],
+    ) -> Fitted:
+        model = network(tuple(x.shape[1:]), data.outputs, seed, self.hidden)
+        return fit(data.loss, [Silo(self.site, x[rows], y[rows])], model, PLAIN, options, seed, scored, stop)
+
+
+Task = RunTask | AloneTask
+
+
+def task_file(folder: Path, task: Task, data: StudyData) -> Path:
+    """Return where the result of a task is kept."""
+    text = json.dumps(task.identity(data), sort_keys=True)
+    return folder / "runs" / f"{hashlib.sha256(text.encode()).hexdigest()[:20]}.safetensors"
+
+
+def perform(task: Task, data: StudyData, path: Path, stop: Callable[[], bool]) -> float:
+    """Do a task and keep its result; return the seconds that it took."""
+    started = time.perf_counter()
+    tensors, about = task.perform(data, stop)
+    seconds = time.perf_counter() - started
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_tensors(path, tensors, {**about, "seconds": seconds, "task": task.identity(data)})
+    return seconds
+
+
+def is_done(path: Path) -> bool:
+    """Return whether a result is there and whole; a damaged one is done again."""
+    try:
+        return path.exists() and bool(read_tensors(path))
+    except CheckpointError:
+        return False
+
+
+def _known(algorithm: str) -> str:
+    return PLAIN if algorithm == POOLED else algorithm

@@ -1,0 +1,154 @@
+"""The verdict of a study in three sentences: which method, by how much and how sure, what is left open."""
+
+from __future__ import annotations
+
+from fedilc.errors import listed
+from fedilc.evaluation.comparison import Comparison
+from fedilc.evaluation.scores import HIGHER_IS_BETTER
+from fedilc.evaluation.significance import LEVEL
+from fedilc.studies.study.run import StudyResult
+from fedilc.studies.study.tasks import ALONE, POOLED
+
+NAMES = {
+    "auroc": "AUROC",
+    "auprc": "AUPRC",
+    "log_loss": "log loss",
+    "brier": "Brier score",
+    "accuracy": "accuracy",
+    "calibration_slope": "calibration slope",
+    "calibration_intercept": "calibration intercept",
+    "rmse": "RMSE",
+    "mae": "mean absolute error",
+    "r2": "R²",
+}
+
+
+def deciding_metric(result: StudyResult) -> str:
+    """Return the first score that is defined at a held-out silo."""
+    return next((name for name in result.metrics if result.sites_with(name)), "log_loss")
+
+
+def verdict(result: StudyResult) -> tuple[str, str, str]:
+    """Return which method is best at sites that took no part; by how much and how sure; what is not shown."""
+    metric = deciding_metric(result)
+    best, reference = result.best(metric), result.plan.reference
+    comparisons = result.comparisons(metric)
+    if not comparisons:
+        return _alone(result, metric)
+    if all(one.value == 0.0 for found in comparisons.values() for one in found.by_site.values()):
+        return _tied(result, metric)
+    leader = best if best != reference else _closest(comparisons)
+    return (
+        _which(result, metric, best),
+        _how_sure(
+            comparisons[leader],
+            len(comparisons),
+            leader,
+            leader == best,
+            reference,
+            metric in HIGHER_IS_BETTER,
+        ),
+        _power(result, comparisons, leader, metric),
+    )
+
+
+def _which(result: StudyResult, metric: str, best: str) -> str:
+    extreme = "highest" if metric in HIGHER_IS_BETTER else "lowest"
+    count = len(result.plan.settings.algorithms)
+    return (
+        f"Of {count} methods, {best} had the {extreme} {NAMES[metric]} at sites that took no part in "
+        f"training: {_mean_beside_others(result, metric, best)}."
+    )
+
+
+def _mean_beside_others(result: StudyResult, metric: str, best: str) -> str:
+    """Return the mean score of a method, and in brackets those that it is compared with."""
+    sites = result.sites_with(metric)
+    others = [name for name in (result.plan.reference, ALONE, POOLED) if name != best]
+    called = {ALONE: "a model of the site's own data", POOLED: "pooled data, if sharing were allowed,"}
+    beside = []
+    for name in others:
+        value, own = result.mean(name, metric).value, result.sites_of(name, metric)
+        if value is not None:
+            some = f" at {len(own)} of them" if len(own) < len(sites) else ""
+            beside.append(f"{called.get(name, name)} {value:.3f}{some}")
+    where = "at the held-out site" if len(sites) == 1 else f"on average over {len(sites)} held-out sites"
+    brackets = f" ({'; '.join(beside)})" if beside else ""
+    return f"{result.mean(best, metric).value:.3f} {where}{brackets}"
+
+
+def _how_sure(found: Comparison, others: int, name: str, best: bool, reference: str, higher: bool) -> str:
+    """Return by how much a method differs from the reference, and whether chance explains it."""
+    mean, values = found.difference, [one.value or 0.0 for one in found.by_site.values()]
+    wins = sum(value > 0 if higher else value < 0 for value in values)
+    details = [f"better at {wins} of {len(values)} sites"]
+    if mean.low is not None and mean.high is not None:
+        details.insert(0, f"95 % interval at these sites {mean.low:+.3f} to {mean.high:+.3f}")
+    if found.corrected_p is not None:
+        many = f" after correction for {others} comparisons" if others > 1 else ""
+        details.append(f"p = {found.corrected_p:.2g} over sites{many}")
+    who = "Its difference" if best else f"No method was better; the difference of the nearest, {name},"
+    start = f"{who} from {reference} is {mean.value or 0.0:+.3f} ({'; '.join(details)})"
+    if found.corrected_p is None:
+        return f"{start}; with fewer than three sites no test over sites is possible."
+    if found.corrected_p < LEVEL:
+        return f"{start}: more than chance between sites explains."
+    better = f"{name} is not shown to be better" if best else "they are not shown to differ"
+    return f"{start}: chance between sites may explain it, and {better}."
+
+
+def _power(result: StudyResult, comparisons: dict[str, Comparison], leader: str, metric: str) -> str:
+    sites = result.sites_with(metric)
+    examples = sum(len(result.plan.data.labels(site)) for site in sites)
+    size = f"{len(sites)} sites and {examples:,} examples"
+    needed = comparisons[leader].detectable
+    if needed is None:
+        return (
+            f"With {size}, these data show how methods differ at these sites; they cannot show how methods "
+            f"differ at the next site{_without_leaks(result)}."
+        )
+    return (
+        f"With {size} these data could have shown a mean difference of {needed:.3f} or more (80 % power); "
+        f"that smaller differences exist, or do not, they cannot show{_without_leaks(result)}."
+    )
+
+
+def _without_leaks(result: StudyResult) -> str:
+    """Return that the scores rest on columns that probably are the label, if there are such columns."""
+    names = [repr(name) for name in result.plan.data.leaks]
+    verb = "predicts" if len(names) == 1 else "predict"
+    if not names:
+        return ""
+    return (
+        f", nor how well a model does without {listed(names)}, which alone {verb} the label almost perfectly"
+    )
+
+
+def _closest(comparisons: dict[str, Comparison]) -> str:
+    return min(comparisons, key=lambda name: abs(comparisons[name].difference.value or 0.0))
+
+
+def _tied(result: StudyResult, metric: str) -> tuple[str, str, str]:
+    """Return the verdict on methods that have the same score at every site."""
+    count = len(result.plan.settings.algorithms)
+    mean = _mean_beside_others(result, metric, result.plan.reference)
+    return (
+        f"All {count} methods had the same {NAMES[metric]} at every site that took no part in "
+        f"training: {mean}.",
+        "No method is better by this score; the other scores in the tables may tell them apart.",
+        f"These data cannot show which method is better at a site where their {NAMES[metric]} differs"
+        f"{_without_leaks(result)}.",
+    )
+
+
+def _alone(result: StudyResult, metric: str) -> tuple[str, str, str]:
+    """Return the verdict on one method, which is compared with nothing."""
+    name = result.plan.reference
+    sites = result.sites_with(metric)
+    return (
+        f"At sites that took no part in training, {name} had {NAMES[metric]} {result.mean(name, metric)} on "
+        f"average over {len(sites)} held-out sites.",
+        "No other method was trained, so that nothing is compared.",
+        "Whether another method is better at the next site these numbers cannot show"
+        f"{_without_leaks(result)}.",
+    )

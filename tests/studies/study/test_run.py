@@ -1,0 +1,243 @@
+"""Studies: nothing of the held-out site is used, what is done is kept, numbers are those of the models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from hospitals import hospitals, study_table
+from sklearn.metrics import roc_auc_score
+
+from fedilc.data import Federation, Silo
+from fedilc.errors import ConfigError, DataError
+from fedilc.federation.tensor_files import read_tensors
+from fedilc.studies.study.data import ArrayData, StudyData
+from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings, choose
+from fedilc.studies.study.run import Progress, StudyResult, run_study
+from fedilc.studies.study.tasks import ALONE, POOLED, task_file
+from fedilc.studies.study.training import folds_of, validation_rows
+from fedilc.studies.study.verdict import verdict
+
+SMALL = {
+    "algorithms": ("fedavg", "fishr-inter-geo"),
+    "seeds": 1,
+    "rounds": 6,
+    "rates": (0.1,),
+    "local_rates": (0.5,),
+    "penalty_weights": (1.0,),
+    "hidden": (4,),
+    "resamples": 50,
+}
+
+
+GRID = {"rates": (0.01, 0.1), "local_rates": (0.1, 0.5)}
+
+
+def studied(data: StudyData, folder: Path, **changes: object) -> StudyResult:
+    plan = StudyPlan(data, StudySettings(**(SMALL | changes)))
+    return run_study(plan, folder, 1, lambda _: None)
+
+
+def weights(result: StudyResult, folder: Path, site: str, method: str) -> dict[str, torch.Tensor]:
+    task = result.plan.final(method, site, result.choices[site][method])[0]
+    tensors, _ = read_tensors(task_file(folder, task, result.plan.data))
+    return {name: tensor for name, tensor in tensors.items() if name.startswith("weights.")}
+
+
+@pytest.mark.parametrize("choose_by", ["silo", "validation"])
+def test_poisoned_labels_of_the_held_out_site_change_no_choice_and_no_bit_of_the_weights(
+    tmp_path: Path, choose_by: str
+) -> None:
+    frame = hospitals(5)
+    turned = pl.col("died").replace({"yes": "no", "no": "yes"})
+    poisoned = frame.with_columns(
+        pl.when(pl.col("hospital") == "H2").then(turned).otherwise(pl.col("died")).alias("died")
+    )
+    results = {}
+    for name, table in (("clean", frame), ("poisoned", poisoned)):
+        data = study_table(tmp_path, table, name)
+        results[name] = studied(data, tmp_path / name, hold_out=("H2",), choose_by=choose_by, **GRID)
+    clean, dirty = results["clean"], results["poisoned"]
+    assert clean.choices == dirty.choices
+    for method in ("fedavg", "fishr-inter-geo", POOLED):
+        ours = weights(clean, tmp_path / "clean", "H2", method)
+        theirs = weights(dirty, tmp_path / "poisoned", "H2", method)
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+        assert np.array_equal(clean.outputs["H2"][method], dirty.outputs["H2"][method])
+        one, other = (found.interval("H2", method, "auroc").value for found in (clean, dirty))
+        assert one == pytest.approx(1 - other)
+
+
+def test_poisoned_features_of_the_held_out_site_change_no_bit_of_the_weights(tmp_path: Path) -> None:
+    frame = hospitals(4)
+    there = pl.col("hospital") == "H2"
+    poisoned = frame.with_columns(
+        pl.when(there).then(pl.lit("1e6")).otherwise(pl.col("age")).alias("age"),
+        pl.when(there).then(pl.lit("unheard of")).otherwise(pl.col("sex")).alias("sex"),
+        pl.when(there).then(pl.lit(-9.0)).otherwise(pl.col("lactate")).alias("lactate"),
+        pl.when(there).then(pl.lit("2020-01-01")).alias("visit"),
+    )
+    results = {}
+    for name, table in (("clean", frame), ("poisoned", poisoned)):
+        data = study_table(tmp_path, table, name)
+        results[name] = studied(data, tmp_path / name, hold_out=("H2",), references=False)
+    clean, dirty = results["clean"], results["poisoned"]
+    assert clean.choices == dirty.choices
+    ours, theirs = (weights(found, tmp_path / name, "H2", "fedavg") for name, found in results.items())
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert not np.array_equal(clean.outputs["H2"]["fedavg"], dirty.outputs["H2"]["fedavg"])
+
+
+def test_a_study_that_was_done_is_not_done_again_and_more_seeds_are_added(tmp_path: Path) -> None:
+    data = study_table(tmp_path, hospitals(4))
+    first = studied(data, tmp_path / "study", references=False)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "study" / "runs").iterdir()}
+    again = studied(data, tmp_path / "study", references=False, seeds=2)
+    after = {path: path.stat().st_mtime_ns for path in (tmp_path / "study" / "runs").iterdir()}
+    assert before.items() <= after.items()
+    assert len(after) - len(before) == 4 * 2  # a seed more for each held-out site and method
+    assert again.by_seed["H0"]["fedavg"]["auroc"][0] == first.by_seed["H0"]["fedavg"]["auroc"][0]
+    damaged = min(before)
+    damaged.write_bytes(damaged.read_bytes()[:-7])
+    repaired = studied(data, tmp_path / "study", references=False)
+    assert repaired.choices == first.choices
+
+
+def test_scores_are_those_of_the_predictions_and_beside_them_are_the_two_ends_of_the_scale(
+    tmp_path: Path,
+) -> None:
+    data = study_table(tmp_path, hospitals(4, rows=60))
+    result = studied(data, tmp_path / "study", seeds=2, algorithms=("fedsgd",), rounds=10)
+    for site in data.silos:
+        assert set(result.scores[site]) == {"fedsgd", POOLED, ALONE}
+        for method, outputs in result.outputs[site].items():
+            areas = [roc_auc_score(data.labels(site), one[:, 0]) for one in outputs]
+            assert result.by_seed[site][method]["auroc"] == pytest.approx(areas)
+            assert result.interval(site, method, "auroc").value == pytest.approx(np.mean(areas))
+    by_site = [result.interval(site, "fedsgd", "auroc").value for site in data.silos]
+    assert result.mean("fedsgd", "auroc").value == pytest.approx(np.mean(by_site))
+    assert result.mean("fedsgd", "auroc").value > 0.7  # age and lactate tell
+
+
+def test_progress_counts_every_run_and_knows_the_time_left(tmp_path: Path) -> None:
+    seen: list[tuple[int, int, float | None]] = []
+
+    def show(progress: Progress) -> None:
+        seen.append((progress.done, progress.total, progress.seconds_left()))
+
+    data = study_table(tmp_path, hospitals(4))
+    plan = StudyPlan(data, StudySettings(**(SMALL | {"rounds": 2, "algorithms": ("fedsgd",)})))
+    run_study(plan, tmp_path / "study", 1, show)
+    assert [done for done, _, _ in seen] == sorted(done for done, _, _ in seen)
+    assert seen[-1] == (seen[0][1], seen[0][1], 0.0)
+    assert any(left is not None and left > 0 for _, _, left in seen)
+
+
+def test_settings_are_chosen_by_the_silos_outside_the_group_alone(tmp_path: Path) -> None:
+    data = study_table(tmp_path, hospitals(4))
+    plan = StudyPlan(data, StudySettings(**(SMALL | GRID)))
+    good, bad = {"H1": 0.5, "H2": 0.5, "H3": 0.5}, {"H1": 0.6, "H2": 0.6, "H3": 0.6}
+    scored = [
+        [{"failed": None, "curve": {"3": {**bad, "H0": 0.0}, "6": {**good, "H0": 9.0}}}],
+        [{"failed": None, "curve": {"3": {**bad, "H0": 0.0}, "6": {**bad, "H0": 0.0}}}],
+    ]
+    chosen = choose(plan, "fedavg", 0, scored)
+    assert chosen == Choice(plan.grid("fedavg")[0], 6, 0.5, {3: 0.6, 6: 0.5})
+    failed = [[{"failed": "diverged", "curve": {}}], scored[1]]
+    assert choose(plan, "fedavg", 0, failed).options == plan.grid("fedavg")[1]
+    assert choose(plan, "fedavg", 0, [failed[0], failed[0]]) is None
+
+
+@pytest.mark.parametrize("sites", [4, 7, 20])
+def test_no_run_that_scores_settings_for_a_silo_trains_on_it(sites: int, tmp_path: Path) -> None:
+    data = study_table(tmp_path, hospitals(sites, rows=8))
+    for choose_by in ("silo", "validation"):
+        plan = StudyPlan(data, StudySettings(choose_by=choose_by))
+        assert sorted(name for group in plan.groups for name in group) == sorted(data.silos)
+        for silo in data.silos:
+            runs = [task for tasks in plan.choosing("fishr-inter-geo", plan.group_of(silo)) for task in tasks]
+            assert all(silo not in task.training and len(task.training) >= 2 for task in runs)
+            last = plan.final("fedavg", silo, Choice({}, 1, 0.0, {}))
+            assert all(set(task.training) == set(data.silos) - {silo} for task in last)
+
+
+def test_a_site_with_one_class_has_no_area_and_is_said_and_the_others_decide(tmp_path: Path) -> None:
+    frame = hospitals(4).with_columns(
+        pl.when(pl.col("hospital") == "H3").then(pl.lit("no")).otherwise(pl.col("died")).alias("died")
+    )
+    data = study_table(tmp_path, frame)
+    result = studied(data, tmp_path / "study")
+    assert result.interval("H3", "fedavg", "auroc").value is None
+    assert result.interval("H3", "fedavg", "log_loss").value is not None
+    assert ALONE not in result.scores["H3"]
+    assert result.sites_with("auroc") == ["H0", "H1", "H2"]
+    assert len([note for note in result.plan.notes() if "H3" in note and "one class only" in note]) == 1
+    assert "3 held-out sites" in verdict(result)[0]
+
+
+def test_a_site_too_small_for_a_model_of_its_own_leaves_the_mean_of_the_others(tmp_path: Path) -> None:
+    frame = pl.concat([hospitals(4), hospitals(1, rows=5).with_columns(pl.lit("tiny").alias("hospital"))])
+    result = studied(study_table(tmp_path, frame), tmp_path / "study", algorithms=("fedsgd", "geometric"))
+    assert ALONE not in result.scores["tiny"]
+    own = [result.interval(site, ALONE, "auroc").value for site in ("H0", "H1", "H2", "H3")]
+    assert result.mean(ALONE, "auroc").value == pytest.approx(np.mean(own))
+    assert f"own data {np.mean(own):.3f} at 4 of them" in verdict(result)[0]
+
+
+def test_two_sites_are_studied_and_said_to_be_too_few(tmp_path: Path) -> None:
+    data = study_table(tmp_path, hospitals(2))
+    result = studied(data, tmp_path / "study")
+    assert any("2 sites are few" in note for note in result.plan.notes())
+    assert "no test over sites is possible" in verdict(result)[1]
+    assert "cannot show" in verdict(result)[2]
+
+
+def test_one_site_unknown_sites_and_unknown_algorithms_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has 1 silo"):
+        StudyPlan(study_table(tmp_path, hospitals(1)), StudySettings())
+    data = study_table(tmp_path, hospitals(3))
+    with pytest.raises(ConfigError, match="'H9', which is no silo"):
+        StudyPlan(data, StudySettings(hold_out=("H9",)))
+    with pytest.raises(ConfigError, match="did you mean 'fedavg'"):
+        StudyPlan(data, StudySettings(algorithms=("fedagv",)))
+
+
+def test_classes_of_a_federation_of_arrays_are_studied_by_accuracy(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    silos = []
+    for name in ("a", "b", "c", "d"):
+        y = random.integers(0, 3, 45)
+        x = np.eye(3)[y] + random.normal(0, 0.5, (45, 3))
+        silos.append(Silo(name, torch.tensor(x).float(), torch.tensor(y)))
+    data = ArrayData.of(Federation("three", silos, loss="multiclass"))
+    result = studied(data, tmp_path / "study", algorithms=("fedavg",), references=False)
+    assert result.metrics == ("accuracy", "log_loss", "auroc")
+    assert result.mean("fedavg", "accuracy").value > 0.5  # chance is a third
+    assert "accuracy" in verdict(result)[0]
+
+
+def test_folds_and_validation_rows_keep_classes_in_proportion() -> None:
+    y = np.array([0] * 40 + [1] * 10)
+    folds = folds_of(y, 5, "binary")
+    assert [(int(y[folds == f].sum()), int((folds == f).sum())) for f in range(5)] == [(2, 10)] * 5
+    held = validation_rows(y, 0.2, "binary", seed=3)
+    assert (held.sum(), y[held].sum()) == (10, 2)
+    assert validation_rows(y, 0.2, "regression", seed=3).sum() == 10
+
+
+def test_quantities_are_studied_in_their_own_units(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    silos = []
+    for name in ("a", "b", "c", "d"):
+        x = random.normal(0, 1, (40, 2))
+        y = 5000 + 300 * x[:, 0] + random.normal(0, 30, 40)
+        silos.append(Silo(name, torch.tensor(x).float(), torch.tensor(y).float()))
+    data = ArrayData.of(Federation("grams", silos, loss="regression"))
+    result = studied(data, tmp_path / "study", algorithms=("fedavg",), hold_out=("b",))
+    assert result.metrics == ("rmse", "mae", "r2")
+    assert result.mean("fedavg", "rmse").value < 200
+    assert result.mean(ALONE, "rmse").value < 400  # 5000 in other units
+    assert "RMSE" in verdict(result)[0]

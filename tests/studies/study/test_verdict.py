@@ -1,0 +1,99 @@
+"""The verdict's three sentences, from scores made by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from hospitals import hospitals, study_table
+
+from fedilc.studies.study.plan import StudyPlan, StudySettings
+from fedilc.studies.study.run import StudyResult
+from fedilc.studies.study.verdict import verdict
+
+
+def found(folder: Path, areas: dict[str, list[float]], sites: int = 4, rows: int = 10) -> StudyResult:
+    """A study whose methods have these areas at the sites, give or take 0.01 over the examples."""
+    frame = hospitals(sites, rows).with_columns((pl.col("died") == "yes").alias("expired"))
+    data = study_table(folder, frame)
+    plan = StudyPlan(data, StudySettings(algorithms=tuple(areas), references=False))
+    noise = {site: np.random.default_rng(n).normal(0, 0.01, 100) for n, site in enumerate(data.silos)}
+    scores = {
+        site: {
+            name: {metric: np.append(values[n], values[n] + noise[site]) for metric in ("auroc", "log_loss")}
+            for name, values in areas.items()
+        }
+        for n, site in enumerate(data.silos)
+    }
+    for methods in scores.values():
+        for by_metric in methods.values():
+            by_metric |= dict.fromkeys(("auprc", "brier", "accuracy"), by_metric["auroc"])
+    return StudyResult(plan, {}, {}, scores, {}, {})
+
+
+def test_a_lead_at_every_site_is_more_than_chance(tmp_path: Path) -> None:
+    which, sure, power = verdict(
+        found(tmp_path, {"fedavg": [0.70, 0.71, 0.72, 0.70], "geometric": [0.80, 0.81, 0.81, 0.81]})
+    )
+    assert which.startswith("Of 2 methods, geometric had the highest AUROC at sites that took no part")
+    assert "0.807 on average over 4 held-out sites (fedavg 0.708)" in which
+    assert "from fedavg is +0.100" in sure
+    assert "better at 4 of 4 sites" in sure
+    assert sure.endswith("more than chance between sites explains.")
+    assert "With 4 sites and 40 examples" in power
+
+
+def test_a_lead_at_some_sites_is_said_to_be_no_proof(tmp_path: Path) -> None:
+    which, sure, power = verdict(
+        found(tmp_path, {"fedavg": [0.70, 0.80, 0.70, 0.80], "geometric": [0.80, 0.75, 0.80, 0.75]})
+    )
+    assert "geometric had the highest" in which
+    assert "geometric is not shown to be better" in sure
+    assert "could have shown a mean difference of 0.1" in power
+
+
+def test_if_the_reference_is_best_no_method_was_better(tmp_path: Path) -> None:
+    areas = {
+        "fedavg": [0.8, 0.8, 0.81, 0.8],
+        "geometric": [0.7, 0.7, 0.7, 0.7],
+        "fedsgd": [0.79, 0.8, 0.8, 0.8],
+    }
+    which, sure, _ = verdict(found(tmp_path, areas))
+    assert "Of 3 methods, fedavg had the highest" in which
+    assert sure.startswith(
+        "No method was better; the difference of the nearest, fedsgd, from fedavg is -0.005"
+    )
+    assert "after correction for 2 comparisons" in sure
+
+
+def test_methods_with_the_same_score_at_every_site_are_not_ranked(tmp_path: Path) -> None:
+    which, sure, power = verdict(found(tmp_path, {"fedavg": [1.0] * 4, "geometric": [1.0] * 4}))
+    assert which == (
+        "All 2 methods had the same AUROC at every site that took no part in training: 1.000 on average "
+        "over 4 held-out sites."
+    )
+    assert sure.startswith("No method is better by this score")
+    assert "80 % power" not in power
+
+
+def test_a_column_that_nearly_is_the_label_is_part_of_what_is_not_shown(tmp_path: Path) -> None:
+    areas = {"fedavg": [0.99, 0.99, 0.98, 0.99], "geometric": [0.99, 0.98, 0.99, 0.99]}
+    _, _, power = verdict(found(tmp_path, areas, rows=30))
+    assert power.endswith(
+        "they cannot show, nor how well a model does without 'expired', which alone predicts the label "
+        "almost perfectly."
+    )
+    assert "nor how well" not in verdict(found(tmp_path, areas))[2]  # too few rows to know
+
+
+def test_one_method_is_compared_with_nothing(tmp_path: Path) -> None:
+    which, sure, _ = verdict(found(tmp_path, {"fedsgd": [0.8, 0.8, 0.8, 0.8]}))
+    assert "fedsgd had AUROC 0.800" in which
+    assert sure == "No other method was trained, so that nothing is compared."
+
+
+def test_two_sites_cannot_speak_of_the_next(tmp_path: Path) -> None:
+    _, sure, power = verdict(found(tmp_path, {"fedavg": [0.7, 0.8], "geometric": [0.8, 0.9]}, 2))
+    assert sure.endswith("with fewer than three sites no test over sites is possible.")
+    assert "cannot show how methods differ at the next site" in power
