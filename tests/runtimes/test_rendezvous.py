@@ -8,14 +8,7 @@ from datetime import timedelta
 import pytest
 from torch.distributed import PrefixStore, TCPStore
 
-from fedilc.runtimes.rendezvous import (
-    ATTEMPT_KEY,
-    Attempt,
-    RankInfo,
-    RankLostError,
-    confirmation,
-    join_attempt,
-)
+from fedilc.runtimes.rendezvous import Attempt, RankInfo, RankLostError, join_attempt
 from fedilc.runtimes.torchrun import RESTARTS
 
 LONG = timedelta(seconds=30)
@@ -37,16 +30,16 @@ def met(kept: TCPStore, size: int, order: list[int]) -> list[Attempt]:
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0]])
 def test_each_attempt_has_a_store_of_its_own(kept: TCPStore, order: list[int]) -> None:
-    attempts = set()
     for attempt in ("first", "second", "third"):
         joined = met(kept, 3, order)
+        assert not any(one.store.check(["left"]) for one in joined)
         joined[order[0]].store.set("left", attempt)
         assert [one.store.get("left").decode() for one in joined] == [attempt] * 3
-        attempts.add(kept.get(ATTEMPT_KEY))
-    assert len(attempts) == 3
 
 
-def test_a_rank_that_reads_the_id_of_an_attempt_that_is_over_waits_for_the_new_one(kept: TCPStore) -> None:
+def test_a_rank_that_reads_the_nonces_of_an_attempt_that_is_over_waits_for_the_new_one(
+    kept: TCPStore,
+) -> None:
     met(kept, 2, [0, 1])
     client = TCPStore("127.0.0.1", kept.port, is_master=False)
     with pytest.raises(RankLostError, match="not all ranks started in time"):
@@ -70,9 +63,14 @@ def test_ranks_meet_under_the_prefix_that_torch_gives_each_attempt(
         assert second.result().restarted
 
 
-def test_one_machine_that_began_again_is_a_restart_of_all() -> None:
-    assert confirmation({0: RankInfo("a", 0, None), 1: RankInfo("b", 2, None)})["restarted"]
-    assert not confirmation({0: RankInfo("a", 0, None), 1: RankInfo("b", 0, None)})["restarted"]
+def test_an_attempt_may_have_fewer_or_more_ranks_than_the_one_before(kept: TCPStore) -> None:
+    for size in (3, 2, 4):
+        assert [len(one.ranks) for one in met(kept, size, list(range(size)))] == [size] * size
+
+
+def test_one_machine_that_began_again_is_a_restart_of_all(kept: TCPStore) -> None:
+    assert Attempt(kept, [RankInfo("a", 0, None), RankInfo("b", 2, None)]).restarted
+    assert not Attempt(kept, [RankInfo("a", 0, None), RankInfo("b", 0, None)]).restarted
 
 
 @pytest.mark.parametrize(
@@ -86,10 +84,9 @@ def test_one_machine_that_began_again_is_a_restart_of_all() -> None:
     ],
 )
 def test_gpus_speak_to_each_other_only_if_each_rank_has_its_own(
-    gpus: tuple[str | None, ...], nccl: bool
+    kept: TCPStore, gpus: tuple[str | None, ...], nccl: bool
 ) -> None:
-    there = {rank: RankInfo(str(rank), 0, gpu) for rank, gpu in enumerate(gpus)}
-    assert confirmation(there)["nccl"] is nccl
+    assert Attempt(kept, [RankInfo("a", 0, gpu) for gpu in gpus]).nccl is nccl
 
 
 def test_a_rank_that_nobody_joins_says_so(kept: TCPStore) -> None:
