@@ -12,8 +12,8 @@ from torch import nn
 
 from fedilc.algorithms import Algorithm
 from fedilc.config import Options
+from fedilc.config.options import TrainOptions
 from fedilc.config.section import validated
-from fedilc.config.train_options import TrainOptions
 from fedilc.data import Federation
 from fedilc.data.checks.federation import check_federation
 from fedilc.data.outline import Outline

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
-from command import Refusal, fedilc
 from torch import nn
 
 from fedilc import Algorithm, Federation, algorithms, train
 from fedilc.algorithms import find_algorithm
-from fedilc.config import Options, parse_experiment, read_experiment, shipped_experiments, validated
-from fedilc.config.train_options import TrainOptions
-from fedilc.data.benchmarks.color_mnist import color_digits
-from fedilc.errors import ConfigError, FedILCWarning
+from fedilc.config import parse_experiment, read_experiment, shipped_experiments
+from fedilc.data.benchmarks.color_digits import color_digits
+from fedilc.errors import ConfigError
 
 TOML = """
 rounds = 4
@@ -185,67 +182,10 @@ def test_an_experiment_that_is_not_there_is_named(name: str, sentence: str) -> N
         read_experiment(name)
 
 
-FILES = """
-rounds = 1
-learning_rate = 0.1
-[data]
-source = "files"
-silos = "silos/*.csv"
-test = "far/test.csv"
-loss = "multiclass"
-[model]
-hidden = [3]
-"""
-
-
-def test_data_files_are_found_beside_the_experiment_wherever_the_command_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for place in ("silos/a.csv", "silos/b.csv", "far/test.csv"):
-        path = tmp_path / "study" / place
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("x,label\n" + f"{len(place)},0\n2.5,1\n3.5,2\n" * 4)
-    (tmp_path / "study" / "study.toml").write_text(FILES)
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    settings, folder = read_experiment("../study/study.toml")
-    federation = settings.data.build(0, folder)
-    assert [silo.name for silo in federation.silos] == ["a", "b"]
-    assert federation.x_test is not None
-    network = settings.model.build(federation, 0)
-    assert network(federation.x_test).shape == (12, 3)
-
-
-@pytest.mark.parametrize("silos", ["", 3, ["a.csv"], {"a": 3}, {"a": ""}], ids=str)
-def test_silos_that_are_no_pattern_and_no_table_of_files_are_refused(silos: object) -> None:
-    values = {"rounds": 1, "learning_rate": 0.1, "data": {"source": "files", "silos": silos}}
-    with pytest.raises(
-        ConfigError, match=r"data.silos=.* is not valid: give a pattern like .* or a table of"
-    ):
-        parse_experiment(values)
-
-
 def test_an_experiment_can_be_given_as_dictionaries() -> None:
     values = {"rounds": 1, "learning_rate": 0.1, "data": {"source": "color-digits", "test_flip": 0.5}}
     assert parse_experiment(values).data.test_flip == 0.5
     assert values["data"] == {"source": "color-digits", "test_flip": 0.5}
-
-
-def test_every_option_of_an_experiment_is_one_that_train_takes_with_the_same_default() -> None:
-    settings, _ = read_experiment("color-digits")
-    assert set(settings.options()) == set(Options.model_fields)
-    for name, parameter in inspect.signature(train).parameters.items():
-        field = Options.model_fields.get(name)
-        if field is not None and parameter.default is not inspect.Parameter.empty:
-            assert parameter.default == field.default, name
-        elif field is not None:
-            assert field.is_required(), name
-
-
-def test_settings_cannot_be_changed_behind_the_runs_back() -> None:
-    options = validated(Options, {"rounds": 1, "learning_rate": 0.1})
-    with pytest.raises(ValueError, match="frozen"):
-        options.rounds = 2
 
 
 def test_the_catalogue_holds_the_papers_six_algorithms_as_three_choices() -> None:
@@ -271,29 +211,3 @@ def test_a_penalty_that_is_unknown_is_refused() -> None:
         train(federation, nn.Linear(1, 1), Algorithm(penalty="fisher"), rounds=1, learning_rate=0.1)
     with pytest.raises(ConfigError, match=said):
         train(federation, nn.Linear(1, 1), penalty="fisher", rounds=1, learning_rate=0.1)
-
-
-def test_a_number_as_penalty_is_still_its_weight_with_a_note(tmp_path: Path) -> None:
-    with pytest.warns(FedILCWarning, match="penalty as a number is now called penalty_weight"):
-        settings = experiment(tmp_path, "penalty_weight = 7.0\n" + TOML, "penalty=5")
-    assert (settings.penalty_weight, settings.penalty) == (5.0, None)
-
-
-def test_every_option_of_train_is_typed_and_explained() -> None:
-    named = set(inspect.signature(train).parameters)
-    typed = get_type_hints(TrainOptions)
-    assert named.isdisjoint(typed)
-    assert typed == {key: f.annotation for key, f in Options.model_fields.items() if key not in named}
-    assert train.__doc__ is not None
-    assert [key for key in Options.model_fields if key not in train.__doc__] == []
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("place") / "one"
-    fedilc("run", "color-digits", "-a", "fedsgd", "--rounds", 1, "--set", "model.hidden=[8]", "--out", place)
-    return place
-
-
-def test_silos_as_an_empty_table_are_refused_in_one_sentence(refusal: Refusal) -> None:
-    assert "data.silos" in refusal("run", "--set", 'data={source="files",silos={}}')

@@ -13,7 +13,7 @@ from networks import mlp
 from fedilc import Federation, Silo, algorithms, train
 from fedilc.algorithms import find_algorithm
 from fedilc.config import Options
-from fedilc.data.benchmarks.color_mnist import color_digits
+from fedilc.data.benchmarks.color_digits import color_digits
 from fedilc.errors import FedILCError, NonFiniteError, ProtocolError, SilosLostError
 from fedilc.evaluation import measure
 from fedilc.federation import Program, Reply, Request, Runtime

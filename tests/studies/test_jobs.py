@@ -14,7 +14,7 @@ import pytest
 from command import Refusal, fedilc
 from needs import needs_proc
 
-from fedilc.config.sources import Files
+from fedilc.config.user_sources import Files
 from fedilc.errors import CheckpointError, ConfigError, FedILCWarning
 from fedilc.studies.jobs import Job, JobError, Work, run_jobs
 

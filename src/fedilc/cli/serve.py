@@ -231,7 +231,7 @@ class _Serving:
 
     def _surveyed(self) -> tuple[Preprocessing | None, Address]:
         """Return the preprocessing of tables: that of the run folder, or from summaries that silos send."""
-        from fedilc.config.table_sources import RemoteTables
+        from fedilc.config.user_sources import RemoteTables
 
         data = self.settings.data
         if not isinstance(data, RemoteTables):

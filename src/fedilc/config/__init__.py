@@ -4,11 +4,11 @@ from fedilc.config.experiment import (
     NETWORKS,
     Experiment,
     Network,
-    Options,
     parse_experiment,
     read_experiment,
     shipped_experiments,
 )
+from fedilc.config.options import Options
 from fedilc.config.section import Section, validated
 
 __all__ = [

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import tomllib
-import warnings
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, PositiveInt, SerializeAsAny, field_validator, model_validator
+from pydantic import Field, PositiveInt, SerializeAsAny
 
 from fedilc.algorithms import Algorithm, find_algorithm
-from fedilc.algorithms.algorithm import WEIGHTS
-from fedilc.config.section import Section, validated
-from fedilc.config.source import Source
-from fedilc.config.sources import SOURCES
-from fedilc.errors import ConfigError, FedILCWarning, nearest
+from fedilc.config import benchmark_sources as benchmarks
+from fedilc.config import user_sources as own
+from fedilc.config.options import Options
+from fedilc.config.section import Section, Source, validated
+from fedilc.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,116 +25,27 @@ if TYPE_CHECKING:
 
 
 _ALGORITHM = "fishr-inter-geo"
-Balance = Literal["weights", "oversample"]
+SOURCES: dict[str, type[Source]] = {
+    "color-digits": benchmarks.ColorDigits,
+    "color-digits-shift": benchmarks.ColorDigitsShift,
+    "color-mnist": benchmarks.ColorMnist,
+    "rotated-cifar10": benchmarks.RotatedCifar10,
+    "eicu": benchmarks.Eicu,
+    "eicu-demo": benchmarks.EicuDemo,
+    "eicu-synthetic": benchmarks.EicuSynthetic,
+    "files": own.Files,
+    "heart-disease": benchmarks.HeartDisease,
+    "images": own.Images,
+    "many-silos": benchmarks.ManySilos,
+    "remote": own.Remote,
+    "remote-tables": own.RemoteTables,
+    "tables": own.Tables,
+}
 NETWORKS = {
     "mlp": "392-390-390-1 for Color-MNIST; set hidden = [..] for other widths",
     "cnn": "three 3x3 convolutions with GroupNorm for Rotated-CIFAR10",
     "eicu-mlp": "1024-1024-512-1 for eICU; set hidden = [..] for other widths",
 }
-
-
-class Options(Section):
-    """Every setting of a run beside its data, model and algorithm."""
-
-    rounds: int = Field(ge=1, description="how many steps the server takes")
-    learning_rate: float = Field(gt=0, description="of the server's optimiser")
-    weight_decay: float = Field(0.0, ge=0, description="of the server's optimiser; Adam's is its L2 form")
-    penalty: str | None = Field(None, description="what silos match; none is the algorithm's own")
-    penalty_weight: float = Field(1.0, ge=0, description="lambda, the weight of the penalty")
-    environment_size: int | None = Field(
-        None, ge=1, description="examples per environment inside a silo; none is the whole silo"
-    )
-    seed: int = Field(0, ge=0, description="every random choice derives from it")
-    weights: str | dict[str, float] | None = Field(
-        None,
-        description="how much a silo counts in a mean: a rule, or a number each; none is the algorithm's",
-    )
-    weights_step: float = Field(0.01, gt=0, description="step size of the weights group-dro and afl")
-    weights_power: float = Field(1.0, ge=0, description="q of the weights q-ffl")
-    local_steps: int | None = Field(None, ge=1, description="steps of each silo per round")
-    local_epochs: int | None = Field(None, ge=1, description="passes over a silo's examples per round")
-    batch_size: int | None = Field(None, ge=1, description="examples per local step; none is the algorithm's")
-    local_optimizer: str | None = Field(None, description="of local steps")
-    local_learning_rate: float | None = Field(None, gt=0, description="of local steps")
-    proximal: float | None = Field(None, ge=0, description="mu of FedProx, in local steps")
-    optimizer: str | None = Field(None, description="of the server; none is the algorithm's own")
-    optimizer_options: dict[str, Any] = Field(
-        default_factory=dict, description="of the server's optimiser, such as momentum"
-    )
-    learning_rate_schedule: Literal["constant", "step", "cosine"] = Field(
-        "constant", description="how the server's rate changes by round"
-    )
-    warmup_rounds: int = Field(0, ge=0, description="first rounds in which the server's rate rises")
-    decay_rounds: int | None = Field(
-        None, ge=1, description="rounds between steps of the rate; none is a third"
-    )
-    decay_factor: float = Field(0.1, gt=0, le=1, description="of the rate at each such step")
-    balance: Balance | None = Field(
-        None, description="let the classes of a silo count equally: none, weights or oversample"
-    )
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
-    zeros: Literal["ignore", "strict", "authors"] = Field("ignore", description="how wgm counts a zero")
-    agreement: float | None = Field(None, ge=0, le=1, description="least |mean(sign)| of a coordinate")
-    min_side: int | None = Field(
-        None, ge=1, description="least values of one sign that wgm counts; none is 1"
-    )
-    covariance: Literal["diagonal", "full"] = Field("diagonal", description="that Fishr matches")
-    fishr_reduction: Literal["mean", "sum"] = Field("mean", description="of the penalty over silos")
-    penalty_anneal_rounds: int = Field(0, ge=0, description="first rounds, in which lambda is penalty_start")
-    penalty_start: float = Field(1.0, ge=0, description="lambda of those rounds")
-    min_silos: int | None = Field(None, ge=1, description="silos a round needs; none is all")
-    silos_per_round: int | None = Field(None, ge=1, description="silos drawn for each round; none is all")
-    on_divergence: Literal["stop", "exclude"] = Field(
-        "stop",
-        description="if weights become infinite: stop, or ask again without silos that stand out",
-    )
-    outlier_factor: float = Field(
-        100.0, ge=0, description="set answers aside whose norm is over this many times the median; 0 is never"
-    )
-    max_norm: float | None = Field(None, gt=0, description="clip each silo's gradient to this norm")
-    evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")
-    classifier: str | None = Field(None, description="the layer Fishr matches; none is the last")
-    thresholded_batch: int | None = Field(
-        None, ge=2, description="report areas of thresholded predictions too, in batches of this many"
-    )
-
-    def quorum(self, silos: int) -> int:
-        """Return how many of the run's silos a round needs at least."""
-        return self.min_silos or self.silos_per_round or silos
-
-    @field_validator("balance", mode="before")
-    @classmethod
-    def _none_is_a_word(cls, value: object) -> object:
-        return None if value == "none" else value
-
-    @field_validator("weights", mode="before")
-    @classmethod
-    def _rule_or_numbers(cls, value: object) -> object:
-        if isinstance(value, Mapping):
-            numbers = list(value.values())
-            if numbers and not any(
-                isinstance(n, bool) or not isinstance(n, int | float) or not 0 < n < inf for n in numbers
-            ):
-                return dict(value)
-        elif value is None or value in WEIGHTS:
-            return value
-        raise ValueError(
-            f"give one of {', '.join(WEIGHTS)}, or a number above 0 for each silo, as in {{a = 2.0, b = 1.0}}"
-        )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _penalty_was_a_number(cls, values: Any) -> Any:
-        """Rename a numeric `penalty`, as version 0.1 had it, to `penalty_weight`, with a warning."""
-        if isinstance(values, Mapping) and isinstance(values.get("penalty"), float | int):
-            values = dict(values)
-            warnings.warn(
-                "penalty as a number is now called penalty_weight; penalty names what silos match",
-                FedILCWarning,
-                stacklevel=2,
-            )
-            values["penalty_weight"] = values.pop("penalty")
-        return values
 
 
 class Network(Section):

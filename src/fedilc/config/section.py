@@ -1,19 +1,41 @@
-"""A validated section of settings. This file needs no torch."""
+"""Sections of an experiment: validated settings, and the base of all sources of silos. Needs no torch."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedilc.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from fedilc.data import Federation
+    from fedilc.data.silo_store import SiloStore
 
 
 class Section(BaseModel):
     """Settings that refuse unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Source(Section):
+    """The section [data] of an experiment: a source of silos."""
+
+    source: str
+
+    @abstractmethod
+    def build(self, seed: int, folder: Path) -> Federation:
+        """Return the federation of a seed; `folder` is the experiment's folder."""
+
+    def store(self, seed: int, folder: Path) -> SiloStore:
+        """Return the same federation with silos that are opened by name, one at a time if they are many."""
+        from fedilc.data.silo_store import SiloStore
+
+        return SiloStore.of(self.build(seed, folder))
 
 
 SectionType = TypeVar("SectionType", bound=Section)

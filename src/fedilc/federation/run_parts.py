@@ -9,7 +9,7 @@ from fedilc.aggregation import Aggregator, Mean, aggregator_options, build_aggre
 from fedilc.algorithms import Algorithm
 from fedilc.algorithms.loss_name import LossName, has_classes
 from fedilc.config import Options
-from fedilc.config.experiment import Balance
+from fedilc.config.options import Balance
 from fedilc.errors import ConfigError
 from fedilc.penalties import Penalty, build_penalty, penalty_options
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedilc.config.experiment import Balance
+from fedilc.config.options import Balance
 from fedilc.gradients.losses import Loss
 from fedilc.seeds import torch_generator
 

@@ -12,8 +12,7 @@ from torch import nn
 
 from fedilc.algorithms.loss_name import has_classes
 from fedilc.config import Experiment, Options
-from fedilc.config.sources import Files, Remote
-from fedilc.config.table_sources import RemoteTables
+from fedilc.config.user_sources import Files, Remote, RemoteTables
 from fedilc.data.checks.federation import Report
 from fedilc.data.checks.profile import TEST
 from fedilc.data.outline import Outline

@@ -1,4 +1,4 @@
-"""Digits whose colour misleads: the colouring, and the federation embedded in the package."""
+"""Digits whose colour misleads: the colouring, the moved copies, and the paper's Color-MNIST."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
 from torch import Tensor
 
-from fedilc import Federation, Silo
-from fedilc.data.benchmarks.color_mnist import color_digits, color_digits_shift, color_mnist, colour, moved
-from fedilc.data.benchmarks.digits import read_digits
-from fedilc.errors import ConfigError, DataError
+from fedilc.data.benchmarks.color_digits import read_digits
+from fedilc.data.benchmarks.color_mnist import color_mnist, colour, moved
+from fedilc.errors import DataError
 
 
 def digits(number: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -77,83 +75,6 @@ def test_colouring_leaves_its_images_as_they_were() -> None:
     before = images.copy()
     colour(images, labels, 0.5, np.random.default_rng(0))
     assert np.array_equal(images, before)
-
-
-def parts(federation: Federation) -> list[Tensor]:
-    silos = [part for silo in federation.silos for part in (silo.x, silo.y, silo.x_val, silo.y_val)]
-    return [*silos, federation.x_test, federation.y_test]
-
-
-def held_out(silo: Silo) -> int:
-    assert silo.x_val is not None
-    return len(silo.x_val)
-
-
-def test_color_digits_has_five_silos_of_200_with_397_for_validation_and_400_for_the_test() -> None:
-    federation = color_digits()
-    assert [silo.name for silo in federation.silos] == [
-        *("flip-0.15", "flip-0.30", "flip-0.45", "flip-0.60", "flip-0.75")
-    ]
-    assert [len(silo) for silo in federation.silos] == [200] * 5
-    assert sorted(held_out(silo) for silo in federation.silos) == [79, 79, 79, 80, 80]
-    assert federation.x_test is not None
-    assert tuple(federation.x_test.shape) == (400, 2, 8, 8)
-    assert federation.loss == "binary"
-
-
-def test_color_digits_uses_every_image_of_scikit_learn_exactly_once() -> None:
-    images = torch.cat(parts(color_digits())[::2]).sum(1)
-    original = torch.from_numpy((load_digits().images / 16).astype(np.float32))
-    found, wanted = (sorted(map(tuple, some.flatten(1).tolist())) for some in (images, original))
-    assert found == wanted
-
-
-def test_color_digits_colours_each_silo_and_the_test_by_its_own_flip() -> None:
-    federation = color_digits(flips=[0.0, 1.0], test_flip=1.0, test_label_flip=0.0)
-    never, always = federation.silos
-    for x, y in ((never.x, never.y), (never.x_val, never.y_val)):
-        assert torch.equal(shown(x).float(), y)
-    for x, y in ((always.x, always.y), (always.x_val, always.y_val), (federation.x_test, federation.y_test)):
-        assert torch.equal(1 - shown(x).float(), y)
-
-
-def test_the_tests_label_flip_touches_the_test_only() -> None:
-    true, noisy = color_digits(test_label_flip=0.0), color_digits(test_label_flip=0.15)
-    flipped = (true.y_test != noisy.y_test).double().mean().item()
-    assert flipped == pytest.approx(0.15, abs=4 * math.sqrt(0.15 * 0.85 / 400))
-    for one, other in zip(parts(true)[:-2], parts(noisy)[:-2], strict=True):
-        assert torch.equal(one, other)
-
-
-def test_color_digits_is_the_same_for_one_seed_and_another_for_another() -> None:
-    first, again, other = (parts(color_digits(seed)) for seed in (1, 1, 2))
-    assert all(torch.equal(one, two) for one, two in zip(first, again, strict=True))
-    assert not any(torch.equal(one, two) for one, two in zip(first, other, strict=True))
-
-
-def test_two_silos_may_have_one_flip_and_still_have_names_of_their_own() -> None:
-    federation = color_digits(flips=[0.15, 0.3, 0.15])
-    assert [silo.name for silo in federation.silos] == [
-        *("silo-1-flip-0.15", "silo-2-flip-0.30", "silo-3-flip-0.15")
-    ]
-    first, _, third = federation.silos
-    assert not torch.equal(first.x[:300], third.x[:300])
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"flips": []}, "flips is empty"),
-        ({"flips": [0.1, 1.5]}, "flip of 1.5 is not a probability"),
-        ({"test_flip": -0.1}, "flip of -0.1 is not a probability"),
-        ({"test_label_flip": float("nan")}, "flip of nan is not a probability"),
-    ],
-)
-def test_color_digits_refuses_flips_that_are_no_probabilities(
-    settings: dict[str, float | list[float]], sentence: str
-) -> None:
-    with pytest.raises(ConfigError, match=sentence):
-        color_digits(**settings)
 
 
 @pytest.fixture(scope="module")
@@ -236,29 +157,3 @@ def test_moved_images_are_turned_and_shifted_and_no_more() -> None:
     drawn = moved(images, np.random.default_rng(0))
     assert drawn.shape == images.shape
     assert 0 < np.abs(drawn - images).mean() < 0.3
-
-
-def test_copies_stay_in_the_part_of_their_image_and_have_colours_and_labels_of_their_own() -> None:
-    plain = color_digits_shift(3, label_flip=0.0, copies=1)
-    copied = color_digits_shift(3, label_flip=0.0, copies=3)
-    for one, three in zip(plain.silos, copied.silos, strict=True):
-        assert three.y.tolist() == one.y.tolist() * 3
-        assert three.y_val.tolist() == one.y_val.tolist() * 3
-        assert torch.equal(three.x[: len(one)].sum(1), one.x.sum(1))
-    assert copied.y_test.tolist() == plain.y_test.tolist() * 3
-    images = [silo.x.sum(1) for silo in plain.silos] + [silo.x_val.sum(1) for silo in plain.silos]
-    rows = {image.numpy().tobytes() for part in [*images, plain.x_test.sum(1)] for image in part}
-    assert len(rows) > 1790  # of 1,797 images, no more than a few are alike
-    noisy = color_digits_shift(3, copies=4)
-    digits = torch.cat([silo.y for silo in color_digits_shift(3, label_flip=0.0, copies=4).silos])
-    wrong = torch.cat([silo.y for silo in noisy.silos]) != digits
-    assert 0.12 < wrong.double().mean() < 0.18
-    assert not torch.equal(wrong[:250], wrong[250:500])
-
-
-def test_the_colour_helps_in_every_silo_and_misleads_at_the_new_site() -> None:
-    federation = color_digits_shift(0, copies=4)
-    agree = [((silo.x[:, 1].sum((1, 2)) > 0) == silo.y.bool()).double().mean() for silo in federation.silos]
-    assert [round(float(share), 1) for share in agree] in ([0.9, 0.9, 0.8, 0.7], [1.0, 0.9, 0.8, 0.7])
-    there = ((federation.x_test[:, 1].sum((1, 2)) > 0) == federation.y_test.bool()).double().mean()
-    assert there < 0.15

@@ -16,9 +16,9 @@ from real_data import real_data
 
 from fedilc import Federation, train
 from fedilc.config import read_experiment
-from fedilc.config.sources import RotatedCifar10
+from fedilc.config.benchmark_sources import RotatedCifar10
 from fedilc.data.benchmarks.rotated_cifar10 import ANGLES, rotate, rotated_cifar10
-from fedilc.errors import ConfigError, DataError
+from fedilc.errors import DataError
 from fedilc.seeds import numpy_generator
 
 Bytes = NDArray[np.uint8]
@@ -240,24 +240,6 @@ def test_silos_may_have_any_number_of_rotations() -> None:
     assert list(dict.fromkeys(federation.silos[1].domains)) == ["12.5°", "-3°", "7°", "8°"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"angles": []}, "angles is empty, or a silo in it is"),
-        ({"angles": [[10], []]}, "angles is empty, or a silo in it is"),
-        ({"test_range": (90, -90)}, r"test_range=\[90, -90\] is not a lowest and a highest angle"),
-        ({"test_range": (90,)}, r"test_range=\[90\] is not a lowest and a highest angle"),
-        (
-            {"size": 24},
-            r"size=24 is not valid; give 16 \(every second pixel of an image\) or 32 \(all pixels\)",
-        ),
-    ],
-)
-def test_settings_that_make_no_sense_are_one_sentence(settings: dict[str, object], sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence):
-        small(**settings)
-
-
 def test_other_images_than_cifar10s_are_refused() -> None:
     with pytest.raises(DataError, match=r"needs CIFAR-10's 50,000 training images, not 40$"):
         rotated_cifar10(numbered(40), TEST_LABELS, numbered(40), TEST_LABELS)
@@ -295,9 +277,3 @@ def test_an_experiment_with_data_size_32_trains_the_cnn_on_whole_photographs(
     model = experiment.model.build(federation, 0)
     history = train(small_test, model, experiment.algorithm, **experiment.options()).history
     assert 1.5 < history[0]["train_loss"] < 3.5
-
-
-@pytest.mark.parametrize("given", ["24", "'large'"])
-def test_an_experiment_with_another_size_is_refused(given: str) -> None:
-    with pytest.raises(ConfigError, match=r"data\.size.*16 or 32"):
-        read_experiment("rotated-cifar10", [f"data.size={given}"])

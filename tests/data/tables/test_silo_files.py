@@ -17,7 +17,7 @@ import torch
 from small_silos import examples
 
 from fedilc import Federation
-from fedilc.config.sources import Files
+from fedilc.config.user_sources import Files
 from fedilc.data.tables.silo_files import SiloFiles, Table, read_table, split
 from fedilc.errors import DataError, FedILCWarning
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedilc import train
 from fedilc.config import read_experiment
-from fedilc.config.sources import Files
+from fedilc.config.user_sources import Files
 from fedilc.data import Silo
 from fedilc.data.tables import silo_files
 from fedilc.errors import CheckpointError, DataError, FedILCWarning

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from fedilc.config.sources import Files
+from fedilc.config.user_sources import Files
 from fedilc.data import Silo
 from fedilc.errors import FedILCWarning
 from fedilc.runtimes.remote.builders import silo_from_file

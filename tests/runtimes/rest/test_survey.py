@@ -14,7 +14,7 @@ from command import fedilc
 from fleets import assert_same_run, fleet
 
 import fedilc as package
-from fedilc.config.table_sources import RemoteTables
+from fedilc.config.user_sources import RemoteTables
 from fedilc.errors import DataError
 from fedilc.runtimes.remote.survey import Survey, read_survey, summary_from_file
 from fedilc.runtimes.rest.listener import Address, listening

@@ -1,4 +1,4 @@
-"""Digits whose colour misleads: the paper's Color-MNIST, and a small version of digits in the package."""
+"""The paper's Color-MNIST: handwritten digits whose colour misleads, differently in every silo."""
 
 from __future__ import annotations
 
@@ -10,92 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from fedilc.data.benchmarks.digits import read_digits
 from fedilc.data.silo import Federation, Silo
-from fedilc.errors import ConfigError, DataError
+from fedilc.errors import DataError
 from fedilc.seeds import numpy_generator
 
 Part = tuple[NDArray[np.float32], NDArray[np.int64]]
 FLIPS = (0.15, 0.30, 0.45, 0.60, 0.75)
-
-
-def colour(
-    images: NDArray[np.float32],
-    digits: NDArray[np.int64],
-    flip: float,
-    random: np.random.Generator,
-    label_flip: float = 0.0,
-) -> tuple[Tensor, Tensor]:
-    """Return images with two colour channels, and their labels; the colour misleads with probability `flip`.
-
-    The label is 1 for digits below five, and is flipped with probability `label_flip`. The colour is the
-    label, flipped with probability `flip`. Channel 1 - colour is set to zero, so that the colour is the
-    channel that shows the digit.
-    """
-    labels = digits < 5
-    labels = labels ^ (random.random(len(labels)) < label_flip)
-    colours = labels ^ (random.random(len(labels)) < flip)
-    channels = np.stack([images, images], axis=1)
-    channels[np.arange(len(images)), 1 - colours.astype(np.int64)] = 0
-    return torch.from_numpy(channels), torch.from_numpy(labels.astype(np.float32))
-
-
-def color_digits(
-    seed: int = 0,
-    flips: Sequence[float] = FLIPS,
-    test_flip: float = 0.90,
-    test_label_flip: float = 0.15,
-) -> Federation:
-    """Return small handwritten digits, coloured like Color-MNIST; needs no download.
-
-    1,797 images of 8 by 8 pixels are shuffled by `seed`: 1,000 for training and 397 for validation, dealt
-    in turn to the silos, and 400 for the out-of-distribution test.
-    """
-    name = "color-digits"
-    return _federation(name, seed, _digit_parts(seed, name), flips, test_flip, test_label_flip)
-
-
-def _digit_parts(seed: int, name: str) -> list[Part]:
-    """Return the embedded images and digits for training, validation and test."""
-    images, digits = read_digits()
-    order = numpy_generator(seed, name, "shuffle").permutation(len(digits))
-    images, digits = images[order], digits[order]
-    return [(images[part], digits[part]) for part in (slice(1000), slice(1000, 1397), slice(1397, None))]
-
-
-def color_digits_shift(
-    seed: int = 0,
-    flips: Sequence[float] = (0.05, 0.10, 0.20, 0.30),
-    test_flip: float = 0.90,
-    label_flip: float = 0.15,
-    copies: int = 8,
-) -> Federation:
-    """Return the embedded digits, with a colour that helps in every silo and misleads at the new site.
-
-    The images are split as those of `color_digits`. Each is then there `copies` times: as it is, and turned
-    by up to 15 degrees and shifted by up to a pixel. All copies of an image are in the same part of the same
-    silo, and each has its own colour and its own label, which is wrong with probability `label_flip`.
-    """
-    if copies < 1:
-        raise ConfigError(f"copies={copies} must be at least 1")
-    name, parts = "color-digits-shift", _digit_parts(seed, "color-digits")
-    return _federation(name, seed, parts, flips, test_flip, label_flip, label_flip, copies)
-
-
-def moved(images: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
-    """Return each image turned by up to 15 degrees and shifted by up to a pixel, linearly interpolated."""
-    angles = np.radians(random.uniform(-15, 15, len(images)))
-    height, width = images.shape[1:]
-    turns = np.zeros((len(images), 2, 3))
-    turns[:, 0, 0] = turns[:, 1, 1] = np.cos(angles)
-    turns[:, 1, 0] = np.sin(angles)
-    turns[:, 0, 1] = -turns[:, 1, 0]
-    turns[:, :, 2] = random.uniform(-1, 1, (len(images), 2)) * (2 / width, 2 / height)
-    places = functional.affine_grid(
-        torch.from_numpy(turns).float(), [len(images), 1, height, width], align_corners=False
-    )
-    found = functional.grid_sample(torch.from_numpy(images).unsqueeze(1), places, align_corners=False)
-    return found[:, 0].numpy()
 
 
 def color_mnist(
@@ -120,10 +40,31 @@ def color_mnist(
     train, validation = order[: round(40_000 * subset)], order[40_000 : 40_000 + round(10_000 * subset)]
     chosen = (train, validation, slice(50_000, 60_000))
     parts = [(small[part], digits[part].astype(np.int64)) for part in chosen]
-    return _federation("color-mnist", seed, parts, flips, test_flip, test_label_flip)
+    return coloured_federation("color-mnist", seed, parts, flips, test_flip, test_label_flip)
 
 
-def _federation(
+def colour(
+    images: NDArray[np.float32],
+    digits: NDArray[np.int64],
+    flip: float,
+    random: np.random.Generator,
+    label_flip: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Return images with two colour channels, and their labels; the colour misleads with probability `flip`.
+
+    The label is 1 for digits below five, and is flipped with probability `label_flip`. The colour is the
+    label, flipped with probability `flip`. Channel 1 - colour is set to zero, so that the colour is the
+    channel that shows the digit.
+    """
+    labels = digits < 5
+    labels = labels ^ (random.random(len(labels)) < label_flip)
+    colours = labels ^ (random.random(len(labels)) < flip)
+    channels = np.stack([images, images], axis=1)
+    channels[np.arange(len(images)), 1 - colours.astype(np.int64)] = 0
+    return torch.from_numpy(channels), torch.from_numpy(labels.astype(np.float32))
+
+
+def coloured_federation(
     name: str,
     seed: int,
     parts: Sequence[Part],
@@ -134,11 +75,6 @@ def _federation(
     copies: int = 1,
 ) -> Federation:
     """Return the federation of (training, validation, test): the first two are dealt in turn to the silos."""
-    if not flips:
-        raise ConfigError("flips is empty; give the colour flip of at least one silo")
-    for flip in (*flips, test_flip, test_label_flip, label_flip):
-        if not 0.0 <= flip <= 1.0:
-            raise ConfigError(f"a colour or label flip of {flip} is not a probability from 0 to 1")
     names = [f"flip-{flip:.2f}" for flip in flips]
     if len(set(names)) < len(names):
         names = [f"silo-{number}-{label}" for number, label in enumerate(names, 1)]
@@ -160,3 +96,19 @@ def _federation(
     random = numpy_generator(seed, name, "test", "colour")
     x_test, y_test = colour(*copied(test, "test"), test_flip, random, test_label_flip)
     return Federation(name, silos, x_test, y_test, loss="binary")
+
+
+def moved(images: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
+    """Return each image turned by up to 15 degrees and shifted by up to a pixel, linearly interpolated."""
+    angles = np.radians(random.uniform(-15, 15, len(images)))
+    height, width = images.shape[1:]
+    turns = np.zeros((len(images), 2, 3))
+    turns[:, 0, 0] = turns[:, 1, 1] = np.cos(angles)
+    turns[:, 1, 0] = np.sin(angles)
+    turns[:, 0, 1] = -turns[:, 1, 0]
+    turns[:, :, 2] = random.uniform(-1, 1, (len(images), 2)) * (2 / width, 2 / height)
+    places = functional.affine_grid(
+        torch.from_numpy(turns).float(), [len(images), 1, height, width], align_corners=False
+    )
+    found = functional.grid_sample(torch.from_numpy(images).unsqueeze(1), places, align_corners=False)
+    return found[:, 0].numpy()

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from fedilc.data.silo import Federation, Silo
-from fedilc.errors import ConfigError, DataError
+from fedilc.errors import DataError
 from fedilc.seeds import numpy_generator
 
 Bytes = NDArray[np.uint8]
@@ -60,11 +60,6 @@ def rotated_cifar10(
     """
     if len(train_images) != 50_000:
         raise DataError(f"Rotated-CIFAR10 needs CIFAR-10's 50,000 training images, not {len(train_images)}")
-    _check_angles(angles, test_range)
-    if size not in (16, 32):
-        raise ConfigError(
-            f"size={size} is not valid; give 16 (every second pixel of an image) or 32 (all pixels)"
-        )
     step = 32 // size
     order = numpy_generator(seed, "rotated-cifar10", "shuffle").permutation(50_000)
     images, labels = train_images[:, :, ::step, ::step], train_labels.astype(np.int64)
@@ -80,17 +75,6 @@ def rotated_cifar10(
     spread = numpy_generator(seed, "rotated-cifar10", "test").uniform(lowest, highest, len(test_images))
     x_test = _pixels(rotate(test_images[:, :, ::step, ::step], spread))
     return Federation("rotated-cifar10", silos, x_test, test_labels.astype(np.int64), loss="multiclass")
-
-
-def _check_angles(angles: Sequence[Sequence[float]], test_range: Sequence[float]) -> None:
-    if not angles or not all(angles):
-        raise ConfigError(
-            "angles is empty, or a silo in it is; give at least one silo, and each silo at least one angle"
-        )
-    if len(test_range) != 2 or not test_range[0] <= test_range[1]:
-        raise ConfigError(
-            f"test_range={list(test_range)} is not a lowest and a highest angle; give them as in [-90, 90]"
-        )
 
 
 def _deal(

@@ -19,7 +19,7 @@ import pooch
 from torch import nn
 
 from fedilc.config import read_experiment
-from fedilc.config.sources import Remote
+from fedilc.config.user_sources import Remote
 from fedilc.data import Silo
 from fedilc.errors import ConfigError, DataError, FedILCError, ProtocolError
 from fedilc.federation.client import SiloClient

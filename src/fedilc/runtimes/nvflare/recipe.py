@@ -18,7 +18,8 @@ from nvflare.recipe.spec import ExecEnv, Recipe
 
 from fedilc.algorithms import PAPER
 from fedilc.config import Experiment, read_experiment
-from fedilc.config.sources import Eicu, Files, Remote
+from fedilc.config.benchmark_sources import Eicu
+from fedilc.config.user_sources import Files, Remote
 from fedilc.errors import ConfigError, FedILCWarning
 from fedilc.runtimes.nvflare.controller import FedILCController
 from fedilc.runtimes.nvflare.executor import SiloExecutor

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from fedilc.config import Experiment
-from fedilc.config.source import Source
-from fedilc.config.sources import ManySilos
+from fedilc.config.benchmark_sources import ManySilos
+from fedilc.config.section import Source
 from fedilc.data import Silo
 from fedilc.data.checks.federation import Report, silo_notes
 from fedilc.errors import ConfigError, DataError

@@ -22,7 +22,7 @@ from fedilc.algorithms import Algorithm, LocalSteps
 from fedilc.algorithms.algorithm import GRADIENT
 from fedilc.algorithms.loss_name import LossName
 from fedilc.config import Options
-from fedilc.config.experiment import Balance
+from fedilc.config.options import Balance
 from fedilc.config.section import Section, validated
 from fedilc.data.digest import weights_digest
 from fedilc.errors import ConfigError, ModelError, ProtocolError

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedilc.config import Experiment, Options
-from fedilc.config.sources import Remote
-from fedilc.config.table_sources import RemoteTables
+from fedilc.config.user_sources import Remote, RemoteTables
 from fedilc.data import Federation, Silo
 from fedilc.data.checks.federation import Report
 from fedilc.data.outline import Outline

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from fedilc.config.section import Section
-from fedilc.config.table_sources import ColumnSettings, RemoteTables
+from fedilc.config.user_sources import ColumnSettings, RemoteTables
 from fedilc.errors import ProtocolError
 from fedilc.runtimes.remote.manifest import PROTOCOL, Name, read_received
 

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fedilc.config import read_experiment
-from fedilc.config.experiment import shipped_experiments
-from fedilc.config.section import validated
-from fedilc.config.source import Source
-from fedilc.config.sources import SOURCES
+from fedilc.config.experiment import SOURCES, shipped_experiments
+from fedilc.config.section import Source, validated
 from fedilc.data.image_folder import read_image_folder
 from fedilc.data.tables.silo_tables import read_tables
 from fedilc.errors import ConfigError, DataError, nearest

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from real_data import real_data
 
-from fedilc.data.benchmarks.image_files import read_cifar10, read_idx, read_mnist
+from fedilc.data.benchmarks.mnist_cifar10_reader import read_cifar10, read_idx, read_mnist
 from fedilc.errors import DataError
 
 AGAIN = "; `fedilc data fetch {}` downloads the published files$"

@@ -1,0 +1,71 @@
+"""The options of a run: the same as those of `train`, with the same types and defaults."""
+
+from __future__ import annotations
+
+import inspect
+from typing import get_type_hints
+
+import pytest
+
+from fedilc import train
+from fedilc.config import Options, validated
+from fedilc.config.options import TrainOptions
+from fedilc.errors import ConfigError, FedILCWarning
+
+LEAST = {"rounds": 1, "learning_rate": 0.1}
+
+
+def test_every_option_is_one_that_train_takes_with_the_same_default() -> None:
+    for name, parameter in inspect.signature(train).parameters.items():
+        field = Options.model_fields.get(name)
+        if field is not None and parameter.default is not inspect.Parameter.empty:
+            assert parameter.default == field.default, name
+        elif field is not None:
+            assert field.is_required(), name
+
+
+def test_every_option_of_train_is_typed_and_explained() -> None:
+    named = set(inspect.signature(train).parameters)
+    typed = get_type_hints(TrainOptions)
+    assert named.isdisjoint(typed)
+    assert typed == {key: f.annotation for key, f in Options.model_fields.items() if key not in named}
+    assert train.__doc__ is not None
+    assert [key for key in Options.model_fields if key not in train.__doc__] == []
+
+
+def test_settings_cannot_be_changed_behind_the_runs_back() -> None:
+    options = validated(Options, LEAST)
+    with pytest.raises(ValueError, match="frozen"):
+        options.rounds = 2
+
+
+def test_every_option_says_what_it_is() -> None:
+    assert [name for name, field in Options.model_fields.items() if not field.description] == []
+
+
+def test_a_number_as_penalty_is_still_its_weight_with_a_note() -> None:
+    with pytest.warns(FedILCWarning, match="penalty as a number is now called penalty_weight"):
+        options = validated(Options, LEAST | {"penalty_weight": 7.0, "penalty": 5})
+    assert (options.penalty_weight, options.penalty) == (5.0, None)
+
+
+@pytest.mark.parametrize("weights", ["equal", {"a": 2.0, "b": 1}, None])
+def test_weights_are_a_rule_or_a_number_per_silo(weights: object) -> None:
+    assert validated(Options, LEAST | {"weights": weights}).weights == weights
+
+
+@pytest.mark.parametrize("weights", ["heavy", {}, {"a": 0}, {"a": -1.0}, {"a": True}, {"a": "2"}, 3], ids=str)
+def test_other_weights_are_refused_in_one_sentence(weights: object) -> None:
+    with pytest.raises(ConfigError, match=r"weights.* is not valid: give one of equal, .*, or a number"):
+        validated(Options, LEAST | {"weights": weights})
+
+
+def test_none_as_a_word_is_no_balance() -> None:
+    assert validated(Options, LEAST | {"balance": "none"}).balance is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "least"), [({}, 5), ({"silos_per_round": 3}, 3), ({"silos_per_round": 3, "min_silos": 2}, 2)]
+)
+def test_a_round_needs_all_silos_unless_fewer_are_asked_for(changes: dict[str, int], least: int) -> None:
+    assert validated(Options, LEAST | changes).quorum(5) == least
