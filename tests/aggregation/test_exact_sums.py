@@ -26,10 +26,10 @@ from fedilc.aggregation import (
     add_up,
     weighted_geometric_mean,
 )
-from fedilc.aggregation.exact_sum import ExactSum
-from fedilc.aggregation.fixed_point import NARROW, WIDE, fixed_log2
-from fedilc.aggregation.signed_logs import SignedLogs
-from fedilc.aggregation.sums import MOST_VALUES
+from fedilc.aggregation.sums.exact_sum import ExactSum
+from fedilc.aggregation.sums.fixed_point import NARROW, WIDE, fixed_log2
+from fedilc.aggregation.sums.signed_logs import SignedLogs
+from fedilc.aggregation.sums.state import MOST_VALUES
 from fedilc.errors import ConfigError
 
 CPU = torch.device("cpu")

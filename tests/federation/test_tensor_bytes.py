@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load
 from torch import Tensor
 
-from fedilc.aggregation.numerics import is_finite
+from fedilc.aggregation.base import is_finite
 from fedilc.federation.tensor_bytes import DTYPE_NAMES, pack_tensors
 
 SHAPES = st.lists(st.integers(0, 4), max_size=3)

@@ -9,7 +9,7 @@ from fedilc.aggregation.clipping import Clipped, norm_of
 from fedilc.aggregation.geometric import WeightedGeometricMean, weighted_geometric_mean
 from fedilc.aggregation.masks import AbsoluteGeometricMean, AndMask
 from fedilc.aggregation.mean import Mean, Sum
-from fedilc.aggregation.sums import Sums, add_up
+from fedilc.aggregation.sums.state import Sums, add_up
 from fedilc.algorithms.parts import Parts
 
 AGGREGATORS: dict[str, Callable[..., Aggregator]] = {

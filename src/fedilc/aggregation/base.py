@@ -1,13 +1,14 @@
 """What every aggregation is: exact sums that start at zero, accumulate, merge, and are finalized.
 
 An aggregator is two small functions of its own: `terms`, what one value adds to each sum, and
-`finish`, what the sums become. Sums are integers (`exact_sum.py`, `signed_logs.py`): memory is O(parameters)
-whatever the number of values, any order, split and nesting of merges gives the same bits, and the
-sums can travel through an all-reduce or a secure sum.
+`finish`, what the sums become. Sums are integers (`sums/`): memory is O(parameters) whatever the number of
+values, any order, split and nesting of merges gives the same bits, and the sums can travel through an
+all-reduce or a secure sum.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,10 +16,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedilc.aggregation.exact_sum import ExactSum
-from fedilc.aggregation.numerics import is_finite
-from fedilc.aggregation.signed_logs import SignedLogs
-from fedilc.aggregation.sums import Sums
+from fedilc.aggregation.sums.exact_sum import ExactSum
+from fedilc.aggregation.sums.signed_logs import SignedLogs
+from fedilc.aggregation.sums.state import Sums
 from fedilc.errors import ConfigError, NonFiniteError
 
 _STACK_BUDGET = 1 << 22
@@ -32,6 +32,23 @@ class Aggregate:
 
     value: dict[str, Tensor]
     measurements: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+def wide_dtype(device: torch.device) -> torch.dtype:
+    """Return float64, or float32 for devices without float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def is_finite(values: Tensor) -> bool:
+    """Return whether no value is NaN or infinite, from minimum and maximum in one pass without a mask.
+
+    >>> is_finite(torch.tensor([1.0, -2.0])), is_finite(torch.tensor([1.0, float("nan"), 2.0]))
+    (True, False)
+    """
+    if values.numel() == 0 or not values.is_floating_point():
+        return True
+    low, high = torch.aminmax(values)
+    return math.isfinite(low) and math.isfinite(high)
 
 
 def require_finite(values: Tensor, source: str, parameter: str) -> None:

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedilc.aggregation.base import Aggregate, Aggregator
-from fedilc.aggregation.numerics import wide_dtype
-from fedilc.aggregation.sums import Sums
+from fedilc.aggregation.base import Aggregate, Aggregator, wide_dtype
+from fedilc.aggregation.sums.state import Sums
 from fedilc.errors import ConfigError
 
 

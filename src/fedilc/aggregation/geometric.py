@@ -19,10 +19,10 @@ from torch import Tensor
 
 from fedilc.aggregation import _kernels
 from fedilc.aggregation.base import Aggregator, measured_signs, not_finite, require_finite, require_share
-from fedilc.aggregation.fixed_point import LOG2_AUTHORS_ZERO, NARROW, ROOM, exp2
-from fedilc.aggregation.outer import outer_sums
-from fedilc.aggregation.signed_logs import SignedLogs
-from fedilc.aggregation.sums import Sums
+from fedilc.aggregation.sums.fixed_point import LOG2_AUTHORS_ZERO, NARROW, ROOM, exp2
+from fedilc.aggregation.sums.outer_products import outer_sums
+from fedilc.aggregation.sums.signed_logs import SignedLogs
+from fedilc.aggregation.sums.state import Sums
 from fedilc.errors import ConfigError, NonFiniteError, nearest
 
 Zeros = Literal["ignore", "strict", "authors"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from fedilc.aggregation.base import Aggregator, measured_signs, require_share
-from fedilc.aggregation.fixed_point import AUTHORS_ZERO, LOG2_AUTHORS_ZERO, exp2
+from fedilc.aggregation.sums.fixed_point import AUTHORS_ZERO, LOG2_AUTHORS_ZERO, exp2
 
 
 class AndMask(Aggregator):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedilc.aggregation import Accumulation, Mean
-from fedilc.aggregation.numerics import wide_dtype
+from fedilc.aggregation.base import wide_dtype
 from fedilc.data import Silo
 from fedilc.errors import ProtocolError
 from fedilc.federation.messages import Reply, Request

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedilc.aggregation.packed_sums import PackedSums
+from fedilc.aggregation.sums.packed import PackedSums
 from fedilc.errors import ProtocolError
 from fedilc.federation.steps import Step, check_tensors
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedilc.aggregation import Aggregator, Sums, norm_of
 from fedilc.aggregation.base import require_finite
-from fedilc.aggregation.packed_sums import add_packed, pack_sums
+from fedilc.aggregation.sums.packed import add_packed, pack_sums
 from fedilc.federation.messages import AggregatedReply, Reply
 from fedilc.federation.runtime import Facts
 from fedilc.federation.silo_weights import SiloWeights

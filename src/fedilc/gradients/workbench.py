@@ -1,13 +1,15 @@
-"""One resident model that many silos compute with."""
+"""One resident model that many silos compute with, and the device that it is on."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import convert_conv2d_weight_memory_format
 
+from fedilc.errors import ConfigError
 from fedilc.gradients.forward import (
     CHUNK_BYTES,
     Pass,
@@ -22,6 +24,24 @@ from fedilc.gradients.memory import keep_freed_memory
 from fedilc.gradients.per_example import Plan, plan_layers
 from fedilc.gradients.validation import set_training
 from fedilc.models import find_classifier
+
+
+def find_device(name: str) -> torch.device:
+    """Return the device of a name; "auto" is a GPU if there is one, and another GPU for each local rank."""
+    if name == "auto" and not torch.cuda.is_available():
+        return torch.device("cpu")
+    if name in ("auto", "cuda") and torch.cuda.is_available():
+        place = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))
+        return torch.device("cuda", int(place) % torch.cuda.device_count())
+    if name.startswith("cuda:") and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
+        raise ConfigError(f"device {name!r} is one GPU for all ranks of a machine; give 'cuda', for one each")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device {name!r} cannot be used here: {reason}") from error
+    return device
 
 
 class Workbench:

@@ -1,6 +1,5 @@
 """The paper's networks, and how any torch module names its classifier."""
 
-from fedilc.models.classifier import find_classifier
-from fedilc.models.networks import MODELS, build_model, cnn, eicu_mlp, input_hint, mlp
+from fedilc.models.networks import MODELS, build_model, cnn, eicu_mlp, find_classifier, input_hint, mlp
 
 __all__ = ["MODELS", "build_model", "cnn", "eicu_mlp", "find_classifier", "input_hint", "mlp"]

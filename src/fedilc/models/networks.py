@@ -1,4 +1,4 @@
-"""The paper's three networks."""
+"""The paper's three networks, and the classifier of any network."""
 
 from __future__ import annotations
 
@@ -17,9 +17,15 @@ from fedilc.seeds import torch_generator
 
 def mlp(
     inputs: Sequence[int], outputs: int, generator: torch.Generator, hidden: Sequence[int] = (390, 390)
-) -> nn.Module:
+) -> nn.Sequential:
     """Return the Color-MNIST network: linear layers with ReLU, Xavier-uniform weights, zero biases."""
-    return _linear_stack(inputs, outputs, generator, hidden, relu_before_classifier=True)
+    widths = [math.prod(inputs), *hidden]
+    with torch.device("meta"):
+        layers: list[nn.Module] = [nn.Flatten()]
+        for narrow, wide in pairwise(widths):
+            layers += [nn.Linear(narrow, wide), nn.ReLU()]
+        network = nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
+    return _initialise(network, generator, _xavier)
 
 
 def eicu_mlp(
@@ -27,30 +33,16 @@ def eicu_mlp(
     outputs: int,
     generator: torch.Generator,
     hidden: Sequence[int] = (1024, 1024, 512),
-) -> nn.Module:
+) -> nn.Sequential:
     """Return the eICU network: as `mlp`, without ReLU between the last hidden layer and the classifier."""
-    return _linear_stack(inputs, outputs, generator, hidden, relu_before_classifier=False)
+    network = mlp(inputs, outputs, generator, hidden)
+    if not hidden:
+        return network
+    *layers, _relu, classifier = network
+    return nn.Sequential(*layers, classifier)
 
 
-def _linear_stack(
-    inputs: Sequence[int],
-    outputs: int,
-    generator: torch.Generator,
-    hidden: Sequence[int],
-    relu_before_classifier: bool,
-) -> nn.Module:
-    widths = [math.prod(inputs), *hidden]
-    with torch.device("meta"):
-        layers: list[nn.Module] = [nn.Flatten()]
-        for narrow, wide in pairwise(widths):
-            layers += [nn.Linear(narrow, wide), nn.ReLU()]
-        if hidden and not relu_before_classifier:
-            layers.pop()
-        network = nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
-    return _initialise(network, generator, _xavier)
-
-
-def cnn(inputs: Sequence[int], outputs: int, generator: torch.Generator) -> nn.Module:
+def cnn(inputs: Sequence[int], outputs: int, generator: torch.Generator) -> nn.Sequential:
     """Return the Rotated-CIFAR10 network: three convolutions with GroupNorm, a linear layer, a classifier."""
     if len(inputs) != 3 or _channels_last(inputs):
         last = ": their channels come last, so give x.transpose(0, 3, 1, 2)" if len(inputs) == 3 else ""
@@ -99,6 +91,22 @@ def build_model(name: str, inputs: Sequence[int], outputs: int, seed: int, **siz
         ) from error
 
 
+def find_classifier(model: nn.Module, name: str | None = None) -> tuple[str, nn.Linear]:
+    """Return the classifier, whose gradient variance Fishr matches: the last `nn.Linear`, unless named.
+
+    >>> find_classifier(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1)))[0]
+    '2'
+    """
+    linears = {key: module for key, module in model.named_modules() if isinstance(module, nn.Linear)}
+    if not linears:
+        raise ModelError("the model has no nn.Linear to serve as its classifier; end it with one")
+    if name is None:
+        name = list(linears)[-1]
+    if name not in linears:
+        raise ModelError(f"the model has no linear layer {name!r}{nearest(name, linears)}")
+    return name, linears[name]
+
+
 def _channels_last(inputs: Sequence[int]) -> bool:
     """Return whether the shape is that of an image with channels after height and width."""
     return len(inputs) == 3 and inputs[2] <= 4 < min(inputs[:2])
@@ -119,8 +127,8 @@ def input_hint(sample: Tensor, error: Exception) -> str:
 
 
 def _initialise(
-    network: nn.Module, generator: torch.Generator, draw: Callable[[nn.Module, torch.Generator], None]
-) -> nn.Module:
+    network: nn.Sequential, generator: torch.Generator, draw: Callable[[nn.Module, torch.Generator], None]
+) -> nn.Sequential:
     for module in network.modules():
         for name, parameter in module.named_parameters(recurse=False):
             # What `Module.to_empty` does, which loads SymPy.
@@ -134,21 +142,14 @@ def _initialise(
 
 @torch.no_grad()
 def _xavier(module: nn.Module, generator: torch.Generator) -> None:
-    weight, bias = _weight_and_bias(module)
+    weight, bias = module.parameters()
     nn.init.xavier_uniform_(weight, generator=generator)
     bias.zero_()
 
 
 @torch.no_grad()
 def _uniform_fan_in(module: nn.Module, generator: torch.Generator) -> None:
-    weight, bias = _weight_and_bias(module)
+    weight, bias = module.parameters()
     bound = 1 / math.sqrt(weight[0].numel())
-    weight.uniform_(-bound, bound, generator=generator)
-    bias.uniform_(-bound, bound, generator=generator)
-
-
-def _weight_and_bias(module: nn.Module) -> tuple[Tensor, Tensor]:
-    weight, bias = module.weight, module.bias
-    if not (isinstance(weight, Tensor) and isinstance(bias, Tensor)):
-        raise ModelError(f"{type(module).__name__} has no weight and bias to initialise")
-    return weight, bias
+    for parameter in (weight, bias):
+        parameter.uniform_(-bound, bound, generator=generator)

@@ -22,7 +22,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from fedilc.aggregation.numerics import wide_dtype
+from fedilc.aggregation.base import wide_dtype
 from fedilc.gradients.forward import Pass
 from fedilc.models import find_classifier
 from fedilc.penalties import _kernels

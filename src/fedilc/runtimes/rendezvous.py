@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from fedilc.errors import FedILCError
-from fedilc.gradients.device import find_device
+from fedilc.gradients import find_device
 from fedilc.runtimes.torchrun import restart_count
 
 _POLL_SECONDS = 0.02

@@ -1,4 +1,4 @@
-"""The one door to the compiled loops: which tensors they take, and on how many threads they run.
+"""Call the compiled loops: which tensors they take, how they are loaded, how threads share their work.
 
 What they give does not depend on the number of threads: integers are added, and coordinates are independent.
 """
@@ -6,14 +6,21 @@ What they give does not depend on the number of threads: integers are added, and
 from __future__ import annotations
 
 import math
+import os
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor
-
-from fedilc.aggregation import loops
 
 TILE = 1024
 _RANGES_PER_THREAD = 8
+_VALUES_PER_THREAD = 1 << 16
 
 
 def usable(tensor: Tensor) -> bool:
@@ -24,7 +31,7 @@ def usable(tensor: Tensor) -> bool:
 def load() -> None:
     """Load the loops now, so that the first round does not wait for them."""
     for module in ("values", "logs"):
-        loops.load(f"{__name__}.{module}")
+        _module(f"{__name__}.{module}")
 
 
 def run(kernel: str, size: int, rows: int, *arguments: Any) -> list[Any]:
@@ -32,18 +39,55 @@ def run(kernel: str, size: int, rows: int, *arguments: Any) -> list[Any]:
 
     Threads share large work: `rows` values per column.
     """
-    threads = loops.threads_for(size * rows)
+    threads = threads_for(size * rows)
     step = max(1, math.ceil(size / threads / _RANGES_PER_THREAD / TILE)) * TILE if threads > 1 else size
-    return _share(kernel, size, step, threads, *arguments)
+    return share(f"{__name__}.{kernel}", _ranges(size, step), threads, *arguments)
 
 
 def run_rows(kernel: str, size: int, values: int, *arguments: Any) -> list[Any]:
     """Return a kernel's results for ranges of `size` rows of `values` each, as long as threads allow."""
-    threads = loops.threads_for(size * values)
-    return _share(kernel, size, math.ceil(size / threads / 2) if threads > 1 else size, threads, *arguments)
+    threads = threads_for(size * values)
+    step = math.ceil(size / threads / 2) if threads > 1 else size
+    return share(f"{__name__}.{kernel}", _ranges(size, step), threads, *arguments)
 
 
-def _share(kernel: str, size: int, step: int, threads: int, *arguments: Any) -> list[Any]:
-    ranges = [(start, min(start + step, size)) for start in range(0, max(1, size), max(1, step))]
-    module, name = kernel.split(".")
-    return loops.share(getattr(loops.load(f"{__name__}.{module}"), name), ranges, threads, *arguments)
+def threads_for(values: int) -> int:
+    """Return how many threads are worth their start for so many values."""
+    return min(torch.get_num_threads(), max(1, values // _VALUES_PER_THREAD))
+
+
+def share(kernel: str, ranges: Iterable[tuple[int, int]], threads: int, *arguments: Any) -> list[Any]:
+    """Return the results of a kernel, by its full name, for each range (start, stop), in no particular order.
+
+    Each thread takes the next range when it has done one: another thread of the process may keep a core
+    busy (torch's own workers spin for a while after each operation), and nobody waits for the slower half.
+    """
+    module, _, name = kernel.rpartition(".")
+    function = getattr(_module(module), name)
+    waiting = iter(list(ranges))
+
+    def work() -> list[Any]:
+        return [function(*place, *arguments) for place in waiting]
+
+    others = [_pool().submit(work) for _ in range(threads - 1)]
+    return work() + [result for other in others for result in other.result()]
+
+
+def _ranges(size: int, step: int) -> list[tuple[int, int]]:
+    return [(start, min(start + step, size)) for start in range(0, max(1, size), max(1, step))]
+
+
+@cache
+def _module(name: str) -> ModuleType:
+    """Return a module of loops, loaded from disk or, the first time on this machine, compiled."""
+    try:
+        return import_module(name)
+    except RuntimeError:
+        # numba found no folder to keep compiled code in; any writable one will do.
+        os.environ.setdefault("NUMBA_CACHE_DIR", tempfile.gettempdir())
+        return import_module(name)
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max(1, (os.cpu_count() or 2) - 1), thread_name_prefix="fedilc-kernel")

@@ -5,7 +5,7 @@ so that the compiler can do eight coordinates at once: no branches, bits instead
 `fastmath`: a fused multiplication and addition would give other bits than torch.
 
 The functions have no type annotations: numba infers their types. It keeps compiled code until the file of
-the loop changes: after a change here or in `fixed_point.py`, touch `values.py` and `logs.py`.
+the loop changes: after a change here or in `sums/fixed_point.py`, touch `values.py` and `logs.py`.
 """
 
 from __future__ import annotations

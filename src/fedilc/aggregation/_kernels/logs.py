@@ -1,7 +1,7 @@
 """Sums of logarithms by sign, and the weighted geometric mean of them: compiled loops.
 
-`fixed_point.py` explains the packed words that they add to. In numpy, to add a row to the packed words of the
-positive values (`ups`; those of the negative ones are alike) is
+`sums/fixed_point.py` explains the packed words that they add to. In numpy, to add a row to the packed words
+of the positive values (`ups`; those of the negative ones are alike) is
 
     units = np.rint(np.log2(np.abs(row)) * 2**36).astype(np.int64)
     ups += np.where(row > 0, (1 << FIELD) + BIAS + units, 0)
@@ -12,7 +12,8 @@ and the mean of the positive values, with their number and the sum of their loga
     units = (ups & (1 << FIELD) - 1) - members * BIAS
     mean = 2.0 ** (units / 2**36 / members)
 
-The loops do just this with a logarithm and a power of their own (`fixed_point.py`), rounded as torch rounds.
+The loops do just this with a logarithm and a power of their own (`sums/fixed_point.py`), rounded as torch
+rounds.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from numba import njit
 
 from fedilc.aggregation._kernels import TILE
 from fedilc.aggregation._kernels.bits import OPTIONS, bits_of, float_of
-from fedilc.aggregation.fixed_point import (
+from fedilc.aggregation.sums.fixed_point import (
     BIAS,
     EXP2,
     FIELD,
@@ -63,7 +64,7 @@ def _polynomial(coefficients, x):
 
 @njit(inline="always", **OPTIONS)
 def _term(value):
-    """Return what a value adds to the packed word of its sign: see `fixed_point.py`."""
+    """Return what a value adds to the packed word of its sign: see `sums/fixed_point.py`."""
     bits = bits_of(value)
     mantissa = float_of((bits & MANTISSA) | ONE_BITS)
     s = (mantissa - SQRT2) / (mantissa + SQRT2)

@@ -1,7 +1,7 @@
 """Sums of values without rounding: compiled loops.
 
-`exact_sum.py` explains the words that they add to. In numpy, to add a row of values sign * m * 2**(p - 1074)
-to word k is
+`sums/exact_sum.py` explains the words that they add to. In numpy, to add a row of values
+sign * m * 2**(p - 1074) to word k is
 
     word += np.where(p >> 5 == k, sign * (m << (p & 31)), 0)
 
@@ -15,7 +15,7 @@ from numba import njit
 
 from fedilc.aggregation._kernels import TILE
 from fedilc.aggregation._kernels.bits import OPTIONS, bits_of, float_of
-from fedilc.aggregation.fixed_point import MANTISSA
+from fedilc.aggregation.sums.fixed_point import MANTISSA
 
 _UNSIGNED = (1 << 63) - 1
 _NOTHING = np.int64(_UNSIGNED)
@@ -40,7 +40,7 @@ def extent(start, stop, values):
 
 @njit(**OPTIONS)
 def _add_to_word(row, word, place, halves):
-    """Add the parts whose lowest bit lies in the word of this place: see `exact_sum.py`."""
+    """Add the parts whose lowest bit lies in the word of this place: see `sums/exact_sum.py`."""
     for j in range(len(row)):
         bits = bits_of(row[j])
         exponent = (bits >> 52) & 2047

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedilc.aggregation import loops
+from fedilc.aggregation._kernels import share, threads_for
 
 LEAST_VALUES = 1 << 20
 _BLOCK = 256
@@ -52,5 +52,4 @@ def _arrays(features: Tensor, delta: Tensor) -> tuple[np.ndarray, np.ndarray]:
 def _run(kernel: str, features: np.ndarray, *arguments: object) -> None:
     rows = len(features)
     ranges = [(start, min(start + _BLOCK, rows)) for start in range(0, rows, _BLOCK)]
-    function = getattr(loops.load("fedilc.penalties._kernels.compiled"), kernel)
-    loops.share(function, ranges, loops.threads_for(features.size), features, *arguments)
+    share(f"{__name__}.compiled.{kernel}", ranges, threads_for(features.size), features, *arguments)

@@ -4,16 +4,12 @@ The last element of a vector belongs to the bias, if it is longer than the featu
 have no type annotations: numba infers their types.
 """
 
-# mypy: disable-error-code="no-untyped-def"
-
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from numba import njit
 
-OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
+from fedilc.aggregation._kernels.bits import OPTIONS
 
 
 @njit("void(int64, int64, float32[:, ::1], float32[::1], int64, float64[:, :, ::1])", **OPTIONS)

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedilc.aggregation.packed_sums import PackedSums, SumsForm
+from fedilc.aggregation.sums.packed import PackedSums, SumsForm
 from fedilc.errors import ProtocolError
 from fedilc.federation import AggregatedReply, Reply
 from fedilc.federation.steps import Range, Step, check_metrics, check_numbers

@@ -14,8 +14,7 @@ from fedilc.errors import ConfigError
 from fedilc.evaluation import measure
 from fedilc.federation.client import SiloClient
 from fedilc.federation.silo_state import SiloState
-from fedilc.gradients import Loss, Workbench, require_supported
-from fedilc.gradients.device import find_device
+from fedilc.gradients import Loss, Workbench, find_device, require_supported
 from fedilc.runtimes.remote.manifest import Manifest
 
 

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from fedilc.aggregation.numerics import is_finite
+from fedilc.aggregation.base import is_finite
 from fedilc.config.section import Section
 from fedilc.errors import ProtocolError
 from fedilc.federation import Reply, Request

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedilc.aggregation.exact_sum import ExactSum
-from fedilc.aggregation.signed_logs import SignedLogs
+from fedilc.aggregation.sums.exact_sum import ExactSum
+from fedilc.aggregation.sums.signed_logs import SignedLogs
 from fedilc.errors import ConfigError
 
 MOST_VALUES = (1 << 31) - 1

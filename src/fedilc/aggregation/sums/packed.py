@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from fedilc.aggregation.base import Aggregator
-from fedilc.aggregation.exact_sum import ExactSum
-from fedilc.aggregation.fixed_point import NARROW
-from fedilc.aggregation.signed_logs import SignedLogs
-from fedilc.aggregation.sums import Sums
+from fedilc.aggregation.sums.exact_sum import ExactSum
+from fedilc.aggregation.sums.fixed_point import NARROW
+from fedilc.aggregation.sums.signed_logs import SignedLogs
+from fedilc.aggregation.sums.state import Sums
 from fedilc.errors import ProtocolError
 
 # The words that a sum of up to 2^31 float32 or float64 numbers can need, and the exponents that they have.
@@ -154,7 +154,8 @@ def _check_logs(
         raise ProtocolError(f"its counts of {place!r} are not those of {len(norms)} values")
     least, most = (bound << fraction - 32 for bound in _LOGS[dtype])
     largest = max([_LEAST_NORM, *norms])
-    most = min(most, math.floor(math.log2(largest) * 2 ** (fraction - 32)) + 1)
+    if largest < math.inf:
+        most = min(most, math.floor(math.log2(largest) * 2 ** (fraction - 32)) + 1)
     wrong = (high < least * counts) | (high > most * counts) | ((counts == 0) & (low != 0))
     if bool(wrong.any()):
         raise ProtocolError(f"its sums of logarithms of {place!r} are those of no such {dtype} values")

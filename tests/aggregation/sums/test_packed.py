@@ -12,8 +12,8 @@ from stacks import EVERY, TIES, accumulated, bits, stacks
 from torch import Tensor
 
 from fedilc.aggregation import Aggregator, Clipped, Mean, Sums, WeightedGeometricMean, norm_of
-from fedilc.aggregation.exact_sum import ExactSum
-from fedilc.aggregation.packed_sums import PackedSums, SumsForm, add_packed, pack_sums
+from fedilc.aggregation.sums.exact_sum import ExactSum
+from fedilc.aggregation.sums.packed import PackedSums, SumsForm, add_packed, pack_sums
 from fedilc.errors import ProtocolError
 
 CPU = torch.device("cpu")
@@ -52,6 +52,7 @@ def travelled(
 @example(torch.full((9, 1), 1e-162, dtype=torch.float64), Mean(), 4)
 @example(torch.full((9, 1), 1e154, dtype=torch.float64), Mean(), 4)
 @example(torch.full((9, 1), 1e308, dtype=torch.float64), Mean(), 4)
+@example(torch.full((9, 4), 1e308, dtype=torch.float64), WeightedGeometricMean(), 4)
 @example(torch.full((9, 1), 1e-45), WeightedGeometricMean(), 4)
 def test_any_split_over_the_wire_gives_the_bits_of_all_values_together(
     rows: Tensor, aggregator: Aggregator, cut: int

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from fedilc.aggregation import _kernels
-from fedilc.aggregation.exact_sum import DIGIT, whole_zeros
-from fedilc.aggregation.fixed_point import BIAS, FIELD, NARROW, ROOM, WIDE, fixed_log2
+from fedilc.aggregation.sums.exact_sum import DIGIT, whole_zeros
+from fedilc.aggregation.sums.fixed_point import BIAS, FIELD, NARROW, ROOM, WIDE, fixed_log2
 
 _VALUES_AT_ONCE = 1 << 22
 
