@@ -9,10 +9,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fedilc.evaluation.inconsistency import Scores
-from fedilc.evaluation.stored import SCORES, ScoresByCurvature, read_campaign, scores_csv
+from fedilc.evaluation.inconsistency import Scores, ScoresByCurvature
 from fedilc.federation import RunFolder
-from fedilc.report.campaign.folder import remake_campaign
+from fedilc.report.campaign.folder import SCORES, read_campaign, remake_campaign, scores_csv
 from fedilc.studies.reproduce import Plan, score
 
 

@@ -12,8 +12,8 @@ import pytest
 from benchmarks.findings import ROOT, Findings
 from benchmarks.reproduction_page import PAGE, PARTS, filled
 
-from fedilc.evaluation.stored import read_campaign
 from fedilc.report.campaign.claims import claims_of, judge
+from fedilc.report.campaign.folder import read_campaign
 from fedilc.report.campaign.paper import paper_numbers
 from fedilc.report.campaign.tables import campaign_tables
 from fedilc.report.table_formats import markdown

@@ -7,8 +7,7 @@ import pytest
 from scipy import stats
 
 from fedilc.evaluation.comparison import compare_methods
-from fedilc.evaluation.power import detectable_effect
-from fedilc.evaluation.significance import holm
+from fedilc.evaluation.significance import detectable_effect, holm
 
 SITES = ("a", "b", "c", "d", "e")
 

@@ -1,14 +1,26 @@
-"""Metrics agree with scikit-learn and NumPy, and say None where they are not defined."""
+"""Metrics and fairness agree with scikit-learn, NumPy and SciPy; a metric that is not defined is None."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import accuracy_score, average_precision_score, log_loss, roc_auc_score
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import entropy
+from sklearn.metrics import (
+    accuracy_score,
+    auc,
+    average_precision_score,
+    log_loss,
+    precision_recall_curve,
+    roc_auc_score,
+)
 from torch import Tensor
 
-from fedilc.evaluation import measure
+from fedilc.evaluation import fairness, measure, thresholded_areas
 from fedilc.gradients import Loss
 
 BINARY, MULTICLASS = Loss("binary"), Loss("multiclass")
@@ -100,3 +112,63 @@ def test_confident_multiclass_logits_keep_their_order() -> None:
     logits = torch.tensor([[20.0, 0.0], [25.0, 0.0], [30.0, 0.0], [35.0, 0.0]])
     found = measure(MULTICLASS, logits, torch.tensor([1, 1, 0, 0]))
     assert (found["auroc"], found["auprc"]) == (1.0, 1.0)
+
+
+def by_batches(predicted: list[bool], actual: list[bool], batch: int) -> dict[str, float | None]:
+    areas: dict[str, list[float]] = {"auroc": [], "auprc": []}
+    for start in range(0, len(actual) - batch + 1, batch):
+        p = np.array(predicted[start : start + batch], float)
+        a = np.array(actual[start : start + batch], float)
+        if 0 < a.sum() < batch:
+            areas["auroc"].append(roc_auc_score(a, p))
+        if a.sum():
+            precision, recall, _ = precision_recall_curve(a, p)
+            areas["auprc"].append(auc(recall, precision))
+    return {key: sum(found) / len(found) if found else None for key, found in areas.items()}
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60), st.integers(2, 12))
+def test_the_authors_areas_are_those_of_thresholded_predictions_batch_by_batch(
+    examples: list[tuple[bool, bool]], batch: int
+) -> None:
+    predicted, actual = (list(column) for column in zip(*examples, strict=True))
+    logits = torch.tensor([[1.5] if p else [-0.5] for p in predicted])
+    found = thresholded_areas(logits, torch.tensor(actual).float(), batch)
+    for key, expected in by_batches(predicted, actual, batch).items():
+        assert found[key] == (None if expected is None else pytest.approx(expected, abs=1e-12))
+
+
+accuracies = st.lists(st.floats(0.01, 1.0), min_size=1, max_size=8)
+
+
+@given(accuracies)
+def test_fairness_is_numpys_variance_and_scipys_entropy(values: list[float]) -> None:
+    found = fairness({f"silo-{number}": value for number, value in enumerate(values)})
+    uniform = np.full(len(values), 1 / len(values))
+    assert found["variance"] == pytest.approx(np.var(values), abs=1e-12)
+    assert found["entropy"] == pytest.approx(entropy(values), abs=1e-12)
+    assert found["divergence"] == pytest.approx(entropy(values, uniform), abs=1e-12)
+    assert found["worst_accuracy"] == min(values)
+
+
+@pytest.mark.parametrize("silos", [1, 2, 5, 12, 13])
+def test_equal_accuracies_are_perfectly_fair_and_never_better(silos: int) -> None:
+    found = fairness({f"silo-{number}": 0.7 for number in range(silos)})
+    assert found["variance"] == pytest.approx(0)
+    assert found["entropy"] == pytest.approx(math.log(silos))
+    assert 0 <= found["divergence"] < 1e-12
+
+
+def test_a_silo_without_any_right_answer_adds_nothing_to_the_entropy() -> None:
+    found = fairness({"a": 0.0, "b": 0.5, "c": 0.5})
+    assert found["entropy"] == pytest.approx(math.log(2))
+    assert (found["worst_silo"], found["worst_accuracy"]) == ("a", 0.0)
+
+
+def test_silos_that_are_all_wrong_are_even() -> None:
+    found = fairness({"a": 0.0, "b": 0.0})
+    assert (found["variance"], found["divergence"]) == (0, 0)
+
+
+def test_the_first_of_several_worst_silos_is_named() -> None:
+    assert fairness({"a": 0.9, "b": 0.4, "c": 0.4})["worst_silo"] == "b"

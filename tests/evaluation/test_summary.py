@@ -1,9 +1,7 @@
-"""What a campaign comes to: the chosen rounds' numbers over seeds, and its history as one table."""
+"""What a campaign comes to: the chosen rounds' numbers over seeds."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from typing import Any
@@ -14,7 +12,6 @@ from campaigns import DOMAINS, LATER, SIX, campaign, history
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedilc.evaluation.stored import history_csv
 from fedilc.evaluation.summary import (
     Campaign,
     lower_is_better,
@@ -154,23 +151,3 @@ def test_runs_of_unequal_size_are_told_and_equal_ones_are_not() -> None:
     fewer = unequal_runs(Campaign("demo", {**whole, "fedcurv": {1: history(0.5)}}))
     assert fewer is not None
     assert fewer.endswith("fedsgd 2 seeds, 8 rounds; fedcurv 1 seed, 8 rounds.")
-
-
-def test_the_history_has_a_line_for_every_round_of_every_run_with_five_digits() -> None:
-    one = campaign({"fedsgd": [1 / 3, 0.5], "geometric": [0.25]})
-    lines = list(csv.DictReader(io.StringIO(history_csv(one))))
-    assert [(line["algorithm"], line["seed"], line["round"]) for line in lines] == [
-        (algorithm, seed, number)
-        for algorithm, seed in (("fedsgd", "0"), ("fedsgd", "1"), ("geometric", "0"))
-        for number in ("6", "7", "8")
-    ]
-    assert lines[0]["test_loss"] == "0.33333"
-    for line, record in zip(lines, [*history(1 / 3), *history(0.5), *history(0.25)], strict=True):
-        for key in list(line)[3:]:
-            assert float(line[key]) == pytest.approx(record[key], rel=1e-4)
-
-
-def test_the_history_leaves_blank_what_a_round_did_not_measure() -> None:
-    rounds = [{"round": 1, "train_loss": 0.5, "test_loss": None}]
-    line = next(csv.DictReader(io.StringIO(history_csv(Campaign("demo", {"fedsgd": {0: rounds}})))))
-    assert {key for key, value in line.items() if value} == {"algorithm", "seed", "round", "train_loss"}

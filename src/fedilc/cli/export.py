@@ -21,7 +21,7 @@ def export(
 ) -> None:
     """Write the trained model with torch.export, from inputs to logits, and its preprocessing as JSON."""
     with quick_imports():
-        from fedilc.training.exported import export_model
+        from fedilc.training.loaded import export_model
 
     written = export_model(load_run(run, criterion, model), out)
     make_console().print(f"written: {', '.join(map(str, written))}", markup=False, soft_wrap=True)

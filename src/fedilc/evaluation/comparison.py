@@ -15,8 +15,7 @@ import numpy as np
 
 from fedilc.evaluation.calibration import Floats
 from fedilc.evaluation.intervals import Interval, interval_of
-from fedilc.evaluation.power import POWER, detectable_difference
-from fedilc.evaluation.significance import LEVEL, holm, paired_test
+from fedilc.evaluation.significance import LEVEL, POWER, detectable_difference, holm, paired_test
 
 # By site, a method's score and then that of each resample, as `resampled` gives them, averaged over seeds.
 BySite = Mapping[str, Floats]

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from fedilc.data import Federation, Silo
 from fedilc.errors import ConfigError
-from fedilc.evaluation.summary import INCONSISTENCY
+from fedilc.evaluation.summary import INCONSISTENCY, Campaign
 from fedilc.gradients import Loss, SiloComputation, Workbench
 from fedilc.penalties import Fishr
 
@@ -135,3 +135,16 @@ class Scores:
     def _mean(self, one: str, other: str) -> float:
         logs = [math.log(pairs[one, other]) for pairs in self.by_seed.values()]
         return math.exp(sum(logs) / len(logs))
+
+
+ScoresByCurvature = Mapping[Curvature, Mapping[str, Scores]]
+
+
+def with_scores(campaign: Campaign, scores: ScoresByCurvature) -> Campaign:
+    """Return the campaign with each seed's inconsistency scores among the numbers of its last round."""
+    at_last: dict[str, dict[int, dict[str, float]]] = {}
+    for curvature, by_algorithm in scores.items():
+        for algorithm, found in by_algorithm.items():
+            for seed, metrics in found.metrics(curvature).items():
+                at_last.setdefault(algorithm, {}).setdefault(seed, {}).update(metrics)
+    return replace(campaign, at_last=at_last)

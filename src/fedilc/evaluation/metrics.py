@@ -1,8 +1,9 @@
-"""Metrics of a whole set at once, never batch by batch."""
+"""Metrics of a model on a set of examples, and the fairness of its accuracies over silos."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from fedilc.gradients import Loss
 
 
 def measure(loss: Loss, logits: Tensor, y: Tensor) -> dict[str, float | None]:
-    """Return metrics of these examples; a metric that is not defined (an area of one class) is None.
+    """Return metrics of all examples at once; a metric that is not defined (an area of one class) is None.
 
     For classes: loss, accuracy, AUROC and AUPRC; multiclass areas are one-against-rest means over the classes
     that occur. For quantities: loss, root mean squared error, mean absolute error and R^2.
@@ -82,3 +83,63 @@ def _areas(targets: NDArray[np.bool_], scores: NDArray[np.float64]) -> tuple[flo
         sum(float(values[0]) for values in part) / len(found) for part in zip(*found, strict=True)
     )
     return roc, precision
+
+
+def thresholded_areas(logits: Tensor, y: Tensor, batch: int) -> dict[str, float | None]:
+    """Return the means over full batches of the areas under the curves of thresholded predictions.
+
+    The authors' code computes areas like this; they are only to compare with the paper's tables.
+
+    A 0/1 prediction has a ROC curve of one corner, whose area is (sensitivity + specificity) / 2, and a
+    precision-recall curve of one corner, whose area (by trapezia, as in the authors' code) is
+    (1 - recall) (precision + prevalence) / 2 + recall (1 + precision) / 2. A batch of one class is left out
+    of the first mean, a batch without positives and an incomplete last batch are left out of both.
+
+    >>> logits = torch.tensor([[1.0], [-1.0], [1.0], [-1.0]])
+    >>> thresholded_areas(logits, torch.tensor([1.0, 0.0, 0.0, 0.0]), 4)["auroc"]
+    0.8333333333333333
+    """
+    full = len(y) // batch * batch
+    predicted = (logits[:full, 0].cpu() > 0).reshape(-1, batch)
+    actual = (y[:full].cpu() > 0.5).reshape(-1, batch)
+    hits = (predicted & actual).sum(1).double()
+    positives, called = actual.sum(1).double(), predicted.sum(1).double()
+    negatives = batch - positives
+    recall = hits / positives
+    specificity = (negatives - (called - hits)) / negatives
+    precision = torch.where(called > 0, hits / called, 1.0)
+    prevalence = positives / batch
+    roc = ((recall + specificity) / 2)[(positives > 0) & (negatives > 0)]
+    areas = (1 - recall) * (precision + prevalence) / 2 + recall * (1 + precision) / 2
+    return {"auroc": _mean(roc), "auprc": _mean(areas[positives > 0])}
+
+
+def _mean(values: Tensor) -> float | None:
+    return float(values.mean()) if len(values) else None
+
+
+def fairness(accuracies: Mapping[str, float]) -> dict[str, float | str]:
+    """Return the variance and entropy of accuracies, their KL divergence to uniform, and the worst silo.
+
+    The variance is over silos (1/n). The entropy, in nats, is that of the accuracies divided by their sum;
+    the divergence of that distribution from the uniform one is log(n) minus the entropy.
+
+    >>> even = fairness({"a": 0.5, "b": 0.5})
+    >>> even["variance"], round(even["entropy"], 4), even["divergence"]
+    (0.0, 0.6931, 0.0)
+    >>> fairness({"a": 0.9, "b": 0.5})["worst_silo"]
+    'b'
+    """
+    values = list(accuracies.values())
+    mean = sum(values) / len(values)
+    total = sum(values)
+    shares = [value / total for value in values] if total else [1 / len(values)] * len(values)
+    entropy = -sum(share * math.log(share) for share in shares if share > 0)
+    worst = min(accuracies, key=lambda silo: accuracies[silo])
+    return {
+        "variance": sum((value - mean) ** 2 for value in values) / len(values),
+        "entropy": max(0.0, entropy),
+        "divergence": max(0.0, math.log(len(values)) - entropy),
+        "worst_silo": worst,
+        "worst_accuracy": accuracies[worst],
+    }

@@ -13,6 +13,7 @@ from fedilc.aggregation import Accumulation, Mean
 from fedilc.aggregation.base import wide_dtype
 from fedilc.data import Silo
 from fedilc.errors import ProtocolError
+from fedilc.federation.control_variates import SiloState
 from fedilc.federation.messages import Reply, Request
 from fedilc.federation.program import (
     CONTROL,
@@ -26,7 +27,6 @@ from fedilc.federation.program import (
     UPDATE,
     Program,
 )
-from fedilc.federation.silo_state import SiloState
 from fedilc.federation.steps import DOMAINS
 from fedilc.gradients import Computed, SiloComputation, Workbench
 from fedilc.gradients.balance import balanced

@@ -21,7 +21,7 @@ from fedilc.aggregation import Aggregator, Clipped, Mean, Sum
 from fedilc.algorithms.loss_name import has_classes
 from fedilc.federation.run_parts import RunParts
 from fedilc.federation.steps import Answer, Like, Range, Step
-from fedilc.federation.tensor_bytes import byte_size
+from fedilc.federation.tensor_files import byte_size
 
 STATISTICS, UPDATE, MATCHED, EVALUATE = "statistics", "update", "matched-update", "evaluate"
 PENALTY_WEIGHT = "penalty_weight"

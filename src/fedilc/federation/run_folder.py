@@ -39,10 +39,18 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from fedilc.errors import CheckpointError, FedILCWarning
-from fedilc.federation.digests import chain_digest, check_digest, has_digest, with_digest
-from fedilc.federation.json_lines import TimingFile, append_line, complete_lines, json_bytes, replace_lines
-from fedilc.federation.machine_facts import changed_facts, command_line, machine_facts
-from fedilc.federation.run_identity import require_same
+from fedilc.federation.json_files import (
+    TimingFile,
+    append_line,
+    chain_digest,
+    check_digest,
+    complete_lines,
+    has_digest,
+    json_bytes,
+    replace_lines,
+    with_digest,
+)
+from fedilc.federation.run_identity import changed_facts, command_line, machine_facts, require_same
 from fedilc.federation.tensor_files import read_tensors, write_atomically, write_tensors
 
 PREPROCESSING = "preprocessing.json"

@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from fedilc.errors import CheckpointError
-from fedilc.federation.digests import check_digest, has_digest
-from fedilc.federation.json_lines import complete_lines
+from fedilc.federation.json_files import check_digest, complete_lines, has_digest
 from fedilc.federation.run_folder import RunFolder
 from fedilc.federation.tensor_files import read_tensors
 

@@ -13,7 +13,7 @@ import polars as pl
 from fedilc.algorithms.loss_name import has_classes
 from fedilc.errors import ConfigError
 from fedilc.evaluation.scores import HIGHER_IS_BETTER
-from fedilc.federation.machine_facts import command_line
+from fedilc.federation.run_identity import command_line
 from fedilc.federation.tensor_files import write_atomically
 from fedilc.report.study_tables import compared, references, study_tables, undefined
 from fedilc.report.table_formats import TableData, write_tables

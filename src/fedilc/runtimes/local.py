@@ -11,10 +11,10 @@ from torch import nn
 from fedilc.data import Federation
 from fedilc.data.silo_store import SiloStore
 from fedilc.federation.client import Metrics, SiloClient
+from fedilc.federation.control_variates import SiloState
 from fedilc.federation.messages import Reply, Request
 from fedilc.federation.program import Program
 from fedilc.federation.runtime import Runtime
-from fedilc.federation.silo_state import SiloState
 from fedilc.gradients import Loss, Workbench
 from fedilc.gradients.forward import CHUNK_BYTES, KEPT_BYTES
 

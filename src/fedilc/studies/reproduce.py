@@ -13,8 +13,7 @@ from fedilc.errors import ConfigError, nearest
 from fedilc.studies.jobs import Job
 
 if TYPE_CHECKING:
-    from fedilc.evaluation.inconsistency import Curvature
-    from fedilc.evaluation.stored import ScoresByCurvature
+    from fedilc.evaluation.inconsistency import Curvature, ScoresByCurvature
     from fedilc.evaluation.summary import Campaign
 
 SEEDS = 5

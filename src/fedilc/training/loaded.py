@@ -1,4 +1,4 @@
-"""A trained model taken from its run folder, with the preprocessing of its inputs."""
+"""A trained model taken from its run folder, with the preprocessing of its inputs; and its export."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedilc.data.tables.label_rule import LabelRule
 from fedilc.data.tables.new_rows import Rows, as_frame, as_inputs, plain_inputs, preprocessed, rows_of
 from fedilc.data.tables.preprocessing import Preprocessing
 from fedilc.data.tables.reader import read_npz
-from fedilc.errors import CheckpointError, ConfigError, DataError, listed
+from fedilc.errors import CheckpointError, ConfigError, DataError, ModelError, listed
 from fedilc.evaluation import select
 from fedilc.federation import RunFolder
 from fedilc.federation.run_folder import PREPROCESSING
@@ -251,3 +251,33 @@ def read_preprocessing(folder: Path) -> Preprocessing | ImagePreprocessing | Non
     except (ValueError, AttributeError) as error:
         reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise CheckpointError(f"{path} is damaged: {reason}; restore it from a copy") from error
+
+
+def export_model(loaded: LoadedModel, out: Path) -> list[Path]:
+    """Write the model as a `torch.export` program to `out`, and its meaning as JSON beside it; return both.
+
+    The program takes (examples, *inputs) in float32, with any number of examples, and gives logits.
+    """
+    if not out.parent.is_dir():
+        raise DataError(f"{out.parent} is no folder; create it first")
+    sample = torch.zeros(2, *loaded.inputs)
+    try:
+        program = torch.export.export(
+            loaded.model, (sample,), dynamic_shapes=({0: torch.export.Dim("examples", min=1)},)
+        )
+    except Exception as error:  # whatever a network of one's own cannot be traced for
+        reason = str(error).splitlines()[0]
+        raise ModelError(f"torch.export cannot take this network: {reason}") from error
+    torch.export.save(program, out)
+    about = out.with_suffix(".json")
+    made = loaded.preprocessing
+    meaning = {
+        "loss": loaded.loss,
+        "classes": list(loaded.classes),
+        "round": loaded.round,
+        "inputs": list(loaded.inputs),
+        "columns": list(loaded.columns),
+        "preprocessing": None if made is None else made.model_dump(mode="json"),
+    }
+    about.write_text(json.dumps(meaning, indent=2) + "\n")
+    return [out, about]

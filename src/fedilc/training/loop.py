@@ -15,9 +15,9 @@ from fedilc.config import Options
 from fedilc.errors import CheckpointError, ConfigError, FedILCWarning
 from fedilc.evaluation import measure, thresholded_areas
 from fedilc.federation import Program, RunFolder, Runtime, Server
+from fedilc.federation.control_variates import FOLDER as SILO_STATES
 from fedilc.federation.outliers import NormBound, sentence
 from fedilc.federation.run_folder import PREPROCESSING
-from fedilc.federation.silo_state import FOLDER as SILO_STATES
 from fedilc.federation.silo_weights import make_weights
 from fedilc.federation.tensor_files import write_atomically
 from fedilc.gradients.optimizers import RateSchedule, make_optimizer

@@ -16,7 +16,7 @@ from fedilc.errors import ConfigError
 from fedilc.federation.messages import AggregatedReply
 from fedilc.federation.silo_weights import SiloWeights
 from fedilc.federation.step_sums import StepSums
-from fedilc.federation.tensor_bytes import pack_tensors
+from fedilc.federation.tensor_files import pack_tensors
 from fedilc.runtimes.remote.aggregated_reply import pack_aggregated_reply
 from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.rest.http_client import CoordinatorError, HttpClient

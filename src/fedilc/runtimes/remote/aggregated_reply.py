@@ -15,7 +15,7 @@ from fedilc.aggregation.sums.packed import PackedSums, SumsForm
 from fedilc.errors import ProtocolError
 from fedilc.federation import AggregatedReply, Reply
 from fedilc.federation.steps import Range, Step, check_metrics, check_numbers
-from fedilc.federation.tensor_bytes import byte_size
+from fedilc.federation.tensor_files import byte_size
 from fedilc.runtimes.remote.wire import (
     HEADER_BYTES,
     TensorSchema,

@@ -13,7 +13,7 @@ from fedilc.data.labels import check_classes, check_labels
 from fedilc.errors import ConfigError
 from fedilc.evaluation import measure
 from fedilc.federation.client import SiloClient
-from fedilc.federation.silo_state import SiloState
+from fedilc.federation.control_variates import SiloState
 from fedilc.gradients import Loss, Workbench, find_device, require_supported
 from fedilc.runtimes.remote.manifest import Manifest
 

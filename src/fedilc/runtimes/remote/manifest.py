@@ -27,9 +27,9 @@ from fedilc.config.section import Section, validated
 from fedilc.data.digest import weights_digest
 from fedilc.errors import ConfigError, ModelError, ProtocolError
 from fedilc.federation import Program
-from fedilc.federation.digests import json_digest
+from fedilc.federation.json_files import json_digest
 from fedilc.federation.run_parts import make_parts
-from fedilc.federation.tensor_bytes import raw_bytes
+from fedilc.federation.tensor_files import raw_bytes
 from fedilc.models import build_model
 from fedilc.training.specification import Specification
 

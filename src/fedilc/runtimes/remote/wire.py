@@ -25,7 +25,7 @@ from fedilc.config.section import Section
 from fedilc.errors import ProtocolError
 from fedilc.federation import Reply, Request
 from fedilc.federation.steps import Range, Step, check_numbers
-from fedilc.federation.tensor_bytes import DTYPE_NAMES, pack_tensors, pack_with_digest, require_digest
+from fedilc.federation.tensor_files import DTYPE_NAMES, pack_tensors, pack_with_digest, require_digest
 from fedilc.runtimes.remote.manifest import Manifest, Wire, read_received, tensors_digest
 
 MEDIA_TYPE = "application/vnd.safetensors"

@@ -17,7 +17,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fedilc.errors import printable
-from fedilc.federation.digests import with_digest
+from fedilc.federation.json_files import with_digest
 
 LOGGER = logging.getLogger("fedilc.coordinator")
 logging.getLogger("fedilc").addHandler(logging.NullHandler())  # without --log-format, nothing is printed
