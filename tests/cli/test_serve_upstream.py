@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from command import Refusal
 
+from fedilc.runtimes.rest.tokens import Tokens, add_token
+from rest import queue_of, served
+
 
 @pytest.mark.parametrize(
     ("words", "reason"),
@@ -29,3 +32,14 @@ def test_a_sub_coordinator_that_cannot_or_should_not_start_says_why(
     monkeypatch.chdir(tmp_path)
     assert reason in refusal("serve", *words.split())
     assert not list(tmp_path.iterdir())
+
+
+def test_a_name_that_is_not_its_tokens_is_refused_at_the_start(refusal: Refusal, tmp_path: Path) -> None:
+    file, token = tmp_path / "tokens.json", tmp_path / "north.token"
+    token.write_text(add_token(file, "north", carries=["a", "b"]))
+    token.chmod(0o600)
+    with served(queue_of(), Tokens.read(file)) as client:
+        above = ("--upstream", client.base_url, "--silo", "nroth", "--token-file", token)
+        refused = refusal("serve", *above, "--insecure", "--port", 0, "--out", tmp_path / "run")
+    assert refused.startswith("the coordinator refuses silo 'nroth': this needs a valid bearer token")
+    assert not (tmp_path / "run").exists()

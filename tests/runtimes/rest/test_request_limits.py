@@ -9,9 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
+from fastapi import HTTPException
+from pydantic import BaseModel
 
 from fedilc.runtimes.remote.wire import content_digest
 from fedilc.runtimes.rest import request_limits
+from fedilc.runtimes.rest.request_limits import read_json, refusals
 from fedilc.runtimes.rest.task_queue import TaskQueue
 from rest import detail, eventually, good_body, head_of_put, post, put, queue_of, raw_line, remote, served
 
@@ -195,3 +198,21 @@ def test_a_long_poll_is_answered_when_a_task_comes_up() -> None:
         assert response.headers["content-type"] == "application/vnd.safetensors"
         assert "content-encoding" not in response.headers
         assert queue.silos["a"].bytes_sent == len(response.content)
+
+
+class Body(BaseModel):
+    examples: int
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"examples": "secret"}', b"{" * 10_000, b"\xff"])
+def test_a_body_that_is_not_valid_is_422_and_not_repeated(body: bytes) -> None:
+    assert read_json(Body, b'{"examples": 3}').examples == 3
+    with pytest.raises(HTTPException) as refused:
+        read_json(Body, body)
+    assert refused.value.status_code == 422
+    assert len(refused.value.detail) <= 300
+    assert "secret" not in refused.value.detail
+
+
+def test_every_route_documents_that_a_request_may_not_be_valid() -> None:
+    assert set(refusals(404)) == {400, 404, 422}

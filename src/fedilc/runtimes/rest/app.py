@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
 
 from fedilc import __version__
 from fedilc.runtimes.rest.api_page import add_api_page
 from fedilc.runtimes.rest.audit import Audit, AuditedRefusals
 from fedilc.runtimes.rest.auth import Auth, OnlyLoopbackNames
 from fedilc.runtimes.rest.monitoring import RunView, add_monitoring
-from fedilc.runtimes.rest.refusals import parameters_not_valid
+from fedilc.runtimes.rest.request_limits import add_refusals
 from fedilc.runtimes.rest.silo_routes import add_silo_routes
 from fedilc.runtimes.rest.task_queue import TaskQueue
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens
@@ -39,7 +38,7 @@ def make_bare_app(auth: Auth, audit: Audit, silos: int) -> FastAPI:
         redoc_url=None,
     )
     app.state.notifiers, app.state.silos, app.state.audit = [], silos, audit
-    app.exception_handler(RequestValidationError)(parameters_not_valid)
+    add_refusals(app)
     if auth.tokens is None:
         app.add_middleware(OnlyLoopbackNames)
     app.add_middleware(AuditedRefusals, audit=audit)

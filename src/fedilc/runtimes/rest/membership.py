@@ -1,22 +1,60 @@
 """Who takes part in a run: the silos, the sub-coordinators, and the status of each.
 
 Network threads let members join and record contact with them; the training thread waits for silos and says
-which ones it goes on without. Nothing here depends on HTTP.
+which ones it continues without.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
 from fedilc.errors import SilosLostError
 from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.rest.audit import Audit
-from fedilc.runtimes.rest.status import WAITING, Carriers, Progress, Refusal, SiloStatus
 
 STRIKES = 3
+WAITING = "waiting for silos"
 _ABSENT = ("not joined", "lost", "set aside")
+State = Literal["not joined", "waiting", "working", "answered", "lost", "set aside"]
+
+
+@dataclass
+class SiloStatus:
+    """What the coordinator knows about a silo; `via` is the sub-coordinator that replies for it, if any."""
+
+    name: str
+    state: State = "not joined"
+    examples: int | None = None
+    last_seen: float | None = None
+    loss: float | None = None
+    bytes_received: int = 0
+    bytes_sent: int = 0
+    strikes: int = 0
+    reason: str | None = None
+    via: str | None = None
+
+
+@dataclass
+class Progress:
+    """The progress of the run."""
+
+    round: int = 0
+    phase: str = WAITING
+    started: float | None = field(default_factory=time.time)
+    seconds_a_round: float | None = None
+    outcome: str | None = None
+
+
+class RefusedError(Exception):
+    """A member's request is refused, with an HTTP status and a reason in one sentence."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
 
 
 class Membership:
@@ -33,7 +71,7 @@ class Membership:
         self.audit = audit or Audit()
         self.clock = clock
         self.silos = {name: SiloStatus(name) for name in manifest.silos if silos is None or name in silos}
-        self.carriers = Carriers(self.silos)
+        self.sub_coordinators: dict[str, SiloStatus] = {}
         self.progress = Progress()
         self.revision = 0
         self._join_deadline: float | None = None
@@ -58,64 +96,90 @@ class Membership:
     def knows(self, name: str) -> bool:
         """Return whether this is a silo of the run, or a sub-coordinator that has joined."""
         with self._changed:
-            return name in self.silos or name in self.carriers
+            return name in self.silos or name in self.sub_coordinators
 
-    def _state(self, name: str) -> SiloStatus:
-        return self.silos[name] if name in self.silos else self.carriers.states[name]
+    def _status(self, name: str) -> SiloStatus:
+        return self.silos[name] if name in self.silos else self.sub_coordinators[name]
+
+    def _admit(self, name: str) -> SiloStatus:
+        """Return the status of a silo or a sub-coordinator; refuse one that was set aside."""
+        status = self._status(name)
+        if status.state == "set aside":
+            raise RefusedError(403, f"silo {name!r} was set aside: {status.reason}")
+        return status
 
     def _silos_of(self, name: str) -> tuple[str, ...]:
         """Return the silos that a member replies for: itself, or those of a sub-coordinator."""
-        return (name,) if name in self.silos else self.carriers.leaves(name)
+        if name in self.silos:
+            return (name,)
+        return tuple(silo.name for silo in self.silos.values() if silo.via == name)
 
-    def join(self, name: str, examples: int) -> Refusal | None:
-        """Let a silo join."""
+    def join(self, name: str, examples: int) -> None:
+        """Let a silo join, which replies for itself from now on."""
         with self._changed:
-            silo = self.silos[name]
-            if silo.state == "set aside":
-                return set_aside(silo)
+            silo = self._admit(name)
             self.audit.repeated("joined", {"silo": name}, examples=examples)
-            self.carriers.release(name)
-            silo.examples, silo.reason = examples, None
+            silo.examples, silo.reason, silo.via = examples, None, None
             silo.state = "waiting"
             self._notify()
-            return None
 
-    def join_sub_coordinator(
-        self, name: str, leaves: Mapping[str, int], lost: Mapping[str, str]
-    ) -> Refusal | None:
-        """Let a sub-coordinator join with all its silos' examples; `lost` says why it lost others."""
+    def join_sub_coordinator(self, name: str, silos: Mapping[str, int], lost: Mapping[str, str]) -> None:
+        """Let a sub-coordinator join with all its silos' examples; `lost` says why it lost others.
+
+        One that has neither yet only learns that it may join.
+        """
         with self._changed:
             if name in self.silos:
-                return Refusal(422, f"{name!r} is a silo of this run; give the sub-coordinator another name")
-            for leaf in leaves:
-                if leaf not in self.silos:
-                    return Refusal(422, f"no silo of this run is called {leaf[:100]!r}")
-            if name in self.carriers and self.carriers.states[name].state == "set aside":
-                return set_aside(self.carriers.states[name])
-            self.audit.repeated("joined", {"silo": name}, carries=sorted(leaves))
-            self._mark_lost(self.carriers.announce(name, leaves), lost)
-            for leaf, examples in leaves.items():
-                silo = self.silos[leaf]
-                if silo.state in ("not joined", "lost"):
-                    silo.state, silo.reason = "waiting", None
-                silo.examples = examples
+                raise RefusedError(
+                    422, f"{name!r} is a silo of this run; give the sub-coordinator another name"
+                )
+            for silo in silos:
+                if silo not in self.silos:
+                    raise RefusedError(422, f"no silo of this run is called {silo[:100]!r}")
+            if name in self.sub_coordinators:
+                self._admit(name)
+            if not silos and not lost:
+                return
+            self.sub_coordinators.setdefault(name, SiloStatus(name, "waiting"))
+            self.audit.repeated("joined", {"silo": name}, carries=sorted(silos))
+            self._assign(name, silos, lost)
+            for status, examples in ((self.silos[silo], examples) for silo, examples in silos.items()):
+                if status.state in ("not joined", "lost"):
+                    status.state, status.reason = "waiting", None
+                status.examples = examples
             self._notify(workers=True)
-            return None
+
+    def _assign(self, name: str, silos: Collection[str], lost: Mapping[str, str]) -> None:
+        """Set all silos that a sub-coordinator replies for; those that it no longer has are lost.
+
+        A silo belongs to the sub-coordinator that named it last. A sub-coordinator without silos is removed,
+        unless it was set aside.
+        """
+        gone = [silo for silo in self._silos_of(name) if silo not in silos]
+        for silo in (*gone, *silos):
+            self.silos[silo].via = name if silo in silos else None
+        self._mark_lost(gone, lost)
+        used = {name, *(silo.via for silo in self.silos.values())}
+        self.sub_coordinators = {
+            other: status
+            for other, status in self.sub_coordinators.items()
+            if other in used or status.state == "set aside"
+        }
 
     def mark_seen(self, name: str, received: int = 0, sent: int = 0) -> None:
         """Record contact with a silo, or with a sub-coordinator and so with its silos."""
         with self._changed:
-            state = self._state(name)
-            state.bytes_received += received
-            state.bytes_sent += sent
-            for silo in (state, *(self.silos[leaf] for leaf in self.carriers.leaves(name))):
-                silo.last_seen = self.clock()
+            status = self._status(name)
+            status.bytes_received += received
+            status.bytes_sent += sent
+            for one in (status, *(self.silos[silo] for silo in self._silos_of(name))):
+                one.last_seen = self.clock()
 
     def mark_present(self, name: str) -> None:
         """Record a request of a silo; a silo that was lost is present again."""
         self.mark_seen(name)
         with self._changed:
-            for silo in (self.silos[silos] for silos in self._silos_of(name)):
+            for silo in (self.silos[silo] for silo in self._silos_of(name)):
                 if silo.state == "lost":
                     silo.state, silo.reason = "waiting", None
                     self.audit.event("returned", silo=silo.name)
@@ -207,22 +271,17 @@ class Membership:
                 if silo.reason
             }
 
-    def strike(self, name: str, reason: str) -> Refusal:
-        """Report a reply that is not valid; after three, continue without the silo or sub-coordinator."""
+    def strike(self, name: str, reason: str) -> RefusedError:
+        """Return the refusal of a reply that is not valid; after three, continue without who sent it."""
         with self._changed:
-            state = self._state(name)
-            state.strikes += 1
-            state.reason = reason
-            self.audit.event("nonsense", silo=name, reason=reason, strikes=state.strikes)
-            if state.strikes >= STRIKES:
+            status = self._status(name)
+            status.strikes += 1
+            status.reason = reason
+            self.audit.event("nonsense", silo=name, reason=reason, strikes=status.strikes)
+            if status.strikes >= STRIKES:
                 self.audit.event("set aside", silo=name, reason=reason)
-                state.state = "set aside"
-                for silo in (self.silos[leaf] for leaf in self.carriers.leaves(name)):
+                for silo in (self.silos[silo] for silo in self._silos_of(name)):
                     silo.state, silo.reason = "set aside", f"{name}: {reason}"
-            self._notify(workers=state.state == "set aside")
-            return Refusal(422, f"{reason} ({state.strikes} of {STRIKES} before the silo is set aside)")
-
-
-def set_aside(state: SiloStatus) -> Refusal:
-    """Return the refusal that a member gets after it was set aside."""
-    return Refusal(403, f"silo {state.name!r} was set aside: {state.reason}")
+                status.state, status.reason = "set aside", reason
+            self._notify(workers=status.state == "set aside")
+            return RefusedError(422, f"{reason} ({status.strikes} of {STRIKES} before the silo is set aside)")

@@ -19,7 +19,7 @@ from fedilc.federation import Record
 from fedilc.runtimes.rest.auth import Auth
 from fedilc.runtimes.rest.metrics import MEDIA_TYPE, exposition
 from fedilc.runtimes.rest.notifier import Notifier
-from fedilc.runtimes.rest.refusals import refusals
+from fedilc.runtimes.rest.request_limits import refusals
 
 MAX_VIEWERS = 200
 _PAGE = File(__file__).parent / "page"

@@ -1,5 +1,6 @@
-"""Limit what a silo's requests may cost: their number, the size and time of bodies, the memory to read them.
+"""Limit what requests may cost: their number, the size and time of bodies, the memory to read them.
 
+What is refused is answered with an HTTP status and one sentence, which repeats nothing of the request.
 `http_server.py` limits connections and headers; `OpenRequest.max_bytes` says how large a reply may be.
 """
 
@@ -9,10 +10,15 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
 
-from fastapi import HTTPException, Request
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
+from fedilc.runtimes.rest.membership import RefusedError
 from fedilc.runtimes.rest.reply_spool import Body, Spool
 from fedilc.runtimes.rest.task_queue import TaskQueue
 
@@ -22,6 +28,8 @@ SLOT_SECONDS = 0.25
 DECODED_BYTES = 4 << 20
 READ_TIMEOUT_SECONDS = 60.0
 _THREADS = 40
+_MAX_REASON_LENGTH = 300
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class RequestLimits:
@@ -108,3 +116,40 @@ async def read_body(request: Request, max_bytes: int, spool: Spool) -> Body:
         raise HTTPException(408, f"nothing was received for {READ_TIMEOUT_SECONDS:g} seconds") from error
     except OSError as error:
         raise HTTPException(503, "there is no room for this body now", {"Retry-After": "5"}) from error
+
+
+def read_json(model: type[Model], body: bytes) -> Model:
+    """Return a validated body; refuse one that is not valid with 422."""
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        raise HTTPException(422, _sentence(first["loc"][:1], first["msg"])) from error
+
+
+class Reason(BaseModel):
+    """Why a request was refused, in one sentence."""
+
+    detail: str
+
+
+def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return a route's refusals as OpenAPI documents them."""
+    return {status: {"model": Reason} for status in (400, *statuses, 422)}
+
+
+def add_refusals(app: FastAPI) -> None:
+    """Let an app answer what the task queue refuses, and parameters that are not valid, with one sentence."""
+
+    @app.exception_handler(RefusedError)
+    async def refused(_request: Request, error: RefusedError) -> JSONResponse:
+        return JSONResponse({"detail": error.reason}, error.status)
+
+    @app.exception_handler(RequestValidationError)
+    async def not_valid(_request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        return JSONResponse({"detail": _sentence(first["loc"][1:2], first["msg"])}, 422)
+
+
+def _sentence(place: tuple[Any, ...], message: str) -> str:
+    return f"{'.'.join(str(part) for part in place)}: {message}"[:_MAX_REASON_LENGTH]

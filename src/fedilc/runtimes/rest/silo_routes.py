@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import nullcontext
 from functools import partial
@@ -17,10 +16,8 @@ from fedilc.federation.program import MAX_EXAMPLES
 from fedilc.runtimes.remote.wire import MEDIA_TYPE
 from fedilc.runtimes.rest.auth import Auth, SiloName
 from fedilc.runtimes.rest.notifier import Notifier
-from fedilc.runtimes.rest.refusals import raise_refusal, read_json, refusals
 from fedilc.runtimes.rest.reply_spool import Spool
-from fedilc.runtimes.rest.request_limits import RequestLimits, read_body
-from fedilc.runtimes.rest.status import Refusal
+from fedilc.runtimes.rest.request_limits import RequestLimits, read_body, read_json, refusals
 from fedilc.runtimes.rest.task_queue import TaskQueue
 
 MAX_POLL_SECONDS = 60.0
@@ -37,23 +34,24 @@ Have = Annotated[str, Query(max_length=64, description="the name of the weights 
 Wait = Annotated[float, Query(ge=0, le=MAX_POLL_SECONDS, description="seconds to wait for the next task")]
 
 
-class JoinRequest(BaseModel):
-    """What a silo sends when it joins: how many examples it has, and nothing about them."""
-
+class _Join(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     manifest: Annotated[str, Field(min_length=64, max_length=64, description="the manifest's hash")]
+
+
+class SiloJoin(_Join):
+    """What a silo sends when it joins: how many examples it has, and nothing about them."""
+
     examples: Annotated[int, Field(ge=1, le=MAX_EXAMPLES)]
 
 
-class SubCoordinatorJoin(BaseModel):
+class SubCoordinatorJoin(_Join):
     """What a sub-coordinator sends when it joins, and again whenever its silos change."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    manifest: Annotated[str, Field(min_length=64, max_length=64, description="the manifest's hash")]
-    leaves: Annotated[
-        dict[str, Annotated[int, Field(ge=1, le=MAX_EXAMPLES)]], Field(description="examples of each silo")
+    silos: Annotated[
+        dict[str, Annotated[int, Field(ge=1, le=MAX_EXAMPLES)]],
+        Field(alias="leaves", description="examples of each silo"),
     ]
     lost: Annotated[
         dict[str, Annotated[str, Field(max_length=500)]],
@@ -86,7 +84,7 @@ def add_silo_routes(app: FastAPI, queue: TaskQueue, auth: Auth) -> None:
 
 
 def _add_join(app: FastAPI, queue: TaskQueue, auth: Auth, limits: RequestLimits) -> None:
-    schemas = [JoinRequest.model_json_schema(), SubCoordinatorJoin.model_json_schema()]
+    schemas = [SiloJoin.model_json_schema(), SubCoordinatorJoin.model_json_schema()]
     content = {"required": True, "content": {"application/json": {"schema": {"anyOf": schemas}}}}
     max_bytes = _JOIN_BYTES + _JOIN_BYTES_PER_SILO * len(queue.silos)
 
@@ -100,18 +98,21 @@ def _add_join(app: FastAPI, queue: TaskQueue, auth: Auth, limits: RequestLimits)
         """Join the run; a silo that was away joins again."""
         with limits.admit(silo, joining=True):
             body = (await read_body(request, max_bytes, Spool())).content()
-            joining = _read_join(body)
+            kind: type[SiloJoin | SubCoordinatorJoin] = (
+                SubCoordinatorJoin if b'"leaves"' in body else SiloJoin
+            )
+            joining = read_json(kind, body)
             if joining.manifest != queue.manifest.hash:
                 raise HTTPException(409, "the silo has another manifest than this run's")
             if isinstance(joining, SubCoordinatorJoin):
-                auth.require_carries(request, silo, joining.leaves)
-                raise_refusal(queue.join_sub_coordinator(silo, joining.leaves, joining.lost))
+                auth.require_carries(request, silo, joining.silos)
+                queue.join_sub_coordinator(silo, joining.silos, joining.lost)
                 task, answered = queue.answered(silo)
                 timeout, round_ = queue.round_timeout, queue.progress.round
                 return JoinReply(silo=silo, round=round_, round_timeout=timeout, task=task, answered=answered)
             if silo not in queue.silos:
                 raise HTTPException(404, f"no silo of this run is called {silo!r}")
-            raise_refusal(queue.join(silo, joining.examples))
+            queue.join(silo, joining.examples)
             return JoinReply(silo=silo, round=queue.progress.round)
 
 
@@ -172,17 +173,15 @@ async def _receive_reply(
 ) -> None:
     """Receive a reply and put it into the queue; small ones in the event loop, others in a thread."""
     max_bytes = queue.max_reply_bytes(silo, number, step, task)
-    if isinstance(max_bytes, Refusal):
-        raise HTTPException(max_bytes.status, max_bytes.reason)
     async with limits.upload_slots.slot() if max_bytes > _SMALL_BYTES else nullcontext():
         body = await read_body(request, max_bytes, queue.spool)
     queue.mark_seen(silo, received=body.size)
     accept = partial(queue.accept, silo, number, step, task, body, content_digest)
     if body.size < _SMALL_BYTES:
-        raise_refusal(accept())
+        accept()
     else:
         async with limits.decoding:
-            raise_refusal(await run_in_threadpool(accept))
+            await run_in_threadpool(accept)
 
 
 async def _next_task(
@@ -193,9 +192,7 @@ async def _next_task(
     until = time.monotonic() + wait
     while True:
         open_request = queue.task_for(silo)
-        if isinstance(open_request, Refusal):
-            raise_refusal(open_request)
-        elif open_request is not None:
+        if open_request is not None:
             to_sub_coordinator = silo not in queue.silos
             body = open_request.packed_body(have, to_sub_coordinator) or await run_in_threadpool(
                 open_request.body, have, to_sub_coordinator
@@ -210,14 +207,3 @@ async def _next_task(
         await notifier.wait(min(left, _WAKE_SECONDS))
         if await request.is_disconnected():
             return None
-
-
-def _read_join(body: bytes) -> JoinRequest | SubCoordinatorJoin:
-    """Return a validated body; only that of a sub-coordinator has `leaves`."""
-    try:
-        values = json.loads(body)
-    except (ValueError, RecursionError):
-        values = None
-    if isinstance(values, dict) and "leaves" in values:
-        return read_json(SubCoordinatorJoin, body)
-    return read_json(JoinRequest, body)

@@ -81,11 +81,15 @@ class SubCoordinator(RunMember):
         self._outcome: str | Exception | None = None
 
     def find_run(self) -> Manifest:
-        """Return the manifest of the coordinator above; raise if its sums cannot be computed here."""
+        """Return the manifest of the coordinator above; raise if it refuses or its steps are unknown here."""
         manifest = self.read_manifest()
         manifest.require_same_steps()
         if self.name in manifest.silos:
             raise ConfigError(f"{self.name!r} is a silo of the run; give the sub-coordinator another --silo")
+        body = {"manifest": manifest.hash, "leaves": {}}
+        response = self.http.call("POST", self._path("join"), json=body)
+        if response.status != 200:
+            self._refused(response)
         return manifest
 
     def take_part(self, queue: TaskQueue) -> str:
@@ -118,10 +122,10 @@ class SubCoordinator(RunMember):
             super()._join(manifest)
 
     def _joining(self) -> dict[str, Any]:
-        leaves = self.runtime.queue.present()
-        lost = self.runtime.reasons([silo for silo in self.runtime.announced if silo not in leaves])
-        self.runtime.announced = frozenset(leaves)
-        return {"leaves": leaves, "lost": {silo: reason[:500] for silo, reason in lost.items()}}
+        silos = self.runtime.queue.present()
+        lost = self.runtime.reasons([silo for silo in self.runtime.announced if silo not in silos])
+        self.runtime.announced = frozenset(silos)
+        return {"leaves": silos, "lost": {silo: reason[:500] for silo, reason in lost.items()}}
 
     def _joined(self, manifest: Manifest, answer: Response) -> None:
         super()._joined(manifest, answer)

@@ -18,9 +18,8 @@ from fedilc.runtimes.rest.audit import Audit
 from fedilc.runtimes.rest.auth import Auth, SiloName
 from fedilc.runtimes.rest.listener import Address, listening
 from fedilc.runtimes.rest.monitoring import Health
-from fedilc.runtimes.rest.refusals import read_json, refusals
 from fedilc.runtimes.rest.reply_spool import Spool
-from fedilc.runtimes.rest.request_limits import read_body
+from fedilc.runtimes.rest.request_limits import read_body, read_json, refusals
 from fedilc.runtimes.rest.silo_routes import Receipt
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens
 

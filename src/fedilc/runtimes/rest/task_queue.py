@@ -1,7 +1,6 @@
 """The coordinator's task queue: the open request, and the replies to it.
 
-The training thread opens requests and takes replies; network threads hand out tasks and add replies. Nothing
-here depends on HTTP.
+The training thread opens requests and takes replies; network threads hand out tasks and add replies.
 """
 
 from __future__ import annotations
@@ -19,11 +18,10 @@ from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.remote.wire import content_digest, is_whole
 from fedilc.runtimes.rest.audit import Audit
-from fedilc.runtimes.rest.membership import Membership, set_aside
+from fedilc.runtimes.rest.membership import WAITING, Membership, RefusedError
 from fedilc.runtimes.rest.reply_spool import Body, Spool, SpooledReply, spool_reply
-from fedilc.runtimes.rest.status import WAITING, Refusal
 
-_OTHER_REPLY = Refusal(409, "another reply to this task was accepted before")
+_OTHER_REPLY = "another reply to this task was accepted before"
 
 
 class TaskQueue(Membership):
@@ -112,23 +110,21 @@ class TaskQueue(Membership):
         """Return the open task's name, and which silos of a sub-coordinator have replied to it."""
         with self._changed:
             task = self.open_request.name if self.open_request is not None else ""
-            return task, [leaf for leaf in self.carriers.leaves(name) if leaf in self._answered]
+            return task, [silo for silo in self._silos_of(name) if silo in self._answered]
 
-    def task_for(self, name: str) -> OpenRequest | Refusal | None:
+    def task_for(self, name: str) -> OpenRequest | None:
         """Return the open request, if the silo, or one of a sub-coordinator's silos, has yet to reply."""
         with self._changed:
-            state, silos = self._state(name), self._silos_of(name)
-            if state.state == "set aside":
-                return set_aside(state)
+            state, silos = self._admit(name).state, self._silos_of(name)
             if self.progress.outcome is not None:
                 self.informed.update((name, *silos))
-                return Refusal(410, f"the run is over: {self.progress.outcome}")
-            if state.state == "not joined":
-                return Refusal(409, f"silo {name!r} has not joined; join first")
+                raise RefusedError(410, f"the run is over: {self.progress.outcome}")
+            if state == "not joined":
+                raise RefusedError(409, f"silo {name!r} has not joined; join first")
             due = self._due(silos)
             if self.open_request is None or not due:
                 return None
-            for silo in (self.silos[leaf] for leaf in due):
+            for silo in (self.silos[silo] for silo in due):
                 if silo.state != "working":
                     silo.state = "working"
                     self._notify()
@@ -138,36 +134,30 @@ class TaskQueue(Membership):
         """Return those silos that are asked and have not replied."""
         return [silo for silo in silos if silo in self._asked and silo not in self._answered]
 
-    def max_reply_bytes(self, name: str, round_: int, step: str, task: str) -> int | Refusal:
-        """Return how large a reply may be, or why it is refused before it is read."""
+    def max_reply_bytes(self, name: str, round_: int, step: str, task: str) -> int:
+        """Return how large a reply may be; refuse one that answers another task before it is read."""
         with self._changed:
-            open_request, silos = self.open_request, self._silos_of(name)
-            refusal = self._refusal(name, round_, step, task)
-            if refusal is not None or open_request is None:
-                return refusal or Refusal(409, "no task is open")
+            open_request, silos = self._require_open(name, round_, step, task)
         return open_request.max_bytes if name in self.silos else open_request.max_aggregated_bytes(len(silos))
 
     def accept(
         self, name: str, round_: int, step: str, task: str, body: bytes | Body, sent_digest: str | None = None
-    ) -> Refusal | None:
-        """Accept a silo's reply to the open request; return None if accepted, now or before.
+    ) -> None:
+        """Accept a silo's reply to the open request, once; refuse another one.
 
         `sent_digest` is the digest that the silo sent with it, to detect a body damaged on the way.
         """
         content = body if isinstance(body, bytes) else body.content()
         digest = content_digest(content)
         if not is_whole(digest, sent_digest):
-            return Refusal(400, "the body does not match its Content-Digest")
+            raise RefusedError(400, "the body does not match its Content-Digest")
         with self._changed:
-            open_request, silos = self.open_request, self._silos_of(name)
-            refusal = self._refusal(name, round_, step, task)
+            open_request, silos = self._require_open(name, round_, step, task)
             due, known = self._due(silos), {self._answered.get(silo) for silo in silos}
-        if refusal is not None or open_request is None:
-            return refusal
         if digest in known:
-            return None
+            return
         if not due:
-            return _OTHER_REPLY
+            raise RefusedError(409, _OTHER_REPLY)
         if name in self.silos:
             read: Callable[[bytes], Reply | AggregatedReply] = partial(open_request.read, silo=name)
         else:
@@ -176,44 +166,45 @@ class TaskQueue(Membership):
             reply = read(content)
             self._require_same_count(reply)
         except ProtocolError as error:
-            return self.strike(name, str(error))
+            raise self.strike(name, str(error)) from error
         with self._changed:
             if self.open_request is not open_request:
-                return Refusal(409, "the task was closed meanwhile; ask for the next")
-            if not set(reply.silos) <= set(self._due(self._silos_of(name))):
-                same = all(self._answered.get(silo) == digest for silo in reply.silos)
-                return None if same else _OTHER_REPLY
-            self._record_reply(name, reply, digest)
-            self._replies.append(spool_reply(reply, read, body))
-            self._notify()
-            return None
+                raise RefusedError(409, "the task was closed meanwhile; ask for the next")
+            if set(reply.silos) <= set(self._due(self._silos_of(name))):
+                self._record_reply(name, reply, digest)
+                self._replies.append(spool_reply(reply, read, body))
+                self._notify()
+            elif any(self._answered.get(silo) != digest for silo in reply.silos):
+                raise RefusedError(409, _OTHER_REPLY)
 
     def _record_reply(self, name: str, reply: Reply | AggregatedReply, digest: str) -> None:
         """Record which silos have replied, and which ones a sub-coordinator has lost."""
-        for one in reply.replies.values() if isinstance(reply, AggregatedReply) else (reply,):
+        for one in _each(reply):
             self._answered[one.silo] = digest
             silo = self.silos[one.silo]
             silo.reason = None if silo.state == "lost" else silo.reason
             silo.state = "answered"
             silo.loss = one.numbers.get("loss", silo.loss)
         if isinstance(reply, AggregatedReply):
-            left = [leaf for leaf in self.carriers.leaves(name) if leaf not in reply.lost]
-            self._mark_lost(self.carriers.announce(name, left), reply.lost)
+            left = [silo for silo in self._silos_of(name) if silo not in reply.lost]
+            self._assign(name, left, reply.lost)
 
-    def _refusal(self, name: str, round_: int, step: str, task: str) -> Refusal | None:
-        open_request, state = self.open_request, self._state(name)
-        if state.state == "set aside":
-            return set_aside(state)
-        if open_request is None or self._asked.isdisjoint(self._silos_of(name)) or task != open_request.name:
-            return Refusal(409, "this task is not open for this silo; ask for the next")
+    def _require_open(
+        self, name: str, round_: int, step: str, task: str
+    ) -> tuple[OpenRequest, tuple[str, ...]]:
+        """Return the open request and the silos that a member replies for; refuse a reply to another task."""
+        self._admit(name)
+        open_request, silos = self.open_request, self._silos_of(name)
+        if open_request is None or self._asked.isdisjoint(silos) or task != open_request.name:
+            raise RefusedError(409, "this task is not open for this silo; ask for the next")
         if (round_, step) != (open_request.request.round, open_request.request.step):
-            up = f"{open_request.request.step!r} of round {open_request.request.round}"
-            return Refusal(409, f"the open task is {up}, not {step!r} of round {round_}")
-        return None
+            expected = f"{open_request.request.step!r} of round {open_request.request.round}"
+            raise RefusedError(409, f"the open task is {expected}, not {step!r} of round {round_}")
+        return open_request, silos
 
     def _require_same_count(self, reply: Reply | AggregatedReply) -> None:
         """Raise if a silo now has another number of examples than when it joined: it may be its weight."""
-        for one in reply.replies.values() if isinstance(reply, AggregatedReply) else (reply,):
+        for one in _each(reply):
             joined = self.silos[one.silo].examples
             now = one.numbers.get("examples", joined)
             if now != joined:
@@ -247,5 +238,10 @@ class TaskQueue(Membership):
                 "phase": phase,
                 "seconds_left": left,
                 "silos": [asdict(silo) for silo in self.silos.values()],
-                "carriers": [asdict(carrier) for carrier in self.carriers.states.values()],
+                "carriers": [asdict(status) for status in self.sub_coordinators.values()],
             }
+
+
+def _each(reply: Reply | AggregatedReply) -> Iterable[Reply]:
+    """Return the replies of single silos."""
+    return reply.replies.values() if isinstance(reply, AggregatedReply) else (reply,)

@@ -17,7 +17,7 @@ from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.auth import Auth
 from fedilc.runtimes.rest.listener import Address, listening
 from fedilc.runtimes.rest.published import WEIGHTS, about_model
-from fedilc.runtimes.rest.refusals import refusals
+from fedilc.runtimes.rest.request_limits import refusals
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens
 
 
