@@ -25,8 +25,9 @@ from fedilc.runtimes.remote.manifest import Manifest, Wire
 from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.remote.run import RemoteRun
 from fedilc.runtimes.remote.wire import pack_reply, unpack_request
+from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.app import make_app
-from fedilc.runtimes.rest.listener import Address, listening
+from fedilc.runtimes.rest.listener import listening
 from fedilc.runtimes.rest.runtime import RestRuntime
 from fedilc.runtimes.rest.task_queue import TaskQueue
 from fedilc.runtimes.rest.tokens import Tokens

@@ -19,8 +19,8 @@ from torch import Tensor
 from fedilc import Federation, Silo, train
 from fedilc.config import Experiment
 from fedilc.runtimes.remote.manifest import Manifest, Wire
+from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.http_client import HttpClient, Response
-from fedilc.runtimes.rest.listener import Address
 from fedilc.runtimes.rest.participant import Participant
 from fedilc.runtimes.rest.runtime import RestRuntime
 from fedilc.runtimes.rest.sub_coordinator import SubCoordinator, serve_below

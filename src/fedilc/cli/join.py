@@ -85,7 +85,7 @@ def join(
     with quick_imports():
         from fedilc.runtimes.remote.builders import network_from
         from fedilc.runtimes.remote.survey import summary_from_file
-        from fedilc.runtimes.rest.exposure import warn_if_public
+        from fedilc.runtimes.rest.address import warn_if_public
         from fedilc.runtimes.rest.http_client import HttpClient
         from fedilc.runtimes.rest.participant import Participant
         from fedilc.runtimes.rest.silo_limits import SiloLimits

@@ -75,8 +75,7 @@ def load_run(
     if criterion != "validation":
         raise ConfigError(f"a published model is that of the validation's round; leave out {criterion!r}")
     from fedilc.cli.join import read_token
-    from fedilc.runtimes.rest.http_client import HttpClient
-    from fedilc.runtimes.rest.published import fetch_run
+    from fedilc.runtimes.rest.http_client import HttpClient, fetch_run
 
     client = HttpClient(str(run), read_token(token_file), authority, give_up_after=_PATIENCE_SECONDS)
     with TemporaryDirectory() as folder:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from fedilc.config import Experiment
     from fedilc.data.tables.preprocessing import Preprocessing
     from fedilc.runtimes.remote.manifest import Manifest, Wire
-    from fedilc.runtimes.rest.listener import Address
+    from fedilc.runtimes.rest.address import Address
     from fedilc.runtimes.rest.tokens import TokenFile, Tokens
     from fedilc.training.result import Result
 
@@ -122,7 +122,7 @@ def serve(
     with quick_imports():
         from fedilc.config import read_experiment
         from fedilc.runtimes.remote.manifest import find_wire
-        from fedilc.runtimes.rest.listener import Address
+        from fedilc.runtimes.rest.address import Address
 
     log_to_stderr(log_format)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -176,7 +176,7 @@ def serve(
 
 def _tokens(path: Path | None, client_ca: Path | None, console: Console) -> Tokens | TokenFile | None:
     """Return the tokens of a file; no tokens if silos have certificates; None if everybody may join."""
-    from fedilc.runtimes.rest.exposure import warn_if_public
+    from fedilc.runtimes.rest.address import warn_if_public
     from fedilc.runtimes.rest.tokens import TokenFile, Tokens
 
     if path is None:

@@ -13,7 +13,7 @@ from fedilc.errors import ConfigError, StoppedError, printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedilc.runtimes.rest.listener import Address
+    from fedilc.runtimes.rest.address import Address
     from fedilc.runtimes.rest.task_queue import TaskQueue
     from fedilc.runtimes.rest.tokens import TokenFile, Tokens
 
@@ -39,7 +39,7 @@ class Upstream:
         round_timeout: float,
     ) -> None:
         """Serve silos for the coordinator above until its run is over."""
-        from fedilc.runtimes.rest.exposure import warn_if_public
+        from fedilc.runtimes.rest.address import warn_if_public
         from fedilc.runtimes.rest.http_client import HttpClient
         from fedilc.runtimes.rest.sub_coordinator import SubCoordinator, serve_below
 

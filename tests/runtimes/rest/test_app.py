@@ -1,8 +1,9 @@
-"""The OpenAPI document, and whatever schemathesis makes of it: never a 5xx."""
+"""The OpenAPI document, its page, and whatever schemathesis makes of it: never a 5xx."""
 
 from __future__ import annotations
 
 import json
+import re
 
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
@@ -10,8 +11,8 @@ from schemathesis.checks import not_a_server_error
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedilc.runtimes.remote.wire import MEDIA_TYPE
-from fedilc.runtimes.rest.app import make_app
-from rest import post, queue_of
+from fedilc.runtimes.rest.app import api_html, make_app
+from rest import post, queue_of, served
 
 schemathesis.serializer.alias(MEDIA_TYPE, "application/octet-stream")
 LIVE = queue_of()
@@ -83,3 +84,23 @@ def test_the_document_names_every_resource_and_its_refusals() -> None:
     answer = paths["/v1/silos/{silo}/rounds/{number}/{step}"]["put"]
     assert {"200", "401", "403", "404", "409", "413", "422", "429"} <= set(answer["responses"])
     json.dumps(paths)
+
+
+def test_the_page_of_resources_names_all_of_them_and_fetches_nothing_from_elsewhere() -> None:
+    with served(LIVE) as client:
+        document, page = client.get("/openapi.json").json(), client.get("/docs")
+        assert page.headers["content-type"].startswith("text/html")
+        assert "default-src 'self'" in page.headers["content-security-policy"]
+        for path, methods in document["paths"].items():
+            for method in methods:
+                assert f"{method.upper()} {path}" in page.text
+        linked = re.findall(r"(?:src|href)=\"([^\"]+)\"", page.text)
+        assert linked
+        assert [client.get(f"/{link}").status_code for link in linked] == [200] * len(linked)
+
+
+def test_what_is_in_the_document_is_text_on_the_page() -> None:
+    info = {"title": "<b>", "version": "1"}
+    operation = {"description": "<script>", "parameters": [{"name": "<i>", "in": "query"}]}
+    page = api_html({"info": info, "paths": {"/<u>": {"get": operation}}})
+    assert not any(tag in page for tag in ("<b>", "<script>", "<i>", "<u>"))

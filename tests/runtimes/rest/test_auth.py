@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import httpx
@@ -13,9 +13,10 @@ import pytest
 from certificates import Certificates, make_certificates, make_client_certificate
 from command import fedilc
 
+from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.http_client import CoordinatorError, HttpClient
-from fedilc.runtimes.rest.listener import Address, listening
+from fedilc.runtimes.rest.listener import listening
 from fedilc.runtimes.rest.task_queue import TaskQueue
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens, add_token
 from rest import bearer, detail, good_body, post, put, queue_of, served
@@ -168,6 +169,12 @@ def test_a_token_is_revoked_and_replaced_while_the_coordinator_runs(tmp_path: Pa
         assert status(second) == 204
 
 
+def after(tokens: Tokens, days: int) -> Tokens:
+    """The tokens as they are when some days have passed."""
+    sooner = {name: end - timedelta(days=days) for name, end in tokens.expires.items()}
+    return tokens.model_copy(update={"expires": sooner})
+
+
 def test_a_token_ends_after_its_days_for_silos_and_viewers(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     token = fedilc("token", "a", "--tokens", file, "--days", 2).strip()
@@ -176,11 +183,11 @@ def test_a_token_ends_after_its_days_for_silos_and_viewers(tmp_path: Path) -> No
     read = Tokens.read(file)
     assert read.is_silo("a", token)
     assert read.owner(viewer)
-    tomorrow = Tokens(read.silos, read.viewers, read.expires, lambda: time.time() + 86_400)
+    tomorrow = after(read, days=1)
     assert tomorrow.is_silo("a", token)
     assert not tomorrow.is_viewer(viewer)
     assert not tomorrow.owner(viewer)
-    later = Tokens(read.silos, read.viewers, read.expires, lambda: time.time() + 2 * 86_400)
+    later = after(read, days=2)
     assert not later.is_silo("a", token)
     assert not later.owner(token)
     renewed = add_token(file, "a", replace=True)

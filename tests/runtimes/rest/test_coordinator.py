@@ -11,7 +11,7 @@ from ports import free_port
 
 from fedilc.runtimes.remote.run import RemoteRun
 from fedilc.runtimes.rest import coordinator
-from fedilc.runtimes.rest.listener import Address
+from fedilc.runtimes.rest.address import Address
 from rest import remote
 
 SILOS = ("north", "south")

@@ -16,11 +16,12 @@ import pytest
 from certificates import make_certificates
 
 from fedilc.runtimes.rest import connections, http_server
+from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.connections import (
     SPARE_CONNECTIONS,
 )
-from fedilc.runtimes.rest.listener import Address, listening
+from fedilc.runtimes.rest.listener import listening
 from fedilc.runtimes.rest.tokens import Tokens, add_token
 from rest import bearer, eventually, queue_of, raw_line, served
 

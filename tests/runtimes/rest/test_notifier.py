@@ -12,8 +12,9 @@ import httpx
 import pytest
 from certificates import make_certificates
 
+from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.app import make_app
-from fedilc.runtimes.rest.listener import Address, listening
+from fedilc.runtimes.rest.listener import listening
 from rest import queue_of, served
 
 

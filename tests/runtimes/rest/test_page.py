@@ -21,8 +21,9 @@ from fedilc.cli import app
 from fedilc.data.silo_store import SiloStore
 from fedilc.errors import FedILCWarning
 from fedilc.evaluation import select
+from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.app import make_app
-from fedilc.runtimes.rest.listener import Address, listening
+from fedilc.runtimes.rest.listener import listening
 from fedilc.runtimes.rest.monitoring import RunView
 from fedilc.runtimes.rest.tokens import Tokens, add_token
 from fedilc.runtimes.rest.viewer import FolderView

@@ -17,7 +17,8 @@ import fedilc as package
 from fedilc.config.user_sources import RemoteTables
 from fedilc.errors import DataError
 from fedilc.runtimes.remote.survey import Survey, read_survey, summary_from_file
-from fedilc.runtimes.rest.listener import Address, listening
+from fedilc.runtimes.rest.address import Address
+from fedilc.runtimes.rest.listener import listening
 from fedilc.runtimes.rest.survey import Summaries, make_survey_app
 from fedilc.runtimes.rest.tokens import Tokens, add_token
 from rest import bearer

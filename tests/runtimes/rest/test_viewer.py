@@ -1,11 +1,84 @@
-"""The page of a run folder shows a run whichever runtime trained it."""
+"""The page of a run folder, whichever runtime trained it, and its model, which only silos get."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
+import numpy as np
+import polars as pl
+import pytest
+from command import Refusal, fedilc
+
 from fedilc.federation import RunFolder
-from fedilc.runtimes.rest.viewer import FolderView
+from fedilc.runtimes.rest.address import Address
+from fedilc.runtimes.rest.app import make_app
+from fedilc.runtimes.rest.listener import listening
+from fedilc.runtimes.rest.tokens import Tokens, add_token
+from fedilc.runtimes.rest.viewer import FolderView, publish_model
+from rest import bearer
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run over two tables, and the table of a third site."""
+    folder, random = tmp_path_factory.mktemp("published"), np.random.default_rng(0)
+    for name in ("a", "b", "site"):
+        x = random.normal(size=40).round(4)
+        target = folder / ("silos" if name != "site" else ".") / f"{name}.csv"
+        target.parent.mkdir(exist_ok=True)
+        pl.DataFrame({"u": x, "w": ["p", "q"] * 20, "y": (x > 0).astype(int)}).write_csv(target)
+    (folder / "e.toml").write_text(
+        'rounds = 3\nlearning_rate = 0.05\nalgorithm = "fedsgd"\n[data]\nsource = "tables"\n'
+        'files = "silos/*.csv"\nlabel = "y"\n[model]\nname = "mlp"\nhidden = [4]\n'
+    )
+    with pytest.warns(Warning, match="column 'u' alone predicts"):
+        fedilc("run", folder / "e.toml", "--out", folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture
+def url(run: Path, tmp_path: Path) -> Iterator[str]:
+    (tmp_path / "a.token").write_text(add_token(tmp_path / "tokens.json", "a"))
+    (tmp_path / "viewer.token").write_text(add_token(tmp_path / "tokens.json", "me", "viewers"))
+    tokens = Tokens.read(tmp_path / "tokens.json")
+    app, address = make_app(FolderView(run), tokens), Address(port=0, insecure=True)
+    publish_model(app, run, tokens)
+    with listening(app, address) as port:
+        yield address.url(port)
+
+
+def test_a_silo_evaluates_the_published_model_on_its_own_machine(run: Path, url: str, tmp_path: Path) -> None:
+    site = run.parent / "site.csv"
+    there = fedilc("evaluate", url, site, "--token-file", tmp_path / "a.token")
+    assert there == fedilc("evaluate", run, site)
+    fedilc("predict", url, site, "-o", tmp_path / "s.csv", "--token-file", tmp_path / "a.token")
+    assert len(pl.read_csv(tmp_path / "s.csv")) == 40
+
+
+def test_nobody_else_gets_it_and_nothing_else_is_given(run: Path, url: str, tmp_path: Path) -> None:
+    silo, viewer = (bearer((tmp_path / f"{name}.token").read_text()) for name in ("a", "viewer"))
+    with httpx.Client(base_url=url) as client:
+        for path in ("/v1/model", "/v1/model/weights"):
+            assert client.get(path).status_code == 401
+            assert client.get(path, headers=viewer).status_code == 401
+        about = client.get("/v1/model", headers=silo).json()
+        assert "silos" not in about["run"]
+        assert about["preprocessing"] == json.loads((run / "preprocessing.json").read_text())
+        sent = client.get("/v1/model/weights", headers=silo).content
+        assert sent == (run / "best-validation.safetensors").read_bytes()
+
+
+def test_what_is_not_published_is_one_sentence(
+    run: Path, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused, site = Refusal(monkeypatch, capsys), run.parent / "site.csv"
+    assert "give a silo's --token-file" in refused("evaluate", url, site)
+    assert "leave out 'last'" in refused("evaluate", url, site, "--criterion", "last")
+    with listening(make_app(FolderView(run), None), Address(port=0, insecure=True)) as port:
+        assert "publishes no model" in refused("evaluate", f"http://127.0.0.1:{port}", site)
 
 
 def folder(tmp_path: Path, rounds: int) -> Path:

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fedilc.runtimes.rest.exposure import is_loopback
+from fedilc.runtimes.rest.address import is_loopback
 from fedilc.runtimes.rest.http_server import Accepted
 from fedilc.runtimes.rest.tokens import FailureLimit, TokenFile, Tokens
 

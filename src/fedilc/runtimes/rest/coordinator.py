@@ -13,9 +13,10 @@ from fedilc.federation import Record
 from fedilc.gradients.memory import return_freed_memory
 from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.remote.run import RemoteRun
+from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.audit import Audit
-from fedilc.runtimes.rest.listener import Address, listening, notify_systemd
+from fedilc.runtimes.rest.listener import listening, notify_systemd
 from fedilc.runtimes.rest.reply_spool import MEMORY_BYTES, Spool
 from fedilc.runtimes.rest.runtime import RestRuntime
 from fedilc.runtimes.rest.task_queue import TaskQueue

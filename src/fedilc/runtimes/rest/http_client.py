@@ -16,12 +16,15 @@ from urllib.parse import urlsplit
 import httpx
 
 from fedilc.errors import ConfigError, FedILCError, printable
-from fedilc.runtimes.rest.exposure import is_loopback
+from fedilc.federation.run_folder import PREPROCESSING
+from fedilc.runtimes.rest.address import is_loopback
 
 POLL_SECONDS = 25.0
 MAX_PAUSE_SECONDS = 30.0
 MAX_RETRY_AFTER_SECONDS = 120.0
 MAX_BYTES = 4 << 20
+MAX_MODEL_BYTES = 2 << 30
+PUBLISHED_WEIGHTS = "best-validation.safetensors"
 
 
 class CoordinatorError(FedILCError):
@@ -206,3 +209,26 @@ def _seconds(text: str) -> float:
         return min(MAX_RETRY_AFTER_SECONDS, max(0.0, float(text)))
     except ValueError:
         return 0.0
+
+
+def fetch_run(client: HttpClient, folder: Path) -> None:
+    """Download the files of a published run that `fedilc.load` needs into a folder."""
+    about = _get_published(client, "/v1/model").json()
+    if not isinstance(about, dict) or not isinstance(about.get("run"), dict):
+        raise CoordinatorError(f"{client.url} does not respond with a model")
+    (folder / "run.json").write_text(json.dumps(about["run"]))
+    if about.get("preprocessing") is not None:
+        (folder / PREPROCESSING).write_text(json.dumps(about["preprocessing"]))
+    (folder / PUBLISHED_WEIGHTS).write_bytes(_get_published(client, "/v1/model/weights").body)
+
+
+def _get_published(client: HttpClient, path: str) -> Response:
+    response = client.call("GET", path, MAX_MODEL_BYTES)
+    if response.status in (401, 403):
+        raise ConfigError(f"{client.url} refuses the model: {response.reason}; give a silo's --token-file")
+    if response.status != 200:
+        raise CoordinatorError(
+            f"{client.url} publishes no model ({response.reason}); its operator does so with `fedilc serve "
+            "--view RUN`"
+        )
+    return response

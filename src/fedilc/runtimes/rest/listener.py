@@ -1,4 +1,4 @@
-"""Listen for HTTP: the coordinator's address and its TLS, and the thread that serves it."""
+"""Listen for HTTP: the thread that serves an app, its TLS, and what systemd is told."""
 
 from __future__ import annotations
 
@@ -9,74 +9,16 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
 
 from fedilc.errors import ConfigError
+from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.audit import Audit
 from fedilc.runtimes.rest.connections import Connections, raise_descriptor_limit
-from fedilc.runtimes.rest.exposure import is_loopback, warn_if_public
 from fedilc.runtimes.rest.http_server import Server
-from fedilc.runtimes.rest.tokens import TokenFile, Tokens
-
-
-@dataclass(frozen=True)
-class Address:
-    """The address on which a coordinator listens, and how its connections are protected."""
-
-    host: str = "127.0.0.1"
-    port: int = 8443
-    certificate: Path | None = None
-    key: Path | None = None
-    insecure: bool = False
-    allow_insecure: bool = False
-    client_authority: Path | None = None
-
-    def require_safe(self, tokens: Tokens | TokenFile | None) -> None:
-        """Raise if tokens or gradients would be sent without TLS although nobody allowed it."""
-        if (self.certificate is None) != (self.key is None):
-            raise ConfigError("--cert and --key belong together; give both")
-        for path in (self.certificate, self.key, self.client_authority):
-            if path is not None and not path.exists():
-                raise ConfigError(f"{path} does not exist; give certificates and key as PEM files")
-        if self.client_authority is not None and self.certificate is None:
-            raise ConfigError(
-                "--client-ca asks clients for certificates over TLS: give --cert and --key as well"
-            )
-        warn_if_public(self.key, "the key of the coordinator's certificate")
-        local = is_loopback(self.host)
-        if self.certificate is None and not (self.insecure or self.allow_insecure):
-            raise ConfigError(
-                "give --cert and --key for TLS, or --insecure to do without TLS on a loopback address"
-            )
-        if self.certificate is None and not local and not self.allow_insecure:
-            raise ConfigError(
-                f"--insecure is for loopback addresses, and {self.host} is not one: give --cert and --key, "
-                "or --allow-insecure if something else protects the connection"
-            )
-        if tokens is None and not (local and self.insecure):
-            raise ConfigError(
-                "give --tokens FILE (make it with `fedilc token NAME`), or --client-ca; only --insecure on a "
-                "loopback address needs neither"
-            )
-
-    def bind(self) -> socket.socket:
-        """Return a listening socket; raise if the address cannot be used."""
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        try:
-            return socket.create_server((self.host, self.port), family=family, backlog=512)
-        except (OSError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise ConfigError(f"cannot listen on {self.host} port {self.port}: {reason}") from error
-
-    def url(self, port: int) -> str:
-        """Return the URL that silos and browsers use."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self.certificate else 'http'}://{host}:{port}"
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from fedilc.runtimes.rest.notifier import Notifier
 from fedilc.runtimes.rest.request_limits import refusals
 
 MAX_VIEWERS = 200
-_PAGE = File(__file__).parent / "page"
+PAGE = File(__file__).parent / "page"
 PAGE_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'self'; "
@@ -138,13 +138,13 @@ def _add_run(app: FastAPI, run: RunView, auth: Auth) -> None:
 def _add_page(app: FastAPI) -> None:
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:
-        return FileResponse(_PAGE / "index.html", headers=PAGE_HEADERS)
+        return FileResponse(PAGE / "index.html", headers=PAGE_HEADERS)
 
     @app.get("/page/{name}", include_in_schema=False)
     async def part(name: str) -> FileResponse:
-        if name not in {path.name for path in _PAGE.iterdir()}:
+        if name not in {path.name for path in PAGE.iterdir()}:
             raise HTTPException(404, "no such file")
-        return FileResponse(_PAGE / name, headers=PAGE_HEADERS)
+        return FileResponse(PAGE / name, headers=PAGE_HEADERS)
 
 
 class EventStreams:

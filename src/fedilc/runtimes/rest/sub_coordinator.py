@@ -24,11 +24,12 @@ from fedilc.federation.steps import Step
 from fedilc.runtimes.remote.aggregated_reply import pack_aggregated_reply
 from fedilc.runtimes.remote.manifest import MAX_NUMBERS, Manifest
 from fedilc.runtimes.remote.wire import ReceivedRequest
+from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.audit import Audit
 from fedilc.runtimes.rest.coordinator import AUDIT_FILE, INFORM_SECONDS, wait_until_informed
 from fedilc.runtimes.rest.http_client import HttpClient, Response
-from fedilc.runtimes.rest.listener import Address, listening, notify_systemd
+from fedilc.runtimes.rest.listener import listening, notify_systemd
 from fedilc.runtimes.rest.participant import RunMember
 from fedilc.runtimes.rest.reply_spool import Spool
 from fedilc.runtimes.rest.runtime import RestRuntime

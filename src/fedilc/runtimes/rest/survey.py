@@ -13,10 +13,11 @@ from fastapi import Depends, FastAPI, HTTPException, Request
 
 from fedilc.data.tables.silo_summary import SiloSummary
 from fedilc.runtimes.remote.survey import Survey
+from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.app import make_bare_app
 from fedilc.runtimes.rest.audit import Audit
 from fedilc.runtimes.rest.auth import Auth, SiloName
-from fedilc.runtimes.rest.listener import Address, listening
+from fedilc.runtimes.rest.listener import listening
 from fedilc.runtimes.rest.monitoring import Health
 from fedilc.runtimes.rest.reply_spool import Spool
 from fedilc.runtimes.rest.request_limits import read_body, read_json, refusals

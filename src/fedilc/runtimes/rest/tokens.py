@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import os
 import re
 import secrets
@@ -13,18 +12,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
 
 from filelock import FileLock
+from pydantic import AwareDatetime, BaseModel, StringConstraints, ValidationError
 
 from fedilc.errors import ConfigError
 
 Kind = Literal["silos", "viewers"]
 NAME = re.compile(r"\w[\w.\- ]{0,98}\w|\w")
-_HASH = re.compile(r"[0-9a-f]{64}")
+Hash = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 _NOBODY = "0" * 64
 _MAX_ADDRESSES = 10_000
 _RETRY_SECONDS = 1.0
@@ -44,43 +43,42 @@ def _hash(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """The hashes of the tokens of silos and viewers, and which silos a sub-coordinator carries."""
+class Tokens(BaseModel):
+    """The content of a token file.
 
-    silos: dict[str, str] = field(default_factory=dict)
-    viewers: dict[str, str] = field(default_factory=dict)
-    expires: dict[str, float] = field(default_factory=dict)
-    clock: Callable[[], float] = time.time
-    carries: dict[str, list[str]] = field(default_factory=dict)
+    It has the hashes of the tokens of silos and viewers, when a token such as that of "silos/north" expires,
+    and which silos a sub-coordinator may reply for.
+    """
+
+    silos: dict[str, Hash] = {}
+    viewers: dict[str, Hash] = {}
+    expires: dict[str, AwareDatetime] = {}
+    carries: dict[str, list[str]] = {}
 
     @classmethod
     def read(cls, path: Path) -> Tokens:
         """Read a file that `add_token` wrote."""
         try:
-            stored = json.loads(path.read_text())
-            kinds = {key: stored.get(key, {}) for key in ("silos", "viewers")}
-            if not all(_HASH.fullmatch(v) for kind in kinds.values() for v in kind.values()):
-                raise ValueError("one of its entries is not a token's hash")
-            ends = {key: datetime.fromisoformat(end) for key, end in stored.get("expires", {}).items()}
-            carries = {str(name): [str(silo) for silo in s] for name, s in stored.get("carries", {}).items()}
-            return cls(**kinds, expires={key: end.timestamp() for key, end in ends.items()}, carries=carries)
+            return cls.model_validate_json(path.read_bytes())
         except OSError as error:
             raise ConfigError(
                 f"the token file {path} cannot be read ({error.strerror}); make it with `fedilc token NAME "
                 f"--tokens {path}`"
             ) from error
-        except (ValueError, AttributeError, TypeError) as error:
-            raise ConfigError(f"{path} is not a token file: {error}; make a new one") from error
+        except ValidationError as error:
+            first = error.errors(include_input=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            reason = f"{where}: {first['msg']}" if where else first["msg"]
+            raise ConfigError(f"{path} is not a token file ({reason}); make a new one") from error
 
     def current(self) -> Tokens:
         """Return these tokens, which never change."""
         return self
 
     def admits(self, silo: str) -> bool:
-        """Return whether a silo has a token, or a sub-coordinator with a token carries it."""
-        carried = any(silo in silos and name in self.silos for name, silos in self.carries.items())
-        return silo in self.silos or carried
+        """Return whether a silo has a token, or a sub-coordinator with a token may reply for it."""
+        below = any(silo in silos and name in self.silos for name, silos in self.carries.items())
+        return silo in self.silos or below
 
     def is_silo(self, name: str, token: str) -> bool:
         """Return whether the token is that of this silo."""
@@ -97,13 +95,17 @@ class Tokens:
         known = {
             f"{kind}/{name}": hmac.compare_digest(hashed, given) and self._is_valid(kind, name)
             for kind in kinds
-            for name, hashed in (self.silos if kind == "silos" else self.viewers).items()
+            for name, hashed in self.of(kind).items()
         }
         return next((name for name, same in known.items() if same), None)
 
+    def of(self, kind: Kind) -> dict[str, Hash]:
+        """Return the hashes of silos' or viewers' tokens by name."""
+        return self.silos if kind == "silos" else self.viewers
+
     def _is_valid(self, kind: Kind, name: str) -> bool:
         end = self.expires.get(f"{kind}/{name}")
-        return end is None or self.clock() < end
+        return end is None or datetime.now(UTC) < end
 
 
 class TokenFile:
@@ -149,21 +151,22 @@ def add_token(
 ) -> str:
     """Make a token for a name and store its hash; return the token, which is stored nowhere.
 
-    It is valid for `days`, or until it is replaced or revoked. A sub-coordinator's token `carries` silos.
+    It is valid for `days`, or until it is replaced or revoked. With it, a sub-coordinator may reply for the
+    silos in `carries`.
     """
     for one in (name, *carries):
         require_name(one)
-    with _editing(path) as known:
-        if name in known[kind] and not replace:
+    with _editing(path) as tokens:
+        if name in tokens.of(kind) and not replace:
             raise ConfigError(f"{name!r} has a token in {path} already; replace it with --replace")
         token = secrets.token_urlsafe(32)
-        known[kind][name] = _hash(token)
-        known["expires"].pop(f"{kind}/{name}", None)
+        tokens.of(kind)[name] = _hash(token)
+        tokens.expires.pop(f"{kind}/{name}", None)
         if carries:
-            known["carries"][name] = list(carries)
+            tokens.carries[name] = list(carries)
         if days is not None:
             end = datetime.now(UTC) + timedelta(days=days)
-            known["expires"][f"{kind}/{name}"] = end.isoformat(timespec="seconds")
+            tokens.expires[f"{kind}/{name}"] = end.replace(microsecond=0)
     return token
 
 
@@ -171,34 +174,24 @@ def revoke_token(path: Path, name: str, kind: Kind = "silos") -> None:
     """Revoke a name's token; a running coordinator refuses it from the next request on."""
     if not path.exists():
         raise ConfigError(f"{path} does not exist; name the token file with --tokens")
-    with _editing(path) as known:
-        if known[kind].pop(name, None) is None:
-            some = ", ".join(known[kind]) or "nobody"
+    with _editing(path) as tokens:
+        if tokens.of(kind).pop(name, None) is None:
+            some = ", ".join(tokens.of(kind)) or "nobody"
             raise ConfigError(f"{name!r} has no token in {path}; its {kind} are {some}")
-        known["expires"].pop(f"{kind}/{name}", None)
+        tokens.expires.pop(f"{kind}/{name}", None)
         if kind == "silos":
-            known["carries"].pop(name, None)
+            tokens.carries.pop(name, None)
 
 
 @contextmanager
-def _editing(path: Path) -> Iterator[dict[str, dict[str, Any]]]:
+def _editing(path: Path) -> Iterator[Tokens]:
     """Yield the content of a token file, and write it at the end, locked against other processes."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_name(path.name + ".lock"), timeout=10):
             tokens = Tokens.read(path) if path.exists() else Tokens()
-            ends = {
-                key: datetime.fromtimestamp(end, UTC).isoformat(timespec="seconds")
-                for key, end in tokens.expires.items()
-            }
-            known: dict[str, dict[str, Any]] = {
-                "silos": dict(tokens.silos),
-                "viewers": dict(tokens.viewers),
-                "expires": ends,
-                "carries": dict(tokens.carries),
-            }
-            yield known
-            _write_private(path, json.dumps(known, indent=2) + "\n")
+            yield tokens
+            _write_private(path, tokens.model_dump_json(indent=2) + "\n")
     except OSError as error:
         raise ConfigError(
             f"the token file {path} cannot be written: {error.strerror or 'another process holds it'}"

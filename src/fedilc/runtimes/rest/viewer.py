@@ -1,9 +1,11 @@
-"""Serve the page of a run folder, whichever runtime trained it, finished or not."""
+"""Serve a run folder, whichever runtime trained it: its page, and its model for silos to evaluate."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,18 @@ from fastapi.responses import FileResponse
 
 from fedilc.errors import ConfigError
 from fedilc.federation import Record, RunFolder
+from fedilc.federation.run_folder import PREPROCESSING
 from fedilc.runtimes.remote.wire import MEDIA_TYPE
+from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.auth import Auth
-from fedilc.runtimes.rest.listener import Address, listening
-from fedilc.runtimes.rest.published import WEIGHTS, about_model
+from fedilc.runtimes.rest.http_client import PUBLISHED_WEIGHTS
+from fedilc.runtimes.rest.listener import listening
+from fedilc.runtimes.rest.membership import Progress, SiloStatus
 from fedilc.runtimes.rest.request_limits import refusals
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens
+
+_PUBLISHED = ("federation", "model", "loss", "classes", "columns", "label", "seed")
 
 
 class FolderView:
@@ -43,23 +50,17 @@ class FolderView:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state of the run after its last round."""
-        last: Record = self.history[-1] if self.history else {"round": 0, "silos": {}}
-        rounds = int(self.settings["rounds"])
-        done = int(last["round"])
+        last: Record = self.history[-1] if self.history else {"round": 0}
+        rounds, done, numbers = int(self.settings["rounds"]), int(last["round"]), last.get("silos", {})
+        outcome = "complete" if done >= rounds else f"{done} of {rounds} rounds are done"
         return {
             "run": self.settings.get("experiment") or self.settings.get("federation"),
             "algorithm": self.settings.get("algorithm"),
             "rounds": rounds,
             "completed": done,
-            "round": done,
-            "phase": "ended",
-            "started": None,
-            "seconds_a_round": None,
-            "outcome": "complete" if done >= rounds else f"{done} of {rounds} rounds are done",
+            **asdict(Progress(done, "ended", None, outcome=outcome)),
             "seconds_left": None,
-            "silos": [
-                self._silo(name, last.get("silos", {}).get(name, {})) for name in self.settings["silos"]
-            ],
+            "silos": [self._silo(name, numbers.get(name, {})) for name in self.settings["silos"]],
         }
 
     def _silo(self, name: str, numbers: dict[str, Any]) -> dict[str, Any]:
@@ -68,17 +69,14 @@ class FolderView:
             for record in self.history
             if name in record.get("set_aside", {})
         ]
-        return {
-            "name": name,
-            "state": "answered" if numbers else "lost",
-            "examples": numbers.get("examples"),
-            "last_seen": None,
-            "loss": numbers.get("train_loss"),
-            "bytes_received": None,
-            "bytes_sent": None,
-            "strikes": 0,
-            "reason": reasons[-1] if reasons else None,
-        }
+        status = SiloStatus(
+            name,
+            "answered" if numbers else "lost",
+            numbers.get("examples"),
+            loss=numbers.get("train_loss"),
+            reason=reasons[-1] if reasons else None,
+        )
+        return asdict(status) | {"bytes_received": None, "bytes_sent": None}
 
 
 def publish_model(app: FastAPI, folder: Path, tokens: Tokens | TokenFile | None) -> None:
@@ -87,15 +85,17 @@ def publish_model(app: FastAPI, folder: Path, tokens: Tokens | TokenFile | None)
 
     @app.get("/v1/model", dependencies=silos, responses=refused)
     async def about() -> dict[str, Any]:
-        """Return what the model's inputs and outputs mean; for silos only."""
-        return about_model(folder)
+        """Return what the model's inputs and outputs mean, and nothing about silos; for silos only."""
+        settings, path = RunFolder(folder).settings(), folder / PREPROCESSING
+        made = json.loads(path.read_bytes()) if path.exists() else None
+        return {"run": {key: settings.get(key) for key in _PUBLISHED}, "preprocessing": made}
 
     @app.get("/v1/model/weights", dependencies=silos, responses=refused, response_class=FileResponse)
     async def weights() -> FileResponse:
         """Return the weights of the round that validation chose; for silos only."""
-        if not (folder / WEIGHTS).is_file():
+        if not (folder / PUBLISHED_WEIGHTS).is_file():
             raise HTTPException(404, "no round was chosen by validation")
-        return FileResponse(folder / WEIGHTS, media_type=MEDIA_TYPE)
+        return FileResponse(folder / PUBLISHED_WEIGHTS, media_type=MEDIA_TYPE)
 
 
 def show(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedilc.errors import FedILCWarning
-from fedilc.runtimes.rest.exposure import warn_if_public
+from fedilc.runtimes.rest.address import warn_if_public
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o604, 0o602, 0o640, 0o600])
