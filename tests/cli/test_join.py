@@ -16,7 +16,7 @@ from fedilc.cli import join
 from fedilc.runtimes.rest.membership import STRIKES
 from fedilc.runtimes.rest.task_queue import TaskQueue
 from fedilc.runtimes.rest.tokens import Tokens, add_token
-from rest import post, queue_of, remote, served
+from rest import queue_of, remote, served
 
 
 def said(terminal: bool, *sentences: str) -> str:
@@ -140,9 +140,8 @@ def test_a_silo_that_cannot_take_part_says_why(what: str, refusal: Refusal, coor
 
 def test_a_silo_that_was_set_aside_is_told_so_and_ends(refusal: Refusal, coordinator: JoinReply) -> None:
     url, queue = coordinator
-    open_request = post(queue)
     for _ in range(STRIKES):
-        queue.accept("a", 1, "matched-update", open_request.name, b"nonsense")
+        queue.strike("a", "its body is nonsense")
     joining = ["--silo", "a", "--token-file", "a.token", "--data", "good.csv", "--label", "died"]
     assert "set aside" in refusal("join", url, *joining)
 
