@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
+from numpy.typing import NDArray
 from small_silos import examples
 
 from fedilc import Federation, Silo
+from fedilc.data.silo import held_out_rows, split_silo
 from fedilc.errors import DataError, FedILCWarning
 
 NAN, INF = float("nan"), float("inf")
@@ -210,3 +212,41 @@ def test_tables_and_lists_of_arrays_are_taken_as_they_are(kind: Callable[[np.nda
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert torch.equal(Silo("a", kind(x), pl.Series(y)).x, torch.tensor(x))
+
+
+def labels(counts: Mapping[int, int]) -> NDArray[np.int64]:
+    return np.repeat(list(counts), list(counts.values()))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.5, 0.9])
+def test_the_same_share_of_every_class_is_held_out(share: float) -> None:
+    counts = {0: 50, 1: 30, 2: 10}
+    y = labels(counts)
+    held_out = held_out_rows(y, share, np.random.default_rng(1))
+    for label, number in counts.items():
+        assert held_out[y == label].sum() == round(share * number)
+    assert held_out_rows(y, share, np.random.default_rng(1), "regression").sum() == round(share * 90)
+
+
+def test_a_split_silo_has_every_example_exactly_once_with_its_label() -> None:
+    y = labels({0: 50, 1: 30})
+    silo = split_silo("a", np.arange(80.0)[:, None], y, 0.3, seed=1)
+    assert silo.x_val is not None
+    assert len(silo.x_val) == 24
+    rows = torch.cat([silo.x, silo.x_val])[:, 0].long()
+    assert sorted(rows.tolist()) == list(range(80))
+    assert torch.cat([silo.y, silo.y_val]).tolist() == y[rows].tolist()
+
+
+def test_what_is_held_out_depends_on_the_seed_and_not_on_the_name() -> None:
+    x, y = np.arange(80.0)[:, None], labels({0: 50, 1: 30})
+    drawn = [
+        split_silo(name, x, y, 0.3, seed).x.ravel().tolist() for name, seed in (("a", 1), ("b", 1), ("a", 2))
+    ]
+    assert drawn[0] == drawn[1]
+    assert drawn[0] != drawn[2]
+
+
+def test_a_share_that_leaves_nothing_to_train_on_is_refused() -> None:
+    with pytest.raises(DataError, match=r"validation_share=0.9 leaves silo 'a', which has 2 examples, none"):
+        split_silo("a", np.zeros((2, 1)), np.array([0, 1]), 0.9, seed=0)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedilc.data.tables.silo_tables import SiloTables, read_tables
+from fedilc.data.tables.silo_tables import SiloTables, TableSettings, read_tables
 from fedilc.evaluation.shift import (
     column_shifts,
     describe_silo,
@@ -35,7 +35,7 @@ def tables(tmp_path: Path) -> SiloTables:
             )
     path = tmp_path / "patients.csv"
     pl.DataFrame(rows).write_csv(path)
-    return read_tables([path], label="died", silo_column="silo")
+    return read_tables([path], TableSettings(label="died"), "silo")
 
 
 def test_the_mean_difference_is_that_of_the_rows(tables: SiloTables) -> None:
@@ -74,7 +74,7 @@ def test_a_column_that_a_silo_lacks_is_missing_there(tmp_path: Path) -> None:
     x, y = [0.5 * place for place in range(40)], [0, 1] * 20
     pl.DataFrame({"x": x, "z": x[::-1], "y": y}).write_csv(tmp_path / "a.csv")
     pl.DataFrame({"x": x, "y": y}).write_csv(tmp_path / "b.csv")
-    tables = read_tables([tmp_path / "a.csv", tmp_path / "b.csv"], label="y")
+    tables = read_tables([tmp_path / "a.csv", tmp_path / "b.csv"], TableSettings(label="y"))
     fitted = tables.fit(["a", "b"])
     described = [describe_silo(tables.silos[name], fitted) for name in ("a", "b")]
     shift = next(shift for shift in column_shifts(described) if shift.name == "z")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from fedilc.data.tables.silo_tables import read_tables
+from fedilc.data.tables.silo_tables import TableSettings, read_tables
 from fedilc.studies.study.data import TableData
 
 
@@ -41,7 +41,7 @@ def study_table(folder: Path, frame: pl.DataFrame, name: str = "patients") -> Ta
     """Return the data of a study from a table that was written as CSV."""
     path = folder / f"{name}.csv"
     frame.write_csv(path)
-    tables = read_tables([path], label="died", silo_column="hospital", missing=["lactate=-9"])
+    tables = read_tables([path], TableSettings(label="died", missing=["lactate=-9"]), "hospital")
     return TableData(name, tables)
 
 

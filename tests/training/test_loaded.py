@@ -39,7 +39,7 @@ def patients(rows: int, seed: int) -> pl.DataFrame:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of two hospitals, with a third as its test set."""
     frames = {name: patients(60, seed) for seed, name in enumerate(["a", "b", "c"])}
-    tables = tables_of(frames, TableSettings("died", positive="yes"))
+    tables = tables_of(frames, TableSettings(label="died", positive="yes"))
     federation = tables.federation("patients", test="c", seed=0, validation=0.3)
     model = build_model("mlp", federation.inputs, 1, 0, hidden=[4])
     out = tmp_path_factory.mktemp("loaded") / "run"
@@ -110,7 +110,7 @@ def test_arrays_of_a_run_with_preprocessing_are_preprocessed(tmp_path: Path) -> 
         x = random.normal(100, 20, (40, 3))
         x[:, 1] = 7.0
         np.savez(tmp_path / f"{name}.npz", x=x.astype(np.float32), y=(x[:, 0] > 100).astype(int) + 1)
-    tables = read_tables([tmp_path / f"{name}.npz" for name in "abc"], label="y", drop=["x1"])
+    tables = read_tables([tmp_path / f"{name}.npz" for name in "abc"], TableSettings(label="y", drop=["x1"]))
     federation = tables.federation("arrays", test="c", seed=0, validation=0.3)
     model = build_model("mlp", federation.inputs, 1, 0, hidden=[4])
     named = {"model": {"name": "mlp", "hidden": [4]}}

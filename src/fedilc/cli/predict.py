@@ -39,7 +39,7 @@ def predict(
     with quick_imports():
         from polars import DataFrame
 
-        from fedilc.data.tables.new_rows import rows_of
+        from fedilc.data.tables.prediction_rows import rows_of
 
     loaded = load_run(run, criterion, model, token_file, ca)
     rows, where = rows_of(table)

@@ -237,8 +237,8 @@ class _Serving:
         if not isinstance(data, RemoteTables):
             return None, self.address
         from fedilc.data.checks.federation import Report
-        from fedilc.data.tables.notes import table_notes
         from fedilc.data.tables.preprocessing import Preprocessing
+        from fedilc.data.tables.table_notes import table_notes
         from fedilc.federation.run_folder import SUMMARIES
         from fedilc.federation.tensor_files import write_atomically
         from fedilc.runtimes.remote.survey import Survey

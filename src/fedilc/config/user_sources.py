@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
@@ -19,7 +19,7 @@ from fedilc.errors import ConfigError, DataError, FedILCWarning
 if TYPE_CHECKING:
     from fedilc.data import Federation
     from fedilc.data.silo_store import SiloStore
-    from fedilc.data.tables.silo_files import Examined, SiloFiles
+    from fedilc.data.tables.numeric_files import NumericFiles
     from fedilc.data.tables.silo_tables import SiloTables, TableSettings
 
 
@@ -44,27 +44,21 @@ class Files(Source):
 
     def build(self, seed: int, folder: Path) -> Federation:
         """Return the federation, from files given relative to the experiment's own folder."""
-        return self._files().federation(seed, folder)
+        return self.files(folder).federation(seed)
 
     def store(self, seed: int, folder: Path) -> SiloStore:
         """Return the silos; raise all problems of the files, and warn of their notes."""
-        found = self.examine(seed, folder)
+        files = self.files(folder)
+        found = files.examine(seed, self.in_memory)
         found.report.require()
         found.report.warn()
-        return self.store_of(found, seed, folder)
+        return files.store(found, seed)
 
-    def examine(self, seed: int, folder: Path) -> Examined:
-        """Read every file once, and return all problems and notes."""
-        return self._files().examine(seed, folder, keep=self.in_memory)
+    def files(self, folder: Path) -> NumericFiles:
+        """Return the files and how they are read; `folder` is the experiment's folder."""
+        from fedilc.data.tables.numeric_files import NumericFiles
 
-    def store_of(self, found: Examined, seed: int, folder: Path) -> SiloStore:
-        """Return the silos that were examined; if they do not stay in memory, each is read when opened."""
-        return self._files().store(found, seed, folder)
-
-    def _files(self) -> SiloFiles:
-        from fedilc.data.tables.silo_files import SiloFiles
-
-        return SiloFiles(self.silos, self.label, self.test, self.loss, self.validation_share)
+        return NumericFiles(folder, self.silos, self.label, self.test, self.loss, self.validation_share)
 
 
 class ColumnSettings(Section):
@@ -83,9 +77,7 @@ class ColumnSettings(Section):
         """Return the settings that tables are read with."""
         from fedilc.data.tables.silo_tables import TableSettings
 
-        values: dict[str, Any] = {name: getattr(self, name) for name in ColumnSettings.model_fields}
-        values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-        return TableSettings(**values)
+        return TableSettings(**{name: getattr(self, name) for name in ColumnSettings.model_fields})
 
 
 class TableSource(Source):
@@ -127,12 +119,12 @@ class Tables(TableSource, ColumnSettings):
 
     def tables(self, folder: Path) -> SiloTables:
         """Return the tables of all silos, from files relative to the experiment's folder."""
-        from fedilc.data.tables.silo_files import matching
-        from fedilc.data.tables.silo_tables import read_silo_tables
+        from fedilc.data.tables.numeric_files import matching
+        from fedilc.data.tables.silo_tables import read_tables
 
         patterns = [self.files] if isinstance(self.files, str) else self.files
         found = [folder / path for pattern in patterns for path in matching(pattern, folder).values()]
-        return read_silo_tables(found, self.settings(), self.silo_column)
+        return read_tables(found, self.settings(), self.silo_column)
 
 
 class Images(Source):

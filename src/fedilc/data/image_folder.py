@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from fedilc.algorithms.loss_name import LossName
-from fedilc.data.silo import Federation, Silo
+from fedilc.data.silo import Federation, Silo, split_silo
 from fedilc.data.tables.label_rule import LabelRule
 from fedilc.errors import DataError, listed, nearest
 
@@ -97,11 +97,7 @@ class ImageFolder:
 
     def silo(self, name: str, *, seed: int, validation: float) -> Silo:
         """Return a silo, some of its pictures held out for validation, each class in proportion."""
-        from fedilc.data.tables.reader import Table
-        from fedilc.data.tables.silo_files import silo_of
-
-        x, y = self.arrays[name]
-        return silo_of(name, Table(x.numpy(), y), validation, seed)
+        return split_silo(name, *self.arrays[name], validation, seed)
 
     def federation(self, name: str, *, test: str | None, seed: int, validation: float) -> Federation:
         """Return a federation of all domains; one may be held out as the test set."""

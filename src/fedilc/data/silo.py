@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from fedilc.algorithms.loss_name import LossName
+from fedilc.algorithms.loss_name import LossName, has_classes
 from fedilc.data.labels import (
     check_classes,
     check_labels,
@@ -19,13 +19,13 @@ from fedilc.data.labels import (
     require_labels,
 )
 from fedilc.errors import DataError, nearest
+from fedilc.seeds import numpy_generator
 
 if TYPE_CHECKING:
     from fedilc.data.image_folder import ImagePreprocessing
     from fedilc.data.tables.preprocessing import Preprocessing
 
 
-@dataclass(init=False)
 class Silo:
     """One participant: its training examples, and its validation examples if it has any.
 
@@ -42,13 +42,6 @@ class Silo:
     Silo('clinic', 2 examples of shape (1,), 0 for validation)
     """
 
-    name: str
-    x: Tensor
-    y: Tensor
-    x_val: Tensor | None
-    y_val: Tensor | None
-    domains: list[str] | None
-
     def __init__(
         self,
         name: str,
@@ -61,7 +54,8 @@ class Silo:
         self.name = str(name)
         where = f"silo {self.name!r}"
         self.x, self.y = _pair(x, y, where, "x", "y")
-        self.x_val = self.y_val = None
+        self.x_val: Tensor | None = None
+        self.y_val: Tensor | None = None
         if (x_val is None) != (y_val is None):
             raise DataError(f"{where} has one of x_val and y_val without the other; give both")
         if x_val is not None and len(x_val):
@@ -84,7 +78,34 @@ class Silo:
         return f"Silo({self.name!r}, {len(self)} examples of shape {shape}, {held_out} for validation)"
 
 
-@dataclass(init=False)
+def split_silo(
+    name: str, x: Any, y: NDArray[Any], validation_share: float, seed: int, loss: LossName = "binary"
+) -> Silo:
+    """Return a silo of examples, some of them held out for validation.
+
+    The choice depends on the labels and the seed, not on the silo's name or position.
+    """
+    held_out = held_out_rows(y, validation_share, numpy_generator(seed, "files", "validation"), loss)
+    if held_out.all():
+        raise DataError(
+            f"validation_share={validation_share:g} leaves silo {name!r}, which has {len(y)} examples, "
+            "none to train on; lower it"
+        )
+    return Silo(name, x[~held_out], y[~held_out], x[held_out], y[held_out])
+
+
+def held_out_rows(
+    y: NDArray[Any], share: float, random: np.random.Generator, loss: LossName = "binary"
+) -> NDArray[np.bool_]:
+    """Return which examples are held out: a share of all, or of each class if labels are classes."""
+    held_out = np.zeros(len(y), dtype=bool)
+    classes = y if has_classes(loss) else np.zeros(len(y))
+    for label in np.unique(classes):
+        members = np.flatnonzero(classes == label)
+        held_out[random.permutation(members)[: round(share * len(members))]] = True
+    return held_out
+
+
 class Federation:
     """Silos that train together, and a test set from a domain that no silo has seen.
 
@@ -105,16 +126,6 @@ class Federation:
     Federation('demo', silos: a, b)
     """
 
-    name: str
-    silos: list[Silo]
-    x_test: Tensor | None
-    y_test: Tensor | None
-    loss: LossName
-    columns: tuple[str, ...]
-    label: str | None
-    preprocessing: Preprocessing | ImagePreprocessing | None
-    first_label: int
-
     def __init__(
         self,
         name: str,
@@ -134,8 +145,9 @@ class Federation:
         self.silos = list(silos)
         if loss not in get_args(LossName):
             raise DataError(f"loss={loss!r} is unknown{nearest(str(loss), get_args(LossName))}")
-        self.loss = loss
-        self.x_test = self.y_test = None
+        self.loss: LossName = loss
+        self.x_test: Tensor | None = None
+        self.y_test: Tensor | None = None
         if (x_test is None) != (y_test is None):
             raise DataError("the test set has one of x_test and y_test without the other; give both")
         if x_test is not None:

@@ -91,7 +91,8 @@ def _check(settings: Experiment, folder: Path, own: str | None, found: Checked) 
         found.rows = [Row(name, "joins from elsewhere") for name in data.silos]
         return
     if isinstance(data, Files):
-        examined = data.examine(settings.seed, folder)
+        files = data.files(folder)
+        examined = files.examine(settings.seed, data.in_memory)
         found.hidden = max(0, len(examined.profiles) - NAMED)
         parts = [*list(examined.profiles.values())[:NAMED], *([examined.test] if examined.test else [])]
         classes = has_classes(data.loss)
@@ -110,7 +111,7 @@ def _check(settings: Experiment, folder: Path, own: str | None, found: Checked) 
         found.report.notes += examined.report.notes
         if examined.report.problems:
             return
-        store = data.store_of(examined, settings.seed, folder)
+        store = files.store(examined, settings.seed)
     else:
         store = data.store(settings.seed, folder)
         found.rows, found.hidden = _rows(store), max(0, len(store.silos) - NAMED)

@@ -13,10 +13,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedilc.api import train
 from fedilc.data import Federation
-from fedilc.data.tables.notes import table_notes
 from fedilc.data.tables.preprocessing import Preprocessing
 from fedilc.data.tables.silo_summary import SiloSummary
 from fedilc.data.tables.silo_tables import SiloTables
+from fedilc.data.tables.table_notes import table_notes
 from fedilc.errors import CheckpointError, ConfigError, DataError, FedILCWarning, listed
 from fedilc.evaluation.inconsistency import curvatures, inconsistency
 from fedilc.evaluation.shift import (

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from fedilc.algorithms.loss_name import LossName, has_classes
 from fedilc.data.image_folder import ImagePreprocessing
+from fedilc.data.tables.file_reader import read_npz
 from fedilc.data.tables.label_rule import LabelRule
-from fedilc.data.tables.new_rows import Rows, as_frame, as_inputs, plain_inputs, preprocessed, rows_of
+from fedilc.data.tables.prediction_rows import Rows, as_frame, as_inputs, plain_inputs, preprocessed, rows_of
 from fedilc.data.tables.preprocessing import Preprocessing
-from fedilc.data.tables.reader import read_npz
 from fedilc.errors import CheckpointError, ConfigError, DataError, ModelError, listed
 from fedilc.evaluation import select
 from fedilc.federation import RunFolder

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedilc.data.tables.reader import read_table
+from fedilc.data.tables.file_reader import read_examples
 from fedilc.errors import DataError
 
 PLAIN = "age,dose,label\n61,1.5,0\n47,2.25,1\n"
@@ -45,7 +45,7 @@ def test_a_csv_is_read_as_what_it_is_and_says_what_was_recognised(
     tmp_path: Path, content: bytes, note: str | None
 ) -> None:
     (tmp_path / "a.csv").write_bytes(content)
-    table = read_table(tmp_path / "a.csv", "label")
+    table = read_examples(tmp_path / "a.csv", "label")
     assert table.columns == ("age", "dose")
     assert (table.x.tolist(), table.y.tolist()) == ([[61.0, 1.5], [47.0, 2.25]], [0.0, 1.0])
     assert [note in said for said in table.notes[-1:]] == ([True] if note else [])
@@ -53,7 +53,7 @@ def test_a_csv_is_read_as_what_it_is_and_says_what_was_recognised(
 
 def test_names_in_windows_letters_are_read(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes("größe,label\n1,0\n2,1\n".encode("cp1252"))
-    table = read_table(tmp_path / "a.csv", "label")
+    table = read_examples(tmp_path / "a.csv", "label")
     assert table.columns == ("größe",)
     assert "Windows-1252" in table.notes[0]
 
@@ -82,7 +82,7 @@ def test_a_csv_that_cannot_be_used_is_told_the_cause_and_the_line(
 ) -> None:
     (tmp_path / "a.csv").write_text(content)
     with pytest.raises(DataError, match=sentence):
-        read_table(tmp_path / "a.csv", "label")
+        read_examples(tmp_path / "a.csv", "label")
 
 
 @pytest.mark.parametrize(
@@ -98,4 +98,4 @@ def test_a_csv_that_cannot_be_used_is_told_the_cause_and_the_line(
 def test_another_kind_of_file_with_the_name_of_a_csv_is_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.csv").write_bytes(content)
     with pytest.raises(DataError, match=r"a.csv is a .*, not CSV; give the table itself"):
-        read_table(tmp_path / "a.csv", "label")
+        read_examples(tmp_path / "a.csv", "label")

@@ -17,7 +17,7 @@ from fedilc.data.tables.silo_tables import SiloTables, TableSettings, read_table
 from fedilc.errors import DataError
 
 NUMBERS = st.floats(-1e12, 1e12)
-SETTINGS = TableSettings("died", keep=("age",), categorical=("sex",))
+SETTINGS = TableSettings(label="died", keep=("age",), categorical=("sex",))
 CELL = st.one_of(st.none(), NUMBERS, st.sampled_from([0.0, 1e8, 1e8 + 8, -1e-3]))
 
 
@@ -76,7 +76,7 @@ def test_transform_equals_a_slow_oracle(cells: list[tuple[float | None, str | No
 
 def test_a_saved_preprocessing_is_the_same_to_the_bit(tmp_path: Path) -> None:
     frame = pl.DataFrame({"a": [0.1, 0.2, 0.7], "b": ["x", None, "y"], "y": [0, 1, 0]})
-    made = tables_of({"s": frame}, TableSettings("y"))
+    made = tables_of({"s": frame}, TableSettings(label="y"))
     first = made.fit(["s"])
     again = Preprocessing.model_validate_json(first.model_dump_json())
     assert again == first
@@ -92,11 +92,11 @@ def test_the_held_out_silo_has_no_say(tmp_path: Path) -> None:
         )
 
     train = {"a": silo(50, ["m", "f"]), "b": silo(60, ["f", "m"])}
-    clean = tables_of({**train, "test": silo(55, ["m", "f"])}, TableSettings("died"))
+    clean = tables_of({**train, "test": silo(55, ["m", "f"])}, TableSettings(label="died"))
     poison = silo(1e9, ["poison", "m"]).with_columns(
         pl.lit(-9).alias("died2"), (1 - pl.col("died")).alias("died"), pl.lit(None).alias("age")
     )
-    poisoned = tables_of({**train, "test": poison}, TableSettings("died"))
+    poisoned = tables_of({**train, "test": poison}, TableSettings(label="died"))
     assert clean.fit(["a", "b"]).model_dump_json() == poisoned.fit(["a", "b"]).model_dump_json()
     made = poisoned.fit(["a", "b"])
     one, two = (t.silo("a", made, seed=3, validation=0.3) for t in (clean, poisoned))
@@ -105,7 +105,7 @@ def test_the_held_out_silo_has_no_say(tmp_path: Path) -> None:
 
 
 def test_an_unknown_category_is_none_of_the_known_ones() -> None:
-    found = tables_of({"s": pl.DataFrame({"sex": ["m", "f"], "y": [0, 1]})}, TableSettings("y"))
+    found = tables_of({"s": pl.DataFrame({"sex": ["m", "f"], "y": [0, 1]})}, TableSettings(label="y"))
     made = found.fit(["s"])
     assert made.transform(pl.DataFrame({"sex": ["other", "m"]})).tolist() == [[0.0, 0.0], [0.0, 1.0]]
 
@@ -113,18 +113,20 @@ def test_an_unknown_category_is_none_of_the_known_ones() -> None:
 def test_numbers_that_are_names_have_one_name_however_written(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("cp,y\n1,0\n2,1\n")
     (tmp_path / "b.csv").write_text("cp,y\n1.0,0\n3.0,1\n")
-    found = read_tables([tmp_path / "a.csv", tmp_path / "b.csv"], label="y", categorical=["cp"])
+    found = read_tables(
+        [tmp_path / "a.csv", tmp_path / "b.csv"], TableSettings(label="y", categorical=["cp"])
+    )
     assert found.fit(["a", "b"]).columns == ("cp=1", "cp=2", "cp=3")
 
 
 def test_given_categories_are_used_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("cp,y\n1,0\n2,1\n")
-    found = read_tables([tmp_path / "a.csv"], label="y", categories={"cp": ["4", "1", "2"]})
+    found = read_tables([tmp_path / "a.csv"], TableSettings(label="y", categories={"cp": ["4", "1", "2"]}))
     assert found.fit(["a"]).columns == ("cp=4", "cp=1", "cp=2")
 
 
 def test_nothing_left_to_learn_from_is_said() -> None:
     frame = pl.DataFrame({"when": ["2020-01-02", "2021-01-02"], "y": [0, 1]})
-    found = tables_of({"s": frame}, TableSettings("y"))
+    found = tables_of({"s": frame}, TableSettings(label="y"))
     with pytest.raises(DataError, match="no column is left"):
         found.fit(["s"])

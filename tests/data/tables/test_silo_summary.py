@@ -7,16 +7,26 @@ from fractions import Fraction
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 from sklearn.metrics import roc_auc_score
 
-from fedilc.data.tables.silo_summary import SiloSummary, single_column_auroc, summarise
+from fedilc.data.tables.silo_summary import (
+    SiloSummary,
+    exact_squares,
+    exact_sum,
+    single_column_auroc,
+    summarise,
+)
+from fedilc.data.tables.silo_tables import TableSettings
 
 ROWS = 60
 
 
 def summary_of(**columns: object) -> SiloSummary:
-    return summarise("a", pl.DataFrame(columns, strict=False), {"0": 30, "1": 30})
+    label = pl.Series("died", [0, 1] * (ROWS // 2))
+    return summarise("a", pl.DataFrame(columns, strict=False), label, TableSettings(label="died"))
 
 
 def test_numbers_have_counts_and_exact_sums() -> None:
@@ -63,3 +73,11 @@ def test_what_arrives_from_a_silo_is_checked() -> None:
     for wrong in ({"rows": 0}, {"labels": {"0": -1}}, {"secret": [1.0]}):
         with pytest.raises(ValidationError):
             SiloSummary.model_validate(sent | wrong)
+
+
+@given(st.lists(st.floats(-3e38, 3e38), max_size=40))
+def test_sums_and_squares_are_exact(values: list[float]) -> None:
+    array = np.array(values, dtype=np.float64)
+    assert exact_sum(array) == sum((Fraction(v) for v in values), Fraction(0))
+    wanted = sum((Fraction(v) ** 2 for v in values), Fraction(0))
+    assert abs(exact_squares(array) - wanted) <= len(values) * Fraction(2) ** -950

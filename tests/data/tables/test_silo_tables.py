@@ -18,8 +18,8 @@ def by_hospital(frame: pl.DataFrame) -> dict[str, pl.DataFrame]:
     return {str(n[0]): p.drop("hospital") for n, p in frame.partition_by("hospital", as_dict=True).items()}
 
 
-def read(path: Path, **settings: object) -> SiloTables:
-    return read_tables([path], **{"label": "died", "silo_column": "hospital", **settings})
+def read(path: Path, silo_column: str = "hospital", **settings: object) -> SiloTables:
+    return read_tables([path], TableSettings(**{"label": "died", **settings}), silo_column)
 
 
 def test_a_csv_with_semicolons_a_mark_and_question_marks_is_read_as_it_is(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_every_kind_of_file_gives_the_same_inputs(tmp_path: Path, kind: str) -> 
     else:
         text = frame.write_csv().encode()
         path.write_bytes(gzip.compress(text) if kind.endswith("gz") else text)
-    wanted = tables_of(by_hospital(frame), TableSettings("died"))
+    wanted = tables_of(by_hospital(frame), TableSettings(label="died"))
     found = read(path)
     assert found.fit(["h0", "h1"]) == wanted.fit(["h0", "h1"])
     made = found.fit(["h0", "h1"])
@@ -55,7 +55,7 @@ def test_a_file_name_is_no_pattern(tmp_path: Path, kind: str) -> None:
     frame = patients()
     path = tmp_path / f"north [old] 50%.{kind}"
     frame.write_csv(path) if kind == "csv" else frame.write_parquet(path)
-    assert list(read_tables([path], label="died").silos) == ["north [old] 50%"]
+    assert list(read_tables([path], TableSettings(label="died")).silos) == ["north [old] 50%"]
 
 
 def test_several_files_are_a_silo_each(tmp_path: Path) -> None:
@@ -63,23 +63,23 @@ def test_several_files_are_a_silo_each(tmp_path: Path) -> None:
     for name, part in patients().partition_by("hospital", as_dict=True).items():
         paths.append(tmp_path / f"{name[0]}.csv")
         part.drop("hospital").write_csv(paths[-1])
-    found = read_tables(paths, label="died")
+    found = read_tables(paths, TableSettings(label="died"))
     assert list(found.silos) == ["h0", "h1", "h2"]
     assert len(found.silo("h1", found.fit(["h0"]), seed=0, validation=0.25)) == 30
 
 
 def test_arrays_are_tables_too(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.random.default_rng(0).normal(size=(20, 3)), y=np.arange(20) % 2)
-    found = read_tables([tmp_path / "a.npz"], label="y")
+    found = read_tables([tmp_path / "a.npz"], TableSettings(label="y"))
     assert found.fit(["a"]).columns == ("x0", "x1", "x2")
 
 
 def test_the_same_column_with_text_everywhere_is_still_one_of_numbers() -> None:
     ages = ["41", "52", ">89", "63", "n/a", "70", "38"]
     frame = pl.DataFrame({"age": ages * 4, "died": [0, 1] * 14})
-    made = tables_of({"a": frame, "b": frame}, TableSettings("died")).fit(["a", "b"])
+    made = tables_of({"a": frame, "b": frame}, TableSettings(label="died")).fit(["a", "b"])
     assert made.columns == ("age", "age missing")
-    kept = tables_of({"a": frame}, TableSettings("died", categorical=("age",))).fit(["a"])
+    kept = tables_of({"a": frame}, TableSettings(label="died", categorical=("age",))).fit(["a"])
     assert ">89" in kept.features[0].categories
 
 
@@ -93,6 +93,7 @@ def test_silos_of_a_column_come_in_natural_order(tmp_path: Path) -> None:
     ("settings", "sentence"),
     [
         ({"label": "dead"}, "no label column 'dead'"),
+        ({"silo_column": "died"}, "'died' is given both as the label and as the column that names silos"),
         ({"silo_column": "hopital"}, "no column 'hopital' that names silos; did you mean 'hospital'"),
         ({"drop": ["agee"]}, "--drop names the column 'agee', which no file has; did you mean 'age'"),
         ({"missing": ["agee=-9"]}, "--missing names the column 'agee', which no file has"),

@@ -19,7 +19,7 @@ COLUMNS = (
     *("slope", "ca", "thal", "num"),
 )
 SETTINGS = TableSettings(
-    "num>0", categorical=("cp", "restecg", "slope", "thal"), missing=("chol=0", "trestbps=0")
+    label="num>0", categorical=("cp", "restecg", "slope", "thal"), missing=("chol=0", "trestbps=0")
 )
 
 

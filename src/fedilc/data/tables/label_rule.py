@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +19,8 @@ MOST_CLASSES = 20
 MOST_LEVELS = 100
 _COMPARISON = re.compile(r"^\s*(.+?)\s*(>=|<=|==|!=|>|<)\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*$")
 _OPPOSITE = {">": "<=", "<=": ">", "<": ">=", ">=": "<", "==": "!=", "!=": "=="}
+_HOLDS = {">": np.greater, "<=": np.less_equal, "<": np.less, ">=": np.greater_equal}
+_HOLDS |= {"==": np.equal, "!=": np.not_equal}
 
 
 class LabelRule(BaseModel):
@@ -155,16 +157,8 @@ class LabelRule(BaseModel):
         if values.null_count():
             text = column.filter(values.is_null())[0]
             raise DataError(f"the label {self.text!r} compares numbers, and {self.column!r} holds {text!r}")
-        x = values.to_numpy()
-        holds: Mapping[str, NDArray[np.bool_]] = {
-            ">": x > self.bound,
-            ">=": x >= self.bound,
-            "<": x < self.bound,
-            "<=": x <= self.bound,
-            "==": x == self.bound,
-            "!=": x != self.bound,
-        }
-        return holds[self.comparison or "=="].astype(np.int64)
+        holds: NDArray[np.bool_] = _HOLDS[self.comparison or "=="](values.to_numpy(), self.bound)
+        return holds.astype(np.int64)
 
 
 def _number(text: str) -> float | None:

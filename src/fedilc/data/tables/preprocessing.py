@@ -6,10 +6,10 @@ that it does not depend on the order of silos or on the distribution of rows ove
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from math import sqrt
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import polars as pl
@@ -20,8 +20,17 @@ from torch import Tensor
 
 from fedilc.data.tables.column_values import column_values, names_of, numbers_of
 from fedilc.data.tables.label_rule import LabelRule
-from fedilc.data.tables.silo_summary import MOST_DECLARED, MOST_LEVELS, ColumnSummary, SiloSummary
-from fedilc.errors import DataError, nearest
+from fedilc.data.tables.silo_summary import (
+    MOST_DECLARED,
+    MOST_LEVELS,
+    ColumnSummary,
+    SiloSummary,
+    columns_by_silo,
+)
+from fedilc.errors import DataError
+
+if TYPE_CHECKING:
+    from fedilc.data.tables.silo_tables import TableSettings
 
 CONSTANT = "it has the same value in every row"  # another value at a new site would be far from all known
 _NUMBER_SHARE = 0.8
@@ -114,54 +123,26 @@ class Preprocessing(BaseModel):
             parts.append(feature.transform(values))
         return torch.from_numpy(np.concatenate(parts, axis=1).astype(np.float32))
 
-    def require_columns(self, frame: pl.DataFrame, where: str) -> None:
-        """Raise if a table lacks a column that the model was trained with."""
-        for feature in self.features:
-            if feature.name not in frame.columns:
-                hint = nearest(feature.name, frame.columns)
-                raise DataError(
-                    f"{where} has no column {feature.name!r}, which the model was trained with{hint}"
-                )
-
 
 def fit_preprocessing(
-    summaries: Sequence[SiloSummary],
-    label: LabelRule,
-    *,
-    categorical: Sequence[str] = (),
-    keep: Sequence[str] = (),
-    categories: Mapping[str, Sequence[str]] | None = None,
-    missing: Sequence[str] = (),
+    summaries: Sequence[SiloSummary], label: LabelRule, settings: TableSettings
 ) -> Preprocessing:
     """Return the preprocessing that fits the summaries of all silos together."""
-    given = {name: tuple(names) for name, names in (categories or {}).items()}
     features: list[NumberFeature | CategoryFeature] = []
     left_out: dict[str, str] = {}
-    for name, parts in _by_column(summaries).items():
-        rows = sum(silo.rows for silo in summaries)
-        declared = name in categorical or name in given
-        reason = None if declared or name in keep else _reason(parts)
-        if reason is None:
-            made = _feature(name, parts, rows, declared, given.get(name))
-            if isinstance(made, str):
-                reason = made
-            else:
-                features.append(made)
-        if reason is not None:
-            left_out[name] = reason
+    rows = sum(silo.rows for silo in summaries)
+    for name, by_silo in columns_by_silo(summaries).items():
+        parts, given = list(by_silo.values()), settings.categories.get(name)
+        declared = name in settings.categorical or given is not None
+        reason = None if declared or name in settings.keep else _reason(parts)
+        made = reason or _feature(name, parts, rows, declared, given)
+        if isinstance(made, str):
+            left_out[name] = made
+        else:
+            features.append(made)
     if not features:
         raise DataError("no column is left to learn from; drop fewer columns, or correct the label")
-    return Preprocessing(label=label, features=tuple(features), missing=tuple(missing), left_out=left_out)
-
-
-def _by_column(summaries: Sequence[SiloSummary]) -> dict[str, list[ColumnSummary]]:
-    """Return the summaries of each column; columns are ordered by their lowest position, then by name."""
-    found: dict[str, list[ColumnSummary]] = {}
-    for silo in summaries:
-        for column in silo.columns:
-            found.setdefault(column.name, []).append(column)
-    order = sorted(found, key=lambda name: (min(part.place for part in found[name]), name))
-    return {name: found[name] for name in order}
+    return Preprocessing(label=label, features=tuple(features), missing=settings.missing, left_out=left_out)
 
 
 def _reason(parts: Sequence[ColumnSummary]) -> str | None:
@@ -191,7 +172,7 @@ def is_number_column(parts: Sequence[ColumnSummary]) -> bool:
 
 
 def _feature(
-    name: str, parts: Sequence[ColumnSummary], rows: int, declared: bool, given: tuple[str, ...] | None
+    name: str, parts: Sequence[ColumnSummary], rows: int, declared: bool, given: Sequence[str] | None
 ) -> NumberFeature | CategoryFeature | str:
     """Return what a column becomes, or why it cannot be used."""
     present = [part for part in parts if part.kind in ("number", "text")]
@@ -199,7 +180,7 @@ def _feature(
         return "it holds no value"
     indicator = sum(part.count for part in present) < rows
     if given is not None:
-        names = tuple(names_of(pl.Series(given)))
+        names = tuple(names_of(pl.Series(list(given))))
         return CategoryFeature(name=name, categories=names, indicator=indicator)
     if not declared and is_number_column(present):
         mean, deviation = _moments(present)
@@ -209,25 +190,17 @@ def _feature(
         return NumberFeature(name=name, mean=mean, scale=deviation or 1.0, indicator=indicator)
     most = MOST_DECLARED if declared else MOST_LEVELS
     union = {level for part in present for level in part.levels or ()}
-    if not _all_named(present) or len(union) > most:
+    if any(part.levels is None for part in present) or len(union) > most:
         return f"it holds more than {most} different names"
     if len(union) == 1 and not indicator:
         return CONSTANT
     return CategoryFeature(name=name, categories=_ordered(union), indicator=indicator)
 
 
-def _all_named(parts: Sequence[ColumnSummary]) -> bool:
-    return all(part.levels is not None for part in parts)
-
-
 def _ordered(names: set[str]) -> tuple[str, ...]:
     """Return names in numeric order if all are numbers, in alphabetic order if not."""
-
-    def key(name: str) -> Any:
-        return float(name), name
-
     try:
-        return tuple(sorted(names, key=key))
+        return tuple(sorted(names, key=lambda name: (float(name), name)))
     except ValueError:
         return tuple(sorted(names))
 

@@ -1,10 +1,13 @@
-"""The summary of a silo's table before training: counts, sums, squares and categories, never a row."""
+"""The summary of a silo's table before training: counts, sums, squares and categories, never a row.
+
+Sums are without rounding, so that the order of silos does not matter.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import polars as pl
@@ -16,7 +19,10 @@ from fedilc.data.checks.identifiers import is_identifier
 from fedilc.data.checks.missing_codes import missing_code
 from fedilc.data.tables.column_values import Kind, column_values, names_of, numbers_of
 from fedilc.data.tables.csv_reader import MISSING
-from fedilc.data.tables.exact_moments import exact_squares, exact_sum
+from fedilc.data.tables.label_rule import LabelRule
+
+if TYPE_CHECKING:
+    from fedilc.data.tables.silo_tables import TableSettings
 
 MOST_LEVELS = 100
 MOST_DECLARED = 1000
@@ -25,6 +31,10 @@ _FEWEST_ROWS = 20
 _FEWEST_PER_CLASS = 3
 _FEWEST_PER_NAME = 5  # rows; names of fewer rows each fit any label
 _LONGEST = 200
+_MANTISSA_BITS = 53
+_LOWEST = 1126
+_LOW_BITS = 26
+_SPLIT = 2.0**27 + 1
 
 Exact = Annotated[str, Field(pattern=r"^-?\d{1,900}(/[1-9]\d{0,900})?$")]
 Level = Annotated[str, Field(max_length=_LONGEST)]
@@ -88,27 +98,33 @@ class SiloSummary(BaseModel):
 
 
 def summarise(
-    name: str,
-    frame: pl.DataFrame,
-    labels: dict[str, int],
-    *,
-    categorical: Sequence[str] = (),
-    missing: Sequence[str] = (),
-    scores: NDArray[Any] | None = None,
-    unlabelled: int = 0,
+    name: str, features: pl.DataFrame, label: pl.Series, settings: TableSettings, unlabelled: int = 0
 ) -> SiloSummary:
-    """Return the summary of a silo's features; `scores` are its labels as numbers, if they have an order."""
+    """Return the summary of a silo's table; it does not depend on other silos."""
+    rule = LabelRule.parse(settings.label)
+    scores = rule.own_scores(label, settings.positive)
+    declared = {*settings.categorical, *settings.categories}
     columns = [
-        _column(place, column, column.name in categorical, missing, scores)
-        for place, column in enumerate(frame.get_columns())
+        _column(place, column, column.name in declared, settings.missing, scores)
+        for place, column in enumerate(features.get_columns())
     ]
     return SiloSummary(
         name=name,
-        rows=len(frame),
+        rows=len(features),
         unlabelled=unlabelled,
-        labels=labels,
+        labels=rule.levels(label),
         columns=tuple(columns),
     )
+
+
+def columns_by_silo(summaries: Sequence[SiloSummary]) -> dict[str, dict[str, ColumnSummary]]:
+    """Return the summaries of each column by silo, columns ordered by their lowest position, then by name."""
+    found: dict[str, dict[str, ColumnSummary]] = {}
+    for silo in summaries:
+        for column in silo.columns:
+            found.setdefault(column.name, {})[silo.name] = column
+    order = sorted(found, key=lambda name: (min(part.place for part in found[name].values()), name))
+    return {name: found[name] for name in order}
 
 
 def _column(
@@ -167,3 +183,33 @@ def _auroc(scores: NDArray[np.float64], labels: NDArray[Any]) -> float | None:
         return None
     ranks = rankdata(scores)
     return float((ranks[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
+
+
+def exact_sum(values: NDArray[np.float64]) -> Fraction:
+    """Return the sum of finite numbers without rounding.
+
+    >>> exact_sum(np.array([1e30, 1.0, -1e30]))
+    Fraction(1, 1)
+    """
+    mantissas, exponents = np.frexp(values)
+    whole = (mantissas * 2.0**_MANTISSA_BITS).astype(np.int64)
+    total = 0
+    for exponent in np.unique(exponents):
+        part = whole[exponents == exponent]
+        high, low = part >> _LOW_BITS, part & ((1 << _LOW_BITS) - 1)
+        counted = (int(high.sum()) << _LOW_BITS) + int(low.sum())
+        total += counted << (int(exponent) - _MANTISSA_BITS + _LOWEST)
+    return Fraction(total, 1 << _LOWEST)
+
+
+def exact_squares(values: NDArray[np.float64]) -> Fraction:
+    """Return the sum of squares without rounding, except for parts below 1e-290.
+
+    >>> exact_squares(np.array([1e8 + 1])) == (10**8 + 1) ** 2
+    True
+    """
+    squares = values * values
+    head = _SPLIT * values - (_SPLIT * values - values)
+    tail = values - head
+    errors = ((head * head - squares) + 2 * head * tail) + tail * tail
+    return exact_sum(squares) + exact_sum(errors)

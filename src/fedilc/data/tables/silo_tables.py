@@ -11,17 +11,17 @@ from typing import Any
 
 import polars as pl
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
 
 from fedilc.algorithms.loss_name import LossName
 from fedilc.data.checks.federation import Report
-from fedilc.data.silo import Federation, Silo
+from fedilc.data.silo import Federation, Silo, split_silo
 from fedilc.data.tables.column_values import column_values, names_of
+from fedilc.data.tables.file_reader import check_header, file_kind, read_frame, read_npz, without_index
 from fedilc.data.tables.label_rule import LabelRule
-from fedilc.data.tables.notes import leaking_columns, table_notes
 from fedilc.data.tables.preprocessing import Preprocessing, fit_preprocessing
-from fedilc.data.tables.reader import Table, check_header, file_kind, read_frame, read_npz, without_index
-from fedilc.data.tables.silo_files import silo_of
 from fedilc.data.tables.silo_summary import SiloSummary, summarise
+from fedilc.data.tables.table_notes import leaking_columns, table_notes
 from fedilc.errors import DataError, nearest
 
 
@@ -36,8 +36,7 @@ class SiloTable:
     unlabelled: int = 0
 
 
-@dataclass(frozen=True)
-class TableSettings:
+class TableSettings(BaseModel):
     """The settings that tables are read with, which are the same for every silo of a run.
 
     Attributes:
@@ -51,12 +50,14 @@ class TableSettings:
         loss: the kind of task, if it is not derived from the label.
     """
 
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
     label: str
     positive: str | None = None
     categorical: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
-    categories: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    categories: dict[str, list[str]] = Field(default_factory=dict)
     missing: tuple[str, ...] = ()
     loss: LossName | None = None
 
@@ -77,30 +78,6 @@ class TableSettings:
             raise DataError(f"silo {name!r} has no row with a label; leave it out")
         features = rows.drop(*(drop for drop in self.drop if drop in rows.columns))
         return features, label, len(frame) - len(label)
-
-    def fit(self, summaries: Sequence[SiloSummary], rule: LabelRule) -> Preprocessing:
-        """Return the preprocessing that fits the silos' summaries together."""
-        return fit_preprocessing(
-            summaries,
-            rule,
-            categorical=self.categorical,
-            keep=self.keep,
-            categories=self.categories,
-            missing=self.missing,
-        )
-
-    def summarise(self, name: str, features: pl.DataFrame, label: pl.Series, unlabelled: int) -> SiloSummary:
-        """Return the summary of a silo's table; it does not depend on other silos."""
-        rule = LabelRule.parse(self.label)
-        return summarise(
-            name,
-            features,
-            rule.levels(label),
-            categorical=(*self.categorical, *self.categories),
-            missing=self.missing,
-            scores=rule.own_scores(label, self.positive),
-            unlabelled=unlabelled,
-        )
 
 
 @dataclass(frozen=True)
@@ -126,7 +103,7 @@ class SiloTables:
     def summaries(self) -> dict[str, SiloSummary]:
         """Return the summary of each silo's table."""
         return {
-            name: self.settings.summarise(name, table.frame, table.labels, table.unlabelled)
+            name: summarise(name, table.frame, table.labels, self.settings, table.unlabelled)
             for name, table in self.silos.items()
         }
 
@@ -145,7 +122,8 @@ class SiloTables:
 
     def fit(self, silos: Sequence[str]) -> Preprocessing:
         """Return the preprocessing that fits these silos only."""
-        return self.settings.fit([self.summaries[self._known(name)] for name in silos], self.label)
+        summaries = [self.summaries[self._known(name)] for name in silos]
+        return fit_preprocessing(summaries, self.label, self.settings)
 
     def silo(self, name: str, preprocessing: Preprocessing, *, seed: int, validation: float) -> Silo:
         """Return a silo of inputs and labels, some held out for validation, each class in proportion."""
@@ -177,33 +155,12 @@ class SiloTables:
 
 def silo_of_table(table: SiloTable, preprocessing: Preprocessing, validation: float, seed: int) -> Silo:
     """Return a silo of a table's rows."""
-    made = Table(preprocessing.transform(table.frame).numpy(), table.y, preprocessing.columns)
-    return silo_of(table.name, made, validation, seed, preprocessing.label.loss)
+    x = preprocessing.transform(table.frame)
+    return split_silo(table.name, x, table.y, validation, seed, preprocessing.label.loss)
 
 
-def read_tables(
-    paths: Sequence[Path],
-    *,
-    label: str,
-    silo_column: str | None = None,
-    categorical: Sequence[str] = (),
-    drop: Sequence[str] = (),
-    positive: str | None = None,
-    categories: Mapping[str, Sequence[str]] | None = None,
-    keep: Sequence[str] = (),
-    missing: Sequence[str] = (),
-    loss: LossName | None = None,
-) -> SiloTables:
+def read_tables(paths: Sequence[Path], settings: TableSettings, silo_column: str | None = None) -> SiloTables:
     """Read tables from CSV, Parquet or NPZ; without a column of silos each file is a silo."""
-    columns = tuple(categorical), tuple(drop), tuple(keep), dict(categories or {})
-    settings = TableSettings(label, positive, *columns, tuple(missing), loss)
-    return read_silo_tables(paths, settings, silo_column)
-
-
-def read_silo_tables(
-    paths: Sequence[Path], settings: TableSettings, silo_column: str | None = None
-) -> SiloTables:
-    """Read tables with the given settings."""
     notes: list[str] = []
     frames = {path: _frame(path, settings, notes) for path in paths}
     _check_names(frames, settings, silo_column)
@@ -264,6 +221,11 @@ def _check_names(
                 raise DataError(
                     f"{option} names the column {column!r}, which no file has{nearest(column, known)}"
                 )
+    if silo_column is not None and silo_column == LabelRule.parse(settings.label).column:
+        raise DataError(
+            f"the column {silo_column!r} is given both as the label and as the column that names silos; "
+            "name another column for one of them"
+        )
     for path, frame in frames.items():
         if silo_column is not None and silo_column not in frame.columns:
             hint = nearest(silo_column, frame.columns)

@@ -11,7 +11,7 @@ from string import Template
 
 from fedilc import __version__
 from fedilc.config import Experiment, read_experiment, shipped_experiments
-from fedilc.data.tables.silo_files import matching
+from fedilc.data.tables.numeric_files import matching
 from fedilc.errors import ConfigError
 from fedilc.runtimes.remote.builders import refuse_many_silos
 

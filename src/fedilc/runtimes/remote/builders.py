@@ -50,8 +50,8 @@ def silo_from_file(
     name: str, path: Path, label: str, validation_share: float, log: Callable[[str], None]
 ) -> Callable[[Manifest], Silo]:
     """Return a function that reads the silo from a table, with its columns in the order of the manifest."""
-    from fedilc.data.tables.reader import read_table, same_columns
-    from fedilc.data.tables.silo_files import silo_of
+    from fedilc.data.silo import split_silo
+    from fedilc.data.tables.file_reader import read_examples, same_columns
 
     if not path.exists():
         raise DataError(f"{path} does not exist; name the file of the silo's table")
@@ -59,14 +59,14 @@ def silo_from_file(
     def make(manifest: Manifest) -> Silo:
         if manifest.preprocessing is not None:
             return silo_from_table(name, path, manifest, validation_share)
-        table = read_table(path, label)
-        if manifest.columns is not None and table.columns:
-            table = same_columns(str(path), table, "the run", manifest.columns)
-        elif table.columns:
+        read = read_examples(path, label)
+        if manifest.columns is not None and read.columns:
+            read = same_columns(str(path), read, "the run", manifest.columns)
+        elif read.columns:
             log(f"the run names no columns, so those of {path} are used in the order of the file")
-        silo = silo_of(name, table, validation_share, manifest.seed, manifest.loss)
-        notes = silo_notes(silo, table.columns, table.identifiers, manifest.loss)
-        Report(notes=[*table.notes, *notes]).warn()
+        silo = split_silo(name, read.x, read.y, validation_share, manifest.seed, manifest.loss)
+        notes = silo_notes(silo, read.columns, read.identifiers, manifest.loss)
+        Report(notes=[*read.notes, *notes]).warn()
         return silo
 
     return make

@@ -154,13 +154,13 @@ def _remote_outline(name: str, data: Remote, folder: Path) -> Outline:
     sample = torch.zeros(2, *data.inputs)
     test: tuple[Tensor, Tensor] | tuple[None, None] = (None, None)
     if data.test is not None:
-        from fedilc.data.tables.reader import read_table, same_columns
+        from fedilc.data.tables.file_reader import read_examples, same_columns
 
-        table = read_table(folder / data.test, data.label)
-        if data.columns is not None and table.columns:
-            table = same_columns("the test set", table, "data.columns", data.columns)
-        Report(notes=list(table.notes)).warn()
-        test = torch.from_numpy(table.x), torch.as_tensor(table.y)
+        read = read_examples(folder / data.test, data.label)
+        if data.columns is not None and read.columns:
+            read = same_columns("the test set", read, "data.columns", data.columns)
+        Report(notes=list(read.notes)).warn()
+        test = torch.from_numpy(read.x), torch.as_tensor(read.y)
         checked = Federation(name, [Silo(data.silos[0], sample, [0, 0])], *test, loss=data.loss)
         checked.check_classes(data.classes)
     silos = tuple(data.silos)

@@ -39,9 +39,11 @@ class Survey(Section):
 
     def preprocessing(self, summaries: Mapping[str, SiloSummary]) -> Preprocessing:
         """Return the preprocessing that follows from summaries."""
+        from fedilc.data.tables.preprocessing import fit_preprocessing
+
         settings = self.table.settings()
         found = [summaries[silo] for silo in self.silos if silo in summaries]
-        return settings.fit(found, settings.rule([summary.labels for summary in found]))
+        return fit_preprocessing(found, settings.rule([summary.labels for summary in found]), settings)
 
 
 def read_survey(values: Any) -> Survey:
@@ -52,13 +54,15 @@ def read_survey(values: Any) -> Survey:
 def summary_from_file(name: str, path: Path) -> Callable[[Survey], SiloSummary]:
     """Return a function that summarises the silo's table as a survey asks."""
 
-    def summarise(survey: Survey) -> SiloSummary:
+    def summary(survey: Survey) -> SiloSummary:
+        from fedilc.data.tables.silo_summary import summarise
         from fedilc.data.tables.silo_tables import read_features
 
         settings = survey.table.settings()
-        return settings.summarise(name, *read_features(path, settings, name))
+        features, label, unlabelled = read_features(path, settings, name)
+        return summarise(name, features, label, settings, unlabelled)
 
-    return summarise
+    return summary
 
 
 def silo_from_table(name: str, path: Path, manifest: Manifest, validation_share: float) -> Silo:
@@ -69,7 +73,7 @@ def silo_from_table(name: str, path: Path, manifest: Manifest, validation_share:
     made = read_received(Preprocessing, manifest.preprocessing, "the manifest's preprocessing")
     if list(made.inputs) != manifest.model.inputs:
         raise ProtocolError("the manifest's preprocessing does not make the inputs of its network")
-    settings = TableSettings(made.label.text, missing=made.missing)
+    settings = TableSettings(label=made.label.text, missing=made.missing)
     features, label, unlabelled = read_features(path, settings, name)
     table = SiloTable(name, features, made.label.encode(label), label, unlabelled)
     return silo_of_table(table, made, validation_share, manifest.seed)

@@ -127,7 +127,7 @@ class TableData:
         """Return a digest of a silo's features and of how they are read, without its labels."""
         if silo not in self._fingerprints:
             text = self.tables.silos[silo].frame.write_csv()
-            whole = f"{self.tables.settings}\n{text}".encode()
+            whole = f"{self.tables.settings!r}\n{text}".encode()
             self._fingerprints[silo] = hashlib.sha256(whole).hexdigest()[:16]
         return self._fingerprints[silo]
 

@@ -10,7 +10,7 @@ from fedilc.config import read_experiment
 from fedilc.config.experiment import SOURCES, shipped_experiments
 from fedilc.config.section import Source, validated
 from fedilc.data.image_folder import read_image_folder
-from fedilc.data.tables.silo_tables import read_tables
+from fedilc.data.tables.silo_tables import TableSettings, read_tables
 from fedilc.errors import ConfigError, DataError, nearest
 from fedilc.studies.study.data import ArrayData, StudyData, TableData
 
@@ -24,7 +24,7 @@ def study_data(
         sources: tables (one with a column of silos, or one file per silo), or one data set's name, one
             experiment, or one folder of images by domain and class.
         label: the label's column or comparison, for tables.
-        options: further ones of `read_tables`, those that were given.
+        options: `silo_column` and further `TableSettings`, those that were given.
         image_size: pixels per side, for a folder of images.
     """
     paths = [Path(source) for source in sources]
@@ -44,12 +44,14 @@ def study_data(
             raise DataError(f"{path} {wrong}; give tables (.csv, .parquet, .npz)")
     if label is None:
         raise ConfigError("--label is missing; name the column to predict, or a comparison such as 'num>0'")
-    if len(paths) == 1 and options.get("silo_column") is None:
+    silo_column = options.get("silo_column")
+    if len(paths) == 1 and silo_column is None:
         raise ConfigError(
             f"{paths[0]} is one table; name the column of silos with --silo-column, or give a file per silo"
         )
     name = paths[0].name.partition(".")[0] if len(paths) == 1 else paths[0].resolve().parent.name
-    return TableData(name, read_tables(paths, label=label, **options))
+    given = {key: value for key, value in options.items() if key != "silo_column"}
+    return TableData(name, read_tables(paths, TableSettings(label=label, **given), silo_column))
 
 
 def _named(name: str) -> StudyData:

@@ -11,9 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from fedilc.data.benchmarks.eicu.preparation import prepare
-from fedilc.data.silo import Federation, Silo
-from fedilc.data.tables.reader import Table
-from fedilc.data.tables.silo_files import split
+from fedilc.data.silo import Federation, Silo, held_out_rows
 from fedilc.errors import ConfigError, DataError
 from fedilc.seeds import numpy_generator
 
@@ -105,20 +103,20 @@ def eicu_federation(
         rows = random.permutation(np.flatnonzero(table.silo == names[index]))
         rows = rows[: sizes[chosen].min() if equal_sizes else None]
         rows = np.sort(rows[: max(1, round(subset * len(rows)))])
-        patients = Table(table.x[rows].astype(np.float32), table.died[rows].astype(np.float32))
-        train, held_out = split(patients, validation_share, random)
-        train = _balanced(train, random) if oversample else train
-        members.append(Silo(str(names[index]), train.x, train.y, held_out.x, held_out.y))
+        x, y = table.x[rows].astype(np.float32), table.died[rows].astype(np.float32)
+        held_out = held_out_rows(y, validation_share, random)
+        train = np.flatnonzero(~held_out)
+        train = _balanced(train, y, random) if oversample else train
+        members.append(Silo(str(names[index]), x[train], y[train], x[held_out], y[held_out]))
     outside = ~np.isin(table.silo, names[chosen])
     x_test, y_test = table.x[outside].astype(np.float32), table.died[outside].astype(np.float32)
     return Federation(name, members, x_test, y_test, loss="binary")
 
 
-def _balanced(table: Table, random: np.random.Generator) -> Table:
-    """Return the table, followed by repeated examples of its rarer outcome."""
-    groups = sorted((np.flatnonzero(table.y == label) for label in (0, 1)), key=len)
-    if not len(groups[0]):
-        return table
-    repeats = random.choice(groups[0], len(groups[1]) - len(groups[0]))
-    rows = np.concatenate([np.arange(len(table.y)), repeats])
-    return Table(table.x[rows], table.y[rows])
+def _balanced(
+    rows: NDArray[np.intp], y: NDArray[np.float32], random: np.random.Generator
+) -> NDArray[np.intp]:
+    """Return rows, followed by repeated ones of the rarer outcome."""
+    rarer, other = sorted((rows[y[rows] == label] for label in (0, 1)), key=len)
+    repeats = random.choice(rarer, len(other) - len(rarer)) if len(rarer) else rarer
+    return np.concatenate([rows, repeats])

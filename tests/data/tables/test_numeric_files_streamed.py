@@ -16,7 +16,7 @@ from fedilc import train
 from fedilc.config import read_experiment
 from fedilc.config.user_sources import Files
 from fedilc.data import Silo
-from fedilc.data.tables import silo_files
+from fedilc.data.tables import numeric_files
 from fedilc.errors import CheckpointError, DataError, FedILCWarning
 
 NAMES = ("a", "b", "c")
@@ -111,7 +111,7 @@ def test_a_run_over_files_that_were_changed_since_is_not_resumed(folder: Path, t
 def test_no_more_than_one_silo_is_in_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[weakref.ref[Tensor]] = []
     most = 0
-    made = silo_files.silo_of
+    made = numeric_files.split_silo
 
     def counted(*arguments: object) -> Silo:
         nonlocal most
@@ -123,7 +123,7 @@ def test_no_more_than_one_silo_is_in_memory(folder: Path, monkeypatch: pytest.Mo
         return silo
 
     store = source().store(0, folder)
-    monkeypatch.setattr(silo_files, "silo_of", counted)
+    monkeypatch.setattr(numeric_files, "split_silo", counted)
     train(store, nn.Linear(2, 1), "fishr-inter-geo", rounds=2, learning_rate=0.1)
     assert len(opened) > 3 * len(NAMES)
     assert most == 1

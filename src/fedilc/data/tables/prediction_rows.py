@@ -16,8 +16,8 @@ from torch import Tensor
 
 from fedilc.data.image_folder import SUFFIXES, pictures_below
 from fedilc.data.tables.column_values import column_values, names_of, numbers_of
+from fedilc.data.tables.file_reader import file_kind, npz_arrays, read_frame, without_index
 from fedilc.data.tables.preprocessing import NumberFeature, Preprocessing
-from fedilc.data.tables.reader import file_kind, read_frame, without_index
 from fedilc.errors import DataError, FedILCWarning, listed, nearest
 
 Rows = pl.DataFrame | NDArray[Any] | Tensor | list[Path]
@@ -58,14 +58,7 @@ def _from_folder(folder: Path) -> list[Path]:
 
 def _from_file(path: Path) -> Rows:
     if file_kind(path) == ".npz":
-        try:
-            with np.load(path, allow_pickle=False) as arrays:
-                if "x" not in arrays:
-                    raise DataError(f"{path} has no array 'x'; it holds {listed(list(arrays))}")
-                found: NDArray[Any] = arrays["x"]
-                return found
-        except (OSError, ValueError, EOFError) as error:
-            raise DataError(f"{path} cannot be read: it is damaged, or not an NPZ file of numbers") from error
+        return npz_arrays(path)["x"]
     frame, _, _, notes = read_frame(path)
     return without_index(path, frame, "", notes)
 
@@ -98,7 +91,7 @@ def as_frame(array: NDArray[Any], preprocessing: Preprocessing, where: str) -> p
 
 def preprocessed(frame: pl.DataFrame, preprocessing: Preprocessing, where: str) -> Tensor:
     """Return the inputs of new rows; raise if a column is missing or wrong, warn of unknown categories."""
-    preprocessing.require_columns(frame, where)
+    _require_columns(frame, [feature.name for feature in preprocessing.features], where)
     for feature in preprocessing.features:
         kind, values = column_values(frame[feature.name], preprocessing.missing)
         present = values.drop_nulls()
@@ -124,11 +117,9 @@ def preprocessed(frame: pl.DataFrame, preprocessing: Preprocessing, where: str) 
 
 def plain_inputs(frame: pl.DataFrame, columns: Sequence[str], where: str) -> Tensor:
     """Return columns of numbers as inputs, in order; raise if one is missing or holds anything else."""
+    _require_columns(frame, columns, where)
     found = []
     for name in columns:
-        if name not in frame.columns:
-            hint = nearest(name, frame.columns)
-            raise DataError(f"{where} has no column {name!r}, which the model was trained with{hint}")
         values = numbers_of(frame[name])
         wrong = values.is_null().arg_true()
         if len(wrong):
@@ -138,3 +129,10 @@ def plain_inputs(frame: pl.DataFrame, columns: Sequence[str], where: str) -> Ten
             )
         found.append(values.to_numpy())
     return torch.from_numpy(np.stack(found, axis=1).astype(np.float32))
+
+
+def _require_columns(frame: pl.DataFrame, columns: Sequence[str], where: str) -> None:
+    for name in columns:
+        if name not in frame.columns:
+            hint = nearest(name, frame.columns)
+            raise DataError(f"{where} has no column {name!r}, which the model was trained with{hint}")

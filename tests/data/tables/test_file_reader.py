@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 
 from fedilc import Federation
-from fedilc.data.tables.reader import read_table
-from fedilc.data.tables.silo_files import SiloFiles
+from fedilc.data.tables.file_reader import read_examples
+from fedilc.data.tables.numeric_files import NumericFiles
 from fedilc.errors import DataError, DataProblemsError, FedILCError
 
 
@@ -22,7 +22,7 @@ def test_identifiers_in_letters_are_told_to_be_dropped(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"text that differs in every row \('P000' in line 2\), like an ident"
     ):
-        read_table(tmp_path / "a.csv", "label")
+        read_examples(tmp_path / "a.csv", "label")
 
 
 @pytest.mark.parametrize(
@@ -47,13 +47,13 @@ def test_a_parquet_column_that_holds_no_numbers_is_named(
     others = {"x": [1.0, 2.0], "label": [0, 1], "odd": [1, 2]}
     pl.DataFrame(others | {place: values}).write_parquet(tmp_path / "a.parquet")
     with pytest.raises(DataError, match=f"a.parquet: column '{place}' holds {kind}"):
-        read_table(tmp_path / "a.parquet", "label")
+        read_examples(tmp_path / "a.parquet", "label")
 
 
 def test_all_problems_of_a_file_are_said_at_once(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,y,z,label\n1,red,,0\n2,blue,5,maybe\n")
     with pytest.raises(DataProblemsError) as refused:
-        read_table(tmp_path / "a.csv", "label")
+        read_examples(tmp_path / "a.csv", "label")
     assert [problem.split("column ")[1][:3] for problem in refused.value.problems] == ["'y'", "'z'", "'la"]
 
 
@@ -73,16 +73,16 @@ def test_all_problems_of_a_file_are_said_at_once(tmp_path: Path) -> None:
 def test_arrays_that_cannot_be_used_are_named(tmp_path: Path, arrays: dict[str, Any], sentence: str) -> None:
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(DataError, match=f"a.npz: .*{sentence}"):
-        read_table(tmp_path / "a.npz", "y")
+        read_examples(tmp_path / "a.npz", "y")
 
 
 def test_labels_in_a_column_of_their_own_are_read(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.zeros((3, 2)), y=np.array([[0], [1], [0]]))
-    assert read_table(tmp_path / "a.npz", "y").y.tolist() == [0, 1, 0]
+    assert read_examples(tmp_path / "a.npz", "y").y.tolist() == [0, 1, 0]
 
 
 def fed(folder: Path, loss: str = "multiclass") -> Federation:
-    return SiloFiles("*", "label", None, loss, 0.3).federation(0, folder)
+    return NumericFiles(folder, "*", "label", None, loss, 0.3).federation(0)
 
 
 @pytest.mark.parametrize("kind", [np.uint16, np.uint32, np.uint64])
@@ -99,7 +99,7 @@ def test_an_npz_in_the_other_byte_order_is_read(tmp_path: Path) -> None:
 def test_an_npz_whose_x_is_one_number_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.float32(3), label=np.arange(3) % 2)
     with pytest.raises(FedILCError):
-        read_table(tmp_path / "a.npz", "label")
+        read_examples(tmp_path / "a.npz", "label")
 
 
 def test_an_npz_with_damaged_bytes_is_refused_wherever_they_are(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_an_npz_with_damaged_bytes_is_refused_wherever_they_are(tmp_path: Path) 
         spoilt[start : start + 20] = bytes(len(spoilt[start : start + 20]))
         (tmp_path / "a.npz").write_bytes(spoilt)
         try:
-            read_table(tmp_path / "a.npz", "label")
+            read_examples(tmp_path / "a.npz", "label")
         except FedILCError:
             pass
         except Exception as error:
@@ -124,4 +124,4 @@ def test_an_npz_with_damaged_bytes_is_refused_wherever_they_are(tmp_path: Path) 
 def test_a_label_column_that_occurs_twice_is_refused_rather_than_made_an_input(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,label,label\n" + "1,0,0\n2,1,1\n" * 9)
     with pytest.raises(FedILCError):
-        read_table(tmp_path / "a.csv", "label")
+        read_examples(tmp_path / "a.csv", "label")

@@ -18,7 +18,8 @@ from small_silos import examples
 
 from fedilc import Federation
 from fedilc.config.user_sources import Files
-from fedilc.data.tables.silo_files import SiloFiles, Table, read_table, split
+from fedilc.data.tables.file_reader import read_examples
+from fedilc.data.tables.numeric_files import NumericFiles
 from fedilc.errors import DataError, FedILCWarning
 
 
@@ -47,20 +48,20 @@ def columns(number: int = 20, classes: int = 2, seed: int = 3) -> dict[str, Any]
 def federation(folder: Path, silos: str | dict[str, str] = "*.csv", **more: Any) -> Federation:
     settings = {"label": "label", "test": None, "loss": "binary", "validation_share": 0.3} | more
     seed = settings.pop("seed", 0)
-    return SiloFiles(silos, **settings).federation(seed, folder)
+    return NumericFiles(folder, silos, **settings).federation(seed)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "npz"])
 def test_a_file_gives_back_the_inputs_and_labels_that_were_written(tmp_path: Path, suffix: str) -> None:
     written = columns()
-    table = read_table(write(tmp_path / f"clinic.{suffix}", written), "label")
+    table = read_examples(write(tmp_path / f"clinic.{suffix}", written), "label")
     assert np.array_equal(table.x, np.stack([written["age"], written["dose"]], 1).astype(np.float32))
     assert table.y.tolist() == written["label"].tolist()
     assert table.x.dtype == np.float32
 
 
 def test_the_label_may_be_any_column(tmp_path: Path) -> None:
-    table = read_table(write(tmp_path / "clinic.csv", columns(), "age"), "age")
+    table = read_examples(write(tmp_path / "clinic.csv", columns(), "age"), "age")
     assert table.columns == ("label", "dose")
     assert table.y.tolist() == columns()["age"].tolist()
 
@@ -68,7 +69,7 @@ def test_the_label_may_be_any_column(tmp_path: Path) -> None:
 def test_truth_values_become_zero_and_one(tmp_path: Path) -> None:
     path = tmp_path / "clinic.csv"
     path.write_text("smokes,label\ntrue,false\nfalse,true\n")
-    table = read_table(path, "label")
+    table = read_examples(path, "label")
     assert (table.x.tolist(), table.y.tolist()) == ([[1.0], [0.0]], [0.0, 1.0])
 
 
@@ -104,26 +105,26 @@ def test_a_file_that_cannot_be_used_is_named(
 ) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=sentence) as refused:
-        read_table(tmp_path / name, "label")
+        read_examples(tmp_path / name, "label")
     assert "\n" not in str(refused.value)
     assert "pickle" not in str(refused.value), "nobody is advised to unpickle a file that cannot be read"
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"gone.csv does not exist"):
-        read_table(tmp_path / "gone.csv", "label")
+        read_examples(tmp_path / "gone.csv", "label")
 
 
 def test_an_npz_without_inputs_or_labels_says_what_it_holds(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", images=np.zeros(3))
     with pytest.raises(DataError, match=r"must hold the arrays 'x' and 'label'; it holds \['images'\]"):
-        read_table(tmp_path / "a.npz", "label")
+        read_examples(tmp_path / "a.npz", "label")
 
 
 def test_an_npz_with_python_objects_is_never_unpickled(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.array([{}], dtype=object), y=np.zeros(1))
     with pytest.raises(DataError, match=r"a.npz cannot be read"):
-        read_table(tmp_path / "a.npz", "y")
+        read_examples(tmp_path / "a.npz", "y")
 
 
 @pytest.mark.parametrize("kept", [100, -10])
@@ -131,69 +132,39 @@ def test_an_npz_that_was_cut_off_is_named(tmp_path: Path, kept: int) -> None:
     path = write(tmp_path / "a.npz", columns())
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(DataError, match=r"a.npz cannot be read: it is damaged"):
-        read_table(path, "label")
+        read_examples(path, "label")
 
 
 def test_a_single_array_that_calls_itself_an_npz_is_named(tmp_path: Path) -> None:
     with (tmp_path / "a.npz").open("wb") as file:
         np.save(file, np.zeros(3))
     with pytest.raises(DataError, match=r"a.npz cannot be read"):
-        read_table(tmp_path / "a.npz", "label")
+        read_examples(tmp_path / "a.npz", "label")
 
 
 @pytest.mark.parametrize("labels", [8, 10])
 def test_an_npz_with_another_number_of_labels_than_examples_is_named(tmp_path: Path, labels: int) -> None:
     np.savez(tmp_path / "a.npz", x=np.zeros((9, 2)), label=np.arange(labels) % 2)
     with pytest.raises(DataError, match=rf"a.npz: 'label' has shape \({labels},\) but 'x' has 9 examples"):
-        read_table(tmp_path / "a.npz", "label")
+        read_examples(tmp_path / "a.npz", "label")
 
 
 def test_the_first_fraction_of_a_csv_may_come_late(tmp_path: Path) -> None:
     whole = "1,0\n2,1\n" * 5000
     (tmp_path / "a.csv").write_text(f"x,label\n{whole}1.5,1\n")
-    x = read_table(tmp_path / "a.csv", "label").x
+    x = read_examples(tmp_path / "a.csv", "label").x
     assert (len(x), x[-1].item()) == (10_001, 1.5)
 
 
 def test_reading_files_warns_of_nothing(tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom pathlib import Path\nfrom fedilc.data.tables.silo_files import SiloFiles\n"
-        "SiloFiles('*.*', 'label', None, 'binary', 0.3).federation(0, Path(sys.argv[1]))"
+        "import sys\nfrom pathlib import Path\nfrom fedilc.data.tables.numeric_files import NumericFiles\n"
+        "NumericFiles(Path(sys.argv[1]), '*.*', 'label', None, 'binary', 0.3).federation(0)"
     )
     for name in ("a.csv", "b.parquet"):
         write(tmp_path / name, columns())
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
     assert done.stderr == ""
-
-
-def numbered(counts: Mapping[int, int]) -> Table:
-    """A table whose only input is the row's number."""
-    y = np.repeat(list(counts), list(counts.values())).astype(np.float32)
-    return Table(np.arange(len(y), dtype=np.float32)[:, None], y)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.5, 0.9])
-def test_a_split_holds_out_the_same_share_of_every_class(share: float) -> None:
-    counts = {0: 50, 1: 30, 2: 10}
-    train, held_out = split(numbered(counts), share, np.random.default_rng(1))
-    for label, number in counts.items():
-        assert (held_out.y == label).sum() == round(share * number)
-        assert (train.y == label).sum() == number - round(share * number)
-
-
-def test_a_split_uses_every_example_exactly_once_and_keeps_its_label() -> None:
-    table = numbered({0: 50, 1: 30})
-    parts = split(table, 0.3, np.random.default_rng(1))
-    rows = np.concatenate([part.x[:, 0] for part in parts]).astype(int)
-    assert sorted(rows) == list(range(80))
-    assert np.array_equal(np.concatenate([part.y for part in parts]), table.y[rows])
-
-
-def test_a_split_is_drawn_at_random() -> None:
-    table = numbered({0: 50, 1: 30})
-    drawn = [split(table, 0.3, np.random.default_rng(seed))[1].x.ravel().tolist() for seed in (1, 1, 2)]
-    assert drawn[0] == drawn[1]
-    assert drawn[0] != drawn[2]
 
 
 def test_a_pattern_makes_each_file_a_silo_in_the_order_of_names(tmp_path: Path) -> None:

@@ -22,11 +22,11 @@ def test_an_identifier_is_left_out_and_said_unless_it_is_kept() -> None:
         pl.int_range(pl.len()).cast(pl.String).str.zfill(5).add("x").alias("code"),
     )
     parts = by_hospital(frame)
-    found = tables_of(parts, TableSettings("died"))
+    found = tables_of(parts, TableSettings(label="died"))
     assert "patient" not in found.fit(["h0", "h1"]).columns
     for name in ("patient", "code"):
         assert any(f"column {name!r} is left out" in note and "identifier" in note for note in found.notes)
-    kept = tables_of(parts, TableSettings("died", keep=("patient",)))
+    kept = tables_of(parts, TableSettings(label="died", keep=("patient",)))
     assert "patient" in kept.fit(["h0", "h1"]).columns
 
 
@@ -37,7 +37,7 @@ def test_columns_that_tell_the_label_are_pointed_out() -> None:
         pl.when(pl.col("died") == "yes").then(pl.lit("morgue")).otherwise(pl.lit("home")).alias("discharge"),
     )
     parts = by_hospital(frame)
-    notes = tables_of(parts, TableSettings("died")).notes
+    notes = tables_of(parts, TableSettings(label="died")).notes
     for name in ("billing", "death_date", "discharge"):
         assert any(f"column {name!r} alone predicts the label" in note for note in notes)
     assert not any("'age' alone" in note or "'sex' alone" in note for note in notes)
@@ -50,7 +50,7 @@ def test_a_column_with_a_few_wrong_cells_still_tells_the_label_and_one_of_many_n
         pl.when(expired).then(pl.lit("expired")).otherwise(pl.lit("home")).alias("discharge status"),
         (pl.col("row") * 7 % 19).cast(pl.String).add("x").alias("bed"),
     )
-    found = tables_of(by_hospital(frame), TableSettings("died"))
+    found = tables_of(by_hospital(frame), TableSettings(label="died"))
     assert found.leaks == ("discharge status",)
     assert any(note.endswith("drop it with --drop 'discharge status'") for note in found.notes)
 
@@ -61,7 +61,7 @@ def test_a_column_of_one_value_is_left_out_and_said_unless_some_cells_are_missin
         pl.lit("A").alias("country"),
         pl.when(pl.int_range(pl.len()) % 3 > 0).then(1).alias("ticked"),
     )
-    found = tables_of(by_hospital(frame), TableSettings("died"))
+    found = tables_of(by_hospital(frame), TableSettings(label="died"))
     made = found.fit(list(found.silos))
     assert {"unit", "country"} <= set(made.left_out)
     assert {"ticked", "ticked missing"} <= set(made.columns)
@@ -72,7 +72,7 @@ def test_one_class_and_a_column_missing_at_one_silo_are_pointed_out() -> None:
     parts = by_hospital(patients())
     parts["h1"] = parts["h1"].drop("lactate")
     parts["h2"] = parts["h2"].with_columns(pl.lit("no").alias("died"))
-    found = tables_of(parts, TableSettings("died"))
+    found = tables_of(parts, TableSettings(label="died"))
     assert any("'h2' (died = no) has one class only" in note for note in found.notes)
     assert any("column 'lactate' has no value at 'h1'" in note for note in found.notes)
     made = found.fit(["h0", "h1"])
@@ -89,10 +89,10 @@ def test_codes_and_zeros_that_may_mean_missing_are_pointed_out() -> None:
         pl.when(pl.col("hospital") == "h1").then(0).otherwise(pl.col("age") * 4).alias("chol"),
     )
     parts = by_hospital(frame)
-    found = tables_of(parts, TableSettings("died"))
+    found = tables_of(parts, TableSettings(label="died"))
     assert any("-9 probably means a missing value in column 'lactate'" in note for note in found.notes)
     assert any("column 'chol' is 0 in every row of 'h1'" in note for note in found.notes)
-    said = tables_of(parts, TableSettings("died", missing=("lactate=-9", "chol=0")))
+    said = tables_of(parts, TableSettings(label="died", missing=("lactate=-9", "chol=0")))
     assert not any("probably means" in note or "is 0 in every row" in note for note in said.notes)
     assert {"lactate missing", "chol missing"} <= set(said.fit(["h0", "h1"]).columns)
 
@@ -105,7 +105,7 @@ def test_text_among_numbers_at_one_silo_is_pointed_out_and_counts_as_missing() -
         .otherwise(pl.col("age").cast(pl.String))
         .alias("age")
     )
-    found = tables_of(parts, TableSettings("died"))
+    found = tables_of(parts, TableSettings(label="died"))
     made = found.fit(list(parts))
     assert any("'age' holds numbers and 1 cells of text (at 'h0'), which count as" in n for n in found.notes)
     ages = pl.concat([part["age"].cast(pl.Float64, strict=False) for part in parts.values()])
@@ -121,11 +121,11 @@ def test_clean_tables_bring_no_note() -> None:
     parts = {
         name: part.with_columns((pl.col("died") == "yes").cast(pl.Int64)) for name, part in parts.items()
     }
-    assert tables_of(parts, TableSettings("died")).notes == []
+    assert tables_of(parts, TableSettings(label="died")).notes == []
 
 
 def test_rows_without_a_label_are_left_out_and_said(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("age,died\n1,0\n2,1\n3,?\n4,\n")
-    found = read_tables([tmp_path / "a.csv"], label="died")
+    found = read_tables([tmp_path / "a.csv"], TableSettings(label="died"))
     assert len(found.silos["a"].y) == 2
     assert any("2 rows without a label" in note for note in found.notes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -20,7 +21,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
-class Table:
+class Examples:
     """A file's examples.
 
     Args:
@@ -46,7 +47,7 @@ class Table:
         return f"{self.unit} {example if self.numbers is None else self.numbers[example]}"
 
 
-def read_table(path: Path, label: str) -> Table:
+def read_examples(path: Path, label: str) -> Examples:
     """Read inputs and labels: the label from its column, the inputs from all other columns.
 
     An NPZ file holds the arrays `x` and the label's name (or `y`), and its inputs may have any shape.
@@ -56,7 +57,7 @@ def read_table(path: Path, label: str) -> Table:
     frame, numbers, unit, notes = read_frame(path)
     frame = without_index(path, frame, label, notes)
     check_header(path, frame, label)
-    return _table(path, frame, label, numbers, unit, notes)
+    return _examples(path, frame, label, numbers, unit, notes)
 
 
 def file_kind(path: Path) -> str:
@@ -67,7 +68,7 @@ def file_kind(path: Path) -> str:
         raise DataError(f"{path} is a folder, not a file; name the files in it")
     suffix = path.with_suffix("").suffix.lower() if path.suffix == ".gz" else path.suffix.lower()
     if suffix not in (".csv", ".tsv", ".parquet", ".npz"):
-        raise DataError(f"{path} is not a .csv, .parquet or .npz file; leave it out of data.silos")
+        raise DataError(f"{path} is not a .csv, .parquet or .npz file; name tables only, such as '*.csv'")
     return suffix
 
 
@@ -145,9 +146,9 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _table(
+def _examples(
     path: Path, frame: pl.DataFrame, label: str, numbers: NDArray[np.int64], unit: str, notes: list[str]
-) -> Table:
+) -> Examples:
     problems: list[str] = []
     columns: dict[str, NDArray[np.float64]] = {}
     for column in frame.get_columns():
@@ -161,7 +162,7 @@ def _table(
         raise DataProblemsError([*problems[:_MOST_COLUMNS], *more], columns.get(label))
     y = columns.pop(label).astype(np.float32)
     same = [name for name, values in columns.items() if is_identifier(name, frame[name].dtype, values)]
-    return Table(
+    return Examples(
         np.stack(list(columns.values()), axis=1, dtype=np.float32, casting="same_kind"),
         y,
         tuple(columns),
@@ -223,27 +224,33 @@ def _kind(kind: pl.DataType) -> str:
     return str(kind)
 
 
-def read_npz(path: Path, label: str) -> Table:
-    """Return the examples of an NPZ file: the array `x`, and the label under its name or `y`."""
+def npz_arrays(path: Path, label: str | None = None) -> dict[str, NDArray[Any]]:
+    """Return the array `x` of an NPZ file, and the label, under its name or as `y`, if it is asked for."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             names = list(arrays)
-            target = label if label in names else "y"
-            if "x" not in names or target not in names:
-                raise DataError(f"{path} must hold the arrays 'x' and {label!r}; it holds {names}")
-            x, y = np.atleast_1d(arrays["x"]), np.atleast_1d(arrays[target])
+            wanted = ["x"] if label is None else ["x", label if label in names else "y"]
+            if not set(wanted) <= set(names):
+                needed = "the array 'x'" if label is None else f"the arrays 'x' and {label!r}"
+                raise DataError(f"{path} must hold {needed}; it holds {names}")
+            return {name: np.atleast_1d(arrays[name]) for name in wanted}
     except DataError:
         raise
     except Exception as error:
         # NumPy passes on whatever its zip, zlib and header parsers raise for a damaged file.
         raise DataError(f"{path} cannot be read: it is damaged, or not an NPZ file of numbers") from error
+
+
+def read_npz(path: Path, label: str) -> Examples:
+    """Return the examples of an NPZ file: the array `x`, and the label under its name or `y`."""
+    (_, x), (target, y) = npz_arrays(path, label).items()
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     problems = [f"{path}: {problem}" for problem in _array_problems(x, y, target)]
     if problems:
         raise DataProblemsError(problems)
     y = y.astype(np.float32 if y.dtype.kind == "f" else np.int64)
-    return Table(x.astype(np.float32), y, unit="example")
+    return Examples(x.astype(np.float32), y, unit="example")
 
 
 def _array_problems(x: NDArray[np.generic], y: NDArray[np.generic], target: str) -> list[str]:
@@ -277,22 +284,22 @@ def _array_problems(x: NDArray[np.generic], y: NDArray[np.generic], target: str)
     return problems
 
 
-def same_columns(name: str, table: Table, first: str, reference: Sequence[str]) -> Table:
-    """Return the table with its columns in the order of the reference."""
-    if table.columns == tuple(reference):
-        return table
-    if not (table.columns and reference):
+def same_columns(name: str, examples: Examples, first: str, reference: Sequence[str]) -> Examples:
+    """Return the examples with their columns in the order of the reference."""
+    if examples.columns == tuple(reference):
+        return examples
+    if not (examples.columns and reference):
         named, other = (first, name) if reference else (name, first)
         raise DataError(
             f"{named} names its columns and {other} does not; give all silos in files of one kind"
         )
-    lacks = [column for column in reference if column not in table.columns]
-    more = [column for column in table.columns if column not in reference]
+    lacks = [column for column in reference if column not in examples.columns]
+    more = [column for column in examples.columns if column not in reference]
     if lacks or more:
         parts = [f"lacks {listed(lacks, 8)}"] if lacks else []
         parts += [f"also has {listed(more, 8)}"] if more else []
         raise DataError(
             f"{name} and {first} differ: {name} {' and '.join(parts)}; give all files the same columns"
         )
-    order = [table.columns.index(column) for column in reference]
-    return replace(table, x=table.x[:, order], columns=tuple(reference))
+    order = [examples.columns.index(column) for column in reference]
+    return replace(examples, x=examples.x[:, order], columns=tuple(reference))

@@ -1,4 +1,4 @@
-"""Silos from the user's own files: CSV, Parquet or NPZ, one file per silo."""
+"""Silos from files of numbers (CSV, Parquet or NPZ), one file per silo: the source "files"."""
 
 from __future__ import annotations
 
@@ -7,54 +7,26 @@ from dataclasses import dataclass, field, replace
 from glob import glob
 from pathlib import Path
 
-import numpy as np
 import torch
+from torch import Tensor
 
-from fedilc.algorithms.loss_name import LossName, has_classes
+from fedilc.algorithms.loss_name import LossName
 from fedilc.data.checks.federation import Report, class_problems, compare, numbered_from_one, trained_labels
 from fedilc.data.checks.profile import TEST, Profile, profile_of
 from fedilc.data.digest import silo_digest
 from fedilc.data.labels import label_problem, note_numbered_from_one, numbered_from_zero
-from fedilc.data.silo import Federation, Silo
+from fedilc.data.silo import Federation, Silo, split_silo
 from fedilc.data.silo_store import SiloStore
-from fedilc.data.tables.reader import Table, read_table, same_columns
+from fedilc.data.tables.file_reader import Examples, read_examples, same_columns
 from fedilc.errors import DataError, DataProblemsError, listed
-from fedilc.seeds import numpy_generator
-
-
-def split(
-    table: Table, share: float, random: np.random.Generator, by_class: bool = True
-) -> tuple[Table, Table]:
-    """Return training and validation parts, each class in the same proportion if there are classes."""
-    held_out = np.zeros(len(table.y), dtype=bool)
-    classes = table.y if by_class else np.zeros(len(table.y))
-    for label in np.unique(classes):
-        members = np.flatnonzero(classes == label)
-        held_out[random.permutation(members)[: round(share * len(members))]] = True
-    train = Table(table.x[~held_out], table.y[~held_out], table.columns)
-    return train, Table(table.x[held_out], table.y[held_out], table.columns)
-
-
-def silo_of(name: str, table: Table, validation_share: float, seed: int, loss: LossName = "binary") -> Silo:
-    """Return a silo of a table's examples, some of them held out for validation.
-
-    The choice depends on the labels and the seed, not on the silo's name or position.
-    """
-    random = numpy_generator(seed, "files", "validation")
-    train, held_out = split(table, validation_share, random, has_classes(loss))
-    if not len(train.y):
-        raise DataError(
-            f"validation_share={validation_share:g} leaves silo {name!r}, which has {len(table.y)} examples, "
-            "none to train on; lower it"
-        )
-    return Silo(name, train.x, train.y, held_out.x, held_out.y)
 
 
 @dataclass
 class Examined:
     """The contents of the files: a profile of each that could be read, and problems and notes.
 
-    `silos` has the silos themselves if they stay in memory, and `digests` their digests if not.
+    `silos` has the silos themselves if they stay in memory, and `digests` their digests if not; `sample` has
+    two inputs.
     """
 
     files: dict[str, Path]
@@ -64,59 +36,56 @@ class Examined:
     columns: tuple[str, ...] = ()
     silos: list[Silo] = field(default_factory=list)
     digests: dict[str, str] = field(default_factory=dict)
-    sample: Silo | None = None
-    test_table: Table | None = None
+    sample: Tensor = field(default_factory=lambda: torch.empty(0))
+    test_examples: Examples | None = None
 
 
 @dataclass(frozen=True)
-class SiloFiles:
-    """The files of silos, and how they are read; paths and patterns are relative to a folder."""
+class NumericFiles:
+    """The files of silos, and how they are read; paths and patterns are relative to `folder`."""
 
+    folder: Path
     silos: str | Mapping[str, str]
     label: str
     test: str | None
     loss: LossName
     validation_share: float
 
-    def paths(self, folder: Path) -> dict[str, Path]:
-        """Return the file of each silo."""
-        named = matching(self.silos, folder) if isinstance(self.silos, str) else self.silos
-        return {name: folder / path for name, path in named.items()}
-
-    def examine(self, seed: int, folder: Path, keep: bool = True) -> Examined:
+    def examine(self, seed: int, keep: bool = True) -> Examined:
         """Read every file once and return all problems; without `keep`, examples do not stay in memory."""
         try:
-            found = Examined(self.paths(folder))
+            named = matching(self.silos, self.folder) if isinstance(self.silos, str) else self.silos
         except DataError as error:
             return Examined({}, Report([str(error)]))
-        apart = self._test_is_apart(found, folder)
+        found = Examined({name: self.folder / path for name, path in named.items()})
+        apart = self._test_is_apart(found)
         problems: list[tuple[Path, str]] = []
         notes: list[tuple[Path, str]] = []
         first: str | None = None
         shape: tuple[int, ...] = ()
-        test = {TEST: folder / self.test} if self.test and apart else {}
+        test = {TEST: self.folder / self.test} if self.test and apart else {}
         for name, path in (found.files | test).items():
             try:
-                table = read_table(path, self.label)
+                read = read_examples(path, self.label)
                 if first is None:
-                    first, found.columns, shape = name, table.columns, table.x.shape[1:]
-                table = same_columns(name, table, first, found.columns)
-                self._check(name, path, table, first, shape)
+                    first, found.columns, shape = name, read.columns, read.x.shape[1:]
+                read = same_columns(name, read, first, found.columns)
+                self._check(name, path, read, first, shape)
                 share = 0.0 if name == TEST else self.validation_share
-                silo = silo_of(name, table, share, seed, self.loss)
+                silo = split_silo(name, read.x, read.y, share, seed, self.loss)
             except DataError as error:
                 problems += [(path, text) for text in getattr(error, "problems", [str(error)])]
                 labels = getattr(error, "labels", None)
                 if labels is not None and (wrong := label_problem(labels, self.loss)) is not None:
                     problems.append((path, f"{path}: column {self.label!r} {wrong[1]}"))
                 continue
-            notes += [(path, text) for text in table.notes]
-            profile = profile_of(silo, found.columns, table.identifiers if table.columns else None, str(path))
+            notes += [(path, text) for text in read.notes]
+            profile = profile_of(silo, found.columns, read.identifiers if read.columns else None, str(path))
             if name == TEST:
-                found.test, found.test_table = profile, replace(table, numbers=None)
+                found.test, found.test_examples = profile, replace(read, numbers=None)
             else:
+                found.sample = found.sample if found.profiles else silo.x[:2].clone()
                 found.profiles[name] = profile
-                found.sample = found.sample or Silo(name, silo.x[:2].clone(), silo.y[:2].clone())
                 if keep:
                     found.silos.append(silo)
                 else:
@@ -127,49 +96,44 @@ class SiloFiles:
             self._compare(found)
         return found
 
-    def federation(self, seed: int, folder: Path) -> Federation:
+    def federation(self, seed: int) -> Federation:
         """Return all silos, in memory; raise all problems of their files."""
-        found = self.examine(seed, folder)
+        found = self.examine(seed)
         found.report.require()
-        return self._federation(found, folder)
+        return self._federation(found)
 
-    def store(self, found: Examined, seed: int, folder: Path) -> SiloStore:
+    def store(self, found: Examined, seed: int) -> SiloStore:
         """Return the silos that were examined; those that were not kept are read again when opened."""
-        return (
-            SiloStore.of(self._federation(found, folder))
-            if found.silos
-            else self._streamed(found, seed, folder)
-        )
+        return SiloStore.of(self._federation(found)) if found.silos else self._streamed(found, seed)
 
-    def _federation(self, found: Examined, folder: Path) -> Federation:
-        test = found.test_table
+    def _federation(self, found: Examined) -> Federation:
+        test = found.test_examples
         x_test, y_test = (test.x, test.y) if test is not None else (None, None)
-        name = folder.name or "files"
+        name = self.folder.name or "files"
         return Federation(name, found.silos, x_test, y_test, self.loss, found.columns, self.label)
 
-    def _streamed(self, found: Examined, seed: int, folder: Path) -> SiloStore:
+    def _streamed(self, found: Examined, seed: int) -> SiloStore:
         """Return silos of which at most one is in memory: each is read when it is opened."""
         first = next(iter(found.files))
         profiles = list(found.profiles.values())
         from_one = self.loss == "multiclass" and numbered_from_one(profiles, found.test)
 
         def open_(name: str) -> Silo:
-            table = same_columns(name, read_table(found.files[name], self.label), first, found.columns)
-            silo = silo_of(name, table, self.validation_share, seed, self.loss)
+            read = same_columns(name, read_examples(found.files[name], self.label), first, found.columns)
+            silo = split_silo(name, read.x, read.y, self.validation_share, seed, self.loss)
             return numbered_from_zero(silo) if from_one else silo
 
         labels = max(trained_labels(profiles))
         if from_one:
             note_numbered_from_one(labels)
         x_test = y_test = None
-        if (test := found.test_table) is not None:
+        if (test := found.test_examples) is not None:
             x_test, y_test = torch.from_numpy(test.x), torch.from_numpy(test.y) - int(from_one)
-        assert found.sample is not None
         return SiloStore(
-            folder.name or "files",
+            self.folder.name or "files",
             {name: len(profile.trained) for name, profile in found.profiles.items()},
             open_,
-            found.sample.x,
+            found.sample,
             labels + 1 - int(from_one) if self.loss == "multiclass" else 1,
             self.loss,
             x_test,
@@ -181,9 +145,9 @@ class SiloFiles:
             first_label=int(from_one),
         )
 
-    def _test_is_apart(self, found: Examined, folder: Path) -> bool:
+    def _test_is_apart(self, found: Examined) -> bool:
         """Return whether the test file is none of the silos' files; otherwise report a problem."""
-        test = (folder / self.test).resolve() if self.test else None
+        test = (self.folder / self.test).resolve() if self.test else None
         same = [name for name, path in found.files.items() if path.resolve() == test]
         found.report.problems += [
             f"data.test {self.test!r} is also the file of silo {name!r}, so the model would be tested on "
@@ -192,16 +156,16 @@ class SiloFiles:
         ]
         return not same
 
-    def _check(self, name: str, path: Path, table: Table, first: str, shape: tuple[int, ...]) -> None:
-        """Raise if a table's labels do not fit the loss, or its inputs have another shape."""
+    def _check(self, name: str, path: Path, read: Examples, first: str, shape: tuple[int, ...]) -> None:
+        """Raise if a file's labels do not fit the loss, or its inputs have another shape."""
         problems = []
-        wrong = label_problem(table.y, self.loss)
+        wrong = label_problem(read.y, self.loss)
         if wrong is not None:
             example, sentence = wrong
-            problems.append(f"{path}: column {self.label!r} {sentence} (in {table.where(example)})")
-        if table.x.shape[1:] != shape:
+            problems.append(f"{path}: column {self.label!r} {sentence} (in {read.where(example)})")
+        if read.x.shape[1:] != shape:
             problems.append(
-                f"{name if name == TEST else f'silo {name!r}'} has inputs of shape {table.x.shape[1:]} but "
+                f"{name if name == TEST else f'silo {name!r}'} has inputs of shape {read.x.shape[1:]} but "
                 f"silo {first!r} has {shape}; all inputs must have one shape"
             )
         if problems:
