@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-import importlib
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-from fedilc.cli.quick_imports import quick_imports
 
 SERVER = {"fastapi", "starlette", "uvicorn"}
 STATISTICS = {"matplotlib", "scipy.stats", "sklearn"}
@@ -67,15 +63,3 @@ def test_a_run_loads_neither_scikit_learn_nor_the_compiler_of_torch(tmp_path: Pa
     found = loaded(COMMAND, "run", "color-digits", "--rounds", "1", "--out", "run", folder=tmp_path)
     assert "matplotlib" in found, "which draws the picture"
     assert not found & {"polars", "scipy.stats", "sklearn", "torch._dynamo", *SERVER}
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_garbage_collection_is_as_before_after_quick_imports_even_if_one_fails(enabled: bool) -> None:
-    before = gc.isenabled()
-    (gc.enable if enabled else gc.disable)()
-    try:
-        with pytest.raises(ImportError), quick_imports():
-            importlib.import_module("fedilc.nothing_of_that_name")
-        assert gc.isenabled() == enabled
-    finally:
-        (gc.enable if before else gc.disable)()

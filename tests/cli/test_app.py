@@ -1,18 +1,20 @@
-"""A full disk, no descriptors left, files in the way: a sentence or a note, never a traceback."""
+"""The command as a whole: help, version, and a sentence instead of a traceback if the machine fails."""
 
 from __future__ import annotations
 
 import os
+import re
 import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 from command import Refusal, fedilc, one_sentence
 from fleets import PATIENCE, forked
 
-from fedilc import cli
+from fedilc import __version__, cli
 from fedilc.errors import FedILCWarning
 from fedilc.federation import RunFolder
 from fedilc.federation.run_folder_check import examine
@@ -82,3 +84,28 @@ def test_the_bare_command_shows_its_help_without_an_empty_complaint() -> None:
 
 def test_an_unknown_command_points_to_a_help_that_exists(refusal: Refusal) -> None:
     assert "(fedilc --help explains)" in refusal("rnu")
+
+
+def test_version_is_the_packages_version() -> None:
+    assert fedilc("--version") == f"fedilc {__version__}\n"
+
+
+def test_the_help_names_every_command_and_each_explains_itself() -> None:
+    shown = fedilc("--help")
+    for name, command in typer.main.get_command(cli.app).commands.items():
+        assert re.search(rf"^. {name} +\S", shown, re.MULTILINE), name
+        assert "Usage: " in fedilc(name, "--help")
+        assert command.help, name
+
+
+def test_help_comes_without_loading_torch() -> None:
+    code = (
+        "import sys\n"
+        "from fedilc.cli import main\n"
+        "sys.argv = ['fedilc', '--help']\n"
+        "try:\n    main()\n"
+        "finally:\n    heavy = {'torch', 'numpy', 'polars', 'matplotlib'} & set(sys.modules)\n"
+        "    print('loaded:', sorted(heavy))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("loaded: []\n")

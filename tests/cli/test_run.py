@@ -19,13 +19,10 @@ import pytest
 import typer
 from command import Refusal, fedilc, one_sentence
 from fleets import fleet
-from worked_examples import OWN_ALGORITHM, OWN_PENALTY
 
-from fedilc import __version__, algorithms
+from fedilc import algorithms
 from fedilc.cli import app, main
-from fedilc.config import shipped_experiments
 from fedilc.evaluation import select
-from fedilc.models import MODELS
 
 SMALL = ("--set", "model.hidden=[8]")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -385,37 +382,6 @@ def test_report_refuses_where_there_is_no_run(tmp_path: Path, refusal: Refusal) 
 def test_report_refuses_where_no_run_has_completed_a_round(copy: Path, refusal: Refusal) -> None:
     (copy / "history.jsonl").unlink()
     assert "has completed a round" in refusal("report", copy)
-
-
-def test_list_names_every_algorithm_experiment_and_model_with_its_summary() -> None:
-    lines = [line.split(maxsplit=1) for line in fedilc("list").splitlines()]
-    described = {line[0] for line in lines if len(line) == 2}
-    known = {*algorithms.names(), *shipped_experiments(), *MODELS}
-    assert described == known - {OWN_ALGORITHM, OWN_PENALTY}
-
-
-def test_version_is_the_packages_version() -> None:
-    assert fedilc("--version") == f"fedilc {__version__}\n"
-
-
-@pytest.mark.parametrize(
-    "words", [[], ["run"], ["report"], ["list"]], ids=["fedilc", "run", "report", "list"]
-)
-def test_every_command_explains_itself(words: list[str]) -> None:
-    assert "Usage: " in fedilc(*words, "--help")
-
-
-def test_help_comes_without_loading_torch() -> None:
-    code = (
-        "import sys\n"
-        "from fedilc.cli import main\n"
-        "sys.argv = ['fedilc', '--help']\n"
-        "try:\n    main()\n"
-        "finally:\n    heavy = {'torch', 'numpy', 'polars', 'matplotlib'} & set(sys.modules)\n"
-        "    print('loaded:', sorted(heavy))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("loaded: []\n")
 
 
 GOOD = "age,dose,label\n" + "".join(f"{row % 7},{row / 2},{row % 2}\n" for row in range(20))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import sys
 import warnings
-from typing import Annotated, TextIO
+from typing import Annotated, Any
 
 import typer
 
 from fedilc import __version__
 from fedilc.cli.check import check
-from fedilc.cli.eicu import data_app
+from fedilc.cli.data import data_app
+from fedilc.cli.eicu import eicu
 from fedilc.cli.evaluate import evaluate
 from fedilc.cli.export import export
 from fedilc.cli.flower import flower_app
@@ -91,18 +92,11 @@ def _say(sentence: str) -> None:
 _show_other_warning = warnings.showwarning
 
 
-def _say_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def _say_warning(message: Warning | str, category: type[Warning], *where: Any, **to: Any) -> None:
     if issubclass(category, FedILCWarning):
         _say(f"note: {message}")
     else:
-        _show_other_warning(message, category, filename, lineno, file, line)
+        _show_other_warning(message, category, *where, **to)
 
 
 def _version(wanted: bool) -> None:
@@ -120,23 +114,17 @@ def _options(
     pass
 
 
-for _command_function in (
-    run,
-    study,
-    inspect,
-    reproduce,
-    check,
-    report,
-    predict,
-    evaluate,
-    export,
-    serve,
-    join,
-    token,
-):
-    app.command()(_command_function)
-app.command("list")(list_)
-app.add_typer(sweep_app, name="sweep")
-app.add_typer(nvflare_app, name="nvflare")
-app.add_typer(flower_app, name="flower")
-app.add_typer(data_app, name="data")
+data_app.command()(eicu)
+_COMMANDS = {
+    "Train": (run, check, list_, data_app),
+    "Compare sites": (study, inspect),
+    "Use a run": (report, predict, evaluate, export),
+    "Reproduce the paper": (reproduce, sweep_app),
+    "Train across machines": (serve, join, token, nvflare_app, flower_app),
+}
+for _panel, _entries in _COMMANDS.items():
+    for _entry in _entries:
+        if isinstance(_entry, typer.Typer):
+            app.add_typer(_entry, rich_help_panel=_panel)
+        else:
+            app.command(_entry.__name__.rstrip("_"), rich_help_panel=_panel)(_entry)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedilc.cli.console import make_console
+from fedilc.cli.console import make_console, make_table, say
 from fedilc.cli.options import Changes, DataDir, ModelFunction, use_data_folder
 from fedilc.cli.quick_imports import quick_imports
 
@@ -24,9 +24,9 @@ def check(
     model: ModelFunction = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Look at an experiment's data and settings, or at a run folder's files, and list all problems at once.
+    """List all problems of an experiment's data and settings, or of the files of a run folder.
 
-    The exit code is 0 if it can be trained or resumed as it is, and 2 if not. Nothing is trained or changed.
+    Nothing is trained or changed. The exit code is 0 if there is no problem, and 2 if there is one.
     """
     if (Path(target) / "run.json").exists():
         _check_run(make_console(), Path(target))
@@ -46,13 +46,13 @@ def _check_experiment(console: Console, target: str, changes: list[str], own: st
         console.print(_table(found))
     for kind, sentences in (("problem", found.report.problems), ("note", found.report.notes)):
         for sentence in sentences:
-            console.print(f"{kind}: {sentence}", markup=False, soft_wrap=True)
+            say(console, f"{kind}: {sentence}")
     problems = len(found.report.problems)
     if problems:
         count = "one problem" if problems == 1 else f"{problems} problems"
-        console.print(f"{target} cannot be trained: {count}", markup=False, soft_wrap=True)
+        say(console, f"{target} cannot be trained: {count}")
         raise typer.Exit(2)
-    console.print(f"{target} can be trained", markup=False, soft_wrap=True)
+    say(console, f"{target} can be trained")
 
 
 def _check_run(console: Console, folder: Path) -> None:
@@ -60,27 +60,22 @@ def _check_run(console: Console, folder: Path) -> None:
 
     found = examine(folder)
     for name, trouble in found.items():
-        console.print(f"{name}: {trouble or 'whole'}", markup=False, soft_wrap=True)
+        say(console, f"{name}: {trouble or 'whole'}")
     damaged = [name for name, trouble in found.items() if trouble]
     if damaged:
-        console.print(f"{folder} is damaged: {', '.join(damaged)}", markup=False, soft_wrap=True)
+        say(console, f"{folder} is damaged: {', '.join(damaged)}")
         raise typer.Exit(2)
-    console.print(f"{folder} is whole: {len(found)} files", markup=False, soft_wrap=True)
+    say(console, f"{folder} is whole: {len(found)} files")
 
 
 def _table(found: Checked) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, header_style="", pad_edge=False)
     files = any(row.file for row in found.rows)
-    headings = ["silo", *(["file"] if files else []), "training", "validation", "inputs", "labels"]
-    for heading in headings:
-        numbers = heading in ("training", "validation")
-        table.add_column(heading, justify="right" if numbers else "left", overflow="fold")
+    headings = ("silo", "file", "training", "validation", "inputs", "labels")
+    shown = [heading for heading in headings if files or heading != "file"]
+    table = make_table(*shown, numbers=("training", "validation"))
     for row in found.rows:
-        cells = _cells(row)
-        table.add_row(*(cells if files else [cells[0], *cells[2:]]))
+        cells = dict(zip(headings, _cells(row), strict=True))
+        table.add_row(*(cells[heading] for heading in shown))
     if found.hidden:
         table.caption = f"{found.hidden:,} more silos are not shown"
     return table

@@ -1,4 +1,4 @@
-"""The console that commands print to."""
+"""What commands print: a console, sentences and tables, and the line that names a picture."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from fedilc.errors import ConfigError, FedILCWarning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from rich.console import Console
+    from rich.table import Table
 
 
 def make_console() -> Console:
@@ -20,6 +21,22 @@ def make_console() -> Console:
 
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=140)
+
+
+def say(console: Console, sentence: str) -> None:
+    """Print text as it is: brackets are no markup, and long lines are not broken."""
+    console.print(sentence, markup=False, soft_wrap=True)
+
+
+def make_table(*headings: str, numbers: Collection[str] = ()) -> Table:
+    """Return an empty table with a line below the headings; columns of `numbers` are aligned to the right."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, header_style="", pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in numbers else "left", overflow="fold")
+    return table
 
 
 def drawn(draw: Callable[..., object], picture: Path, *what: Any) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedilc.cli.console import make_console
+from fedilc.cli.console import make_console, make_table, say
 from fedilc.cli.options import DataDir
 from fedilc.errors import DataError
 
@@ -19,29 +19,25 @@ if TYPE_CHECKING:
 
     from fedilc.data.data_sets import DataSet
 
-data_app = typer.Typer(help="List, fetch and check data sets.", no_args_is_help=True)
+data_app = typer.Typer(name="data", help="List, fetch and check data sets.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="A data set, as `fedilc data list` names it.")]
 
 
 @data_app.command("list")
 def list_(data_dir: DataDir = None) -> None:
-    """Show the data sets, their folder, and which are present."""
-    from rich import box
-    from rich.table import Table
-
+    """Show all data sets, the folder that they are in, and which are present."""
     from fedilc.data.data_sets import DATA_SETS
     from fedilc.data.download import data_folder
 
     folder = data_folder(data_dir).absolute()
-    table = Table(box=box.SIMPLE_HEAD, header_style="", pad_edge=False)
-    for heading in ("name", "what it is", "size", "present"):
-        table.add_column(heading, no_wrap=heading in ("name", "size"), overflow="fold")
+    table = make_table("name", "what it is", "size", "present")
+    table.columns[0].no_wrap = table.columns[2].no_wrap = True
     for name, data in DATA_SETS.items():
         table.add_row(name, data.summary, data.size, _present(data, folder))
     console = make_console()
     console.print(table)
-    console.print(f"folder: {folder}", soft_wrap=True, markup=False)
+    say(console, f"folder: {folder}")
     by_hand = [name for name, data in DATA_SETS.items() if not data.mirrors]
     console.print(f"`fedilc data fetch NAME` gets one, or says how to get it ({', '.join(by_hand)})")
 
@@ -65,15 +61,15 @@ def fetch(name: Name, data_dir: DataDir = None) -> None:
     with _bars(console) as progress:
         fetched = download.fetch(name, folder, progress)
     for path in fetched:
-        console.print(f"fetched {path}", soft_wrap=True, markup=False)
+        say(console, f"fetched {path}")
     if not fetched:
         places = {str(path.parent) for path in download.check(name, folder)}
-        console.print(f"{name} is already present: {', '.join(places)}", soft_wrap=True, markup=False)
+        say(console, f"{name} is already present: {', '.join(places)}")
 
 
 @data_app.command()
 def check(name: Name, data_dir: DataDir = None) -> None:
-    """Say of each file of a data set whether it is fine, missing or damaged."""
+    """Say whether each file of a data set is fine, missing or damaged."""
     from fedilc.data import download
 
     folder = download.data_folder(data_dir).absolute()
@@ -81,7 +77,7 @@ def check(name: Name, data_dir: DataDir = None) -> None:
     console = make_console()
     for path, state in states.items():
         said = "present, but no checksum is published" if state == "unchecked" else state
-        console.print(f"{path}: {said}", soft_wrap=True, markup=False)
+        say(console, f"{path}: {said}")
     wrong = [state for state in states.values() if state in ("missing", "damaged")]
     if wrong:
         kinds = " and ".join(f"{wrong.count(kind)} {kind}" for kind in dict.fromkeys(wrong))
@@ -94,22 +90,9 @@ def _bars(console: Console) -> Iterator[Callable[[str], _FileBar] | None]:
     if not console.is_terminal:
         yield None
         return
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
-    columns = (
-        TextColumn("[bold]{task.description}"),
-        BarColumn(bar_width=None),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(compact=True),
-    )
+    columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         tasks: dict[str, TaskID] = {}
 
@@ -122,28 +105,19 @@ def _bars(console: Console) -> Iterator[Callable[[str], _FileBar] | None]:
 
 
 class _FileBar:
-    """One file's bar among several, as pooch drives it."""
+    """One file's bar among several, as pooch uses it: it sets `total` before the first update."""
 
     def __init__(self, progress: Progress, task: TaskID) -> None:
+        self.total = 0
         self._progress = progress
         self._task = task
-        self._total = 0
         self.reset()
 
-    @property
-    def total(self) -> int:
-        return self._total
-
-    @total.setter
-    def total(self, size: int) -> None:
-        self._total = size
-        self._progress.update(self._task, total=size or None)
-
     def update(self, size: int) -> None:
-        self._progress.advance(self._task, size)
+        self._progress.update(self._task, total=self.total or None, advance=size)
 
     def reset(self) -> None:
         self._progress.update(self._task, completed=0)
 
     def close(self) -> None:
-        self._progress.update(self._task, completed=self._total)
+        self._progress.update(self._task, completed=self.total)

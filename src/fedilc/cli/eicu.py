@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedilc.cli.console import make_console
-from fedilc.cli.data import data_app
+from fedilc.cli.console import make_console, make_table, say
 from fedilc.cli.options import DataDir
-
-__all__ = ["data_app", "eicu"]
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,19 +16,14 @@ if TYPE_CHECKING:
     from fedilc.data.benchmarks.eicu.preparation import PreparationReport
 
 
-@data_app.command("eicu")
 def eicu(
     source: Annotated[
         Path | None,
-        typer.Option(
-            "--from",
-            help="The folder of eICU's tables. (default: eicu in the data folder)",
-            show_default=False,
-        ),
+        typer.Option("--from", help="The folder of eICU's tables. (default: eicu in the data folder)"),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="The Parquet file to write; if not given, eicu.parquet in the data folder."),
+        typer.Option(help="The Parquet file to write. (default: eicu.parquet in the data folder)"),
     ] = None,
     silo_by: Annotated[str, typer.Option(help="What is a silo: hospital, or region.")] = "hospital",
     silos: Annotated[int, typer.Option(help="Keep this many silos, those with the most patients.")] = 58,
@@ -61,24 +53,18 @@ def eicu(
     )
     console = make_console()
     console.print(_steps(report))
-    for line in _facts(report):
-        console.print(line, soft_wrap=True, markup=False)
-    console.print(f"table: {target}\nreport: {report_file(target)}", soft_wrap=True, markup=False)
+    for line in (*_facts(report), f"table: {target}", f"report: {report_file(target)}"):
+        say(console, line)
 
 
 def _steps(report: PreparationReport) -> Table:
     """Return a table of what was found, what was dropped and why, and what was kept."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, header_style="", pad_edge=False)
-    table.add_column("")
-    for heading in ("orders", "stays", "patients"):
-        table.add_column(heading, justify="right")
+    numbers = ("orders", "stays", "patients")
+    table = make_table("", *numbers, numbers=numbers)
     found, *dropped, kept = report.steps
     for step, sign in [(found, ""), *((step, "-") for step in dropped), (kept, "")]:
-        numbers = (step.orders, step.stays, step.patients)
-        cells = [f"{sign}{number:,}" if number else "." for number in numbers]
+        counts = (step.orders, step.stays, step.patients)
+        cells = [f"{sign}{count:,}" if count else "." for count in counts]
         table.add_row(step.what, *cells, style="" if sign else "bold")
     return table
 

@@ -9,17 +9,17 @@ import typer
 
 from fedilc.cli.console import make_console
 from fedilc.cli.options import Authority, Criterion, ModelFunction, RunFolderOrUrl, SiloTokenFile
-from fedilc.cli.predict import load_run
+from fedilc.cli.predict import load_run, writing
 from fedilc.cli.quick_imports import quick_imports
 
 
 def evaluate(
     run: RunFolderOrUrl,
     table: Annotated[
-        Path, typer.Argument(help="Rows with labels: .csv, .parquet, .npz, or a folder of pictures.")
+        Path, typer.Argument(help="Rows with labels: .csv, .parquet, .npz, or a folder of images.")
     ],
     criterion: Criterion = "validation",
-    seed: Annotated[int, typer.Option(min=0, help="Of the bootstrap.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the bootstrap.")] = 0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers to this file.")] = None,
     model: ModelFunction = None,
     token_file: SiloTokenFile = None,
@@ -45,4 +45,5 @@ def evaluate(
     if json_file is not None:
         numbers = {name: {"value": i.value, "low": i.low, "high": i.high} for name, i in found.items()}
         content = {"run": str(run), "round": loaded.round, "rows": len(y), "scores": numbers}
-        json_file.write_text(json.dumps(content, indent=2) + "\n")
+        with writing(json_file):
+            json_file.write_text(json.dumps(content, indent=2) + "\n")

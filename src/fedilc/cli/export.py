@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedilc.cli.console import make_console
+from fedilc.cli.console import make_console, say
 from fedilc.cli.options import Criterion, ModelFunction, RunFolderPath
 from fedilc.cli.predict import load_run
 from fedilc.cli.quick_imports import quick_imports
@@ -19,9 +19,9 @@ def export(
     criterion: Criterion = "validation",
     model: ModelFunction = None,
 ) -> None:
-    """Write the trained model with torch.export, from inputs to logits, and its preprocessing as JSON."""
+    """Write the trained model as a file of torch.export, and its preprocessing as JSON."""
     with quick_imports():
         from fedilc.training.loaded import export_model
 
     written = export_model(load_run(run, criterion, model), out)
-    make_console().print(f"written: {', '.join(map(str, written))}", markup=False, soft_wrap=True)
+    say(make_console(), f"written: {', '.join(map(str, written))}")

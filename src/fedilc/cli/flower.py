@@ -11,17 +11,17 @@ import typer
 
 from fedilc.cli.options import ExperimentName
 
-flower_app = typer.Typer(help="Run on Flower, in simulation or on its nodes.", no_args_is_help=True)
-
-
-@flower_app.callback()
-def _group() -> None:
-    """Run on Flower, in simulation or on its nodes."""
+flower_app = typer.Typer(
+    name="flower",
+    help="Train over the nodes of Flower, in simulation or deployed.",
+    no_args_is_help=True,
+    callback=lambda: None,
+)
 
 
 @flower_app.command()
 def new(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to make.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to create.")],
     experiment: ExperimentName = "color-digits",
 ) -> None:
     """Write an app folder for `flwr run`; then fill in make_silo in its client_app.py."""

@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 Seeds = Annotated[int, typer.Option(min=1, help="How many seeds, starting from 0.")]
 Jobs = Annotated[
     int | None,
-    typer.Option(min=1, help="Runs at the same time; they share the threads. (default: half the cores)"),
+    typer.Option(min=1, help="How many runs at a time; they share the threads. (default: half the cores)"),
 ]
 Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds per run. (default: as in the experiment)")]
 Subset = Annotated[
     float | None, typer.Option(help="The share of the training and validation examples to use.")
 ]
-EvaluateEvery = Annotated[int | None, typer.Option(min=1, help="Rounds between evaluations.")]
+EvaluateEvery = Annotated[
+    int | None, typer.Option(min=1, help="How many rounds from one evaluation to the next.")
+]
 
 
 def job_changes(rounds: int | None, subset: float | None, evaluate_every: int | None) -> list[str]:

@@ -14,7 +14,7 @@ from fedilc.errors import ConfigError, printable
 
 LogFormat = Annotated[
     str | None,
-    typer.Option("--log-format", help="text or json: a line with time and level on stderr per event."),
+    typer.Option(help="text or json: write a line with time and level to stderr per event."),
 ]
 
 

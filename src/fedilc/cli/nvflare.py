@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedilc.cli.console import make_console
+from fedilc.cli.console import make_console, say
 from fedilc.cli.options import (
     Changes,
     DataDir,
@@ -20,12 +20,9 @@ from fedilc.cli.options import (
     use_data_folder,
 )
 
-nvflare_app = typer.Typer(help="Train over the sites of NVIDIA FLARE.", no_args_is_help=True)
-
-
-@nvflare_app.callback()
-def _group() -> None:
-    pass
+nvflare_app = typer.Typer(
+    name="nvflare", help="Train over the sites of NVIDIA FLARE.", no_args_is_help=True, callback=lambda: None
+)
 
 
 @nvflare_app.command()
@@ -53,7 +50,7 @@ def export(
     wire: WireName = "exact",
     data_dir: DataDir = None,
 ) -> None:
-    """Write a job folder; `nvflare job submit` or the admin console submits it."""
+    """Write an experiment as a job folder, for `nvflare job submit` or the admin console."""
     from fedilc.runtimes.nvflare import require_nvflare
 
     require_nvflare()
@@ -78,4 +75,4 @@ def export(
         f"silos: {', '.join(recipe.silos)} ({needed} needed)",
         f"run folder, in the server's fedilc-runs: {recipe.run_name}",
     ]
-    make_console().print("\n".join(lines), markup=False, soft_wrap=True)
+    say(make_console(), "\n".join(lines))

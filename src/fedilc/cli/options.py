@@ -11,34 +11,34 @@ import typer
 
 from fedilc.errors import ConfigError
 
-ExperimentName = Annotated[str, typer.Argument(help="A shipped experiment or a TOML file.")]
-Rounds = Annotated[int | None, typer.Option(help="How many rounds.")]
-Seed = Annotated[int | None, typer.Option(help="Every random choice derives from it.")]
+ExperimentName = Annotated[
+    str, typer.Argument(help="A shipped experiment, as `fedilc list` names it, or a TOML file.")
+]
+Rounds = Annotated[int | None, typer.Option(help="How many rounds. (default: as in the experiment)")]
+Seed = Annotated[
+    int | None, typer.Option(help="The seed of all random choices. (default: as in the experiment)")
+]
 Changes = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change any setting; may repeat.")
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the experiment; may repeat."),
 ]
 OnDivergence = Annotated[
     str | None,
-    typer.Option(
-        "--on-divergence",
-        help="If a step makes weights infinite: stop, or exclude silos that stand out. (default: stop)",
-        show_default=False,
-    ),
+    typer.Option(help="If weights become infinite: stop, or exclude silos that stand out. (default: stop)"),
 ]
 Balance = Annotated[
     str | None,
-    typer.Option(
-        help="Let the classes of each silo count equally: none, weights or oversample. (default: none)",
-        show_default=False,
-    ),
+    typer.Option(help="Let all classes of a silo count equally: none, weights, oversample. (default: none)"),
 ]
-WireName = Annotated[str, typer.Option(help="exact, or float16 for half the bytes.")]
+WireName = Annotated[
+    str, typer.Option(help="How numbers are sent: exact, or float16, which halves the bytes.")
+]
 ModelFunction = Annotated[
     str | None,
     typer.Option(
         "--model",
         metavar="MODULE:FUNCTION",
-        help="Your own network, in place of the experiment's; the function takes no arguments.",
+        help="Your own network: a function without arguments, in a module of the working folder.",
     ),
 ]
 RunFolderPath = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
@@ -49,15 +49,12 @@ RunFolderOrUrl = Annotated[
 SiloTokenFile = Annotated[Path | None, typer.Option(help="A file with a silo's token, for a URL.")]
 Authority = Annotated[Path | None, typer.Option(help="The certificate of the authority to trust, for a URL.")]
 Criterion = Annotated[
-    str, typer.Option(help="The round to take: validation (lowest mean validation loss), last or oracle.")
+    str,
+    typer.Option(help="The round to use: validation or oracle (lowest validation or test loss), or last."),
 ]
 DataDir = Annotated[
     Path | None,
-    typer.Option(
-        "--data-dir",
-        help="The folder of the data sets. (default: FEDILC_DATA, or one in the user's cache)",
-        show_default=False,
-    ),
+    typer.Option(help="The folder of the data sets. (default: FEDILC_DATA, or one in the user's cache)"),
 ]
 
 

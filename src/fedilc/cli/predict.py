@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -9,14 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedilc.algorithms.loss_name import has_classes
-from fedilc.cli.console import make_console
+from fedilc.cli.console import make_console, say
 from fedilc.cli.options import Authority, Criterion, ModelFunction, RunFolderOrUrl, SiloTokenFile
 from fedilc.cli.quick_imports import quick_imports
 from fedilc.errors import ConfigError, DataError, nearest
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from fedilc.training.loaded import LoadedModel
 
 _PATIENCE_SECONDS = 30.0
@@ -24,23 +24,25 @@ _PATIENCE_SECONDS = 30.0
 
 def predict(
     run: RunFolderOrUrl,
-    table: Annotated[Path, typer.Argument(help="New rows: .csv, .parquet, .npz, or a folder of pictures.")],
+    table: Annotated[Path, typer.Argument(help="New rows: .csv, .parquet, .npz, or a folder of images.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file for the scores, .csv or .parquet.")],
     copy: Annotated[
         list[str] | None,
-        typer.Option("--copy", metavar="COLUMN", help="A column of the rows to copy beside the scores."),
+        typer.Option("--copy", metavar="COLUMN", help="A column to copy beside the scores; may repeat."),
     ] = None,
     criterion: Criterion = "validation",
     model: ModelFunction = None,
     token_file: SiloTokenFile = None,
     ca: Authority = None,
 ) -> None:
-    """Write the trained model's score of every row of a table."""
+    """Write the trained model's scores of the rows of a table."""
     with quick_imports():
         from polars import DataFrame
 
         from fedilc.data.tables.prediction_rows import rows_of
 
+    if out.suffix not in (".csv", ".parquet"):
+        raise ConfigError(f"scores are written as .csv or .parquet; --out {out} has neither ending")
     loaded = load_run(run, criterion, model, token_file, ca)
     rows, where = rows_of(table)
     frame = rows if isinstance(rows, DataFrame) else None
@@ -48,14 +50,14 @@ def predict(
     for name in copy or []:
         if name not in columns:
             raise DataError(f"{where} has no column {name!r} to copy{nearest(name, columns)}")
-    scores = scores_of(loaded, table if isinstance(rows, list) else rows)
+    scores = _scores(loaded, table if isinstance(rows, list) else rows)
     copied: dict[str, object] = {name: frame[name] for name in copy or []} if frame is not None else {}
     if isinstance(rows, list):
         copied["file"] = [str(path.relative_to(table)) for path in rows]
-    write_scores({"row": list(range(1, len(rows) + 1)), **copied, **scores}, out)
-    make_console().print(
-        f"{len(rows)} rows scored by round {loaded.round}: {out}", markup=False, soft_wrap=True
-    )
+    scored = DataFrame({"row": range(1, len(rows) + 1), **copied, **scores})
+    with writing(out):
+        scored.write_parquet(out) if out.suffix == ".parquet" else scored.write_csv(out)
+    say(make_console(), f"{len(rows)} rows scored by round {loaded.round}: {out}")
 
 
 def load_run(
@@ -69,7 +71,11 @@ def load_run(
     with quick_imports():
         from fedilc.training.loaded import load
 
-    network = None if model is None else _own(model)
+    network = None
+    if model is not None:
+        from fedilc.runtimes.remote.builders import user_network
+
+        network = user_network(model, 0)
     if not str(run).startswith(("http://", "https://")):
         return load(run, criterion, network)
     if criterion != "validation":
@@ -86,13 +92,7 @@ def load_run(
         return load(folder, criterion, network)
 
 
-def _own(function: str) -> nn.Module:
-    from fedilc.runtimes.remote.builders import user_network
-
-    return user_network(function, 0)
-
-
-def scores_of(loaded: LoadedModel, rows: object) -> dict[str, object]:
+def _scores(loaded: LoadedModel, rows: object) -> dict[str, object]:
     """Return the columns of scores: a probability per class and the class, or a number."""
     logits = loaded.logits(rows)
     if not has_classes(loaded.loss):
@@ -105,12 +105,10 @@ def scores_of(loaded: LoadedModel, rows: object) -> dict[str, object]:
     return {**named, "prediction": predicted}
 
 
-def write_scores(columns: dict[str, object], out: Path) -> None:
-    """Write columns as CSV or Parquet."""
-    import polars as pl
-
-    frame = pl.DataFrame(columns)
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn a failure to write a file into an error of one sentence."""
     try:
-        frame.write_parquet(out) if out.suffix == ".parquet" else frame.write_csv(out)
+        yield
     except OSError as error:
-        raise DataError(f"{out} cannot be written: {error.strerror or error}") from error
+        raise DataError(f"{path} cannot be written: {error.strerror or error}") from error

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedilc.cli.console import make_console
+from fedilc.cli.console import make_console, say
 from fedilc.cli.jobs import EvaluateEvery, Jobs, Rounds, Seeds, Subset, job_changes, run_all
 from fedilc.cli.options import Changes, DataDir, use_data_folder
 
@@ -18,7 +18,7 @@ def reproduce(
         typer.Argument(help="color-mnist, rotated-cifar10, eicu, eicu-demo, eicu-synthetic or color-digits."),
     ] = "color-mnist",
     algorithm: Annotated[
-        list[str] | None, typer.Option("--algorithm", "-a", help="Only this one; may repeat.")
+        list[str] | None, typer.Option("--algorithm", "-a", help="Train only this one; may repeat.")
     ] = None,
     seeds: Seeds = 5,
     jobs: Jobs = None,
@@ -29,10 +29,10 @@ def reproduce(
     out: Annotated[Path | None, typer.Option(help="Where results go. (default: results/BENCHMARK)")] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Run the paper's algorithms over seeds, and print its tables with ours beside the paper's numbers.
+    """Train the paper's algorithms with several seeds, and print our numbers beside those of the paper.
 
-    Rounds are chosen by validation, as the last one, and as in the paper by the oracle: the round of lowest
-    test loss after round 5, which nobody can know in practice.
+    Each table has the round of lowest validation loss, the last round, and the paper's choice (oracle): the
+    round of lowest test loss after round 5, which nobody can know in practice.
     Finished runs are kept: interrupt the command and run it again to continue.
     """
     from fedilc.report.campaign.folder import write_campaign
@@ -43,11 +43,11 @@ def reproduce(
     given = [*job_changes(rounds, subset, evaluate_every), *(changes or [])]
     plan = Plan.of(benchmark, algorithm or [], seeds, given, out)
     console = make_console()
-    console.print(f"{plan.benchmark}: {plan.note}", soft_wrap=True)
+    say(console, f"{plan.benchmark}: {plan.note}")
     run_all(console, plan.jobs(), jobs)
     with console.status("tables and pictures"):
         tables = write_campaign(plan.out, plan.campaign(), score(plan))
     for table in tables:
         console.print(rich_table(table, all_notes=False))
     files = "tables.md, tables.tex, tables/*.csv, summary.json, history.csv, figures/*.png"
-    console.print(f"results: {plan.out} ({files})", soft_wrap=True, markup=False)
+    say(console, f"results: {plan.out} ({files})")

@@ -1,4 +1,4 @@
-"""`fedilc run`: train one or several algorithms, and end with a table and a picture."""
+"""`fedilc run`: train one or several algorithms, print a table and draw a picture."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedilc.cli.console import drawn, make_console
+from fedilc.cli.console import drawn, make_console, say
 from fedilc.cli.options import (
     Balance,
     Changes,
@@ -35,11 +35,7 @@ def run(
     experiment: ExperimentName = "color-digits-shift",
     algorithm: Annotated[
         list[str] | None,
-        typer.Option(
-            "--algorithm",
-            "-a",
-            help="An algorithm; may repeat; 'all' compares the paper's six.",
-        ),
+        typer.Option("--algorithm", "-a", help="An algorithm; may repeat; 'all': the paper's six."),
     ] = None,
     rounds: Rounds = None,
     seed: Seed = None,
@@ -51,7 +47,7 @@ def run(
     model: ModelFunction = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Train, and end with a table and a picture."""
+    """Train one or several algorithms, print a table and draw a picture."""
     with quick_imports():
         from fedilc.config import read_experiment
         from fedilc.federation import RunFolder
@@ -153,7 +149,6 @@ def _train(
             settings={"experiment": settings.name, "data": settings.data.model_dump(), "model": network},
         )
     except KeyboardInterrupt:
-        bar.close()
         done = len(RunFolder(out).history())
         sentence = f"stopped after round {done}; run the same command with --resume to continue"
         raise StoppedError(sentence) from None
@@ -198,4 +193,4 @@ def _show(
     else:
         line = drawn(comparison_picture, picture, title, histories)
         console.print(comparison_table(title, histories))
-    console.print(f"{line}run folder: {target}", soft_wrap=True, markup=False)
+    say(console, f"{line}run folder: {target}")

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedilc.cli.console import make_console
+from fedilc.cli.console import make_console, say
 from fedilc.cli.jobs import EvaluateEvery, Jobs, Rounds, Seeds, Subset, job_changes, run_all
 from fedilc.cli.options import Changes, DataDir, ExperimentName, only_one, use_data_folder
 from fedilc.errors import ConfigError
 
-sweep_app = typer.Typer(help="Run one algorithm over the values of a setting.", no_args_is_help=True)
+sweep_app = typer.Typer(
+    name="sweep", help="Train one algorithm with several values of a setting.", no_args_is_help=True
+)
 
 
 @sweep_app.command("lambda")
 def lambda_(
     experiment: ExperimentName = "color-digits",
-    values: Annotated[str, typer.Option(help="Values, separated by commas.")] = "0,0.01,0.1,1,10,100",
+    values: Annotated[
+        str, typer.Option(help="The values of lambda, separated by commas.")
+    ] = "0,0.01,0.1,1,10,100",
     algorithm: Annotated[
         list[str] | None,
-        typer.Option("--algorithm", "-a", help="One with a penalty. (default: fishr-inter-geo)"),
+        typer.Option("--algorithm", "-a", help="An algorithm with a penalty. (default: fishr-inter-geo)"),
     ] = None,
     seeds: Seeds = 3,
     jobs: Jobs = None,
@@ -34,10 +39,10 @@ def lambda_(
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Train with several weights of the penalty, and choose one by the silos' validation loss.
+    """Train with several weights of the penalty (lambda), and choose one by the silos' validation loss.
 
-    The test site's loss is shown beside it, also at the oracle's round: the round of lowest test loss, which
-    nobody can know in practice.
+    The loss at the test site is shown beside it: at the round of lowest validation loss, and at the round of
+    lowest test loss (the oracle's), which nobody can know in practice.
     """
     from fedilc.report.sweep_report import write_sweep
     from fedilc.report.table_formats import rich_table
@@ -51,7 +56,7 @@ def lambda_(
     run_all(console, sweep.jobs(), jobs)
     console.print(rich_table(write_sweep(sweep)))
     files = "tables.md, tables.tex, tables/*.csv, lambda.png"
-    console.print(f"results: {sweep.out} ({files})", markup=False, soft_wrap=True)
+    say(console, f"results: {sweep.out} ({files})")
 
 
 def _values(text: str) -> list[float]:
@@ -59,6 +64,8 @@ def _values(text: str) -> list[float]:
         found = sorted({float(part) for part in text.split(",")})
     except ValueError as error:
         raise ConfigError(f"--values {text!r} is not a list of numbers like 0,0.1,1") from error
+    if not all(map(math.isfinite, found)):
+        raise ConfigError(f"--values {text!r} has a number that is not finite")
     if found[0] < 0:
         raise ConfigError(f"--values {text!r} has a negative lambda; give 0 or more")
     return found
