@@ -29,7 +29,7 @@ def vote(computation: SiloComputation) -> dict[str, Tensor]:
     """The weighted geometric mean over its examples."""
     aggregator = WeightedGeometricMean()
     sink = Accumulation(aggregator, aggregator.zero(computation.bench.parameters), "silo")
-    computation.gradients(1, None, None, sink)
+    computation.gradients(1, None, sink)
     return aggregator.finalize(sink.state).value
 
 

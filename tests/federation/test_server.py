@@ -293,3 +293,11 @@ def test_a_record_holds_means_silos_fairness_and_the_test() -> None:
 
 def mlp_for_digits() -> torch.nn.Module:
     return torch.nn.Linear(128, 1)
+
+
+def test_the_penalty_of_a_record_is_a_mean_or_a_sum_over_silos(generator: torch.Generator) -> None:
+    federation = federation_of(generator)
+    mean, total = (run(federation, None, fishr_reduction=way).history[0] for way in ("mean", "sum"))
+    assert total["penalty"] == mean["penalty"] * len(federation.silos) > 0
+    assert total["penalty_weight"] == 2.0
+    assert "penalty" not in run(federation, None, "fedsgd").history[0]

@@ -22,6 +22,7 @@ from fedilc.errors import ConfigError, FedILCWarning
 from fedilc.evaluation import measure
 from fedilc.federation import Program, Reply, Request, RunFolder
 from fedilc.federation.run_parts import make_parts
+from fedilc.federation.silo_weights import Examples, SiloWeights
 from fedilc.gradients import Loss
 from fedilc.gradients.environments import lay_out
 from fedilc.runtimes.local import LocalRuntime
@@ -283,3 +284,9 @@ def test_the_note_begins_at_ten_times(generator: torch.Generator) -> None:
     train(federation_of(generator, (3, 29)), mlp().double(), **settings)
     with pytest.warns(FedILCWarning, match="counts equally"):
         train(federation_of(generator, (3, 30)), mlp().double(), **settings)
+
+
+def test_the_loss_is_a_mean_with_the_weights_of_the_updates() -> None:
+    answers = {"a": {"loss": 1.0, "examples": 30}, "b": {"loss": 4.0, "examples": 10}}
+    assert SiloWeights().mean_loss(answers) == 2.5
+    assert Examples().mean_loss(answers) == 1.75

@@ -123,7 +123,7 @@ def stream(model: nn.Module, data: Silo) -> dict[str, Tensor]:
     bench = Workbench(model, Loss("binary"))
     aggregator = WeightedGeometricMean()
     sink = Accumulation(aggregator, aggregator.zero(bench.parameters), "silo 's'")
-    computation_of(bench, data, 1, streams=True).gradients(1, None, None, sink)
+    computation_of(bench, data, 1, streams=True).gradients(1, None, sink)
     return aggregator.finalize(sink.state).value
 
 

@@ -74,7 +74,7 @@ def test_fishr_of_a_squared_error_has_autograds_variance_and_product(
     vector = torch.randn(right.shape, generator=generator, dtype=torch.float64)
     vector = vector + vector.T if kind == "full" else vector
     expected = torch.autograd.grad((right * vector).sum(), list(model.parameters()), materialize_grads=True)
-    found = computation.gradients(1, vector, None, None).penalty
+    found = computation.gradients(1, vector, None).penalty
     assert found is not None
     for value, wanted in zip(found.values(), expected, strict=True):
         torch.testing.assert_close(value, wanted, rtol=1e-8, atol=1e-10)
@@ -97,7 +97,7 @@ def test_class_weights_weigh_each_examples_loss_and_gradient(
     computation = SiloComputation(bench, "s", x, labels, statistic=Fishr(), loss=loss)
     right = classifier_variance(model, losses, "diagonal")
     torch.testing.assert_close(computation.statistics(1, keep_bytes=0), right, rtol=1e-9, atol=1e-12)
-    found = computation.gradients(1, None, None, None)
+    found = computation.gradients(1, None, None)
     expected = torch.autograd.grad(losses.mean(), list(model.parameters()))
     assert found.loss == pytest.approx(losses.mean().item())
     for value, wanted in zip(found.gradient.values(), expected, strict=True):

@@ -55,7 +55,7 @@ def test_gradients_after_the_first_take_their_memory_from_the_process() -> None:
     pages = []
     for number in range(1, 6):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        work.gradients(number, None, None, None)
+        work.gradients(number, None, None)
         pages.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     activations = 256 * work.bench.example_bytes(work.x)
     assert min(pages[1:]) * resource.getpagesize() < activations / 10
@@ -74,7 +74,7 @@ def test_what_is_kept_between_the_steps_changes_no_bit(keep_bytes: int) -> None:
     assert torch.equal(work.statistics(1, keep_bytes), reference.statistics(1, 0))
     assert work.kept_bytes <= keep_bytes
     assert (work.kept_bytes > 0) == (keep_bytes > 0)
-    ours, theirs = work.gradients(1, vector, None, None), reference.gradients(1, vector, None, None)
+    ours, theirs = work.gradients(1, vector, None), reference.gradients(1, vector, None)
     assert work.kept_bytes == 0
     for name, value in theirs.gradient.items():
         assert torch.equal(ours.gradient[name], value)

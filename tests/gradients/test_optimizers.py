@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedilc.gradients.optimizers import Yogi, make_optimizer
+from fedilc.gradients.optimizers import Yogi, make_optimizer, optimizer_tensors, restore_optimizer
 
 CASES: list[tuple[str, type[torch.optim.Optimizer], dict[str, Any]]] = [
     ("adam", torch.optim.Adam, {}),
@@ -60,3 +60,18 @@ def test_steps_and_state_are_those_of_torch(
     steps(mine, again, 2, seed=2)
     steps(theirs, plain, 2, seed=2)
     assert same(dict(mine.named_parameters()), dict(theirs.named_parameters()))
+
+
+@pytest.mark.parametrize(
+    "kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.Adagrad, torch.optim.NAdam, Yogi]
+)
+def test_a_restored_optimizer_takes_the_same_next_steps(kind: type[torch.optim.Optimizer]) -> None:
+    network = nn.Linear(3, 2)
+    optimizer = kind(network.parameters(), lr=0.1)
+    steps(network, optimizer, 3, seed=0)
+    other = copy.deepcopy(network)
+    restored = kind(other.parameters(), lr=0.1)
+    restore_optimizer(restored, {name: t.clone() for name, t in optimizer_tensors(optimizer).items()})
+    steps(network, optimizer, 2, seed=1)
+    steps(other, restored, 2, seed=1)
+    assert same(dict(network.named_parameters()), dict(other.named_parameters()))

@@ -77,7 +77,7 @@ def stream(
     computation = computation_of(bench, silo, size, streams=True)
     aggregator = WeightedGeometricMean()
     sink = Accumulation(aggregator, aggregator.zero(bench.parameters), "silo 's'")
-    computed = computation.gradients(1, None, None, sink)
+    computed = computation.gradients(1, None, sink)
     return aggregator.finalize(sink.state).value, computation, computed.loss
 
 
@@ -168,7 +168,7 @@ def test_other_aggregations_of_single_examples_work_too(generator: torch.Generat
         aggregator = build_aggregator(name)
         computation = computation_of(bench, silo, 1, streams=True)
         sink = Accumulation(aggregator, aggregator.zero(bench.parameters), "silo 's'")
-        computation.gradients(1, None, None, sink)
+        computation.gradients(1, None, sink)
         found = aggregator.finalize(sink.state).value
         if isinstance(aggregator, Mean):
             model.zero_grad()

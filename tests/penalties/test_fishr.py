@@ -80,7 +80,7 @@ def test_the_product_equals_autograd_in_chunks_or_whole(
     bench = Workbench(model, Loss(loss), chunk_bytes=chunk_bytes)
     computation = computation_of(bench, silo, statistic=Fishr(kind))
     computation.statistics(1, keep)
-    found = computation.gradients(1, vector, None, None).penalty
+    found = computation.gradients(1, vector, None).penalty
     assert found is not None
     for value, right in zip(found.values(), expected, strict=True):
         torch.testing.assert_close(value, right, rtol=1e-9, atol=1e-12)
@@ -218,7 +218,7 @@ def test_rows_taken_in_blocks_give_the_same_variance_and_product(
         bench = Workbench(mlp(10).double(), Loss("multiclass"))
         computation = computation_of(bench, silo, statistic=Fishr(kind))
         variance = computation.statistics(1, keep_bytes=1 << 30)
-        found = computation.gradients(1, variance - 0.5, None, None)
+        found = computation.gradients(1, variance - 0.5, None)
         assert found.penalty is not None
         return [variance, *found.penalty.values()]
 

@@ -32,6 +32,7 @@ from fedilc.gradients import Computed, SiloComputation, Workbench
 from fedilc.gradients.balance import balanced
 from fedilc.gradients.forward import KEPT_BYTES
 from fedilc.gradients.local_steps import take_steps
+from fedilc.penalties.penalty_weight import add_penalty
 
 Metrics = Callable[[Tensor, Tensor], dict[str, float | None]]
 
@@ -86,12 +87,12 @@ class SiloClient:
         return reply
 
     def _update(self, request: Request, reply: Reply) -> None:
-        vector, scale = None, None
+        vector, weight = None, None
         if request.step == MATCHED:
             vector, reply.numbers["distance"] = self._vector(request)
             if self.parts.algorithm.adds_up_in_silo:
-                scale = request.numbers[PENALTY_WEIGHT] * len(request.silos)
-        compute = partial(self._gradient, round_=request.round, vector=vector, scale=scale)
+                weight = request.numbers[PENALTY_WEIGHT] * len(request.silos)
+        compute = partial(self._gradient, round_=request.round, vector=vector, weight=weight)
         if self.parts.algorithm.local is not None:
             reply.numbers["loss"] = self._step(request, reply, compute)
         else:
@@ -104,11 +105,11 @@ class SiloClient:
         reply.numbers["examples"] = len(self.silo)
 
     def _gradient(
-        self, computation: SiloComputation, round_: int, vector: Tensor | None, scale: float | None
+        self, computation: SiloComputation, round_: int, vector: Tensor | None, weight: float | None
     ) -> Computed:
         """Return the gradient of some of the silo's examples, environments aggregated.
 
-        With `scale`, scale * J_e^T v_e is added to it, and no separate penalty gradient is returned.
+        With `weight`, weight * J_e^T v_e is added to it, and no separate penalty gradient is returned.
         """
         sink = None
         if self.votes is not None:
@@ -116,17 +117,15 @@ class SiloClient:
             sink = Accumulation(self.votes, zero, f"silo {self.silo.name!r}")
         if vector is not None:
             computation.prepare(round_)
-        found = computation.gradients(round_, vector, scale, sink)
-        gradient = found.gradient
+        if vector is not None and weight is not None and sink is None:
+            return computation.gradients(round_, weight * vector, None, together=True)
+        found = computation.gradients(round_, vector, sink)
         if sink is not None:
-            gradient = sink.aggregator.finalize(sink.state).value
-        assert gradient is not None
-        penalty = found.penalty
-        if penalty is not None and scale is not None:
-            for name, product in penalty.items():
-                gradient[name] = gradient[name] + scale * product
-            penalty = None
-        return Computed(gradient, penalty, found.loss)
+            found.gradient = sink.aggregator.finalize(sink.state).value
+        if found.penalty is not None and weight is not None:
+            assert found.gradient is not None
+            found = Computed(add_penalty(found.gradient, found.penalty, weight), None, found.loss)
+        return found
 
     def _step(self, request: Request, reply: Reply, compute: Callable[[SiloComputation], Computed]) -> float:
         """Take local steps, put the update, and the change of the control variate, into the reply.

@@ -51,7 +51,7 @@ from fedilc.federation.json_files import (
     with_digest,
 )
 from fedilc.federation.run_identity import changed_facts, command_line, machine_facts, require_same
-from fedilc.federation.tensor_files import read_tensors, write_atomically, write_tensors
+from fedilc.federation.tensor_files import read_tensors, tensors_below, write_atomically, write_tensors
 
 PREPROCESSING = "preprocessing.json"
 SUMMARIES = "summaries.json"
@@ -78,8 +78,7 @@ class Checkpoint:
     @property
     def weights(self) -> dict[str, Tensor]:
         """Return w by name."""
-        prefix = "weights."
-        return {n.removeprefix(prefix): t for n, t in self.tensors.items() if n.startswith(prefix)}
+        return tensors_below(self.tensors, "weights")
 
 
 class RunFolder:

@@ -24,6 +24,9 @@ class LostError(Exception):
 class SiloSelection:
     """The choice of silos per round.
 
+    If a silo is lost in any step, the whole round is repeated without it, because a penalty gradient without
+    one silo's term would be wrong. The same happens if a reply is set aside as an outlier.
+
     Args:
         runtime: says which silos are present.
         bound: says which silos are left out of the rest of the run.
@@ -61,17 +64,29 @@ class SiloSelection:
         chosen = sorted(random.choice(len(present), self.silos_per_round, replace=False))
         return tuple(present[place] for place in chosen)
 
-    def without(self, asked: tuple[str, ...], lost: LostError, number: int) -> tuple[str, ...]:
-        """Return the silos with which to repeat a round after some were lost; raise if too few are left."""
+    def without(
+        self, lost: LostError, asked: tuple[str, ...], number: int, aside: dict[str, str]
+    ) -> tuple[str, ...]:
+        """Return the silos with which to repeat a round after some were lost; raise if too few are left.
+
+        Those whose replies are outliers are added to `aside`; with `silos_per_round`, silos are then drawn
+        again from the others.
+        """
+        reasons = self.bound.strike(lost.reasons)
+        aside |= reasons
+        if reasons:
+            self.runtime.set_aside(number, reasons)
+            if self.silos_per_round is not None:
+                return self.draw(number, aside)
         total = len(self.runtime.silos)
         left = tuple(silo for silo in asked if silo not in lost.silos)
         needed = self.min_silos or self.silos_per_round or total
         if len(left) >= needed and left:
             return left
         too_few = f"{len(left)} of {total} silos are left, fewer than min_silos={needed}"
-        if lost.reasons:
+        if reasons:
             raise SilosLostError(
-                f"round {number} sets {sentence(lost.reasons)} aside, and {too_few}; correct the problem "
+                f"round {number} sets {sentence(reasons)} aside, and {too_few}; correct the problem "
                 "there and resume, or start again with a lower min_silos or a larger outlier_factor"
             )
         known = self.runtime.reasons(lost.silos)

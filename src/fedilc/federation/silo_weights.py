@@ -24,6 +24,13 @@ class SiloWeights:
         """Return the weight of a reply; None is 1."""
         return None
 
+    def mean_loss(self, answers: Mapping[str, Numbers]) -> float:
+        """Return the mean training loss over silos, with the weights of their updates."""
+        weights = [self.of(silo, numbers) for silo, numbers in answers.items()]
+        counts = [1 if weight is None else weight for weight in weights]
+        losses = [numbers["loss"] or 0.0 for numbers in answers.values()]
+        return sum(count * loss for count, loss in zip(counts, losses, strict=True)) / sum(counts)
+
     def learn(self, losses: Mapping[str, float]) -> None:
         """Update the weights with the losses of a completed round."""
 

@@ -100,6 +100,16 @@ def byte_size(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
+def tensors_below(tensors: Mapping[str, Tensor], group: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with a group's, without it.
+
+    >>> list(tensors_below({"weights.0.bias": torch.zeros(1), "optimizer.step": torch.zeros(1)}, "weights"))
+    ['0.bias']
+    """
+    prefix = f"{group}."
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+
 def raw_bytes(tensor: Tensor) -> memoryview:
     """Return a tensor's bytes, without a copy if it is contiguous."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)

@@ -136,20 +136,17 @@ class SiloComputation:
             self.statistics(round_, KEPT_BYTES)
 
     def gradients(
-        self, round_: int, vector: Tensor | None, scale: float | None, sink: Sink | None
+        self, round_: int, vector: Tensor | None, sink: Sink | None, together: bool = False
     ) -> Computed:
         """Return the gradient (into `sink` if environments vote) and, given v_e, J_e^T v_e.
 
-        With `scale` the product is multiplied by it and added to the gradient, in one backward
-        pass if that is possible; without, it is returned beside the gradient.
+        The product is returned beside the gradient, or with `together` added to it, in one backward pass.
         """
         layout, parameters = self.layout(round_), self.bench.parameters
         gradient = None if sink else {n: torch.zeros_like(p) for n, p in parameters.items()}
         penalty = None
-        if vector is not None and (sink is not None or scale is None):
+        if vector is not None and not together:
             penalty = {n: torch.zeros_like(p) for n, p in parameters.items()}
-        elif vector is not None and scale is not None:
-            vector = vector * scale
         partial: dict[str, Tensor] = {}
         loss = 0.0
         for cut, chunk in self._passes(layout, round_):

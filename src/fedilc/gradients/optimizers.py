@@ -115,6 +115,27 @@ def _try_step(kind: type[torch.optim.Optimizer], options: Mapping[str, Any]) -> 
     kind([parameter], lr=0.1, **options).step()  # type: ignore[call-arg]  # every optimiser of torch has lr
 
 
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return the optimiser's state as named tensors."""
+    state = optimizer.state_dict()["state"]
+    return {
+        f"{number}.{key}": value if isinstance(value, Tensor) else torch.tensor(value)
+        for number, entries in state.items()
+        for key, value in entries.items()
+        if value is not None
+    }
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Restore a state that `optimizer_tensors` returned."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        number, key = name.split(".", 1)
+        state.setdefault(int(number), {})[key] = tensor
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
 @dataclass(frozen=True)
 class RateSchedule:
     """The server's learning rate by round, as a factor of the rate given.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedilc.algorithms.parts import Parts
-from fedilc.penalties.base import Penalty, PenaltySchedule, Total
+from fedilc.penalties.base import Penalty, Total
 from fedilc.penalties.coral import Coral
 from fedilc.penalties.fishr import Fishr
 from fedilc.penalties.iga import IGA
@@ -22,7 +22,6 @@ __all__ = [
     "Coral",
     "Fishr",
     "Penalty",
-    "PenaltySchedule",
     "Total",
     "VREx",
     "build_penalty",

@@ -75,16 +75,3 @@ class Total:
     def mean(self) -> Tensor:
         """Return the mean over the examples, in their dtype."""
         return (self.sum / self.count).to(self.dtype)
-
-
-@dataclass(frozen=True)
-class PenaltySchedule:
-    """lambda per round: `start` for the first `anneal_rounds`, then `penalty_weight`."""
-
-    penalty_weight: float
-    anneal_rounds: int = 0
-    start: float = 1.0
-
-    def at(self, round_: int) -> float:
-        """Return lambda of a round; rounds count from 1."""
-        return self.start if round_ <= self.anneal_rounds else self.penalty_weight

@@ -18,10 +18,11 @@ from fedilc.federation import Program, RunFolder, Runtime, Server
 from fedilc.federation.control_variates import FOLDER as SILO_STATES
 from fedilc.federation.outliers import NormBound, sentence
 from fedilc.federation.run_folder import PREPROCESSING
+from fedilc.federation.silo_selection import SiloSelection
 from fedilc.federation.silo_weights import make_weights
 from fedilc.federation.tensor_files import write_atomically
 from fedilc.gradients.optimizers import RateSchedule, make_optimizer
-from fedilc.penalties import PenaltySchedule
+from fedilc.penalties.penalty_weight import PenaltySchedule
 from fedilc.training.callbacks import Callback, KeepBest, Run, refuse_key
 from fedilc.training.model_card import FILE as CARD
 from fedilc.training.model_card import model_card
@@ -55,14 +56,16 @@ def make_server(model: nn.Module, runtime: Runtime, program: Program, options: O
         ),
         runtime=runtime,
         program=program,
+        selection=SiloSelection(
+            runtime,
+            NormBound(options.outlier_factor),
+            options.min_silos,
+            options.silos_per_round,
+            options.seed,
+        ),
         silo_weights=make_weights(algorithm.weights, silos, options.weights_step, options.weights_power),
         schedule=schedule if program.parts.penalty is not None else None,
         rate=rate,
-        min_silos=options.min_silos,
-        silos_per_round=options.silos_per_round,
-        seed=options.seed,
-        bound=NormBound(options.outlier_factor),
-        max_norm=options.max_norm,
         on_divergence=options.on_divergence,
     )
 
@@ -183,18 +186,18 @@ class Training:
 
     def _begin(self, run: Run) -> int:
         """Return the round to continue after; all processes continue from the state of the leading one."""
-        server = self.server
+        server, bound = self.server, self.server.selection.bound
         facts: dict[str, Any] = {
             "done": len(run.history),
-            "recent": server.bound.recent,
-            "set_aside": server.bound.set_aside,
+            "recent": bound.recent,
+            "set_aside": bound.set_aside,
             "server": server.facts(),
             "out": None if run.out is None else str(run.out),
         }
         tensors, facts = self.runtime.broadcast(server.tensors(), facts)
         if not self.runtime.leads:
             server.restore(tensors, facts["server"], facts["done"])
-            server.bound.recent, server.bound.set_aside = facts["recent"], facts["set_aside"]
+            bound.recent, bound.set_aside = facts["recent"], facts["set_aside"]
         if facts["out"] is not None:
             self.runtime.keep_states(Path(facts["out"]) / SILO_STATES)
         return int(facts["done"])
@@ -212,7 +215,7 @@ class Training:
         saved = folder.resume(facts)
         if saved is not None:
             self.server.restore(saved.tensors, saved.facts, saved.round)
-            self.server.bound.restore(saved.history)
+            self.server.selection.bound.restore(saved.history)
             run.history, run.stopped = saved.history, saved.stopped
 
 

@@ -1,0 +1,38 @@
+"""lambda, the weight of a penalty: its value in each round, and how the penalty gradient is added.
+
+w is updated with (aggregate of the silos' gradients) + lambda * (sum over silos of J_e^T v_e). If silos are
+aggregated by a mean, each silo adds its own term to its gradient, times lambda E because the mean divides by
+E, and one vector travels. Otherwise both travel, and the server adds the sum after the aggregation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class PenaltySchedule:
+    """lambda per round: `start` for the first `anneal_rounds`, then `penalty_weight`."""
+
+    penalty_weight: float
+    anneal_rounds: int = 0
+    start: float = 1.0
+
+    def at(self, round_: int) -> float:
+        """Return lambda of a round; rounds count from 1."""
+        return self.start if round_ <= self.anneal_rounds else self.penalty_weight
+
+
+def add_penalty(
+    gradient: Mapping[str, Tensor], penalty_gradient: Mapping[str, Tensor], weight: float
+) -> dict[str, Tensor]:
+    """Return gradient + weight * penalty gradient, by parameter; the weight is lambda, or lambda E in a silo.
+
+    >>> import torch
+    >>> add_penalty({"w": torch.tensor([1.0])}, {"w": torch.tensor([2.0])}, 3.0)
+    {'w': tensor([7.])}
+    """
+    return {name: value + weight * penalty_gradient[name] for name, value in gradient.items()}
