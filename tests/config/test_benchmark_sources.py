@@ -11,7 +11,7 @@ from fedilc.config.benchmark_sources import (
     ColorDigits,
     ColorDigitsShift,
     Eicu,
-    HeartDisease,
+    EicuSynthetic,
     ManySilos,
     RotatedCifar10,
 )
@@ -60,6 +60,7 @@ def test_a_table_of_patients_that_is_nowhere_is_an_error_that_says_how_to_make_i
         Eicu(file="gone.parquet").build(0, tmp_path)
 
 
-def test_the_hospital_that_is_held_out_does_not_train() -> None:
-    assert HeartDisease().silos == ["cleveland", "hungarian", "switzerland"]
-    assert HeartDisease(test=None).silos == ["cleveland", "hungarian", "switzerland", "va"]
+def test_settings_of_eicu_reach_the_federation() -> None:
+    federation = EicuSynthetic(silos=2, validation_share=0.0, subset=0.5).build(1, Path())
+    assert (federation.name, len(federation.silos)) == ("eicu-synthetic", 2)
+    assert all(silo.x_val is None for silo in federation.silos)

@@ -36,7 +36,8 @@ def folder(tmp_path: Path) -> Path:
 def test_domains_are_silos_and_folders_are_classes(folder: Path) -> None:
     found = read_image_folder(folder, 8)
     assert list(found.silos) == ["art", "photo", "sketch"]
-    assert (found.classes, found.loss, found.notes) == (("bright", "dark"), "binary", [])
+    label = found.preprocessing.label
+    assert (label.classes, label.loss, label.outputs, found.notes) == (("bright", "dark"), "binary", 1, [])
     federation = found.federation("pictures", test="sketch", seed=0, validation=0.25)
     assert federation.inputs == (3, 8, 8)
     assert [len(silo) for silo in federation.silos] == [12, 12]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -13,6 +14,7 @@ from fedilc.errors import DataError
 
 if TYPE_CHECKING:
     from fedilc.data import Federation
+    from fedilc.data.benchmarks.eicu.silos import PatientTable
     from fedilc.data.silo_store import SiloStore
     from fedilc.data.tables.silo_tables import SiloTables
 
@@ -132,9 +134,16 @@ class EicuSilos(Source):
     validation_share: float = Field(0.3, ge=0, lt=1)
     subset: Share = Field(1.0, description="of each training silo that is used")
 
-    def split(self) -> dict[str, Any]:
-        """Return the settings as arguments of `eicu_federation`."""
-        return {name: getattr(self, name) for name in EicuSilos.model_fields if name != "source"}
+    @abstractmethod
+    def patients(self, folder: Path) -> PatientTable:
+        """Return the table of patients; `folder` is the experiment's folder."""
+
+    def build(self, seed: int, folder: Path) -> Federation:
+        """Return the federation of the patients."""
+        from fedilc.data.benchmarks.eicu.silos import eicu_federation
+
+        settings: dict[str, Any] = {name: getattr(self, name) for name in EicuSilos.model_fields}
+        return eicu_federation(self.patients(folder), seed, settings.pop("source"), **settings)
 
 
 class Eicu(EicuSilos):
@@ -143,9 +152,9 @@ class Eicu(EicuSilos):
     source: str = "eicu"
     file: str = Field("eicu.parquet", description="in the experiment's, the working or the data folder")
 
-    def build(self, seed: int, folder: Path) -> Federation:
-        """Return the federation, from the prepared table."""
-        from fedilc.data.benchmarks.eicu.silos import eicu_federation
+    def patients(self, folder: Path) -> PatientTable:
+        """Return the prepared table."""
+        from fedilc.data.benchmarks.eicu.silos import read_patients
         from fedilc.data.download import data_folder
 
         places = [folder / self.file, Path(self.file), data_folder() / self.file]
@@ -155,7 +164,7 @@ class Eicu(EicuSilos):
                 f"{places[-1]} does not exist; make it from eICU's tables with `fedilc data eicu --from "
                 "FOLDER`, or name yours with --set data.file=PATH"
             )
-        return eicu_federation(found, seed, **self.split())
+        return read_patients(found)
 
 
 class EicuDemo(EicuSilos):
@@ -165,12 +174,12 @@ class EicuDemo(EicuSilos):
     silos: int = Field(3, ge=1, description="how many train, those with the most patients")
     equal_sizes: bool = Field(False, description="cut each to the size of the smallest of them")
 
-    def build(self, seed: int, _folder: Path) -> Federation:
-        """Return the federation, from the demo's raw tables in the data folder."""
-        from fedilc.data.benchmarks.eicu.silos import eicu_federation, read_demo
+    def patients(self, _folder: Path) -> PatientTable:
+        """Return the demo's patients, from its raw tables in the data folder."""
+        from fedilc.data.benchmarks.eicu.silos import read_demo
         from fedilc.data.download import data_folder
 
-        return eicu_federation(read_demo(data_folder() / "eicu-demo"), seed, name=self.source, **self.split())
+        return read_demo(data_folder() / "eicu-demo")
 
 
 class EicuSynthetic(EicuSilos):
@@ -178,11 +187,11 @@ class EicuSynthetic(EicuSilos):
 
     source: str = "eicu-synthetic"
 
-    def build(self, seed: int, _folder: Path) -> Federation:
-        """Return the federation of synthetic patients, which are always the same."""
-        from fedilc.data.benchmarks.eicu.synthetic import eicu_synthetic
+    def patients(self, _folder: Path) -> PatientTable:
+        """Return the synthetic patients, which are always the same."""
+        from fedilc.data.benchmarks.eicu.synthetic import synthetic_patients
 
-        return eicu_synthetic(seed, **self.split())
+        return synthetic_patients()
 
 
 class HeartDisease(TableSource):
@@ -191,13 +200,6 @@ class HeartDisease(TableSource):
     source: str = "heart-disease"
     says_notes: ClassVar[bool] = False  # they are in the documentation
     test: str | None = Field("va", description="the hospital that is held out as the test set")
-
-    @property
-    def silos(self) -> list[str]:
-        """Return the hospitals that train."""
-        from fedilc.data.benchmarks.heart_disease import HOSPITALS
-
-        return [hospital for hospital in HOSPITALS if hospital != self.test]
 
     def tables(self, _folder: Path) -> SiloTables:
         """Return the four hospitals' tables, from the data folder."""

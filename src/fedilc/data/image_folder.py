@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from fedilc.algorithms.loss_name import LossName
-from fedilc.data.silo import Federation, Silo, split_silo
+from fedilc.data.silo import Federation, split_silo
 from fedilc.data.tables.label_rule import LabelRule
 from fedilc.errors import DataError, listed, nearest
 
@@ -74,30 +74,16 @@ class ImageSilo:
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """Domains of pictures; the methods are those of `SiloTables`."""
+    """Domains of pictures, each a silo."""
 
     silos: dict[str, ImageSilo]
     preprocessing: ImagePreprocessing
     notes: list[str]
 
-    @property
-    def loss(self) -> LossName:
-        """Return "binary" for two classes, "multiclass" for more."""
-        return self.preprocessing.label.loss
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Return the names of the classes, in the order of their numbers."""
-        return self.preprocessing.label.classes
-
     @cached_property
     def arrays(self) -> dict[str, tuple[Tensor, NDArray[Any]]]:
         """Return the inputs and labels of each domain."""
         return {name: (self.preprocessing.transform(s.files), s.y) for name, s in self.silos.items()}
-
-    def silo(self, name: str, *, seed: int, validation: float) -> Silo:
-        """Return a silo, some of its pictures held out for validation, each class in proportion."""
-        return split_silo(name, *self.arrays[name], validation, seed)
 
     def federation(self, name: str, *, test: str | None, seed: int, validation: float) -> Federation:
         """Return a federation of all domains; one may be held out as the test set."""
@@ -107,8 +93,9 @@ class ImageFolder:
         if not trained:
             raise DataError(f"no domain but the test set {test!r} is left to train on; give another one")
         x_test, y_test = (None, None) if test is None else self.arrays[test]
-        silos = [self.silo(silo, seed=seed, validation=validation) for silo in trained]
-        return Federation(name, silos, x_test, y_test, self.loss, preprocessing=self.preprocessing)
+        silos = [split_silo(silo, *self.arrays[silo], validation, seed) for silo in trained]
+        made = self.preprocessing
+        return Federation(name, silos, x_test, y_test, made.label.loss, preprocessing=made)
 
 
 def pictures_below(folder: Path) -> list[Path]:

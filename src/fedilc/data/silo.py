@@ -186,10 +186,10 @@ class Federation:
     @property
     def outputs(self) -> int:
         """Return the number of logits of a model for these labels."""
+        if self.preprocessing is not None:
+            return self.preprocessing.label.outputs
         if self.loss != "multiclass":
             return 1
-        if self.preprocessing is not None:
-            return len(self.preprocessing.label.classes)
         return 1 + max(int(silo.y.max()) for silo in self.silos)
 
     def _number_from_zero(self) -> None:

@@ -110,11 +110,11 @@ def inspect_tables(name: str, tables: SiloTables, seed: int = 0) -> Inspection:
     _require_two(name, list(tables.silos))
     preprocessing = tables.fit(list(tables.silos))
     described = [describe_silo(table, preprocessing) for table in tables.silos.values()]
-    silos = [tables.silo(silo, preprocessing, seed=seed, validation=0.0) for silo in tables.silos]
-    federation = Federation(name, silos, loss=tables.loss)
+    silos = [table.silo(preprocessing, 0.0, seed) for table in tables.silos.values()]
+    federation = Federation(name, silos, loss=tables.label.loss)
     return Inspection(
         name,
-        tables.classes,
+        tables.label.classes,
         tuple(described),
         tuple(tables.notes),
         at_start(federation, seed),

@@ -56,4 +56,4 @@ def test_a_column_that_is_zero_throughout_one_silo_is_noted() -> None:
         x[:, 0] = 0 if seed else np.abs(x[:, 0]) * 40 + 160
         silos.append(Silo(name, x, y))
     (note,) = notes_of(Federation("f", silos))
-    assert note.startswith("column 0 is 0 in every row of 'switzerland' and up to")
+    assert note.startswith("column 0 is 0 in every row of 'switzerland' and not elsewhere; if")

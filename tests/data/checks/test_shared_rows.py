@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from small_silos import QUICK, examples, notes_of, silo
 from torch import nn
 
 from fedilc import Federation, Silo, train
-from fedilc.data.benchmarks.eicu.synthetic import eicu_synthetic
+from fedilc.config.benchmark_sources import EicuSynthetic
 from fedilc.errors import FedILCWarning
 
 
@@ -44,7 +45,7 @@ def test_rows_that_are_equal_by_chance_are_not_noted() -> None:
 
 
 def test_the_made_up_patients_of_the_package_are_not_noted_although_some_are_repeated() -> None:
-    assert notes_of(eicu_synthetic(0, silos=4)) == []
+    assert notes_of(EicuSynthetic(silos=4).build(0, Path())) == []
 
 
 def test_ten_times_the_silos_take_about_ten_times_the_work() -> None:

@@ -14,7 +14,7 @@ def test_a_label_may_be_a_comparison(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("age,num\n1,0\n2,3\n3,1\n")
     found = read_tables([tmp_path / "a.csv"], TableSettings(label="num>0"))
     assert found.silos["a"].y.tolist() == [0, 1, 1]
-    assert found.classes == ("num<=0", "num>0")
+    assert found.label.classes == ("num<=0", "num>0")
     assert found.fit(["a"]).columns == ("age",)
 
 
@@ -29,4 +29,4 @@ def test_a_label_may_be_a_comparison(tmp_path: Path) -> None:
 )
 def test_the_task_is_found_from_the_label(values: list[object], loss: str, classes: tuple[str, ...]) -> None:
     found = tables_of({"s": pl.DataFrame({"a": [1, 2, 3], "y": values})}, TableSettings(label="y"))
-    assert (found.loss, found.classes) == (loss, classes)
+    assert (found.label.loss, found.label.classes) == (loss, classes)

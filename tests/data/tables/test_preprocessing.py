@@ -99,7 +99,7 @@ def test_the_held_out_silo_has_no_say(tmp_path: Path) -> None:
     poisoned = tables_of({**train, "test": poison}, TableSettings(label="died"))
     assert clean.fit(["a", "b"]).model_dump_json() == poisoned.fit(["a", "b"]).model_dump_json()
     made = poisoned.fit(["a", "b"])
-    one, two = (t.silo("a", made, seed=3, validation=0.3) for t in (clean, poisoned))
+    one, two = (t.silos["a"].silo(made, 0.3, seed=3) for t in (clean, poisoned))
     assert one.x.equal(two.x)
     assert one.y.equal(two.y)
 

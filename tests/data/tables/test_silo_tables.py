@@ -30,8 +30,8 @@ def test_a_csv_with_semicolons_a_mark_and_question_marks_is_read_as_it_is(tmp_pa
     made = found.fit(["a", "b"])
     assert made.columns == ("age", "age missing", "sex=f", "sex=m", "sex missing")
     assert found.silos["a"].y.tolist() == [1, 0]
-    assert found.loss == "binary"
-    assert found.classes == ("no", "yes")
+    assert found.label.loss == "binary"
+    assert found.label.classes == ("no", "yes")
     assert made.transform(found.silos["b"].frame)[:, 1].tolist() == [0.0, 1.0]
 
 
@@ -65,7 +65,7 @@ def test_several_files_are_a_silo_each(tmp_path: Path) -> None:
         part.drop("hospital").write_csv(paths[-1])
     found = read_tables(paths, TableSettings(label="died"))
     assert list(found.silos) == ["h0", "h1", "h2"]
-    assert len(found.silo("h1", found.fit(["h0"]), seed=0, validation=0.25)) == 30
+    assert len(found.silos["h1"].silo(found.fit(["h0"]), 0.25, seed=0)) == 30
 
 
 def test_arrays_are_tables_too(tmp_path: Path) -> None:

@@ -62,8 +62,7 @@ def read_mnist(folder: Path) -> tuple[Bytes, Bytes]:
 def read_cifar10(folder: Path) -> tuple[Bytes, Bytes, Bytes, Bytes]:
     """Return CIFAR-10's 50,000 training images of shape (3, 32, 32) and classes, and its 10,000 test ones.
 
-    `folder` may be the folder of the binary batches, or hold that folder or the archive of it, or be the
-    archive.
+    `folder` may be the folder of the binary batches, or hold that folder or the archive of it.
     """
     images = np.empty((len(_BATCHES) * _BATCH, _PIXELS), np.uint8)
     classes = np.empty(len(images), np.uint8)
@@ -99,9 +98,6 @@ def _batches(folder: Path) -> Iterator[tuple[Path, bytes]]:
             f"{folder} holds the Python batches of CIFAR-10; fedilc reads the binary version: "
             "`fedilc data fetch cifar-10`"
         )
-    if folder.is_file():
-        yield from _archive_members(folder)
-        return
     for path in _require_all([folder / form.folder / name for name in form.files], "cifar-10", folder):
         if path.name.endswith(".tar.gz"):
             yield from _archive_members(path)

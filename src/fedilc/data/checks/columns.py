@@ -1,4 +1,4 @@
-"""Notes on columns that are probably mistakes: identifiers, codes, scales, pixels."""
+"""Notes on columns of numbers that are probably mistakes: identifiers, missing values, scales, pixels."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedilc.data.checks.missing_values import missing_value_notes, places
 from fedilc.data.checks.profile import Profile
-from fedilc.errors import listed
 
 _SCALES = 1e3
 _MOST = 3
@@ -15,9 +15,9 @@ _MOST = 3
 
 def column_notes(parts: Sequence[Profile], columns: Sequence[str]) -> list[str]:
     """Return notes on the inputs of silos and test set, which all have one shape."""
-    kinds = [_answers(parts, columns), _identifiers(parts, columns), _codes(parts, columns), _pixels(parts)]
+    kinds = [_answers(parts, columns), _identifiers(parts, columns), _pixels(parts)]
     if len(parts[0].shape) == 1:
-        kinds += [_zeros(parts, columns), _scales(parts, columns), _units(parts, columns)]
+        kinds += [_missing_values(parts, columns), _scales(parts, columns), _units(parts, columns)]
     return [note for notes in kinds for note in _shortened(notes)]
 
 
@@ -38,31 +38,10 @@ def _identifiers(parts: Sequence[Profile], columns: Sequence[str]) -> list[str]:
             by_column.setdefault(place, []).append(part.title)
     large = sum(len(part.rows) >= 20 for part in parts)
     return [
-        f"{_column(place, columns)} differs in every row ({_in(names, parts)}), like an identifier; drop it "
-        "if it says nothing about the case"
+        f"{_column(place, columns)} differs in every row ({places(names, parts)}), like an identifier; drop "
+        "it if it says nothing about the case"
         for place, names in by_column.items()
         if 2 * len(names) >= large
-    ]
-
-
-def _codes(parts: Sequence[Profile], columns: Sequence[str]) -> list[str]:
-    """Return a note per code, with its columns and how often each part has it."""
-    places: dict[float, list[int]] = {}
-    counts: dict[float, dict[str, int]] = {}
-    meant = {(place, code) for part in parts for place, (code, _, far) in part.codes.items() if far}
-    for part in parts:
-        for place, (code, count, _) in part.codes.items():
-            if (place, code) not in meant:
-                continue
-            places.setdefault(code, []).append(place)
-            total = counts.setdefault(code, {})
-            total[part.title] = total.get(part.title, 0) + count
-    return [
-        f"{code:g} probably means a missing value in "
-        f"{listed([_column(place, columns) for place in dict.fromkeys(found)])}, in "
-        f"{listed([f'{title} ({count} times)' for title, count in counts[code].items()])}; it is used as a "
-        "number: fill or drop such cells"
-        for code, found in sorted(places.items())
     ]
 
 
@@ -72,19 +51,20 @@ def _pixels(parts: Sequence[Profile]) -> list[str]:
         return []
     most = max(float(part.high.max()) for part in parts if part.pixels)
     largest = 255 if most <= 255 else 65535 if most <= 65535 else most
-    return [f"inputs go up to {most:g} ({_in(names, parts)}), like pixels; divide them by {largest:g}"]
+    return [f"inputs go up to {most:g} ({places(names, parts)}), like pixels; divide them by {largest:g}"]
 
 
-def _zeros(parts: Sequence[Profile], columns: Sequence[str]) -> list[str]:
-    """Return notes on columns that are 0 throughout in some parts, and go well above 0 in all others."""
-    low, high = np.array([part.low for part in parts]), np.array([part.high for part in parts])
-    zero, above = (low == 0) & (high == 0), high > 10
-    found = np.flatnonzero(zero.any(0) & above.any(0) & (zero | above).all(0))
+def _missing_values(parts: Sequence[Profile], columns: Sequence[str]) -> list[str]:
+    zero = np.array([(part.low == 0) & (part.high == 0) for part in parts])
+    coded = {place for part in parts for place in part.codes}
     return [
-        f"{_column(int(place), columns)} is 0 in every row of "
-        f"{listed([part.title for part, is_zero in zip(parts, zero[:, place], strict=True) if is_zero])} and "
-        f"up to {high[:, place].max():g} elsewhere; if that means a missing value, fill or drop it"
-        for place in found
+        note
+        for place in sorted(coded.union(np.flatnonzero(zero.any(0) & ~zero.all(0)).tolist()))
+        for note in missing_value_notes(
+            _column(place, columns),
+            {part.title: part.column(place) for part in parts},
+            lambda _: "fill or drop such cells",
+        )
     ]
 
 
@@ -124,11 +104,6 @@ def _sizes(parts: Sequence[Profile]) -> np.ndarray[tuple[int, ...], np.dtype[np.
 
 def _column(place: int, columns: Sequence[str]) -> str:
     return f"column {columns[place]!r}" if columns else f"column {place}"
-
-
-def _in(titles: Sequence[str], parts: Sequence[Profile]) -> str:
-    everywhere = len(titles) == len(parts) > 1
-    return "everywhere" if everywhere else f"in {listed(titles)}"
 
 
 def _shortened(notes: list[str]) -> list[str]:

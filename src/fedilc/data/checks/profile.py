@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedilc.data.checks.identifiers import identifier_columns
-from fedilc.data.checks.missing_codes import CODES, column_code
+from fedilc.data.checks.missing_values import CODES, ColumnFacts, column_code
 from fedilc.data.checks.shared_rows import Hashes, row_hashes, sample_rows, with_labels
 from fedilc.data.silo import Silo
 
@@ -34,8 +34,8 @@ class Profile:
         shape: of one input.
         low: the lowest value of each column; of all inputs if they are not a table.
         high: the highest value, in the same way.
-        codes: per column, a number such as -999 at one end of it, how often it occurs, and whether it is so
-            far from the other values, or so frequent, that it probably means "missing".
+        mean_squares: the mean of the squares of each column; none if inputs are not a table.
+        codes: per column, a number such as -999 at one end of it, and whether it stands out.
         identifiers: the positions of columns that identify rows.
         answers: the positions of columns that are the label itself, or say it in other numbers.
         pixels: whether inputs are numbers from 0 to 255 or more, like those of images.
@@ -53,7 +53,8 @@ class Profile:
     shape: tuple[int, ...]
     low: NDArray[np.float64]
     high: NDArray[np.float64]
-    codes: Mapping[int, tuple[float, int, bool]]
+    mean_squares: NDArray[np.float64]
+    codes: Mapping[int, tuple[float, bool]]
     identifiers: tuple[int, ...]
     answers: tuple[int, ...]
     pixels: bool
@@ -69,6 +70,12 @@ class Profile:
     def subject(self) -> str:
         """Return its name at the beginning of a sentence."""
         return self.name if self.name == TEST else f"silo {self.name!r}"
+
+    def column(self, place: int) -> ColumnFacts:
+        """Return what is known of a column."""
+        code, stands_out = self.codes.get(place, (None, False))
+        zero = bool(self.low[place] == self.high[place] == 0)
+        return ColumnFacts(code, stands_out, zero, float(self.mean_squares[place]))
 
     @cached_property
     def rows(self) -> Hashes:
@@ -112,6 +119,7 @@ def profile_of(
         shape=tuple(x.shape[1:]),
         low=low,
         high=high,
+        mean_squares=_mean_squares(every) if table else np.empty(0),
         codes=_codes(every, low, high) if table else {},
         identifiers=known,
         answers=_answers(x, y) if table else (),
@@ -135,9 +143,15 @@ def _extremes(
     return np.atleast_1d(low).astype(np.float64), np.atleast_1d(high).astype(np.float64)
 
 
+def _mean_squares(parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float64]:
+    sums = [np.einsum("ij,ij->j", part, part, dtype=np.float64) for part in parts]
+    means: NDArray[np.float64] = np.sum(sums, axis=0) / sum(map(len, parts))
+    return means
+
+
 def _codes(
     parts: Sequence[NDArray[np.float32]], low: NDArray[np.float64], high: NDArray[np.float64]
-) -> dict[int, tuple[float, int, bool]]:
+) -> dict[int, tuple[float, bool]]:
     """Return the columns that end with a repeated -9, -99, 999, ..., and whether that stands out.
 
     Such a number is the lowest or the highest of its column, so only few columns need a closer look.

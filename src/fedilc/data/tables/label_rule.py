@@ -49,6 +49,11 @@ class LabelRule(BaseModel):
             raise ValueError("a binary label has two classes")
         return self
 
+    @property
+    def outputs(self) -> int:
+        """Return how many outputs a model of this label has."""
+        return len(self.classes) if self.loss == "multiclass" else 1
+
     @classmethod
     def parse(cls, text: str) -> LabelRule:
         """Return the rule of a text; its classes are found later.

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from scipy.stats import rankdata
 
 from fedilc.data.checks.identifiers import is_identifier
-from fedilc.data.checks.missing_codes import missing_code
+from fedilc.data.checks.missing_values import column_code
 from fedilc.data.tables.column_values import Kind, column_values, names_of, numbers_of
 from fedilc.data.tables.csv_reader import MISSING
 from fedilc.data.tables.label_rule import LabelRule
@@ -142,7 +142,8 @@ def _column(
     if len(numbers):
         base["total"], base["squares"] = str(exact_sum(numbers)), str(exact_squares(numbers))
         base["zero"] = not bool(numbers.any())
-        base["code"] = missing_code(numbers)
+        code = column_code(numbers)
+        base["code"] = code[0] if code is not None and code[1] else None
     if kind == "number":
         base["identifier"] = not declared and is_identifier(column.name, column.dtype, numbers)
     elif kind == "text":

@@ -35,6 +35,11 @@ class SiloTable:
     labels: pl.Series = field(repr=False)
     unlabelled: int = 0
 
+    def silo(self, preprocessing: Preprocessing, validation: float, seed: int) -> Silo:
+        """Return a silo of inputs and labels, some held out for validation, each class in proportion."""
+        x = preprocessing.transform(self.frame)
+        return split_silo(self.name, x, self.y, validation, seed, preprocessing.label.loss)
+
 
 class TableSettings(BaseModel):
     """The settings that tables are read with, which are the same for every silo of a run.
@@ -89,16 +94,6 @@ class SiloTables:
     label: LabelRule
     reading: tuple[str, ...] = ()
 
-    @property
-    def loss(self) -> LossName:
-        """Return the loss, which is the kind of task."""
-        return self.label.loss
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Return the names of the classes, in the order of their numbers."""
-        return self.label.classes
-
     @cached_property
     def summaries(self) -> dict[str, SiloSummary]:
         """Return the summary of each silo's table."""
@@ -122,41 +117,28 @@ class SiloTables:
 
     def fit(self, silos: Sequence[str]) -> Preprocessing:
         """Return the preprocessing that fits these silos only."""
-        summaries = [self.summaries[self._known(name)] for name in silos]
+        summaries = [self.summaries[name] for name in silos]
         return fit_preprocessing(summaries, self.label, self.settings)
-
-    def silo(self, name: str, preprocessing: Preprocessing, *, seed: int, validation: float) -> Silo:
-        """Return a silo of inputs and labels, some held out for validation, each class in proportion."""
-        return silo_of_table(self.silos[self._known(name)], preprocessing, validation, seed)
 
     def federation(self, name: str, *, test: str | None, seed: int, validation: float) -> Federation:
         """Return a federation of all silos; one may be held out as the test set, and fits nothing."""
+        if test is not None and test not in self.silos:
+            raise DataError(f"there is no silo {test!r}{nearest(test, self.silos)}")
         trained = [silo for silo in self.silos if silo != test]
-        held_out = None if test is None else self.silos[self._known(test)]
+        held_out = None if test is None else self.silos[test]
         if not trained:
             raise DataError(f"no silo but the test set {test!r} is left to train on; give another silo")
         made = self.fit(trained)
         return Federation(
             name,
-            [self.silo(silo, made, seed=seed, validation=validation) for silo in trained],
+            [self.silos[silo].silo(made, validation, seed) for silo in trained],
             None if held_out is None else made.transform(held_out.frame),
             None if held_out is None else held_out.y,
-            self.loss,
+            self.label.loss,
             made.columns,
             self.label.text,
             made,
         )
-
-    def _known(self, name: str) -> str:
-        if name not in self.silos:
-            raise DataError(f"there is no silo {name!r}{nearest(name, self.silos)}")
-        return name
-
-
-def silo_of_table(table: SiloTable, preprocessing: Preprocessing, validation: float, seed: int) -> Silo:
-    """Return a silo of a table's rows."""
-    x = preprocessing.transform(table.frame)
-    return split_silo(table.name, x, table.y, validation, seed, preprocessing.label.loss)
 
 
 def read_tables(paths: Sequence[Path], settings: TableSettings, silo_column: str | None = None) -> SiloTables:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from shlex import quote
 
+from fedilc.data.checks.missing_values import ColumnFacts, missing_value_notes, places
 from fedilc.data.tables.label_rule import LabelRule
 from fedilc.data.tables.preprocessing import Preprocessing
-from fedilc.data.tables.silo_summary import ColumnSummary, SiloSummary
+from fedilc.data.tables.silo_summary import ColumnSummary, SiloSummary, columns_by_silo
 from fedilc.errors import listed
 
 LEAK = 0.97
@@ -20,7 +21,7 @@ def table_notes(summaries: Sequence[SiloSummary], preprocessing: Preprocessing) 
     used = {feature.name for feature in preprocessing.features}
     numbers = {feature.name for feature in preprocessing.features if feature.kind == "number"}
     notes = [*_left_out(preprocessing), *_labels(summaries, preprocessing.label)]
-    for name, parts in _by_column(summaries).items():
+    for name, parts in columns_by_silo(summaries).items():
         if name in leaks:
             notes.append(
                 f"column {name!r} alone predicts the label almost perfectly (mean AUROC {leaks[name]:.3f} "
@@ -29,8 +30,7 @@ def table_notes(summaries: Sequence[SiloSummary], preprocessing: Preprocessing) 
         if name in used:
             notes += _absent(name, parts, summaries)
             notes += _mixed(name, parts, name in numbers)
-            notes += _codes(name, parts)
-            notes += _zeros(name, parts)
+            notes += _missing_values(name, parts)
     return notes
 
 
@@ -40,19 +40,11 @@ def leaking_columns(summaries: Sequence[SiloSummary], label: LabelRule) -> dict[
     The mean decides, since a few wrong cells make the area of a small silo much lower.
     """
     found = {}
-    for name, parts in _by_column(summaries).items():
+    for name, parts in columns_by_silo(summaries).items():
         areas = [part.auroc for part in parts.values() if part.auroc is not None]
         mean = sum(areas) / len(areas) if areas and label.loss == "binary" else 0.5
         if max(mean, 1 - mean) > LEAK:
             found[name] = max(mean, 1 - mean)
-    return found
-
-
-def _by_column(summaries: Sequence[SiloSummary]) -> dict[str, dict[str, ColumnSummary]]:
-    found: dict[str, dict[str, ColumnSummary]] = {}
-    for silo in summaries:
-        for column in silo.columns:
-            found.setdefault(column.name, {})[silo.name] = column
     return found
 
 
@@ -102,47 +94,27 @@ def _absent(name: str, parts: dict[str, ColumnSummary], summaries: Sequence[Silo
 
 
 def _mixed(name: str, parts: dict[str, ColumnSummary], is_number: bool) -> list[str]:
-    texts = [silo for silo, part in parts.items() if part.kind == "text"]
+    texts = [repr(silo) for silo, part in parts.items() if part.kind == "text"]
     if is_number and texts:
         strays = sum(part.strays for part in parts.values())
         return [
-            f"column {name!r} holds numbers and {strays} cells of text ({_at(texts, parts)}), which count as "
-            f"missing; correct them, or say --categorical {quote(name)}"
+            f"column {name!r} holds numbers and {strays} cells of text ({places(texts, parts)}), which count "
+            f"as missing; correct them, or say --categorical {quote(name)}"
         ]
     if not texts or not any(part.kind == "number" for part in parts.values()):
         return []
     return [
-        f"column {name!r} holds text ({_at(texts, parts)}) and numbers elsewhere, and each counts as a name; "
-        "write it in one way"
+        f"column {name!r} holds text ({places(texts, parts)}) and numbers elsewhere, and each counts as a "
+        "name; write it in one way"
     ]
 
 
-def _at(silos: Sequence[str], parts: Mapping[str, ColumnSummary]) -> str:
-    if len(silos) == len(parts) > 1:
-        return "at every silo"
-    return f"at {listed([repr(silo) for silo in silos], _MOST_SILOS)}"
-
-
-def _codes(name: str, parts: dict[str, ColumnSummary]) -> list[str]:
-    found: dict[float, list[str]] = {}
-    for silo, part in parts.items():
-        if part.code is not None:
-            found.setdefault(part.code, []).append(silo)
-    return [
-        f"{code:g} probably means a missing value in column {name!r} ({_at(silos, parts)}) and is "
-        f"used as a number; --missing {quote(f'{name}={code:g}')} makes it missing"
-        for code, silos in found.items()
-    ]
-
-
-def _zeros(name: str, parts: dict[str, ColumnSummary]) -> list[str]:
-    """Return a note on a column that is 0 throughout at some silos and large at all others."""
-    numbers = {silo: part for silo, part in parts.items() if part.kind == "number"}
-    zero = [repr(silo) for silo, part in numbers.items() if part.zero]
-    large = all(part.zero or part.sums[2] > 100 * part.count for part in numbers.values())
-    if not zero or len(zero) == len(numbers) or not large:
-        return []
-    return [
-        f"column {name!r} is 0 in every row of {listed(zero, _MOST_SILOS)} and not elsewhere; if that means "
-        f"a missing value, say --missing {quote(f'{name}=0')}"
-    ]
+def _missing_values(name: str, parts: Mapping[str, ColumnSummary]) -> list[str]:
+    facts = {
+        repr(silo): ColumnFacts(part.code, part.code is not None, part.zero, part.sums[2] / part.numbers)
+        for silo, part in parts.items()
+        if part.numbers
+    }
+    return missing_value_notes(
+        f"column {name!r}", facts, lambda code: f"say --missing {quote(f'{name}={code:g}')}"
+    )

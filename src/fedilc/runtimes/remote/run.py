@@ -68,7 +68,7 @@ class RemoteRun:
                 raise ConfigError("a run over tables at the silos starts with a survey; use `fedilc serve`")
             outline = _tables_outline(settings.name, data, folder, preprocessing)
             inputs, columns = list(preprocessing.inputs), list(preprocessing.columns)
-            outputs = len(preprocessing.label.classes) if outline.loss == "multiclass" else 1
+            outputs = preprocessing.label.outputs
         else:
             store = data.store(settings.seed, folder)
             outline, inputs, outputs = Outline.of(store), list(store.inputs), store.outputs

@@ -68,7 +68,7 @@ def summary_from_file(name: str, path: Path) -> Callable[[Survey], SiloSummary]:
 def silo_from_table(name: str, path: Path, manifest: Manifest, validation_share: float) -> Silo:
     """Return the silo of a table, with the preprocessing of the manifest."""
     from fedilc.data.tables.preprocessing import Preprocessing
-    from fedilc.data.tables.silo_tables import SiloTable, TableSettings, read_features, silo_of_table
+    from fedilc.data.tables.silo_tables import SiloTable, TableSettings, read_features
 
     made = read_received(Preprocessing, manifest.preprocessing, "the manifest's preprocessing")
     if list(made.inputs) != manifest.model.inputs:
@@ -76,4 +76,4 @@ def silo_from_table(name: str, path: Path, manifest: Manifest, validation_share:
     settings = TableSettings(label=made.label.text, missing=made.missing)
     features, label, unlabelled = read_features(path, settings, name)
     table = SiloTable(name, features, made.label.encode(label), label, unlabelled)
-    return silo_of_table(table, made, validation_share, manifest.seed)
+    return table.silo(made, validation_share, manifest.seed)

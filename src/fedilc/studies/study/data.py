@@ -76,12 +76,12 @@ class TableData:
     @property
     def loss(self) -> LossName:
         """Return the task."""
-        return self.tables.loss
+        return self.tables.label.loss
 
     @property
     def outputs(self) -> int:
         """Return how many outputs a model has."""
-        return len(self.tables.classes) if self.loss == "multiclass" else 1
+        return self.tables.label.outputs
 
     @property
     def silos(self) -> tuple[str, ...]:

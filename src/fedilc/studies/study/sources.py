@@ -35,9 +35,8 @@ def study_data(
         return _of_source(settings.name, settings.data, folder)
     if len(paths) == 1 and paths[0].is_dir():
         images = read_image_folder(paths[0], image_size)
-        outputs = len(images.classes) if images.loss == "multiclass" else 1
-        name = paths[0].resolve().name
-        return ArrayData(name, images.loss, outputs, images.arrays, tuple(images.notes))
+        rule, name = images.preprocessing.label, paths[0].resolve().name
+        return ArrayData(name, rule.loss, rule.outputs, images.arrays, tuple(images.notes))
     for path in paths:
         if not path.is_file():
             wrong = "is a folder" if path.is_dir() else "does not exist"

@@ -131,7 +131,9 @@ def test_a_prepared_table_is_read_as_it_was_written(tmp_path: Path) -> None:
     table, expected = read_patients(written(tmp_path / "eicu.parquet")), patients()
     for name in ("silo", "died", "x"):
         assert np.array_equal(getattr(table, name), getattr(expected, name))
-    from_file, from_table = (eicu_federation(it, silos=3) for it in (tmp_path / "eicu.parquet", expected))
+    from_file, from_table = (
+        eicu_federation(it, silos=3) for it in (read_patients(tmp_path / "eicu.parquet"), expected)
+    )
     assert drawn(from_file) == drawn(from_table)
 
 

@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from fedilc.data.benchmarks.eicu.silos import eicu_federation
-from fedilc.data.benchmarks.eicu.synthetic import SyntheticPatients, eicu_synthetic, synthetic_patients
+from fedilc.data.benchmarks.eicu.synthetic import SyntheticPatients, synthetic_patients
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_the_patients_are_the_same_every_time(patients: SyntheticPatients) -> No
 
 
 def test_a_seed_draws_other_splits_of_the_same_patients(patients: SyntheticPatients) -> None:
-    first = eicu_synthetic(1, oversample=False)
+    first = eicu_federation(synthetic_patients(), 1, "eicu-synthetic", oversample=False)
     other = eicu_federation(patients, 2, oversample=False, name="eicu-synthetic")
     assert (first.name, len(first.silos)) == ("eicu-synthetic", 20)
     assert first.x_test is not None

@@ -67,29 +67,28 @@ def read_demo(folder: Path) -> PatientTable:
 
 
 def eicu_federation(
-    table: PatientTable | Path,
+    table: PatientTable,
     seed: int = 0,
+    name: str = "eicu",
     silos: int = 20,
     equal_sizes: bool = True,
     oversample: bool = True,
     validation_share: float = 0.3,
     subset: float = 1.0,
-    name: str = "eicu",
 ) -> Federation:
     """Return a federation whose largest silos train; all patients of the others are the test.
 
     Args:
-        table: the patients, or the file that `fedilc data eicu` wrote.
+        table: the patients.
         seed: of every random choice below.
+        name: of the federation.
         silos: how many silos train.
         equal_sizes: cut each to the size of the smallest of them, as the paper's authors did.
         oversample: repeat training examples of the rarer outcome, drawn with replacement, until both
             outcomes are equally frequent; a silo with one outcome stays unchanged.
         validation_share: the share of each silo's patients for validation, with the same share of deaths.
         subset: the share of each training silo that is used.
-        name: of the federation.
     """
-    table = read_patients(table) if isinstance(table, Path) else table
     names, sizes = np.unique(table.silo, return_counts=True)
     order = np.lexsort((names, -sizes))
     if not 1 <= silos < len(names):

@@ -7,13 +7,11 @@ The patients are the same in every run; a run's seed draws only the splits, as f
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedilc.data.benchmarks.eicu.silos import PatientTable, eicu_federation
-from fedilc.data.silo import Federation
+from fedilc.data.benchmarks.eicu.silos import PatientTable
 from fedilc.seeds import numpy_generator
 
 HOSPITALS, PATIENTS, MEDICINES, DEATHS = 58, 30_760, 1_399, 9_382
@@ -42,11 +40,6 @@ class _Medicines:
     invariant: Array
     misleading: Array
     list_share: Array
-
-
-def eicu_synthetic(seed: int = 0, **split: Any) -> Federation:
-    """Return the federation of the synthetic patients; `split` takes the settings of `eicu_federation`."""
-    return eicu_federation(synthetic_patients(), seed, name="eicu-synthetic", **split)
 
 
 def synthetic_patients() -> SyntheticPatients:

@@ -1,0 +1,93 @@
+"""Recognise numbers that probably mean a missing value: -9 or 999, and 0 in every row of a silo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedilc.errors import listed
+
+CODES = np.array([-9.0, -99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0])
+_LARGE = 10.0
+
+
+class ColumnFacts(NamedTuple):
+    """What is known of a column at one silo.
+
+    Attributes:
+        code: a repeated -9, -99, 999, ... at an end of the column, if there is one.
+        stands_out: whether that code is far from the other numbers, or far more frequent.
+        zero: whether every number is 0.
+        mean_square: of the numbers.
+    """
+
+    code: float | None
+    stands_out: bool
+    zero: bool
+    mean_square: float | Fraction
+
+
+def missing_value_notes(
+    column: str, silos: Mapping[str, ColumnFacts], advice: Callable[[float], str]
+) -> list[str]:
+    """Return notes on numbers of a column that probably mean a missing value.
+
+    They are codes that stand out at one silo or more, and 0 if it is the only number at some silos while the
+    numbers of all others are large. `advice` says what to do about a number.
+    """
+    codes = sorted({facts.code for facts in silos.values() if facts.code is not None and facts.stands_out})
+    notes = [
+        f"{code:g} probably means a missing value in {column} "
+        f"({places([silo for silo, facts in silos.items() if facts.code == code], silos)}) and is used as a "
+        f"number; {advice(code)}"
+        for code in codes
+    ]
+    zero = [silo for silo, facts in silos.items() if facts.zero]
+    large = all(facts.zero or facts.mean_square > _LARGE**2 for facts in silos.values())
+    if large and 0 < len(zero) < len(silos):
+        notes.append(
+            f"{column} is 0 in every row of {listed(zero)} and not elsewhere; if that means a missing value, "
+            f"{advice(0)}"
+        )
+    return notes
+
+
+def places(some: Sequence[str], every: Mapping[str, object] | Sequence[object]) -> str:
+    """Return where something is: "everywhere", or "in" and the names of some silos."""
+    return "everywhere" if len(some) == len(every) > 1 else f"in {listed(some)}"
+
+
+def column_code(values: NDArray[np.floating]) -> tuple[float, bool] | None:
+    """Return a repeated -9, -99, 999, ... at an end of a column, and whether it stands out."""
+    if not len(values):
+        return None
+    found = None
+    rest = values[~np.isin(values, CODES)]
+    for code in (values.min(), values.max()):
+        count = int((values == code).sum())
+        if code in CODES and count > 1:
+            found = float(code), _is_far(code, rest) or _is_frequent(code, count, rest)
+            if found[1]:
+                break
+    return found
+
+
+def _is_far(code: float, rest: NDArray[np.floating]) -> bool:
+    if not len(rest):
+        return code < 0
+    low, high = float(rest.min()), float(rest.max())
+    span = max(high - low, 1.0)
+    if code < 0:
+        return low >= 0 or code < low - 2 * span
+    return code > high + span
+
+
+def _is_frequent(code: float, count: int, rest: NDArray[np.floating]) -> bool:
+    """Return whether a number outside of the others' range occurs far more often than any of them."""
+    if not len(rest) or rest.min() <= code <= rest.max() or count < 0.05 * (count + len(rest)):
+        return False
+    return bool(count >= 5 * np.unique(rest, return_counts=True)[1].max())
