@@ -22,11 +22,10 @@ from rest import queue_of, remote, served
 def said(terminal: bool, *sentences: str) -> str:
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=100, color_system=None)
-    progress = join.ConsoleProgress(console, "north")
-    progress.start()
-    for sentence in sentences:
-        progress(sentence)
-    progress.close()
+    progress = join.SiloProgress("north", console)
+    with progress:
+        for sentence in sentences:
+            progress(sentence)
     return file.getvalue()
 
 

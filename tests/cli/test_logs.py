@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from command import Refusal
 
-from fedilc.cli.join import LogProgress
+from fedilc.cli.join import SiloProgress
 from fedilc.cli.logs import log_to_stderr
 from fedilc.runtimes.rest.audit import Audit
 
@@ -28,7 +28,7 @@ def test_logs_have_times_and_levels_as_text_or_json(capsys: pytest.CaptureFixtur
     log_to_stderr("json")
     Audit().event("joined", silo="a", examples=7)
     Audit().event("set aside", silo="b\x1b[2J", reason="nonsense\n")
-    LogProgress("north")("waiting for the coordinator (refused\x1b)")
+    SiloProgress("north", None)("waiting for the coordinator (refused\x1b)")
     found = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [(line["level"], line["event"].split()[0]) for line in found] == [
         ("info", "joined"),

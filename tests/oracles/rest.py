@@ -1,4 +1,4 @@
-"""Boards to try single requests on, and silos that compute nothing."""
+"""Task queues to try single requests on, and silos that compute nothing."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from fedilc.runtimes.remote.wire import pack_reply, unpack_request
 from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.listener import listening
+from fedilc.runtimes.rest.reply_spool import Body, Spool
 from fedilc.runtimes.rest.runtime import RestRuntime
 from fedilc.runtimes.rest.task_queue import TaskQueue
 from fedilc.runtimes.rest.tokens import Tokens
@@ -115,6 +116,13 @@ def good_reply(request: Request, manifest: Manifest, silo: str) -> Reply:
 def good_body(open_request: OpenRequest, silo: str) -> bytes:
     """The same as bytes."""
     return pack_reply(good_reply(open_request.request, open_request.manifest, silo), open_request.manifest)
+
+
+def spooled(content: bytes) -> Body:
+    """A body that has been received."""
+    body = Body(Spool())
+    body.write(content)
+    return body
 
 
 @contextlib.contextmanager

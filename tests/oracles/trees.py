@@ -23,7 +23,7 @@ from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.http_client import HttpClient, Response
 from fedilc.runtimes.rest.participant import Participant
 from fedilc.runtimes.rest.runtime import RestRuntime
-from fedilc.runtimes.rest.sub_coordinator import SubCoordinator, serve_below
+from fedilc.runtimes.rest.sub_coordinator import SubCoordinator, serve_subtree
 from fedilc.runtimes.rest.task_queue import TaskQueue
 from fedilc.training.loop import Training
 from rest import in_background, served, training_of
@@ -92,7 +92,7 @@ def sub_coordinator(url: str, name: str, out: Path, round_timeout: float = 600.0
     def work() -> None:
         with calling(url) as line:
             sub = SubCoordinator(line, name, round_timeout)
-            assert serve_below(sub, out, Address(port=0, insecure=True), None, ready) == "complete"
+            assert serve_subtree(sub, out, Address(port=0, insecure=True), None, ready) == "complete"
 
     with in_background(work):
         assert listens.wait(PATIENCE)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from fedilc.data import Silo
     from fedilc.runtimes.remote.manifest import Manifest
-
+    from fedilc.runtimes.rest.http_client import HttpClient
 
 LINE_SECONDS = 60.0
 
@@ -85,32 +85,24 @@ def join(
     with quick_imports():
         from fedilc.runtimes.remote.builders import network_from
         from fedilc.runtimes.remote.survey import summary_from_file
-        from fedilc.runtimes.rest.address import warn_if_public
-        from fedilc.runtimes.rest.http_client import HttpClient
         from fedilc.runtimes.rest.participant import Participant
         from fedilc.runtimes.rest.silo_limits import SiloLimits
 
     log_to_stderr(log_format)
     use_data_folder(data_dir)
-    say: ConsoleProgress | LogProgress = (
-        ConsoleProgress(make_console(), silo) if log_format is None else LogProgress(silo)
-    )
-    make_silo = _silo(silo, data, label, validation_share, provider, experiment, say)
+    progress = SiloProgress(silo, make_console() if log_format is None else None)
+    make_silo = _silo(silo, data, label, validation_share, provider, experiment, progress)
     build = network_from(model) if model is not None else None
     limits = SiloLimits(max_parameters, min_examples, manifest_digest, state)
-    http = HttpClient(
-        url, read_token(token_file), ca, give_up_after, allow_insecure, client_cert, client_key, log=say
-    )
-    for secret, what in ((token_file, "the silo's token"), (client_key, "the key of --client-cert")):
-        warn_if_public(secret, what)
-    say.start()
+    summarise = None if data is None else summary_from_file(silo, data)
+    http = connect(url, token_file, ca, client_cert, client_key, allow_insecure, progress, give_up_after)
     try:
-        summarise = None if data is None else summary_from_file(silo, data)
-        outcome = Participant(http, silo, make_silo, build, device, say, limits, summarise).take_part()
+        with progress:
+            member = Participant(http, silo, make_silo, build, device, progress, limits, summarise)
+            outcome = member.take_part()
     except KeyboardInterrupt:
         raise StoppedError(f"silo {silo!r} left the run; run the same command to join again") from None
     finally:
-        say.close()
         http.close()
     sys.stdout.write(f"{silo}: {printable(outcome)}\n")
 
@@ -148,53 +140,59 @@ def read_token(path: Path | None) -> str | None:
         raise ConfigError(f"the token file {path} cannot be read: {error}") from error
 
 
-class LogProgress:
-    """Show progress as one log line per sentence; waiting is a warning."""
+def connect(
+    url: str,
+    token_file: Path | None,
+    ca: Path | None,
+    client_cert: Path | None,
+    client_key: Path | None,
+    allow_insecure: bool,
+    log: Callable[[str], None],
+    give_up_after: float | None = None,
+) -> HttpClient:
+    """Return the client of a coordinator; warn if its secrets can be read by every user of this machine."""
+    from fedilc.runtimes.rest.address import warn_if_public
+    from fedilc.runtimes.rest.http_client import HttpClient
 
-    def __init__(self, silo: str) -> None:
-        self.silo = silo
-
-    def start(self) -> None:
-        """Start the progress display."""
-
-    def __call__(self, sentence: str) -> None:
-        """Log a sentence."""
-        level = logging.WARNING if sentence.startswith("waiting") else logging.INFO
-        logging.getLogger("fedilc.silo").log(level, "%s", sentence, extra={"facts": {"silo": self.silo}})
-
-    def close(self) -> None:
-        """Close the progress display."""
+    for secret, what in ((token_file, "the token"), (client_key, "the key of --client-cert")):
+        warn_if_public(secret, what)
+    token = read_token(token_file)
+    return HttpClient(url, token, ca, give_up_after, allow_insecure, client_cert, client_key, log=log)
 
 
-class ConsoleProgress:
-    """Show progress as one line that changes in a terminal, else as a line per minute."""
+class SiloProgress:
+    """Show the progress of a silo: a line that changes in a terminal, else a line per minute.
 
-    def __init__(self, console: Console, silo: str) -> None:
-        self.console, self.silo = console, silo
-        self.status = console.status("") if console.is_terminal else None
-        self.last, self.last_round = "", time.monotonic()
+    Without a console, every sentence is a line of the log, and waiting is a warning.
+    """
 
-    def start(self) -> None:
-        """Start the progress display."""
+    def __init__(self, silo: str, console: Console | None) -> None:
+        self.silo, self.console = silo, console
+        self.status = console.status("") if console is not None and console.is_terminal else None
+        self.last, self.printed_at = "", time.monotonic()
+
+    def __enter__(self) -> None:
         if self.status is not None:
             self.status.start()
 
+    def __exit__(self, *_: object) -> None:
+        if self.status is not None:
+            self.status.stop()
+
     def __call__(self, sentence: str) -> None:
         """Show a sentence."""
-        from rich.text import Text
+        line = f"{self.silo}: {printable(sentence)}"
+        if self.console is None:
+            level = logging.WARNING if sentence.startswith("waiting") else logging.INFO
+            logging.getLogger("fedilc.silo").log(level, "%s", sentence, extra={"facts": {"silo": self.silo}})
+        elif self.status is not None:
+            from rich.text import Text
 
-        sentence = printable(sentence)
-        if self.status is not None:
-            self.status.update(Text(f"{self.silo}: {sentence}"))
-        elif sentence != self.last and not self._is_early(sentence):
-            self.console.print(f"{self.silo}: {sentence}", markup=False, soft_wrap=True)
-            self.last, self.last_round = sentence, time.monotonic()
+            self.status.update(Text(line))
+        elif line != self.last and not self._is_early(sentence):
+            self.console.print(line, markup=False, soft_wrap=True)
+            self.last, self.printed_at = line, time.monotonic()
 
     def _is_early(self, sentence: str) -> bool:
         """Return whether a line about a round comes too soon after the last line."""
-        return sentence.startswith("round") and time.monotonic() < self.last_round + LINE_SECONDS
-
-    def close(self) -> None:
-        """Close the progress display."""
-        if self.status is not None:
-            self.status.stop()
+        return sentence.startswith("round") and time.monotonic() < self.printed_at + LINE_SECONDS

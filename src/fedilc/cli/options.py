@@ -89,6 +89,16 @@ def refuse_given(why: str, given: Mapping[str, object]) -> None:
             raise ConfigError(f"{why}; leave out {option}")
 
 
+def options_given(context: typer.Context) -> dict[str, object]:
+    """Return the options on the command line and their values; an argument is named "the experiment"."""
+    return {
+        parameter.opts[0] if parameter.opts[0].startswith("-") else f"the {name}": context.params[name]
+        for parameter in context.command.params
+        if (name := str(parameter.name)) in context.params
+        and getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+    }
+
+
 def as_changes(given: Mapping[str, object]) -> list[str]:
     """Return options that stand for settings in the form of `--set`; options not given are left out.
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 import signal
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedilc.cli.console import drawn, make_console
+from fedilc.cli.join import SiloProgress, connect
 from fedilc.cli.logs import LogFormat, log_to_stderr
 from fedilc.cli.options import (
     Balance,
@@ -26,30 +27,37 @@ from fedilc.cli.options import (
     WireName,
     as_changes,
     only_one,
+    options_given,
     refuse_given,
     use_data_folder,
 )
 from fedilc.cli.quick_imports import quick_imports
-from fedilc.cli.serve_upstream import Upstream
-from fedilc.errors import ConfigError, StoppedError
+from fedilc.errors import ConfigError, StoppedError, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from fedilc.config import Experiment
-    from fedilc.data.tables.preprocessing import Preprocessing
     from fedilc.runtimes.remote.manifest import Manifest, Wire
     from fedilc.runtimes.rest.address import Address
+    from fedilc.runtimes.rest.http_client import HttpClient
+    from fedilc.runtimes.rest.task_queue import TaskQueue
     from fedilc.runtimes.rest.tokens import TokenFile, Tokens
     from fedilc.training.result import Result
 
 _FOREVER = 1e9
+_OF_RUN = {
+    *("the experiment", "--algorithm", "--rounds", "--seed", "--min-silos", "--balance", "--on-divergence"),
+    *("--wire", "--set", "--model", "--stay", "--data-dir"),
+}
+_OF_UPSTREAM = {"--silo", "--token-file", "--ca", "--client-cert", "--client-key"}
 TokensPath = Annotated[
     Path | None, typer.Option("--tokens", help="The token file of silos and viewers, which has hashes.")
 ]
 
 
 def serve(
+    context: typer.Context,
     experiment: Annotated[
         str | None, typer.Argument(help="A TOML file or a shipped experiment.", show_default=False)
     ] = None,
@@ -130,48 +138,38 @@ def serve(
     console = make_console()
     known = _tokens(tokens, client_ca, console)
     address.require_safe(known)
-    short = {
-        "algorithm": only_one(algorithm, "serve"),
-        "rounds": rounds,
-        "seed": seed,
-        "min_silos": min_silos,
-        "balance": balance,
-        "on_divergence": on_divergence,
-    }
-    of_run = {f"--{key.replace('_', '-')}": value for key, value in short.items()} | {
-        "the experiment": experiment,
-        "--wire": wire if wire != "exact" else None,
-        "--set": changes or None,
-        "--model": model,
-        "--stay": stay or None,
-        "--data-dir": data_dir,
-    }
-    of_upstream = {
-        "--silo": silo,
-        "--token-file": token_file,
-        "--ca": ca,
-        "--client-cert": client_cert,
-        "--client-key": client_key,
-    }
-    patience = round_timeout if math.isfinite(round_timeout) else _FOREVER
+    patience, given = round_timeout if math.isfinite(round_timeout) else _FOREVER, options_given(context)
     if view is not None:
-        refuse_given(
-            "--view only shows a run folder", of_run | of_upstream | {"--upstream": upstream, "--out": out}
-        )
+        others = _OF_RUN | _OF_UPSTREAM | {"--upstream", "--out"}
+        refuse_given("--view only shows a run folder", _among(given, others))
         _view(console, view, address, known)
         return
     if upstream is not None:
-        refuse_given("with --upstream the run is that of the coordinator above", of_run)
-        above = Upstream(upstream, silo, token_file, ca, client_cert, client_key, allow_insecure)
-        above.serve(console, out, address, known, patience)
+        refuse_given("with --upstream the run is that of the coordinator above", _among(given, _OF_RUN))
+        if silo is None:
+            raise ConfigError("--upstream needs --silo NAME, the name that the coordinator above knows")
+        progress = SiloProgress(silo, console if log_format is None else None)
+        above = connect(upstream, token_file, ca, client_cert, client_key, allow_insecure, log=progress)
+        _serve_upstream(console, above, progress, out, address, known, patience)
         return
-    refuse_given("without --upstream URL there is no coordinator above", of_upstream)
+    refuse_given("without --upstream URL there is no coordinator above", _among(given, _OF_UPSTREAM))
     if experiment is None:
         raise ConfigError("name an experiment to serve, or a run folder to show with --view")
     use_data_folder(data_dir)
+    short = {"rounds": rounds, "seed": seed, "min_silos": min_silos, "balance": balance}
+    short |= {"algorithm": only_one(algorithm, "serve"), "on_divergence": on_divergence}
     settings, folder = read_experiment(experiment, [*(changes or []), *as_changes(short)])
     target = out or Path("runs") / settings.name / "served"
     _Serving(console, settings, folder, target, address, known, patience, find_wire(wire), model, stay).run()
+
+
+def _among(given: dict[str, object], names: set[str]) -> dict[str, object]:
+    return {name: value for name, value in given.items() if name in names}
+
+
+def _say(console: Console, sentence: str) -> None:
+    console.print(printable(sentence), markup=False, soft_wrap=True)
+    sys.stdout.flush()
 
 
 def _tokens(path: Path | None, client_ca: Path | None, console: Console) -> Tokens | TokenFile | None:
@@ -182,7 +180,7 @@ def _tokens(path: Path | None, client_ca: Path | None, console: Console) -> Toke
     if path is None:
         return Tokens() if client_ca is not None else None
     warn_if_public(path, "the hashes of the tokens")
-    return TokenFile(path, lambda sentence: console.print(sentence, markup=False, soft_wrap=True))
+    return TokenFile(path, partial(_say, console))
 
 
 @dataclass(frozen=True)
@@ -202,13 +200,19 @@ class _Serving:
 
     def run(self) -> None:
         """Wait for silos and train; Ctrl-C and SIGTERM end with a sentence on how to continue."""
+        from fedilc.config.user_sources import RemoteTables
         from fedilc.report.progress import ProgressBar
         from fedilc.runtimes.remote.run import RemoteRun
         from fedilc.runtimes.rest.coordinator import serve
 
         bar = ProgressBar(self.console, self.settings.algorithm)
+        made, address, data = None, self.address, self.settings.data
         try:
-            made, address = self._surveyed()
+            if isinstance(data, RemoteTables):
+                from fedilc.runtimes.rest.survey import survey_tables
+
+                listens = self.target, self.address, self.tokens, self.round_timeout
+                made, address = survey_tables(self.settings, data, *listens, partial(_say, self.console))
             serve(
                 RemoteRun.of(self.settings, self.folder, self.model, self.wire, made),
                 self.target,
@@ -229,58 +233,17 @@ class _Serving:
         finally:
             bar.close()
 
-    def _surveyed(self) -> tuple[Preprocessing | None, Address]:
-        """Return the preprocessing of tables: that of the run folder, or from summaries that silos send."""
-        from fedilc.config.user_sources import RemoteTables
-
-        data = self.settings.data
-        if not isinstance(data, RemoteTables):
-            return None, self.address
-        from fedilc.data.checks.federation import Report
-        from fedilc.data.tables.preprocessing import Preprocessing
-        from fedilc.data.tables.table_notes import table_notes
-        from fedilc.federation.run_folder import SUMMARIES
-        from fedilc.federation.tensor_files import write_atomically
-        from fedilc.runtimes.remote.survey import Survey
-        from fedilc.runtimes.rest.coordinator import require_tokens
-        from fedilc.runtimes.rest.survey import collect_summaries
-        from fedilc.training.loaded import read_preprocessing
-
-        made = read_preprocessing(self.target)
-        if isinstance(made, Preprocessing):
-            return made, self.address
-        survey = Survey.of(self.settings.name, data)
-        require_tokens(survey.silos, self.tokens, self.address)
-        found, port = collect_summaries(
-            survey,
-            self.target,
-            self.address,
-            self.tokens,
-            self.settings.quorum(len(survey.silos)),
-            self.round_timeout,
-            lambda url: self._say(f"silos join at {url}; waiting for summaries of {', '.join(survey.silos)}"),
-        )
-        made = survey.preprocessing(found)
-        summaries = [summary.model_dump(mode="json") for summary in found.values()]
-        write_atomically(self.target / SUMMARIES, json.dumps(summaries).encode())
-        Report(notes=table_notes(list(found.values()), made)).warn()
-        return made, replace(self.address, port=port)
-
     def _done(self) -> int:
         from fedilc.federation import RunFolder
 
         return len(RunFolder(self.target).history())
 
     def _ready(self, url: str, manifest: Manifest) -> None:
-        self._say(f"silos join at {url}, and the page is there")
+        _say(self.console, f"silos join at {url}, and the page is there")
         if self._done() >= self.settings.rounds:
-            self._say(f"the run in {self.target} is complete; silos that still ask are told so")
+            _say(self.console, f"the run in {self.target} is complete; silos that still ask are told so")
         else:
-            self._say(f"waiting for {', '.join(manifest.silos)}; manifest {manifest.hash[:16]}")
-
-    def _say(self, sentence: str) -> None:
-        self.console.print(sentence, markup=False, soft_wrap=True)
-        sys.stdout.flush()
+            _say(self.console, f"waiting for {', '.join(manifest.silos)}; manifest {manifest.hash[:16]}")
 
     def _afterwards(self, result: Result) -> None:
         """Print the table and draw the picture that end a run; with --stay, keep serving the page."""
@@ -290,9 +253,10 @@ class _Serving:
         title, picture = f"{self.settings.name} · {self.settings.algorithm}", self.target / "loss.png"
         line = drawn(loss_picture, picture, title, result.history)
         self.console.print(run_table(title, result.history))
-        self._say(f"{line}run folder: {self.target}")
+        for sentence in (*line.splitlines(), f"run folder: {self.target}"):
+            _say(self.console, sentence)
         if self.stay:
-            self._say("the page is still served; Ctrl-C ends")
+            _say(self.console, "the page is still served; Ctrl-C ends")
             while True:
                 time.sleep(3600)
 
@@ -301,10 +265,37 @@ def _view(console: Console, folder: Path, address: Address, known: Tokens | Toke
     from fedilc.runtimes.rest.viewer import show
 
     def ready(url: str) -> None:
-        console.print(f"the run in {folder} is shown at {url}; Ctrl-C ends", markup=False, soft_wrap=True)
-        sys.stdout.flush()
+        _say(console, f"the run in {folder} is shown at {url}; Ctrl-C ends")
 
     try:
         show(folder, address, known, ready)
     except KeyboardInterrupt:
         raise StoppedError("the page is no longer served; the run folder is unchanged") from None
+
+
+def _serve_upstream(
+    console: Console,
+    above: HttpClient,
+    progress: SiloProgress,
+    out: Path | None,
+    address: Address,
+    tokens: Tokens | TokenFile | None,
+    round_timeout: float,
+) -> None:
+    """Be a sub-coordinator: serve silos for the coordinator above until its run is over."""
+    from fedilc.runtimes.rest.sub_coordinator import SubCoordinator, serve_subtree
+
+    def ready(url: str, queue: TaskQueue) -> None:
+        _say(console, f"silos join at {url}, and the page is there; their sums are sent to {above.url}")
+        _say(console, f"waiting for {', '.join(queue.silos)}; manifest {queue.manifest.hash[:16]}")
+
+    name = progress.silo
+    try:
+        with progress:
+            sub = SubCoordinator(above, name, round_timeout, progress)
+            outcome = serve_subtree(sub, out or Path("runs") / name, address, tokens, ready)
+    except KeyboardInterrupt:
+        raise StoppedError("stopped; run the same command to continue; silos wait for it") from None
+    finally:
+        above.close()
+    _say(console, f"{name}: the run is over: {outcome}")

@@ -25,7 +25,7 @@ from fedilc.runtimes.rest.membership import STRIKES, RefusedError
 from fedilc.runtimes.rest.sub_coordinator import SubCoordinator
 from fedilc.runtimes.rest.task_queue import TaskQueue
 from fedilc.runtimes.rest.tokens import Tokens, add_token
-from rest import bearer, detail, good_reply, post, put, queue_of, remote, served, training_of
+from rest import bearer, detail, good_reply, post, put, queue_of, remote, served, spooled, training_of
 
 STEP = "matched-update"
 
@@ -50,7 +50,7 @@ def summed(open_request: OpenRequest, *silos: str) -> AggregatedReply:
 
 
 def accept(queue: TaskQueue, open_request: OpenRequest, body: bytes) -> None:
-    queue.accept("north", 1, STEP, open_request.name, body)
+    queue.accept("north", 1, STEP, open_request.name, spooled(body))
 
 
 def test_sums_of_both_are_taken_once_and_both_have_answered() -> None:

@@ -12,7 +12,7 @@ from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.remote.wire import pack_reply
 from fedilc.runtimes.rest.runtime import RestRuntime
 from fedilc.runtimes.rest.task_queue import TaskQueue
-from rest import good_body, post, queue_of, remote, request_for
+from rest import good_body, post, queue_of, remote, request_for, spooled
 
 
 def test_weights_are_never_packed_once_the_server_may_step() -> None:
@@ -68,7 +68,7 @@ def test_the_size_of_a_variance_is_known_beforehand(covariance: str, hidden: lis
     size = (hidden[-1] if hidden else 3) + 1
     assert queue.manifest.statistic == ([size, size] if covariance == "full" else [size])
     open_request = post(queue, "statistics")
-    queue.accept("a", 1, "statistics", open_request.name, good_body(open_request, "a"))
+    queue.accept("a", 1, "statistics", open_request.name, spooled(good_body(open_request, "a")))
 
 
 def replies_of(queue: TaskQueue, names: str) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Tokens, and TLS with an authority of one's own, from end to end; and where a coordinator may listen."""
+"""Tokens, and TLS with an authority of one's own, from end to end; and what systemd is told."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 from certificates import Certificates, make_certificates
-from command import Refusal
 from fleets import as_options, assert_same_run, fleet, run_locally
 from ports import free_port
 
-from fedilc.errors import ConfigError
 from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.http_client import CoordinatorError, HttpClient
@@ -113,61 +111,6 @@ def test_old_tls_is_refused(secured: tuple[str, str]) -> None:
         old.wrap_socket(raw)
 
 
-class TestAddresses:
-    """Where a coordinator may listen, and with what."""
-
-    @pytest.mark.parametrize("host", ["0.0.0.0", "10.1.2.3", "coordinator.example", "::", "2001:db8::1"])
-    def test_nothing_travels_in_the_open_beyond_this_machine_unless_told_so_twice(
-        self, host: str, tmp_path: Path
-    ) -> None:
-        add_token(tmp_path / "tokens.json", "a")
-        tokens = Tokens.read(tmp_path / "tokens.json")
-        with pytest.raises(ConfigError, match="--cert and --key"):
-            Address(host).require_safe(tokens)
-        with pytest.raises(ConfigError, match="--allow-insecure"):
-            Address(host, insecure=True).require_safe(tokens)
-        with pytest.raises(ConfigError, match="--tokens"):
-            Address(host, allow_insecure=True).require_safe(None)
-        Address(host, allow_insecure=True).require_safe(tokens)
-
-    @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "localhost", "::1"])
-    def test_on_this_machine_it_may_without_tls_or_tokens_if_told_so(self, host: str) -> None:
-        with pytest.raises(ConfigError, match="--insecure"):
-            Address(host).require_safe(None)
-        Address(host, insecure=True).require_safe(None)
-
-    def test_tls_without_tokens_is_refused(self, certificates: Certificates) -> None:
-        address = Address(certificate=certificates.certificate, key=certificates.key)
-        with pytest.raises(ConfigError, match="--tokens"):
-            address.require_safe(None)
-
-    def test_a_certificate_and_its_key_belong_together(
-        self, certificates: Certificates, tmp_path: Path
-    ) -> None:
-        for given in ({"certificate": certificates.certificate}, {"key": certificates.key}):
-            with pytest.raises(ConfigError, match="belong together"):
-                Address(**given).require_safe(None)
-        with pytest.raises(ConfigError, match="does not exist"):
-            Address(certificate=tmp_path / "none.pem", key=certificates.key).require_safe(None)
-        address = Address(port=0, certificate=certificates.key, key=certificates.certificate)
-        with (
-            pytest.raises(ConfigError, match="cannot be used"),
-            listening(make_app(queue_of(), None), address),
-        ):
-            pass
-
-    def test_a_port_that_is_taken_is_one_sentence(self) -> None:
-        with (
-            socket.create_server(("127.0.0.1", 0)) as taken,
-            pytest.raises(ConfigError, match="cannot listen on 127"),
-        ):
-            Address(port=taken.getsockname()[1]).bind()
-
-    def test_a_host_that_is_not_here_is_one_sentence(self) -> None:
-        with pytest.raises(ConfigError, match="cannot listen"):
-            Address("192.0.2.1", 0).bind()
-
-
 def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notify_systemd("READY=1")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
@@ -181,9 +124,3 @@ def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         with served(queue_of()):
             assert listener.recv(100) == b"WATCHDOG=1"
             assert listener.recv(100) == b"WATCHDOG=1"
-
-
-def test_a_client_authority_needs_tls_of_the_coordinator(tmp_path: Path, refusal: Refusal) -> None:
-    (tmp_path / "ca.pem").write_text("")
-    said = refusal("serve", "color-digits", "--insecure", "--client-ca", tmp_path / "ca.pem")
-    assert "--cert and --key" in said

@@ -24,7 +24,6 @@ from fedilc.evaluation import select
 from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.listener import listening
-from fedilc.runtimes.rest.monitoring import RunView
 from fedilc.runtimes.rest.tokens import Tokens, add_token
 from fedilc.runtimes.rest.viewer import FolderView
 from rest import queue_of
@@ -43,7 +42,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @contextmanager
-def shown(tab: Browser, run: RunView, tokens: Tokens | None = None) -> Iterator[str]:
+def shown(tab: Browser, run: Any, tokens: Tokens | None = None) -> Iterator[str]:
     """The address of a staged run; the tab leaves before the server goes, which waits for viewers."""
     with listening(make_app(run, tokens), Address(port=0, insecure=True)) as port:
         try:

@@ -14,7 +14,7 @@ from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.rest.membership import RefusedError
 from fedilc.runtimes.rest.runtime import RestRuntime
 from fedilc.runtimes.rest.task_queue import TaskQueue
-from rest import eventually, good_body, post, queue_of, remote, request_for, training_of
+from rest import eventually, good_body, post, queue_of, remote, request_for, spooled, training_of
 
 
 def fresh(silos: tuple[str, ...] = ("a", "b", "c")) -> TaskQueue:
@@ -74,7 +74,7 @@ def set_aside(queue: TaskQueue, name: str) -> None:
     open_request = post(queue)
     for _ in range(3):
         with pytest.raises(RefusedError):
-            queue.accept(name, 1, "matched-update", open_request.name, b"nonsense")
+            queue.accept(name, 1, "matched-update", open_request.name, spooled(b"nonsense"))
     queue.close(())
 
 
@@ -113,7 +113,8 @@ def answer(queue: TaskQueue, name: str, request: Request) -> None:
     while queue.task_for(name) is None:
         time.sleep(0.01)
     open_request = OpenRequest(request, queue.manifest)
-    queue.accept(name, request.round, request.step, open_request.name, good_body(open_request, name))
+    body = spooled(good_body(open_request, name))
+    queue.accept(name, request.round, request.step, open_request.name, body)
 
 
 def asking(
@@ -205,7 +206,7 @@ def test_a_silo_set_aside_in_the_middle_of_a_round_does_not_hold_it_up() -> None
         open_request = OpenRequest(request, queue.manifest)
         for _ in range(3):
             with pytest.raises(RefusedError):
-                queue.accept("b", 1, "matched-update", open_request.name, b"nonsense")
+                queue.accept("b", 1, "matched-update", open_request.name, spooled(b"nonsense"))
 
     timers = [later(0.05, answer, queue, name, request) for name in "ac"] + [later(0.1, misbehave)]
     assert sorted(reply.silo for reply in replies) == ["a", "c"]
@@ -218,6 +219,6 @@ def test_a_silos_loss_is_seen_as_soon_as_its_gradient_has_come() -> None:
     queue.join("a", 10)
     open_request = post(queue)
     assert queue.silos["a"].loss is None
-    queue.accept("a", 1, "matched-update", open_request.name, good_body(open_request, "a"))
+    queue.accept("a", 1, "matched-update", open_request.name, spooled(good_body(open_request, "a")))
     reply = open_request.read(good_body(open_request, "a"), "a")
     assert queue.silos["a"].loss == reply.numbers["loss"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
@@ -12,15 +12,18 @@ from fastapi.responses import HTMLResponse
 from fedilc import __version__
 from fedilc.runtimes.rest.audit import Audit, AuditedRefusals
 from fedilc.runtimes.rest.auth import Auth, OnlyLoopbackNames
-from fedilc.runtimes.rest.monitoring import PAGE, PAGE_HEADERS, RunView, add_monitoring
+from fedilc.runtimes.rest.monitoring import PAGE, PAGE_HEADERS, add_monitoring
 from fedilc.runtimes.rest.request_limits import add_refusals
 from fedilc.runtimes.rest.silo_routes import add_silo_routes
 from fedilc.runtimes.rest.task_queue import TaskQueue
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens
 
+if TYPE_CHECKING:
+    from fedilc.runtimes.rest.viewer import FolderView
 
-def make_app(run: TaskQueue | RunView, tokens: Tokens | TokenFile | None) -> FastAPI:
-    """Return the app of a task queue, or of any other run view, which has the page and no routes of silos."""
+
+def make_app(run: TaskQueue | FolderView, tokens: Tokens | TokenFile | None) -> FastAPI:
+    """Return the app of a task queue, or of a run folder, which has the page and no routes of silos."""
     auth = Auth(tokens)
     if isinstance(run, TaskQueue):
         app = make_bare_app(auth, run.audit, len(run.silos))

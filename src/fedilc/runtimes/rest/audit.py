@@ -36,8 +36,8 @@ Kind = tuple[tuple[str, str | int], ...]
 class Audit:
     """The event log of a coordinator: one line per event, each with a digest.
 
-    An event that repeats gets one line per minute, and then their number. Without a file, events are only
-    logged and counted. If the file cannot be written, that is logged once per minute, and the run continues.
+    An event that repeats is written once per minute, and then how often it came. Without a file, events are
+    only logged and counted. A file that cannot be written is logged once per minute, and the run continues.
     At 64 MB a new file is begun, and one previous file is kept. Every method may be called from any thread.
     """
 

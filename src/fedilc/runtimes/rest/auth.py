@@ -22,7 +22,7 @@ class Auth:
 
     Wrong tokens are counted per address, and refused with 429 after ten per minute, whether or not the silo
     exists. A valid token is always accepted: behind a proxy all silos share an address, and one with a wrong
-    token must not block the others. Guessing 256 random bits is hopeless at any rate.
+    token must not block the others. Nobody guesses 256 random bits, however often they try.
 
     A certificate that the authority of `--client-ca` has signed authenticates the silo that it names.
     """

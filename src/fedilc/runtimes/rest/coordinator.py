@@ -63,8 +63,8 @@ def serve(
     *,
     round_timeout: float = 600.0,
     callbacks: Sequence[Callback] = (),
-    ready: Callable[[str, Manifest], None] | None = None,
-    afterwards: Callable[[Result], None] | None = None,
+    ready: Callable[[str, Manifest], None] = lambda _url, _manifest: None,
+    afterwards: Callable[[Result], None] = lambda _: None,
 ) -> Result:
     """Train over silos that join by HTTP; continue the run in `out`, if it is this one.
 
@@ -86,8 +86,7 @@ def serve(
                 port = stack.enter_context(listening(make_app(queue, tokens), address, sock))
                 queue.audit.event("started", url=address.url(port), manifest=queue.manifest.hash)
                 notify_systemd("READY=1")
-                if ready is not None:
-                    ready(address.url(port), queue.manifest)
+                ready(address.url(port), queue.manifest)
 
             updates = QueueUpdates(queue, start_server)
             if not out.exists():
@@ -95,8 +94,7 @@ def serve(
             result = run.train(training, "rest", out, [updates, *callbacks])
             present = queue.present()
             queue.finish(result.stopped or "complete")
-            if afterwards is not None:
-                afterwards(result)
+            afterwards(result)
             if updates.was_over:
                 wait_until_informed(queue, queue.silos, LATE_INFORM_SECONDS)
             else:

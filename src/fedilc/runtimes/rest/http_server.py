@@ -50,7 +50,7 @@ class Server(uvicorn.Server):
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop to accept connections, and shut down."""
+        """Stop accepting connections, and shut down."""
         for sock in sockets or ():
             asyncio.get_running_loop().remove_reader(sock)
         await super().shutdown(sockets)

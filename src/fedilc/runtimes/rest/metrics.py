@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, get_args
+
+from fedilc.runtimes.rest.membership import State
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_STATES = ("not joined", "waiting", "working", "answered", "lost", "set aside")
 _SILO = {
     "examples": ("gauge", "Examples that the silo trains on.", "examples"),
     "last_seen_timestamp_seconds": ("gauge", "When the silo was last seen.", "last_seen"),
@@ -33,7 +34,9 @@ def exposition(
     for key in ("train_loss", "validation_loss", "test_loss"):
         lines += _metric(key, "gauge", "Of the last round that has it.", {"": last.get(key)})
     silos = status["silos"]
-    by_state = {_label(state=state): sum(silo["state"] == state for silo in silos) for state in _STATES}
+    by_state = {
+        _label(state=state): sum(silo["state"] == state for silo in silos) for state in get_args(State)
+    }
     lines += _metric("silos", "gauge", "Silos by state.", by_state)
     for name, (kind, about, key) in _SILO.items():
         values = {_label(silo=silo["name"]): silo[key] for silo in [*silos, *status.get("carriers", [])]}

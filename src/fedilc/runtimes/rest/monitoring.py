@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path as File
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, StreamingResponse
@@ -20,6 +20,10 @@ from fedilc.runtimes.rest.auth import Auth
 from fedilc.runtimes.rest.metrics import MEDIA_TYPE, exposition
 from fedilc.runtimes.rest.notifier import Notifier
 from fedilc.runtimes.rest.request_limits import refusals
+
+if TYPE_CHECKING:
+    from fedilc.runtimes.rest.task_queue import TaskQueue
+    from fedilc.runtimes.rest.viewer import FolderView
 
 MAX_VIEWERS = 200
 PAGE = File(__file__).parent / "page"
@@ -46,37 +50,15 @@ class Health(BaseModel):
     viewer_token: bool = Field(description="whether viewers need a token")
 
 
-class RunView(Protocol):
-    """A run as the page shows it: a task queue, or a run folder."""
-
-    history: list[Record]
-    revision: int
-
-    def about(self) -> dict[str, Any]:
-        """Return the run's manifest and its hash."""
-        ...
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return round, phase, time left, and every silo."""
-        ...
-
-    def is_over(self) -> bool:
-        """Return whether nothing will change any more."""
-        ...
-
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever something changes."""
-        ...
-
-
-def add_monitoring(app: FastAPI, run: RunView, auth: Auth) -> None:
+def add_monitoring(app: FastAPI, run: TaskQueue | FolderView, auth: Auth) -> None:
     """Add every route except those of silos."""
-    _add_health(app, run, auth)
+    add_health(app, auth, run.is_over)
     _add_run(app, run, auth)
     _add_page(app)
 
 
-def _add_health(app: FastAPI, run: RunView, auth: Auth) -> None:
+def add_health(app: FastAPI, auth: Auth, is_over: Callable[[], bool]) -> None:
+    """Add the routes for those who watch the service, not the run."""
 
     @app.get("/v1/health")
     async def health() -> Health:
@@ -86,12 +68,12 @@ def _add_health(app: FastAPI, run: RunView, auth: Auth) -> None:
     @app.get("/v1/ready", responses={503: {"model": Health}})
     async def ready() -> JSONResponse:
         """Return whether silos can take part now: 503 once the run is over; needs no token."""
-        over = run.is_over()
+        over = is_over()
         health = Health(status="over" if over else "ready", viewer_token=auth.tokens is not None)
         return JSONResponse(health.model_dump(), 503 if over else 200)
 
 
-def _add_run(app: FastAPI, run: RunView, auth: Auth) -> None:
+def _add_run(app: FastAPI, run: TaskQueue | FolderView, auth: Auth) -> None:
     viewers_only, refused, streams = [Depends(auth.require_viewer)], refusals(401, 429), EventStreams(run)
     app.state.notifiers.append(streams.notifier)
 
@@ -150,41 +132,35 @@ def _add_page(app: FastAPI) -> None:
 class EventStreams:
     """The viewers that receive events."""
 
-    def __init__(self, run: RunView) -> None:
+    def __init__(self, run: TaskQueue | FolderView) -> None:
         self.run = run
         self.viewers = 0
         self.notifier = Notifier(run.listen)
 
     async def events(self, after: int, allowed: Callable[[], bool] = lambda: True) -> AsyncIterator[str]:
         """Yield records after a round, and each new status, while the run lasts and the viewer is allowed."""
+        run, seen, sent_at = self.run, -1, time.monotonic()
         self.viewers += 1
+        self.notifier.attach()
         try:
-            async for event in self._events(after):
-                if not allowed():
-                    return
-                yield event
+            while allowed() and not self.notifier.closed:
+                if run.revision != seen:
+                    seen = run.revision
+                    for record in [record for record in run.history if record["round"] > after]:
+                        after = record["round"]
+                        yield _event("record", record)
+                    yield _event("status", run.snapshot())
+                    sent_at = time.monotonic()
+                    if run.is_over():
+                        return
+                    await asyncio.sleep(_EVENT_SECONDS)
+                elif time.monotonic() - sent_at > KEEP_ALIVE_SECONDS:
+                    yield ": still here\n\n"
+                    sent_at = time.monotonic()
+                if run.revision == seen:
+                    await self.notifier.wait(KEEP_ALIVE_SECONDS)
         finally:
             self.viewers -= 1
-
-    async def _events(self, after: int) -> AsyncIterator[str]:
-        run, seen, sent_at = self.run, -1, time.monotonic()
-        self.notifier.attach()
-        while not self.notifier.closed:
-            if run.revision != seen:
-                seen = run.revision
-                for record in [record for record in run.history if record["round"] > after]:
-                    after = record["round"]
-                    yield _event("record", record)
-                yield _event("status", run.snapshot())
-                sent_at = time.monotonic()
-                if run.is_over():
-                    return
-                await asyncio.sleep(_EVENT_SECONDS)
-            elif time.monotonic() - sent_at > KEEP_ALIVE_SECONDS:
-                yield ": still here\n\n"
-                sent_at = time.monotonic()
-            if run.revision == seen:
-                await self.notifier.wait(KEEP_ALIVE_SECONDS)
 
 
 def _event(kind: str, value: object) -> str:

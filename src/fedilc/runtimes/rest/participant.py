@@ -48,10 +48,6 @@ class _UnreadableError(CoordinatorError):
     """A response that is not a manifest, or was damaged on the way."""
 
 
-class _NoManifestYetError(Exception):
-    """The coordinator still waits for summaries of silos' tables."""
-
-
 class RunMember(ABC):
     """A member of a run with one HTTP client: a silo, or a sub-coordinator with its own silos."""
 
@@ -150,14 +146,15 @@ class RunMember(ABC):
             self._refused(response)
         return response if response.status in (410, *_RETRIED) or response.media == MEDIA_TYPE else None
 
-    def _manifest(self) -> Manifest:
+    def _manifest(self) -> Manifest | None:
+        """Return the manifest; None if the coordinator still waits for summaries of silos' tables."""
         response = self.http.call("GET", "/v1/manifest")
         body = response.json()
         if response.status in (401, 403):
             self._refused(response)
         if response.status == 200 and isinstance(body, dict) and {"survey", "missing"} <= set(body):
             self._answer_survey(body)
-            raise _NoManifestYetError
+            return None
         if response.status != 200 or not isinstance(body, dict) or not {"manifest", "hash"} <= set(body):
             what = f"its status is {response.status}" if response.status != 200 else "it sends no manifest"
             where = f" and points to {printable(response.location)[:200]}" if response.location else ""
@@ -173,8 +170,9 @@ class RunMember(ABC):
         retries, failures = Retries(self.http), 0
         while True:
             try:
-                return self._manifest()
-            except _NoManifestYetError:
+                manifest = self._manifest()
+                if manifest is not None:
+                    return manifest
                 self.http.sleep(_SURVEY_SECONDS)
             except (_UnreadableError, ProtocolError) as error:
                 failures += 1

@@ -65,23 +65,17 @@ class Body:
     def write(self, part: bytes) -> None:
         """Add a part; raise OSError if there is no room, neither in memory nor on disk."""
         self.size += len(part)
-        if self._file is None and self.spool.take(len(part)):
-            self._keep(part)
-            return
-        if self._file is None:
+        if self._file is None and not self.spool.take(len(part)):
             try:
                 self._move_to_disk()
             except OSError:
                 if not self.spool.exceed(len(part), self):
                     raise
-                self._keep(part)
-                return
-        assert self._file is not None
-        self._file.write(part)
-
-    def _keep(self, part: bytes) -> None:
-        self._counted += len(part)
-        self._parts.append(part)
+        if self._file is not None:
+            self._file.write(part)
+        else:
+            self._counted += len(part)
+            self._parts.append(part)
 
     def _move_to_disk(self) -> None:
         file = tempfile.TemporaryFile(dir=self.spool.folder)  # noqa: SIM115 - lives as long as the body
@@ -117,34 +111,22 @@ class Body:
         self.forget()
 
 
-@dataclass
 class SpooledReply:
-    """An accepted reply that waits to be added up: decoded, or as bytes on disk."""
+    """An accepted reply that waits to be added up: decoded, or as bytes if its body is on disk."""
 
-    silos: tuple[str, ...]
-    _reply: Reply | AggregatedReply | None
-    _read: Callable[[bytes], Reply | AggregatedReply]
-    _body: Body | None = None
+    def __init__(
+        self, reply: Reply | AggregatedReply, read: Callable[[bytes], Reply | AggregatedReply], body: Body
+    ) -> None:
+        self.silos = reply.silos
+        self._reply = None if body.on_disk else reply
+        self._read, self._body = read, body
+        if not body.on_disk:
+            body.drop_parts()
 
     def reply(self) -> Reply | AggregatedReply:
-        """Return the reply; call this only once."""
-        reply, body = self._reply, self._body
-        self._reply = self._body = None
+        """Return the reply, which is no longer kept here; call this only once."""
+        reply, self._reply = self._reply, None
         if reply is None:
-            assert body is not None
-            return self._read(body.content())
-        if body is not None:
-            body.forget()
+            return self._read(self._body.content())
+        self._body.forget()
         return reply
-
-
-def spool_reply(
-    reply: Reply | AggregatedReply, read: Callable[[bytes], Reply | AggregatedReply], body: bytes | Body
-) -> SpooledReply:
-    """Keep a reply that is not added up yet; only a body on disk is kept as bytes."""
-    if isinstance(body, bytes):
-        return SpooledReply(reply.silos, reply, read)
-    if body.on_disk:
-        return SpooledReply(reply.silos, None, read, body)
-    body.drop_parts()
-    return SpooledReply(reply.silos, reply, read, body)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, HTTPException, Request
@@ -76,20 +76,10 @@ class UploadSlots:
     async def slot(self) -> AsyncIterator[None]:
         """Hold a slot while a body is received."""
         await self._free.acquire()
-        held = True
-
-        def release() -> None:
-            nonlocal held
-            if held:
-                held = False
-                self._free.release()
-
-        timer = asyncio.get_running_loop().call_later(SLOT_SECONDS, release)
-        try:
+        with ExitStack() as held:
+            held.callback(self._free.release)
+            held.callback(asyncio.get_running_loop().call_later(SLOT_SECONDS, held.close).cancel)
             yield
-        finally:
-            timer.cancel()
-            release()
 
 
 async def read_body(request: Request, max_bytes: int, spool: Spool) -> Body:

@@ -22,7 +22,7 @@ from fedilc.federation.silo_weights import SiloWeights, make_weights
 from fedilc.federation.step_sums import StepSums
 from fedilc.federation.steps import Step
 from fedilc.runtimes.remote.aggregated_reply import pack_aggregated_reply
-from fedilc.runtimes.remote.manifest import MAX_NUMBERS, Manifest
+from fedilc.runtimes.remote.manifest import MAX_NUMBERS, Manifest, read_received
 from fedilc.runtimes.remote.wire import ReceivedRequest
 from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.app import make_app
@@ -34,6 +34,7 @@ from fedilc.runtimes.rest.participant import RunMember
 from fedilc.runtimes.rest.reply_spool import Spool
 from fedilc.runtimes.rest.runtime import RestRuntime
 from fedilc.runtimes.rest.silo_limits import SiloLimits
+from fedilc.runtimes.rest.silo_routes import JoinReply
 from fedilc.runtimes.rest.task_queue import TaskQueue
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens
 
@@ -42,8 +43,8 @@ _OVER = "the run is over: "
 _CHECK_SECONDS = 1.0
 
 
-class _Below(RestRuntime):
-    """A runtime that asks those silos which are present and which the coordinator above still waits for."""
+class _SubtreeRuntime(RestRuntime):
+    """A runtime over silos here, which asks those that the coordinator above still waits for."""
 
     def __init__(self, queue: TaskQueue, round_timeout: float) -> None:
         super().__init__(queue, 0, round_timeout)
@@ -96,7 +97,7 @@ class SubCoordinator(RunMember):
     def take_part(self, queue: TaskQueue) -> str:
         """Reply for the silos of a queue until the run is over; return how it ended."""
         manifest = queue.manifest
-        self.runtime = _Below(queue, self.round_timeout)
+        self.runtime = _SubtreeRuntime(queue, self.round_timeout)
         queue.listen(self._changed.set)
         thread = threading.Thread(target=self._answer_tasks, args=(manifest,), name="fedilc-up", daemon=True)
         while self._outcome is None:
@@ -130,14 +131,10 @@ class SubCoordinator(RunMember):
 
     def _joined(self, manifest: Manifest, answer: Response) -> None:
         super()._joined(manifest, answer)
-        body = answer.json()
-        if isinstance(body, dict):
-            above = body.get("round_timeout")
-            if isinstance(above, float | int):
-                self.runtime.round_timeout = min(self.round_timeout, SHARE_OF_TIMEOUT * above)
-            answered = body.get("answered")
-            if isinstance(answered, list):
-                self._answered = str(body.get("task")), frozenset(map(str, answered))
+        reply = read_received(JoinReply, answer.json(), "the coordinator's reply")
+        if reply.round_timeout is not None:
+            self.runtime.round_timeout = min(self.round_timeout, SHARE_OF_TIMEOUT * reply.round_timeout)
+        self._answered = reply.task, frozenset(reply.answered)
 
     def _weights(self) -> Mapping[str, Tensor]:
         return self._sent
@@ -164,12 +161,12 @@ class SubCoordinator(RunMember):
         return pack_aggregated_reply(aggregated)
 
 
-def serve_below(
+def serve_subtree(
     sub: SubCoordinator,
     out: Path,
     address: Address,
     tokens: Tokens | TokenFile | None,
-    ready: Callable[[str, TaskQueue], None] | None = None,
+    ready: Callable[[str, TaskQueue], None] = lambda _url, _queue: None,
 ) -> str:
     """Serve silos for the coordinator above until its run is over; return how it ended."""
     address.require_safe(tokens)
@@ -188,8 +185,7 @@ def serve_below(
         with listening(make_app(queue, tokens), address) as port:
             queue.audit.event("started", url=address.url(port), manifest=manifest.hash, upstream=sub.http.url)
             notify_systemd("READY=1")
-            if ready is not None:
-                ready(address.url(port), queue)
+            ready(address.url(port), queue)
             outcome = sub.take_part(queue)
             here = queue.present()
             queue.finish(outcome)

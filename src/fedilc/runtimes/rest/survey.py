@@ -1,28 +1,41 @@
-"""Collect the silos' summaries of their tables over HTTP, before a run; no row is sent."""
+"""Collect the silos' summaries of their tables over HTTP, before a run; no row is sent.
+
+The run's preprocessing follows from them.
+"""
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request
 
+from fedilc.config import Experiment
+from fedilc.config.user_sources import RemoteTables
+from fedilc.data.checks.federation import Report
+from fedilc.data.tables.preprocessing import Preprocessing
 from fedilc.data.tables.silo_summary import SiloSummary
+from fedilc.data.tables.table_notes import table_notes
+from fedilc.federation.run_folder import SUMMARIES
+from fedilc.federation.tensor_files import write_atomically
 from fedilc.runtimes.remote.survey import Survey
 from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.app import make_bare_app
 from fedilc.runtimes.rest.audit import Audit
 from fedilc.runtimes.rest.auth import Auth, SiloName
+from fedilc.runtimes.rest.coordinator import AUDIT_FILE, require_tokens
 from fedilc.runtimes.rest.listener import listening
-from fedilc.runtimes.rest.monitoring import Health
+from fedilc.runtimes.rest.monitoring import add_health
 from fedilc.runtimes.rest.reply_spool import Spool
 from fedilc.runtimes.rest.request_limits import read_body, read_json, refusals
 from fedilc.runtimes.rest.silo_routes import Receipt
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens
+from fedilc.training.loaded import read_preprocessing
 
 MAX_SUMMARY_BYTES = 8 << 20
 _SWITCH_SECONDS = 0.2
@@ -62,11 +75,7 @@ def make_survey_app(summaries: Summaries, tokens: Tokens | TokenFile | None) -> 
     """Return the app before a run: the survey in place of the manifest, and a route for summaries."""
     auth, refused = Auth(tokens), refusals(401, 404, 413, 429)
     app = make_bare_app(auth, summaries.audit, len(summaries.survey.silos))
-
-    @app.get("/v1/health")
-    async def health() -> Health:
-        """Return whether the coordinator is up; needs no token."""
-        return Health(viewer_token=auth.tokens is not None)
+    add_health(app, auth, is_over=lambda: False)
 
     @app.get("/v1/manifest", dependencies=[Depends(auth.require_token)], responses=refused)
     async def manifest() -> dict[str, Any]:
@@ -88,23 +97,35 @@ def make_survey_app(summaries: Summaries, tokens: Tokens | TokenFile | None) -> 
     return app
 
 
-def collect_summaries(
-    survey: Survey,
+def survey_tables(
+    settings: Experiment,
+    data: RemoteTables,
     out: Path,
     address: Address,
     tokens: Tokens | TokenFile | None,
-    needed: int,
     patience: float,
-    ready: Callable[[str], None],
-) -> tuple[dict[str, SiloSummary], int]:
-    """Return the silos' summaries, and the port on which they will look for the run."""
+    say: Callable[[str], None],
+) -> tuple[Preprocessing, Address]:
+    """Return the preprocessing of silos' tables, and the address at which they will look for the run.
+
+    The preprocessing is that of the run folder, or follows from summaries that silos send.
+    """
+    stored = read_preprocessing(out)
+    if isinstance(stored, Preprocessing):
+        return stored, address
+    survey = Survey.of(settings.name, data)
+    require_tokens(survey.silos, tokens, address)
     out.mkdir(mode=0o700, parents=True, exist_ok=True)
-    summaries = Summaries(survey, Audit(out / "audit.jsonl"))
+    collected = Summaries(survey, Audit(out / AUDIT_FILE))
     try:
-        with listening(make_survey_app(summaries, tokens), address) as port:
-            ready(address.url(port))
-            found = summaries.wait(needed, patience)
+        with listening(make_survey_app(collected, tokens), address) as port:
+            say(f"silos join at {address.url(port)}; waiting for summaries of {', '.join(survey.silos)}")
+            found = collected.wait(settings.quorum(len(survey.silos)), patience)
             time.sleep(_SWITCH_SECONDS)  # so that the last silo receives its response
     finally:
-        summaries.audit.flush(now=True)
-    return found, port
+        collected.audit.flush(now=True)
+    made, summaries = survey.preprocessing(found), list(found.values())
+    text = json.dumps([summary.model_dump(mode="json") for summary in summaries])
+    write_atomically(out / SUMMARIES, text.encode())
+    Report(notes=table_notes(summaries, made)).warn()
+    return made, replace(address, port=port)

@@ -19,7 +19,7 @@ from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.remote.wire import content_digest, is_whole
 from fedilc.runtimes.rest.audit import Audit
 from fedilc.runtimes.rest.membership import WAITING, Membership, RefusedError
-from fedilc.runtimes.rest.reply_spool import Body, Spool, SpooledReply, spool_reply
+from fedilc.runtimes.rest.reply_spool import Body, Spool, SpooledReply
 
 _OTHER_REPLY = "another reply to this task was accepted before"
 
@@ -141,13 +141,13 @@ class TaskQueue(Membership):
         return open_request.max_bytes if name in self.silos else open_request.max_aggregated_bytes(len(silos))
 
     def accept(
-        self, name: str, round_: int, step: str, task: str, body: bytes | Body, sent_digest: str | None = None
+        self, name: str, round_: int, step: str, task: str, body: Body, sent_digest: str | None = None
     ) -> None:
         """Accept a silo's reply to the open request, once; refuse another one.
 
         `sent_digest` is the digest that the silo sent with it, to detect a body damaged on the way.
         """
-        content = body if isinstance(body, bytes) else body.content()
+        content = body.content()
         digest = content_digest(content)
         if not is_whole(digest, sent_digest):
             raise RefusedError(400, "the body does not match its Content-Digest")
@@ -172,7 +172,7 @@ class TaskQueue(Membership):
                 raise RefusedError(409, "the task was closed meanwhile; ask for the next")
             if set(reply.silos) <= set(self._due(self._silos_of(name))):
                 self._record_reply(name, reply, digest)
-                self._replies.append(spool_reply(reply, read, body))
+                self._replies.append(SpooledReply(reply, read, body))
                 self._notify()
             elif any(self._answered.get(silo) != digest for silo in reply.silos):
                 raise RefusedError(409, _OTHER_REPLY)
