@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import polars as pl
@@ -23,7 +24,7 @@ def said(terminal: bool, *sentences: str) -> str:
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=100, color_system=None)
     progress = join.SiloProgress("north", console)
-    with progress:
+    with progress.status or nullcontext():
         for sentence in sentences:
             progress(sentence)
     return file.getvalue()

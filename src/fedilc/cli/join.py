@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -84,7 +86,7 @@ def join(
     """Take part in a run as one silo; its examples stay here."""
     with quick_imports():
         from fedilc.runtimes.remote.builders import network_from
-        from fedilc.runtimes.remote.survey import summary_from_file
+        from fedilc.runtimes.remote.survey import summarise_table
         from fedilc.runtimes.rest.participant import Participant
         from fedilc.runtimes.rest.silo_limits import SiloLimits
 
@@ -94,10 +96,10 @@ def join(
     make_silo = _silo(silo, data, label, validation_share, provider, experiment, progress)
     build = network_from(model) if model is not None else None
     limits = SiloLimits(max_parameters, min_examples, manifest_digest, state)
-    summarise = None if data is None else summary_from_file(silo, data)
+    summarise = None if data is None else partial(summarise_table, silo, data)
     http = connect(url, token_file, ca, client_cert, client_key, allow_insecure, progress, give_up_after)
     try:
-        with progress:
+        with progress.status or nullcontext():
             member = Participant(http, silo, make_silo, build, device, progress, limits, summarise)
             outcome = member.take_part()
     except KeyboardInterrupt:
@@ -154,10 +156,11 @@ def connect(
     from fedilc.runtimes.rest.address import warn_if_public
     from fedilc.runtimes.rest.http_client import HttpClient
 
+    token = read_token(token_file)
+    http = HttpClient(url, token, ca, give_up_after, allow_insecure, client_cert, client_key, log=log)
     for secret, what in ((token_file, "the token"), (client_key, "the key of --client-cert")):
         warn_if_public(secret, what)
-    token = read_token(token_file)
-    return HttpClient(url, token, ca, give_up_after, allow_insecure, client_cert, client_key, log=log)
+    return http
 
 
 class SiloProgress:
@@ -170,14 +173,6 @@ class SiloProgress:
         self.silo, self.console = silo, console
         self.status = console.status("") if console is not None and console.is_terminal else None
         self.last, self.printed_at = "", time.monotonic()
-
-    def __enter__(self) -> None:
-        if self.status is not None:
-            self.status.start()
-
-    def __exit__(self, *_: object) -> None:
-        if self.status is not None:
-            self.status.stop()
 
     def __call__(self, sentence: str) -> None:
         """Show a sentence."""

@@ -6,6 +6,7 @@ import math
 import signal
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -291,7 +292,7 @@ def _serve_upstream(
 
     name = progress.silo
     try:
-        with progress:
+        with progress.status or nullcontext():
             sub = SubCoordinator(above, name, round_timeout, progress)
             outcome = serve_subtree(sub, out or Path("runs") / name, address, tokens, ready)
     except KeyboardInterrupt:

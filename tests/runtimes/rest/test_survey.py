@@ -16,7 +16,7 @@ from fleets import assert_same_run, fleet
 import fedilc as package
 from fedilc.config.user_sources import RemoteTables
 from fedilc.errors import DataError
-from fedilc.runtimes.remote.survey import Survey, read_survey, summary_from_file
+from fedilc.runtimes.remote.survey import Survey, read_survey, summarise_table
 from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.listener import listening
 from fedilc.runtimes.rest.survey import Summaries, make_survey_app
@@ -96,7 +96,7 @@ def test_a_summary_holds_no_cell_of_a_number_column(tmp_path: Path) -> None:
     frame = patients(40, 0).with_columns(pl.col("lab").cast(pl.Float64))
     frame[3, "lab"] = SECRET
     frame.write_csv(tmp_path / "a.csv")
-    text = summary_from_file("a", tmp_path / "a.csv")(survey()).model_dump_json()
+    text = summarise_table("a", tmp_path / "a.csv", survey()).model_dump_json()
     assert str(SECRET) not in text
     sent = json.loads(text)
     assert {key for column in sent["columns"] for key in column} <= {
@@ -112,7 +112,7 @@ def test_a_summary_holds_no_cell_of_a_number_column(tmp_path: Path) -> None:
 def test_summaries_are_taken_from_the_silo_itself(folder: Path) -> None:
     tokens = {name: bearer(add_token(folder / "tokens.json", name)) for name in SILOS}
     summaries = Summaries(survey())
-    body = summary_from_file("a", folder / "a.csv")(survey()).model_dump_json().encode()
+    body = summarise_table("a", folder / "a.csv", survey()).model_dump_json().encode()
     app = make_survey_app(summaries, Tokens.read(folder / "tokens.json"))
     address = Address(port=0, insecure=True)
     with listening(app, address) as port, httpx.Client(base_url=address.url(port)) as client:
@@ -136,14 +136,14 @@ def test_summaries_are_taken_from_the_silo_itself(folder: Path) -> None:
 
 def test_without_one_silo_the_survey_ends_after_its_patience_if_enough_have_answered(folder: Path) -> None:
     summaries = Summaries(survey())
-    made = summary_from_file("a", folder / "a.csv")(survey())
+    made = summarise_table("a", folder / "a.csv", survey())
     threading.Timer(0.1, summaries.put, ("a", made)).start()
     assert list(summaries.wait(1, 0.2)) == ["a"]
     assert survey().preprocessing(summaries.found).label.classes == ("no", "yes")
 
 
 def test_sums_that_no_table_has_are_one_sentence(folder: Path) -> None:
-    made = summary_from_file("a", folder / "a.csv")(survey())
+    made = summarise_table("a", folder / "a.csv", survey())
     column = next(column for column in made.columns if column.name == "lab")
     wild = column.model_copy(update={"squares": "9" * 900})
     with pytest.raises(DataError, match="sums of column 'lab' are larger than any numbers have"):

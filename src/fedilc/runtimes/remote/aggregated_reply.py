@@ -69,20 +69,17 @@ def read_aggregated_reply(
         raise ProtocolError("its sums have no object of lowest words")
     expected: dict[str, TensorSchema] = {}
     for group, form in forms.items():
-        shapes = {
-            name.removeprefix(f"{group}/"): entry.get("shape")
-            for name, entry in entries.items()
-            if name.startswith(f"{group}/") and isinstance(entry, dict)
-        }
-        rows = form.rows(shapes, _below(lowest, group))
+        found = _of_group(group, entries)
+        shapes = {name: entry.get("shape") for name, entry in found.items() if isinstance(entry, dict)}
+        rows = form.rows(shapes, _of_group(group, lowest))
         likes = form.tensors(len(replies), rows)
         expected |= {f"{group}/{name}": TensorSchema(like) for name, like in likes.items()}
     tensors, _ = unpack(body, expected, room)
     sums: dict[str, PackedSums] = {}
     for group, form in forms.items():
-        sums[group] = PackedSums(tensors[group], _below(lowest, group))
-        found = (norms[silo][group] ** step.answers[group].order for silo in replies)
-        form.check(sums[group], [norm for norm in found if norm < math.inf])
+        sums[group] = PackedSums(tensors[group], _of_group(group, lowest))
+        powers = (norms[silo][group] ** step.answers[group].order for silo in replies)
+        form.check(sums[group], [power for power in powers if power < math.inf])
     lost = _lost(about.get("lost"), set(silos) - set(replies))
     return AggregatedReply(replies, norms, sums, lost)
 
@@ -144,9 +141,10 @@ def _largest(step: Step, silos: int) -> dict[str, Tensor]:
     }
 
 
-def _below(lowest: Mapping[str, Any], group: str) -> dict[str, Any]:
+def _of_group(group: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a group of tensors, by their names in the group."""
     start = f"{group}/"
-    return {name.removeprefix(start): n for name, n in lowest.items() if name.startswith(start)}
+    return {name.removeprefix(start): value for name, value in values.items() if name.startswith(start)}
 
 
 def _room(silos: int) -> int:

@@ -5,7 +5,7 @@ A summary has counts, sums, squares and names per column, never a row (see `fedi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,18 +51,14 @@ def read_survey(values: Any) -> Survey:
     return read_received(Survey, values, "the coordinator's survey")
 
 
-def summary_from_file(name: str, path: Path) -> Callable[[Survey], SiloSummary]:
-    """Return a function that summarises the silo's table as a survey asks."""
+def summarise_table(name: str, path: Path, survey: Survey) -> SiloSummary:
+    """Return the summary of a silo's table, read as the survey asks."""
+    from fedilc.data.tables.silo_summary import summarise
+    from fedilc.data.tables.silo_tables import read_features
 
-    def summary(survey: Survey) -> SiloSummary:
-        from fedilc.data.tables.silo_summary import summarise
-        from fedilc.data.tables.silo_tables import read_features
-
-        settings = survey.table.settings()
-        features, label, unlabelled = read_features(path, settings, name)
-        return summarise(name, features, label, settings, unlabelled)
-
-    return summary
+    settings = survey.table.settings()
+    features, label, unlabelled = read_features(path, settings, name)
+    return summarise(name, features, label, settings, unlabelled)
 
 
 def silo_from_table(name: str, path: Path, manifest: Manifest, validation_share: float) -> Silo:

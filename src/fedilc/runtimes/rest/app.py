@@ -84,8 +84,6 @@ def _parameters(operation: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for parameter in operation.get("parameters", []):
         need = "required" if parameter.get("required") else "optional"
         text = parameter.get("description") or parameter.get("schema", {}).get("description", "")
-        choices = parameter.get("schema", {}).get("enum")
-        text = text or ("one of " + ", ".join(map(str, choices)) if choices else "")
         yield parameter["name"], f"{parameter['in']}, {need}" + (f": {text}" if text else "")
     kinds = operation.get("requestBody", {}).get("content", {})
     if kinds:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 from fastapi import HTTPException, Path, Request
@@ -11,8 +11,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedilc.runtimes.rest.address import is_loopback
-from fedilc.runtimes.rest.http_server import Accepted
-from fedilc.runtimes.rest.tokens import FailureLimit, TokenFile, Tokens
+from fedilc.runtimes.rest.http_server import Connection
+from fedilc.runtimes.rest.tokens import FailureLimit, Kind, TokenFile, Tokens
 
 SiloName = Annotated[str, Path(description="the silo's name in the manifest", max_length=100)]
 
@@ -38,29 +38,30 @@ class Auth:
 
     async def require_token(self, request: Request) -> None:
         """Refuse all but silos and viewers."""
-        tokens, names = self.tokens, _certificate_names(request)
-        owner = tokens.owner(_token(request)) if tokens is not None else None
-        if tokens is not None and owner is None and not names:
-            self._refuse(request)
-        _trust(request, owner or (f"silos/{min(names)}" if names else None))
+        self._require(request, ("viewers", "silos"))
 
     async def require_viewer(self, request: Request) -> None:
         """Refuse all but viewers; a silo must not see what another replied."""
-        if not self.is_viewer(request):
+        self._require(request, ("viewers",))
+
+    async def require_any_silo(self, request: Request) -> None:
+        """Refuse all but silos: weights are for those who trained them."""
+        self._require(request, ("silos",))
+
+    def _require(self, request: Request, kinds: Sequence[Kind]) -> None:
+        """Refuse a request without a token of these kinds, or a silo's certificate."""
+        tokens = self.tokens
+        owner = tokens.owner(_token(request), kinds) if tokens is not None else None
+        if owner is None and "silos" in kinds:
+            owner = next((f"silos/{name}" for name in sorted(_certificate_names(request))), None)
+        if owner is None and tokens is not None:
             self._refuse(request)
-        _trust(request, self.tokens.owner(_token(request)) if self.tokens is not None else None)
+        _trust(request, owner)
 
     def is_viewer(self, request: Request) -> bool:
         """Return whether the request's token is a viewer's now; it may be revoked while events are sent."""
         tokens = self.tokens
         return tokens is None or tokens.is_viewer(_token(request))
-
-    async def require_any_silo(self, request: Request) -> None:
-        """Refuse all but silos: weights are for those who trained them."""
-        tokens = self.tokens
-        known = tokens is None or tokens.owner(_token(request), ("silos",)) or _certificate_names(request)
-        if not known:
-            self._refuse(request)
 
     async def require_silo(self, request: Request, silo: SiloName) -> None:
         """Refuse all but the silo itself."""
@@ -99,9 +100,9 @@ def _token(request: Request) -> str:
     return token.strip() if kind.lower() == "bearer" else ""
 
 
-def _connection(request: Request) -> Accepted | None:
+def _connection(request: Request) -> Connection | None:
     """Return the connection of a request; None without a network, as in tests."""
-    connection: Accepted | None = request.scope.get("state", {}).get("connection")
+    connection: Connection | None = request.scope.get("state", {}).get("connection")
     return connection
 
 

@@ -7,7 +7,10 @@ import random
 import resource
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedilc.runtimes.rest.http_server import Connection
 
 MAX_CONNECTIONS = 8192
 RESERVED_DESCRIPTORS = 128
@@ -40,17 +43,6 @@ def network_of(address: str) -> str:
     if parsed.ipv4_mapped is not None:
         return str(parsed.ipv4_mapped)
     return str(ipaddress.ip_network((int(parsed) >> 64 << 64, 64)))
-
-
-class Connection(Protocol):
-    """A connection that can be closed, and whether anything was received on it."""
-
-    address: str
-    has_received: bool
-
-    def abort(self) -> None:
-        """Close at once, even if something is still to be sent."""
-        ...
 
 
 class Connections:

@@ -89,8 +89,7 @@ def serve(
                 ready(address.url(port), queue.manifest)
 
             updates = QueueUpdates(queue, start_server)
-            if not out.exists():
-                out.mkdir(mode=0o700, parents=True)
+            out.mkdir(mode=0o700, parents=True, exist_ok=True)
             result = run.train(training, "rest", out, [updates, *callbacks])
             present = queue.present()
             queue.finish(result.stopped or "complete")

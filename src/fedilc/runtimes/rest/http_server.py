@@ -70,10 +70,10 @@ class Server(uvicorn.Server):
                 loop.remove_reader(sock)
                 loop.call_later(RETRY_SECONDS, self._listen, sock)
                 return
-            Accepted(self, accepted, str(peer[0])).begin()
+            Connection(self, accepted, str(peer[0])).begin()
 
 
-class Accepted:
+class Connection:
     """A connection from its first moment, before the TLS handshake."""
 
     def __init__(self, server: Server, sock: socket.socket, address: str) -> None:
@@ -110,7 +110,7 @@ class Accepted:
     def _protocol(self) -> asyncio.Protocol:
         server = self.server
         protocol = BoundedProtocol(server.config, server.server_state, server.lifespan.state)
-        protocol.accepted = self
+        protocol.connection = self
         return protocol
 
     def abort(self) -> None:
@@ -152,7 +152,7 @@ class BoundedProtocol(HttpToolsProtocol):
     makes no progress is endless headers, URLs, trailers and chunk extensions.
     """
 
-    accepted: Accepted
+    connection: Connection
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -165,21 +165,21 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Start to wait for the first request."""
         super().connection_made(transport)
-        self.accepted.transport = transport
-        self.accepted.has_received = self.config.is_ssl  # the TLS handshake is done by now
+        self.connection.transport = transport
+        self.connection.has_received = self.config.is_ssl  # the TLS handshake is done by now
         self._abort_after(HEADER_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         self._stop_timer()
-        self.accepted.server.connections.remove(self.accepted)
+        self.connection.server.connections.remove(self.connection)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Parse the data; refuse headers that do not end."""
         if self._closing_soon:
             return
-        self.accepted.has_received = True
+        self.connection.has_received = True
         self._unproductive += len(data)
         super().data_received(data)
         if self._closing_soon:
@@ -200,7 +200,7 @@ class BoundedProtocol(HttpToolsProtocol):
         body = f'{{"detail":"{reason}"}}'.encode()
         head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
         self.transport.write(STATUS_LINE[self._refused] + head.encode() + body)
-        self.accepted.server.refused(self._refused, self.accepted.address, reason)
+        self.connection.server.refused(self._refused, self.connection.address, reason)
         self._stop_reading()
 
     def on_message_begin(self) -> None:
@@ -209,7 +209,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._too_large(431)
         self._in_headers = True
         super().on_message_begin()
-        self.scope["state"]["connection"] = self.accepted
+        self.scope["state"]["connection"] = self.connection
 
     def on_url(self, url: bytes) -> None:
         """Receive a part of the URL."""
@@ -255,7 +255,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self.pipeline or not self.cycle.response_complete or not self.cycle.more_body:
             return
-        trusted = self.accepted.server.connections.is_trusted(self.accepted)
+        trusted = self.connection.server.connections.is_trusted(self.connection)
         if self._declared_bytes() > (MAX_DISCARDED_BYTES if trusted else MAX_HEADER_BYTES):
             self._stop_reading()
         else:
@@ -287,7 +287,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _abort_after(self, seconds: float) -> None:
         self._stop_timer()
-        self._timer = self.loop.call_later(seconds, self.accepted.abort)
+        self._timer = self.loop.call_later(seconds, self.connection.abort)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

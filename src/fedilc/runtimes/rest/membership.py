@@ -61,15 +61,10 @@ class Membership:
     """The members of a run. Every method may be called from any thread."""
 
     def __init__(
-        self,
-        manifest: Manifest,
-        clock: Callable[[], float] = time.time,
-        audit: Audit | None = None,
-        silos: Iterable[str] | None = None,
+        self, manifest: Manifest, audit: Audit | None = None, silos: Iterable[str] | None = None
     ) -> None:
         self.manifest = manifest
         self.audit = audit or Audit()
-        self.clock = clock
         self.silos = {name: SiloStatus(name) for name in manifest.silos if silos is None or name in silos}
         self.sub_coordinators: dict[str, SiloStatus] = {}
         self.progress = Progress()
@@ -173,7 +168,7 @@ class Membership:
             status.bytes_received += received
             status.bytes_sent += sent
             for one in (status, *(self.silos[silo] for silo in self._silos_of(name))):
-                one.last_seen = self.clock()
+                one.last_seen = time.time()
 
     def mark_present(self, name: str) -> None:
         """Record a request of a silo; a silo that was lost is present again."""
@@ -188,11 +183,8 @@ class Membership:
     def present(self) -> dict[str, int]:
         """Return the silos that can be asked now, and how many examples each has."""
         with self._changed:
-            return self._present()
-
-    def _present(self) -> dict[str, int]:
-        present = (silo for silo in self.silos.values() if silo.state not in _ABSENT)
-        return {silo.name: silo.examples or 0 for silo in present}
+            present = (silo for silo in self.silos.values() if silo.state not in _ABSENT)
+            return {silo.name: silo.examples or 0 for silo in present}
 
     def wait_for_silos(self, needed: int, patience: float) -> tuple[str, ...]:
         """Wait for at least `needed` silos; return all that have joined and are not lost.
@@ -205,7 +197,7 @@ class Membership:
 
         def complete() -> bool:
             awaited = any(silo.state == "not joined" for silo in self.silos.values())
-            return len(self._present()) >= needed and (not awaited or time.monotonic() >= deadline)
+            return len(self.present()) >= needed and (not awaited or time.monotonic() >= deadline)
 
         with self._changed:
             if not complete():
@@ -214,7 +206,7 @@ class Membership:
             while not complete():
                 self._require_enough(needed)
                 self._changed.wait(min(1.0, max(0.05, deadline - time.monotonic())))
-            return tuple(self._present())
+            return tuple(self.present())
 
     def _require_enough(self, needed: int) -> None:
         aside = [name for name, silo in self.silos.items() if silo.state == "set aside"]

@@ -12,6 +12,7 @@ from fedilc.runtimes.remote.manifest import Manifest
 
 MAX_PARAMETERS = 2**28
 MIN_DIGEST_DIGITS = 16
+_FILE = "runs.json"
 
 
 @dataclass(frozen=True)
@@ -71,20 +72,16 @@ class SiloLimits:
         known = self._known() | {f"{silo} {url}": manifest.hash}
         try:
             self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_atomically(self._file, (json.dumps(known, indent=2) + "\n").encode())
+            write_atomically(self.state / _FILE, (json.dumps(known, indent=2) + "\n").encode())
         except OSError as error:
             raise ConfigError(f"the state folder {self.state} cannot be written: {error.strerror}") from error
 
-    @property
-    def _file(self) -> Path:
-        assert self.state is not None
-        return self.state / "runs.json"
-
     def _known(self) -> dict[str, str]:
-        if self.state is None or not self._file.exists():
+        file = None if self.state is None else self.state / _FILE
+        if file is None or not file.exists():
             return {}
         try:
-            stored = json.loads(self._file.read_text())
+            stored = json.loads(file.read_text())
             return {str(key): str(value) for key, value in stored.items()}
         except (OSError, ValueError, AttributeError) as error:
-            raise ConfigError(f"{self._file} cannot be read: {error}; repair or delete it") from error
+            raise ConfigError(f"{file} cannot be read: {error}; repair or delete it") from error

@@ -178,8 +178,7 @@ def serve_subtree(
         raise ConfigError(
             f"no silo of the run {manifest.run!r} has a token here; make one with `fedilc token NAME`"
         )
-    if not out.exists():
-        out.mkdir(mode=0o700, parents=True)
+    out.mkdir(mode=0o700, parents=True, exist_ok=True)
     queue = TaskQueue(manifest, audit=Audit(out / AUDIT_FILE), spool=Spool(out), silos=silos)
     try:
         with listening(make_app(queue, tokens), address) as port:

@@ -5,7 +5,6 @@ The training thread opens requests and takes replies; network threads hand out t
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -30,12 +29,11 @@ class TaskQueue(Membership):
     def __init__(
         self,
         manifest: Manifest,
-        clock: Callable[[], float] = time.time,
         audit: Audit | None = None,
         spool: Spool | None = None,
         silos: Iterable[str] | None = None,
     ) -> None:
-        super().__init__(manifest, clock, audit, silos)
+        super().__init__(manifest, audit, silos)
         self.round_timeout: float | None = None
         self.history: list[Record] = []
         self.informed: set[str] = set()
@@ -60,19 +58,17 @@ class TaskQueue(Membership):
     def take_reply(self, seconds: float) -> SpooledReply | None:
         """Return the next reply, or None if none came in time."""
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._replies) or self._is_settled(), seconds)
+            self._changed.wait_for(lambda: bool(self._replies) or self.is_settled(), seconds)
             return self._replies.popleft() if self._replies else None
 
-    def _is_settled(self) -> bool:
-        """Return whether no silo is left that could still reply."""
-        return self.open_request is not None and not any(
-            name not in self._answered and self.silos[name].state != "set aside" for name in self._asked
-        )
-
     def is_settled(self) -> bool:
-        """Return whether every silo asked has replied or was set aside."""
+        """Return whether every reply was taken, and no silo is left that could still reply."""
         with self._changed:
-            return not self._replies and self._is_settled()
+            if self.open_request is None or self._replies:
+                return False
+            return all(
+                name in self._answered or self.silos[name].state == "set aside" for name in self._asked
+            )
 
     def close(self, lost: tuple[str, ...]) -> None:
         """Close the request; the silos in `lost` did not reply in time."""

@@ -9,7 +9,6 @@ import re
 import secrets
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -221,16 +220,14 @@ class FailureLimit:
         self, max_failures: int = 10, seconds: float = 60.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.max_failures, self.seconds, self.clock = max_failures, seconds, clock
-        self.failures: dict[str, deque[float]] = {}
+        self.failures: dict[str, list[float]] = {}
         self._lock = threading.Lock()
 
     def failed(self, who: str) -> float:
         """Count a failure; return the seconds to wait, 0 if the limit is not reached."""
         with self._lock:
             now = self.clock()
-            times = self.failures.pop(who, deque())
-            while times and now - times[0] >= self.seconds:
-                times.popleft()
+            times = [then for then in self.failures.pop(who, []) if now - then < self.seconds]
             self.failures[who] = times
             if len(self.failures) > _MAX_ADDRESSES:
                 self.failures.pop(next(iter(self.failures)))
