@@ -14,12 +14,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from benchmarks.rest import url_of
+from benchmarks.processes import MIB, finish, memory, started, url_of, wait_until
 from benchmarks.timing import Row, at_least, at_most
 from benchmarks.travel import PROVIDER, write_experiment
 from fedilc.runtimes.rest.tokens import add_token
@@ -27,7 +27,6 @@ from fedilc.runtimes.rest.tokens import add_token
 ORACLES = Path(__file__).parents[1] / "tests" / "oracles"
 SILOS, MANY_SILOS = 3, 300
 LATE_SECONDS = 10
-MIB = 1 << 20
 MOST_MIB, MOST_MIB_OF_MANY = 50, 200
 LEAST_SPEED = 0.8
 SETTINGS = {"learning_rate": 3e-4, "penalty_weight": 15.0}
@@ -76,14 +75,14 @@ def _attacked(seconds: float, turns: int) -> list[Row]:
     found = []
     with _federation() as (coordinator, url, history):
         for name in ATTACKS:
-            calm, busy, before, most = 0, 0, memory_of(coordinator), 0
+            calm, busy, before, most = 0, 0, memory(pid=coordinator.pid), 0
             for _ in range(turns):
                 calm += _rounds(history, seconds)
-                with started("attack", name, url) as attacker:
+                with started("benchmarks.attacks", "attack", name, url) as attacker:
                     assert attacker.stdout is not None
                     attacker.stdout.readline()
                     busy += _rounds(history, seconds)
-                    most = max(most, memory_of(coordinator))
+                    most = max(most, memory(pid=coordinator.pid))
             detail = f"{busy / turns / seconds:.1f} / {calm / turns / seconds:.1f} rounds per second"
             found.append(at_least("attacks", name, "undisturbed", busy / calm, LEAST_SPEED, detail))
             grown = (most - before) / MIB
@@ -118,9 +117,9 @@ def _federation() -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
         url = url_of(coordinator)
         for name in names:
             who = ["--silo", name, "--token-file", folder / name, "--provider", PROVIDER]
-            stack.enter_context(started("fedilc", "join", url, *who, said=subprocess.DEVNULL))
+            stack.enter_context(started("fedilc", "join", url, *who, output=subprocess.DEVNULL))
         history = folder / "run" / "history.jsonl"
-        _wait(lambda: history.exists() and history.read_bytes().count(b"\n") > 20, coordinator)
+        wait_until(lambda: history.exists() and history.read_bytes().count(b"\n") > 20, 120, "round 20")
         yield coordinator, url, history
 
 
@@ -137,49 +136,17 @@ def _many_silos(algorithm: str, late: int = 0) -> int:
         options = ["--insecure", "--port", "0", "--out", folder / "run"]
         coordinator = stack.enter_context(started("fedilc", "serve", folder / "many.toml", *options))
         url = url_of(coordinator)
-        idle = most = memory_of(coordinator)
+        idle = most = memory(pid=coordinator.pid)
         for part in range(2):
-            stack.enter_context(started("silos", url, 0 if part else late, *names[part::2]))
+            stack.enter_context(
+                started("benchmarks.attacks", "silos", url, 0 if part else late, *names[part::2])
+            )
         deadline = time.monotonic() + 900
         while coordinator.poll() is None and time.monotonic() < deadline:
-            most = max(most, memory_of(coordinator, "VmHWM"))
+            most = max(most, memory("VmHWM", coordinator.pid))
             time.sleep(0.2)
-        if coordinator.returncode != 0:
-            raise RuntimeError(f"the coordinator of {MANY_SILOS} silos ended with {coordinator.returncode}")
+        finish(coordinator)
     return most - idle
-
-
-def _wait(is_so: Callable[[], bool], coordinator: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
-    while not is_so():
-        if coordinator.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError("the coordinator does not begin")
-        time.sleep(0.1)
-
-
-def memory_of(process: subprocess.Popen[str], key: str = "VmRSS") -> int:
-    """Bytes of a process; 0 if it has just ended."""
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
-            if line.startswith(key):
-                return 1024 * int(line.split()[1])
-    return 0
-
-
-@contextlib.contextmanager
-def started(kind: str, *arguments: object, said: int = subprocess.PIPE) -> Iterator[subprocess.Popen[str]]:
-    """A process of `fedilc` or of this file, which ends with the context."""
-    module = "fedilc" if kind == "fedilc" else "benchmarks.attacks"
-    words = [*map(str, arguments)] if kind == "fedilc" else [kind, *map(str, arguments)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", module, *words]
-    with subprocess.Popen(
-        command, stdout=said, stderr=subprocess.DEVNULL, text=True, env=environment
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 async def _attack(attack: Attack, url: str) -> None:

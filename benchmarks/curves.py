@@ -29,7 +29,7 @@ Curve = list[tuple[int, float]]
 
 
 def by_silos(algorithm: str) -> Curve:
-    """Seconds a round over silos of 20 examples that are opened one at a time."""
+    """Seconds per round over silos of 20 examples that are opened one at a time."""
     found = []
     for silos in SILOS:
         settings, home = read_experiment("many-silos", [f"data.silos={silos}"])
@@ -40,7 +40,7 @@ def by_silos(algorithm: str) -> Curve:
 
 
 def by_parameters(algorithm: str) -> Curve:
-    """Seconds a round over five silos of 200 examples, with ever wider networks."""
+    """Seconds per round over five silos of 200 examples, with ever wider networks."""
     federation = color_mnist_like(5, EXAMPLES)
     found = []
     for width in WIDTHS:
@@ -74,7 +74,7 @@ def draw(curves: dict[str, tuple[Curve, Curve]], path: Path) -> None:
             for axes, curve in ((left, silos), (right, parameters)):
                 xs, ys = zip(*curve, strict=True)
                 axes.loglog(xs, ys, marker="o", markersize=4, color=colour_of(algorithm), label=algorithm)
-        left.set(xlabel="silos of 20 examples, opened one at a time", ylabel="seconds a round")
+        left.set(xlabel="silos of 20 examples, opened one at a time", ylabel="seconds per round")
         right.set(xlabel=f"parameters; five silos of {EXAMPLES} examples")
         left.legend()
         save(figure, path)

@@ -6,10 +6,10 @@ import os
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
+from benchmarks.processes import ONE_THREAD, wait_until
 from benchmarks.travel import free_port, write_experiment
 
 HOST = "127.0.0.1"
@@ -19,7 +19,7 @@ ALONE = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "OMP_NUM_THREADS": "1",
+    **ONE_THREAD,
 }
 
 
@@ -34,16 +34,16 @@ def deployed(settings: Mapping[str, object], silos: int, folder: Path, python: P
 
     try:
         stage.start("superlink", "flower-superlink", "--insecure", "--host", HOST, "--port", str(port))
-        _until(lambda: _is_listening(port))
+        wait_until(lambda: _is_listening(port), PATIENCE_SECONDS, "the SuperLink")
         for number in range(silos):
             config = f"partition-id={number} num-partitions={silos}"
             config += ' make-silo="benchmarks.travel:make_partition"'
             place = ["--superlink", f"{HOST}:{port}", "--host", HOST, "--port", str(free_port())]
             stage.start(f"node{number}", "flower-supernode", "--insecure", *place, "--node-config", config)
-        _until(lambda: said("Activated node_id=") == silos)
+        wait_until(lambda: said("Activated node_id=") == silos, PATIENCE_SECONDS, "the SuperNodes")
         stage.call("fedilc", "flower", "new", "app", "study.toml")
         stage.call("flwr", "run", "app", "here", "--run-config", f'out="{folder / "run"}"')
-        _until(lambda: said("Finished task") > 0)
+        wait_until(lambda: said("Finished task") > 0, PATIENCE_SECONDS, "the run")
     finally:
         stage.end()
 
@@ -76,14 +76,6 @@ class _Stage:
         for process in reversed(self._started):
             os.killpg(process.pid, signal.SIGTERM)
             process.wait()
-
-
-def _until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not true():
-        if time.monotonic() > end:
-            raise TimeoutError(f"waited {PATIENCE_SECONDS:.0f} s in vain")
-        time.sleep(0.5)
 
 
 def _is_listening(port: int) -> bool:

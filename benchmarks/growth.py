@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import torch
 
 from benchmarks.federations import color_mnist_mlp
-from benchmarks.timing import Row, at_most, peak_memory
+from benchmarks.processes import memory
+from benchmarks.timing import Row, at_most
 from fedilc.algorithms import find_algorithm
 from fedilc.config import Options
 from fedilc.federation import Program, Reply, Request, Runtime
@@ -29,7 +30,7 @@ class Echo(Runtime):
         self.random = torch.Generator().manual_seed(0)
 
     def ask(self, request: Request) -> Iterator[Reply]:
-        """One reply a silo, none of them kept."""
+        """One reply per silo, none of them kept."""
         for silo in request.silos:
             gradient = {n: torch.randn(w.shape, generator=self.random) for n, w in request.weights.items()}
             reply = Reply(silo, request.step, request.round, {"gradient": gradient})
@@ -38,16 +39,16 @@ class Echo(Runtime):
 
 
 def rows(quick: bool) -> list[Row]:
-    """Peak memory and time a silo with many silos against few, each in a process of its own."""
+    """Peak memory and time per silo with many silos against few, each in a process of its own."""
     many = 500 if quick else MANY
     few_found, many_found = (_run(silos) for silos in (FEW, many))
-    memory = many_found["peak"] / few_found["peak"]
-    time_a_silo = (many_found["seconds"] / many) / (few_found["seconds"] / FEW)
+    peak = many_found["peak"] / few_found["peak"]
+    growth = (many_found["seconds"] / many) / (few_found["seconds"] / FEW)
     peaks = f"{many_found['peak'] / 2**20:.0f} MiB / {few_found['peak'] / 2**20:.0f} MiB"
-    a_silo = f"{1e3 * many_found['seconds'] / many:.2f} ms / {1e3 * few_found['seconds'] / FEW:.2f} ms"
+    per_silo = f"{1e3 * many_found['seconds'] / many:.2f} ms / {1e3 * few_found['seconds'] / FEW:.2f} ms"
     return [
-        at_most("growth", f"server's peak memory, {many:,} silos", f"{FEW} silos", memory, 1.1, peaks),
-        at_most("growth", f"server's time a silo, {many:,} silos", f"{FEW} silos", time_a_silo, 1.5, a_silo),
+        at_most("growth", f"server's peak memory, {many:,} silos", f"{FEW} silos", peak, 1.1, peaks),
+        at_most("growth", f"server's time per silo, {many:,} silos", f"{FEW} silos", growth, 1.5, per_silo),
     ]
 
 
@@ -67,7 +68,7 @@ def _measure(silos: int) -> None:
     for number in range(2, 2 + repeats):
         server.round(number, evaluate=False)
     seconds = (time.perf_counter() - started) / repeats
-    print(json.dumps({"seconds": seconds, "peak": peak_memory()}))
+    print(json.dumps({"seconds": seconds, "peak": memory("VmHWM")}))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 trains `fishr-inter-geo` for 100 rounds, one seed, and then the same method with K local steps until it
 reaches the same out-of-distribution loss at the round that the silos' validation loss chooses, so that a loss
 which merely passes by does not count. It prints a Markdown table and draws OUT/local-steps.png; runs stay in
-OUT and are gone on with. Needs MNIST in the folder that FEDILC_DATA names.
+OUT and are continued. Needs MNIST in the folder that FEDILC_DATA names.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def megabytes(program: Program, silos: int) -> float:
 def run(
     settings: Experiment, store: SiloStore, algorithm: Algorithm, out: Path, **more: Any
 ) -> tuple[list[Record], float]:
-    """Train or go on; return the history, and the megabytes of a round."""
+    """Train or continue; return the history, and the megabytes of a round."""
     options = settings.options() | more.pop("options")
     model = settings.model.build(store, settings.seed)
     resume = RunFolder(out).settings_file.exists()

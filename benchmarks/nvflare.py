@@ -3,7 +3,7 @@
 A real server and three real sites, provisioned with certificates of their own, each with its processes on
 loopback and one thread, on the Color-MNIST network with so few examples that a round is mostly travel. Both
 sides have the round as `fedilc` counts it: all steps, and evaluation in every silo. Overhead is the
-deployed round minus the local one, where the silos compute one after another.
+deployed round minus the local one, in which the silos compute one after another.
 """
 
 from __future__ import annotations
@@ -18,8 +18,15 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.timing import Row, at_most
-from benchmarks.travel import PROVIDER, free_port, local_seconds, seconds_a_round, write_experiment
+from benchmarks.timing import Row
+from benchmarks.travel import (
+    PROVIDER,
+    free_port,
+    local_seconds,
+    overhead_row,
+    seconds_per_round,
+    write_experiment,
+)
 from fedilc import algorithms
 
 SILOS = 3
@@ -42,14 +49,13 @@ def rows(quick: bool) -> list[Row]:
             name: local_seconds(SILOS, name, rounds, SETTINGS, Path(folder) / "local" / name)
             for name in algorithms.PAPER
         }
-        return [_row(name, local[name], seconds_a_round(runs / name)) for name in algorithms.PAPER]
-
-
-def _row(name: str, local: float, deployed: float) -> Row:
-    overhead = deployed - local
-    detail = f"{1e3 * deployed:.0f} ms - {1e3 * local:.0f} ms = {1e3 * overhead:.0f} ms"
-    what, against = f"{name}, deployed round minus local", f"{1e3 * OVERHEAD_SECONDS:.0f} ms"
-    return at_most("nvflare", what, against, overhead / OVERHEAD_SECONDS, 1, detail)
+        return [
+            overhead_row(
+                *("nvflare", f"{name}, deployed round minus local"),
+                *(seconds_per_round(runs / name), local[name], OVERHEAD_SECONDS),
+            )
+            for name in algorithms.PAPER
+        ]
 
 
 def deployed(rounds: int, folder: Path, algorithm: str = "all") -> Path:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +13,8 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from benchmarks.federations import color_mnist_like, color_mnist_mlp
-from benchmarks.timing import Row, at_least, at_most, medians, memory_now, peak_memory
+from benchmarks.processes import memory
+from benchmarks.timing import Row, at_least, at_most, medians
 from fedilc.aggregation import Accumulation, WeightedGeometricMean
 from fedilc.data import LossName, Silo
 from fedilc.gradients import Loss, SiloComputation, Workbench
@@ -117,9 +120,11 @@ def _measure(what: str, examples: int) -> None:
     warm = voter(color_mnist_mlp(), "binary", color_mnist_like(1, 10).silos[0])
     vote(warm)
     computation = voter(color_mnist_mlp(), "binary", color_mnist_like(1, examples).silos[0])
-    before = memory_now()
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # sets the peak back to what the process holds now
+    before = memory()
     vote(computation)
-    after = peak_memory()
+    after = memory("VmHWM")
     bench = computation.bench
     parameters = sum(p.numel() * p.element_size() for p in bench.parameters.values())
     print(after - before, parameters + examples * bench.example_bytes(computation.x))

@@ -1,6 +1,6 @@
 """Ranks of `torch.distributed` against one, and thousands of silos against a hundred.
 
-Every measurement is a torchrun of its own on loopback, one thread a rank. The shapes are those of
+Every measurement is a torchrun of its own on loopback, one thread per rank. The shapes are those of
 Color-MNIST: silos of 8,000 examples and 2,000 for validation, 10,000 in the test set, the paper's network,
 with validation and test in every round. What an all-reduce costs is the time that the last rank to arrive
 spends in it: all others also wait.
@@ -9,9 +9,7 @@ spends in it: all others also wait.
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +22,8 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.federations import color_mnist_like, color_mnist_mlp
-from benchmarks.timing import Row, at_least, at_most, peak_memory
+from benchmarks.processes import memory, torchrun
+from benchmarks.timing import Row, at_least, at_most
 from fedilc import Federation, Silo, train
 from fedilc.config import read_experiment
 from fedilc.runtimes.distributed import joined_group
@@ -36,7 +35,7 @@ FEW, MANY = 100, 10_000
 
 @dataclass(frozen=True)
 class Measured:
-    """One torchrun: seconds a round, seconds a round in all-reduces, and the largest peak of a rank."""
+    """One torchrun: seconds per round, seconds per round in all-reduces, and the largest peak of a rank."""
 
     seconds: float
     reducing: float
@@ -50,8 +49,8 @@ def rows(quick: bool) -> list[Row]:
         jobs = [{"job": "color", "silos": silos, "rounds": 6 if quick else 12, "ranks": n} for n in (1, 2)]
         one, two = (_torchrun(job) for job in jobs)
         deal = f"{silos - silos // 2} + {silos // 2} silos"
-        detail = f"{silos / two.seconds:.1f} / {silos / one.seconds:.1f} silos a second"
-        what = f"two ranks, {deal}, silos a second"
+        detail = f"{silos / two.seconds:.1f} / {silos / one.seconds:.1f} silos per second"
+        what = f"two ranks, {deal}, silos per second"
         found.append(at_least("ranks", what, "one rank", one.seconds / two.seconds, 1.7, detail))
         detail = f"{1e3 * two.reducing:.1f} ms of {1e3 * two.seconds:.0f} ms"
         share = two.reducing / two.seconds
@@ -66,23 +65,20 @@ def _growth(quick: bool) -> list[Row]:
         _torchrun({"job": "many", "silos": silos, "rounds": rounds, "ranks": 2}) for silos in (FEW, many)
     )
     peaks = f"{many_found.peak / 2**20:.0f} MiB / {few_found.peak / 2**20:.0f} MiB"
-    a_silo, few_silo = many_found.seconds / many, few_found.seconds / FEW
-    times = f"{1e3 * a_silo:.2f} ms / {1e3 * few_silo:.2f} ms"
+    per_silo, few_silo = many_found.seconds / many, few_found.seconds / FEW
+    times = f"{1e3 * per_silo:.2f} ms / {1e3 * few_silo:.2f} ms"
     where = f"{many:,} silos, {rounds} rounds"
     memory = many_found.peak / few_found.peak
     return [
         at_most("ranks", f"a rank's peak memory, {where}", f"{FEW} silos", memory, 1.1, peaks),
-        at_most("ranks", f"time a silo, {where}", f"{FEW} silos", a_silo / few_silo, 1.1, times),
+        at_most("ranks", f"time per silo, {where}", f"{FEW} silos", per_silo / few_silo, 1.1, times),
     ]
 
 
 def _torchrun(job: dict[str, Any]) -> Measured:
     """Do a job on its ranks, and read what each of them left."""
     with tempfile.TemporaryDirectory() as folder:
-        words = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={job['ranks']}"]
-        command = [sys.executable, *words, "-m", "benchmarks.ranks", json.dumps(job), folder]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        subprocess.run(command, check=True, capture_output=True, env=environment)
+        torchrun(job["ranks"], "benchmarks.ranks", json.dumps(job), folder)
         found = [json.loads(file.read_text()) for file in sorted(Path(folder).glob("*.json"))]
     last_to_come = [min(calls) for calls in zip(*(rank["reduces"] for rank in found), strict=True)]
     seconds = statistics.median(found[0]["rounds"][WARM_UP:])
@@ -102,9 +98,9 @@ def _measure(job: dict[str, Any], folder: Path) -> None:
     reduces: list[float] = []
     all_reduce = dist.all_reduce
 
-    def timed(tensor: torch.Tensor) -> None:
+    def timed(*arguments: Any) -> None:
         started = time.perf_counter()
-        all_reduce(tensor)
+        all_reduce(*arguments)
         reduces.append(time.perf_counter() - started)
 
     dist.all_reduce = timed
@@ -128,7 +124,7 @@ def _measure(job: dict[str, Any], folder: Path) -> None:
             **options,
         )
         seconds = [after - before for before, after in pairwise(stamps)]
-        left = {"rounds": seconds, "reduces": reduces, "peak": peak_memory()}
+        left = {"rounds": seconds, "reduces": reduces, "peak": memory("VmHWM")}
         (folder / f"{group.rank}.json").write_text(json.dumps(left))
 
 

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
 from benchmarks.federations import color_mnist_mlp
+from benchmarks.processes import finish, started, url_of
 from benchmarks.timing import Row, at_most
-from benchmarks.travel import PROVIDER, local_seconds, seconds_a_round, write_experiment
+from benchmarks.travel import PROVIDER, local_seconds, overhead_row, seconds_per_round, write_experiment
 from fedilc.algorithms import find_algorithm
 
 SILOS = 5
@@ -33,7 +30,7 @@ SETTINGS = {"learning_rate": 3e-4, "weight_decay": 0.01, "penalty_weight": 15.0}
 
 @dataclass(frozen=True)
 class Travelled:
-    """Bytes a round of all silos together: up to the coordinator, and down from it."""
+    """Bytes per round of all silos together: up to the coordinator, and down from it."""
 
     up: float
     down: float
@@ -47,12 +44,8 @@ def rows(quick: bool) -> list[Row]:
         with tempfile.TemporaryDirectory() as folder:
             local = local_seconds(SILOS, name, rounds, SETTINGS, Path(folder) / "local")
             travelled = over_http(name, rounds, Path(folder))
-            rest = seconds_a_round(Path(folder) / "rest")
-        overhead = rest - local
-        detail = f"{1e3 * rest:.0f} ms - {1e3 * local:.0f} ms = {1e3 * overhead:.0f} ms"
-        against = f"{1e3 * OVERHEAD_SECONDS:.0f} ms"
-        what = f"{name}, REST round minus local"
-        found.append(at_most("rest", what, against, overhead / OVERHEAD_SECONDS, 1, detail))
+            rest = seconds_per_round(Path(folder) / "rest")
+        found.append(overhead_row("rest", f"{name}, REST round minus local", rest, local, OVERHEAD_SECONDS))
         found += _bytes(name, travelled, _needed(name, rounds))
     return found
 
@@ -62,7 +55,7 @@ def _bytes(name: str, travelled: Travelled, needed: Travelled) -> list[Row]:
     return [
         at_most(
             "rest",
-            f"{name}, bytes {way} a round",
+            f"{name}, bytes {way} per round",
             "what the protocol needs",
             seen / need,
             1.05,
@@ -88,41 +81,20 @@ def over_http(name: str, rounds: int, folder: Path, silos: int = SILOS) -> Trave
     settings = {"algorithm": name, "rounds": rounds, **SETTINGS}
     names = [f"silo-{number}" for number in range(silos)]
     write_experiment(folder / "rest.toml", names, settings)
-    serve = ["serve", str(folder / "rest.toml"), "--insecure", "--port", "0", "--out", str(folder / "rest")]
-    with _process(serve) as coordinator, contextlib.ExitStack() as joined:
+    serve = ["serve", folder / "rest.toml", "--insecure", "--port", "0", "--out", folder / "rest"]
+    with contextlib.ExitStack() as stack:
+        coordinator = stack.enter_context(started("fedilc", *serve))
         url = url_of(coordinator)
-        for silo in names:
-            join = ["join", url, "--silo", silo, "--provider", PROVIDER]
-            joined.enter_context(_process(join))
+        joined = [
+            stack.enter_context(started("fedilc", "join", url, "--silo", silo, "--provider", PROVIDER))
+            for silo in names
+        ]
         last = last_status(url)
+        for process in (*joined, coordinator):
+            finish(process)
     up = sum(silo["bytes_received"] for silo in last["silos"])
     down = sum(silo["bytes_sent"] for silo in last["silos"])
     return Travelled(up / rounds, down / rounds)
-
-
-@contextlib.contextmanager
-def _process(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """A `fedilc` of its own; waited for, or ended where that takes too long."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    whole = [sys.executable, "-m", "fedilc", *command]
-    with subprocess.Popen(whole, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        try:
-            yield process
-            process.communicate(timeout=60)
-        finally:
-            process.kill()
-    if process.returncode:
-        raise RuntimeError(f"fedilc {command[0]} ended with {process.returncode}")
-
-
-def url_of(coordinator: subprocess.Popen[str]) -> str:
-    """The address that a coordinator says silos join at."""
-    assert coordinator.stdout is not None
-    for line in coordinator.stdout:
-        words = line.split()
-        if words[:3] == ["silos", "join", "at"]:
-            return words[3].rstrip(",")
-    raise RuntimeError("the coordinator did not start")
 
 
 def last_status(url: str) -> dict:

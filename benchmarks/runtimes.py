@@ -1,16 +1,14 @@
-"""One job on every runtime: seconds a round, and bytes over loopback.
+"""One job on every runtime: seconds per round, and bytes over loopback.
 
     python -m benchmarks.runtimes [PYTHON_OF_AN_ENVIRONMENT_WITH_FLOWER]
 
 prints a Markdown table. Three silos with so few examples that a round is mostly travel, the Color-MNIST
-network, `fishr-inter-geo`, evaluation in every round, one thread a process. Bytes are what the loopback
+network, `fishr-inter-geo`, evaluation in every round, one thread per process. Bytes are what the loopback
 device has carried, so nothing else should use it meanwhile: messages, TLS, and what else wraps them.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -21,8 +19,9 @@ from pathlib import Path
 from benchmarks import flower
 from benchmarks.federations import color_mnist_mlp
 from benchmarks.nvflare import SETTINGS, SILOS, deployed
+from benchmarks.processes import torchrun
 from benchmarks.rest import over_http
-from benchmarks.travel import WARM_UP, federation, local_seconds, seconds_a_round
+from benchmarks.travel import WARM_UP, federation, local_seconds, seconds_per_round
 from fedilc import train
 from fedilc.runtimes.distributed import joined_group
 
@@ -32,7 +31,7 @@ ROUNDS, FLOWER_ROUNDS = 20, 4
 
 @dataclass
 class Loopback:
-    """What loopback carries a round, from a run's first rounds to its last; looked at as the run goes."""
+    """What loopback carries per round, from a run's first rounds to its last; looked at as the run goes."""
 
     timing: Path
     _seen: list[tuple[int, int]] = field(default_factory=list)
@@ -53,7 +52,7 @@ class Loopback:
             if done >= WARM_UP and (not self._seen or done > self._seen[-1][0]):
                 self._seen.append((done, _carried()))
 
-    def bytes_a_round(self) -> float:
+    def bytes_per_round(self) -> float:
         """From the first look to the last."""
         (first, before), (last, after) = self._seen[0], self._seen[-1]
         return (after - before) / (last - first)
@@ -70,9 +69,7 @@ def _local(folder: Path) -> None:
 
 
 def _two_ranks(folder: Path) -> None:
-    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command = [sys.executable, *words, "-m", "benchmarks.runtimes", "--rank", str(folder / "run")]
-    subprocess.run(command, check=True, capture_output=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    torchrun(2, "benchmarks.runtimes", "--rank", folder / "run")
 
 
 def _rest(folder: Path) -> None:
@@ -99,14 +96,14 @@ def main() -> None:
     if len(sys.argv) > 1:
         python = Path(sys.argv[1]).absolute()
         jobs["Flower, SuperLink and SuperNodes"] = (lambda folder: _flower(folder, python), "run")
-    print("| runtime | seconds a round | MB a round |\n|---|---:|---:|", flush=True)
+    print("| runtime | seconds per round | MB per round |\n|---|---:|---:|", flush=True)
     for name, (job, run) in jobs.items():
         with tempfile.TemporaryDirectory() as made:
             folder = Path(made)
             with Loopback(folder / run / "timing.jsonl") as loopback:
                 job(folder)
-            seconds = seconds_a_round(folder / run)
-            print(f"| {name} | {seconds:.3g} | {loopback.bytes_a_round() / 1e6:.2f} |", flush=True)
+            seconds = seconds_per_round(folder / run)
+            print(f"| {name} | {seconds:.3g} | {loopback.bytes_per_round() / 1e6:.2f} |", flush=True)
 
 
 def _rank(out: str) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -38,24 +36,6 @@ def medians(actions: Mapping[str, Callable[[], object]], repeats: int) -> dict[s
             action()
             seconds[name].append(time.perf_counter() - started)
     return {name: statistics.median(values) for name, values in seconds.items()}
-
-
-def memory_now() -> int:
-    """Bytes this process holds; also sets its peak back to that, where the system allows."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-    return _status("VmRSS")
-
-
-def peak_memory() -> int:
-    """The most bytes this process has held."""
-    return _status("VmHWM")
-
-
-def _status(key: str) -> int:
-    """A line of the process's status in bytes; unlike getrusage, not inherited from the parent."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
 
 
 def at_most(group: str, what: str, against: str, ratio: float, limit: float, detail: str = "") -> Row:

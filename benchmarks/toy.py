@@ -1,4 +1,5 @@
-"""The paper's toy claim: a geometric mean of gradients goes slower where the silos' losses curve differently.
+"""The paper's toy claim: a geometric mean of gradients is slower along directions in which
+the silos' losses curve differently.
 
 `python -m benchmarks.toy docs/images/inconsistent-directions.png` draws it. Two silos have quadratic losses
 with the same minimum: along the first weight both curve alike, along the second very differently.

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.federations import color_mnist_like, color_mnist_mlp
+from benchmarks.timing import Row, at_most
 from fedilc import Federation, Silo, train
 
 EXAMPLES = 64
@@ -52,17 +53,24 @@ def write_experiment(path: Path, silos: Sequence[str], settings: Mapping[str, ob
 
 
 def local_seconds(silos: int, name: str, rounds: int, settings: Mapping[str, object], out: Path) -> float:
-    """Seconds a round in this process, on one thread as each silo has."""
+    """Seconds per round in this process, on one thread as each silo has."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         train(federation(silos), color_mnist_mlp(), name, rounds=rounds, **settings, out=out)
     finally:
         torch.set_num_threads(threads)
-    return seconds_a_round(out)
+    return seconds_per_round(out)
 
 
-def seconds_a_round(run: Path) -> float:
+def seconds_per_round(run: Path) -> float:
     """The median of a run folder's rounds, without the first, which also wait for silos and kernels."""
     lines = (run / "timing.jsonl").read_text().splitlines()[WARM_UP:]
     return statistics.median(json.loads(line)["seconds"] for line in lines)
+
+
+def overhead_row(group: str, what: str, remote: float, local: float, limit: float) -> Row:
+    """Return the row on how many seconds a remote round takes more than a local one."""
+    overhead = remote - local
+    detail = f"{1e3 * remote:.0f} ms - {1e3 * local:.0f} ms = {1e3 * overhead:.0f} ms"
+    return at_most(group, what, f"{1e3 * limit:.0f} ms", overhead / limit, 1, detail)

@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import statistics
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.attacks import MIB, memory_of, started
-from benchmarks.rest import last_status, url_of
+from benchmarks.processes import MIB, finish, memory, started, url_of
+from benchmarks.rest import last_status
 from benchmarks.timing import Row, at_most
-from benchmarks.travel import seconds_a_round, write_experiment
+from benchmarks.travel import seconds_per_round, write_experiment
 
 SUBS, SILOS_EACH = 2, 8
 SETTINGS = {"learning_rate": 3e-4, "penalty_weight": 15.0}
@@ -72,19 +71,17 @@ def _measure(name: str, rounds: int, subs: int) -> Measured:
         command = ["serve", folder / "tree.toml", *listens, "--out", folder / "run"]
         root = stack.enter_context(started("fedilc", *command))
         url = url_of(root)
-        idle = memory_of(root)
+        idle = memory(pid=root.pid)
         for part in range(SUBS):
             where = url
             if subs:
                 above = ["--upstream", url, "--silo", f"sub-{part}", "--out", folder / f"sub-{part}"]
                 where = url_of(stack.enter_context(started("fedilc", "serve", *above, *listens)))
-            stack.enter_context(started("silos", where, 0, *names[part::SUBS]))
+            stack.enter_context(started("benchmarks.attacks", "silos", where, 0, *names[part::SUBS]))
         last = last_status(url)
-        most = memory_of(root, "VmHWM")
-        seconds = seconds_a_round(folder / "run")
-        deadline = time.monotonic() + 60
-        while root.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.1)
+        most = memory("VmHWM", root.pid)
+        seconds = seconds_per_round(folder / "run")
+        finish(root)
     told = [*last["silos"], *last["carriers"]]
     up, down = (sum(one[way] for one in told) / rounds for way in ("bytes_received", "bytes_sent"))
     return Measured(seconds, up, down, most - idle)
