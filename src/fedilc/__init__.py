@@ -41,27 +41,23 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Aggregator": "fedilc.aggregation",
-    "Callback": "fedilc.training.callbacks",
-    "EarlyStopping": "fedilc.training.callbacks",
-    "FedILCClassifier": "fedilc.sklearn",
-    "FedILCRegressor": "fedilc.sklearn",
-    "Federation": "fedilc.data",
-    "KeepBest": "fedilc.training.callbacks",
-    "Penalty": "fedilc.penalties",
-    "Result": "fedilc.training.result",
-    "Silo": "fedilc.data",
-    "load": "fedilc.training.loaded",
-    "train": "fedilc.api",
-    "weighted_geometric_mean": "fedilc.aggregation",
+    "fedilc.aggregation": ("Aggregator", "weighted_geometric_mean"),
+    "fedilc.api": ("train",),
+    "fedilc.data": ("Federation", "Silo"),
+    "fedilc.penalties": ("Penalty",),
+    "fedilc.sklearn": ("FedILCClassifier", "FedILCRegressor"),
+    "fedilc.training.callbacks": ("Callback", "EarlyStopping", "KeepBest"),
+    "fedilc.training.loaded": ("load",),
+    "fedilc.training.result": ("Result",),
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name on its first use, so that the command starts at once."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

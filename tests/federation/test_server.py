@@ -13,7 +13,6 @@ from networks import mlp
 from fedilc import Federation, Silo, algorithms, train
 from fedilc.algorithms import find_algorithm
 from fedilc.config import Options
-from fedilc.data.benchmarks.color_digits import color_digits
 from fedilc.errors import FedILCError, NonFiniteError, ProtocolError, SilosLostError
 from fedilc.evaluation import measure
 from fedilc.federation import Program, Reply, Request, Runtime
@@ -255,44 +254,6 @@ def test_the_server_forgets_each_reply_before_it_takes_the_next(generator: torch
 
     runtime.change = watched
     assert run(federation, runtime).history == run(federation, None).history
-
-
-def test_evaluation_may_be_rarer_than_rounds(generator: torch.Generator) -> None:
-    result = train(federation_of(generator), mlp(), "fedsgd", rounds=7, learning_rate=0.01, evaluate_every=3)
-    measured = [record["round"] for record in result.history if "validation_loss" in record]
-    assert measured == [1, 3, 6, 7]
-
-
-def test_a_record_holds_means_silos_fairness_and_the_test() -> None:
-    result = train(
-        color_digits(0),
-        torch.nn.Sequential(torch.nn.Flatten(), mlp_for_digits()),
-        "geometric",
-        rounds=1,
-        learning_rate=0.01,
-    )
-    record = result.history[0]
-    assert {
-        "round",
-        "train_loss",
-        "validation_loss",
-        "validation_accuracy",
-        "test_loss",
-        "test_accuracy",
-        "test_auroc",
-        "test_auprc",
-        "fairness",
-        "silos",
-        "sign_agreement",
-        "zero_share",
-    } <= set(record)
-    silo = record["silos"]["flip-0.15"]
-    assert silo["examples"] == 200
-    assert {"train_loss", "validation_loss", "validation_accuracy", "validation_auroc"} <= set(silo)
-
-
-def mlp_for_digits() -> torch.nn.Module:
-    return torch.nn.Linear(128, 1)
 
 
 def test_the_penalty_of_a_record_is_a_mean_or_a_sum_over_silos(generator: torch.Generator) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
@@ -205,26 +204,6 @@ def test_an_exported_model_gives_the_same_logits_without_fedilc(tmp_path: Path, 
     about = json.loads(written[1].read_text())
     assert about["columns"] == list(loaded.columns)
     assert about["preprocessing"]["features"][0]["name"] == "age"
-
-
-def test_a_model_card_is_written_with_every_run(run: Path) -> None:
-    card = (run / "model-card.md").read_text()
-    facts = json.loads((run / "run.json").read_text())
-    record = next(r for r in RunFolder(run).history() if f"round {r['round']} of 6" in card)
-    for expected in (
-        "To fill in",
-        "| `age` | number, mean ",
-        "| `sex` | one of `f`, `m` | no |",
-        f"| a | 42 | 18 | {facts['silos']['a']['digest']} |",
-        f"60 examples ({(patients(60, 2)['died'] == 'yes').sum()} of them positive), digest {facts['test']}",
-        f"| a | {record['silos']['a']['validation_loss']:.3f} | ",
-        f"| mean over sites | {record['validation_loss']:.3f} | ",
-        "| learning_rate | 0.05 |",
-    ):
-        assert expected in card
-    for score in ("auroc", "calibration slope"):
-        assert re.search(rf"^\| {score} \| \d\.\d+ \[", card, re.MULTILINE)
-    assert "outlier_factor" not in card
 
 
 def test_a_damaged_preprocessing_is_said(run: Path, tmp_path: Path) -> None:

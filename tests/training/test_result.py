@@ -1,22 +1,18 @@
-"""The model of the round one chose: in memory, in the run folder, after a resume; and what run.json says."""
+"""The model of the round one chose: in memory, in the run folder, after a resume."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from command import fedilc
 from torch import Tensor, nn
 
 from fedilc import Federation, Result, Silo, train
 from fedilc.errors import CheckpointError, ConfigError, FedILCWarning
-from fedilc.federation import RunFolder
 from fedilc.federation.tensor_files import read_tensors
 from fedilc.models import build_model
-from rest import remote, training_of
 
 ROUNDS = 8
 
@@ -121,62 +117,3 @@ def test_a_best_file_that_is_lost_stops_no_resume_and_is_said_when_it_is_asked_f
     ):
         resumed.best_model()
     assert resumed.best_model("oracle") is not resumed.model
-
-
-def test_the_model_passed_in_is_untouched(federation: Federation) -> None:
-    model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 1))
-    model[0].bias.requires_grad_(False)
-    model[1].eval()
-    model[2].weight.grad = torch.ones_like(model[2].weight)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    modes = [module.training for module in model.modules()]
-    hooks = [len(module._forward_hooks) for module in model.modules()]
-    result = train(federation, model, "fishr-intra-geo", rounds=2, learning_rate=0.1, environment_size=4)
-    result.best_model()
-    assert_same(dict(model.state_dict()), before)
-    assert [module.training for module in model.modules()] == modes
-    assert [parameter.requires_grad for parameter in model.parameters()] == [True, False, True, True]
-    assert torch.equal(model[2].weight.grad, torch.ones_like(model[2].weight))
-    assert model[0].weight.grad is None
-    assert [len(module._forward_hooks) for module in model.modules()] == hooks
-
-
-def write_table(path: Path, seed: int, classes: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    rows = torch.randn(24, 2, generator=generator).tolist()
-    lines = [f"{age:.4f},{i % classes},{dose:.4f}" for i, (age, dose) in enumerate(rows)]
-    path.write_text("\n".join(["age,died,dose", *lines]) + "\n")
-
-
-@pytest.mark.parametrize("in_memory", ["true", "false"])
-@pytest.mark.parametrize(("loss", "classes"), [("binary", 2), ("multiclass", 3)])
-def test_run_json_keeps_the_columns_in_order_the_label_and_the_classes(
-    tmp_path: Path, loss: str, classes: int, in_memory: str
-) -> None:
-    for seed, name in enumerate(("north", "south")):
-        write_table(tmp_path / f"{name}.csv", seed, classes)
-    (tmp_path / "mine.toml").write_text(
-        f"""
-        rounds = 1
-        learning_rate = 0.1
-        [data]
-        source = "files"
-        silos = {{ north = "north.csv", south = "south.csv" }}
-        label = "died"
-        loss = "{loss}"
-        in_memory = {in_memory}
-        """
-    )
-    fedilc("run", tmp_path / "mine.toml", "--out", tmp_path / "run", "--set", "model.hidden=[4]")
-    kept = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert kept["columns"] == ["age", "dose"]
-    assert kept["label"] == "died"
-    assert kept["classes"] == list(range(classes))
-
-
-def test_a_coordinator_keeps_what_it_knows_of_the_columns(tmp_path: Path) -> None:
-    training, _ = training_of(remote(inputs=2, data={"columns": ["age", "dose"]}, rounds=1))
-    folder = RunFolder(tmp_path / "run")
-    training.open_folder(folder, False, {}, None)
-    kept = folder.settings()
-    assert (kept["columns"], kept["label"], kept["classes"]) == (["age", "dose"], None, [0, 1])

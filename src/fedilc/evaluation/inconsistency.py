@@ -17,10 +17,10 @@ The curvature lambda^e is taken over the classifier's parameters, in one of two 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
+from statistics import geometric_mean
 from typing import Literal
 
 import torch
@@ -112,7 +112,11 @@ class Scores:
 
     def matrix(self) -> list[list[float]]:
         """Return each pair's geometric mean over seeds, because scores are ratios."""
-        return [[self._mean(one, other) for other in self.silos] for one in self.silos]
+        seeds = self.by_seed.values()
+        return [
+            [geometric_mean([pairs[one, other] for pairs in seeds]) for other in self.silos]
+            for one in self.silos
+        ]
 
     def worst(self) -> list[float]:
         """Return the highest score over pairs, per seed."""
@@ -120,21 +124,17 @@ class Scores:
 
     def typical(self) -> list[float]:
         """Return the geometric mean over pairs of different silos, per seed; 1 if there is one silo."""
-        means = []
-        for pairs in self.by_seed.values():
-            logs = [math.log(score) for (one, other), score in pairs.items() if one != other]
-            means.append(math.exp(sum(logs) / len(logs)) if logs else 1.0)
-        return means
+        apart = (
+            [score for (one, other), score in pairs.items() if one != other]
+            for pairs in self.by_seed.values()
+        )
+        return [geometric_mean(scores) if scores else 1.0 for scores in apart]
 
     def metrics(self, curvature: Curvature) -> dict[int, dict[str, float]]:
         """Return the typical and the worst score by seed, under their names in a summary."""
         name = f"{INCONSISTENCY}{curvature}"
         pairs = zip(self.by_seed, self.typical(), self.worst(), strict=True)
         return {seed: {name: typical, f"{name}_worst": worst} for seed, typical, worst in pairs}
-
-    def _mean(self, one: str, other: str) -> float:
-        logs = [math.log(pairs[one, other]) for pairs in self.by_seed.values()]
-        return math.exp(sum(logs) / len(logs))
 
 
 ScoresByCurvature = Mapping[Curvature, Mapping[str, Scores]]

@@ -23,10 +23,11 @@ from statistics import NormalDist
 from typing import Annotated
 
 import numpy as np
+import polars as pl
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedilc.data.tables.column_values import column_values, names_of, numbers_of
-from fedilc.data.tables.preprocessing import CategoryFeature, NumberFeature, Preprocessing
+from fedilc.data.tables.preprocessing import NumberFeature, Preprocessing
 from fedilc.data.tables.silo_summary import SiloSummary
 from fedilc.data.tables.silo_tables import SiloTable
 
@@ -84,13 +85,9 @@ def describe_silo(table: SiloTable, preprocessing: Preprocessing) -> SiloDescrip
     counts = np.bincount(table.y.astype(int), minlength=classes)[:classes] if classes else ()
     columns = []
     for feature in preprocessing.features:
-        if feature.name not in table.frame.columns:
-            empty = (0,) * _bin_count(feature)
-            columns.append(
-                ColumnDescription(name=feature.name, missing=len(table.frame), count=0, bins=empty)
-            )
-            continue
-        _, values = column_values(table.frame[feature.name], preprocessing.missing)
+        absent = pl.Series(feature.name, [None] * len(table.frame))
+        column = table.frame.get_column(feature.name, default=absent)
+        _, values = column_values(column, preprocessing.missing)
         present = len(values) - values.null_count()
         if isinstance(feature, NumberFeature):
             numbers = numbers_of(values).drop_nulls().to_numpy()
@@ -147,10 +144,6 @@ def describe_summary(summary: SiloSummary, preprocessing: Preprocessing) -> Silo
     return SiloDescription(
         silo=summary.name, rows=summary.rows, classes=tuple(classes), columns=tuple(columns)
     )
-
-
-def _bin_count(feature: NumberFeature | CategoryFeature) -> int:
-    return _BINS if isinstance(feature, NumberFeature) else len(feature.categories) + 1
 
 
 def comparable(a: ColumnDescription, b: ColumnDescription) -> bool:

@@ -137,10 +137,7 @@ class RunFolder:
         try:
             return check_digest(found) if has_digest(found) else found
         except ValueError as error:
-            raise CheckpointError(
-                f"{self.settings_file} is damaged: {error}; restore it from a copy, or start again in "
-                "another folder"
-            ) from error
+            raise _lost(f"{self.settings_file} is damaged: {error}") from error
 
     def settings_as_written(self) -> dict[str, Any]:
         """Return the content of run.json, with its digest if it has one."""
@@ -202,16 +199,8 @@ class RunFolder:
 
     def _load_newest(self) -> Checkpoint | None:
         """Return the newest valid checkpoint; warn if the last one written is damaged."""
-        if not self.checkpoint_file.exists() and not self.previous_file.exists():
-            rounds = len(complete_lines(self.history_file))
-            if rounds > 1:
-                raise CheckpointError(
-                    f"{self.checkpoint_file} is missing although {rounds} rounds were completed; restore it "
-                    "from a copy, or start again in another folder"
-                )
-            return None
         if not self.checkpoint_file.exists():
-            return self.load(self.previous_file)
+            return self._load_previous()
         try:
             checkpoint = self.load(self.checkpoint_file)
             self._checkpoint_valid = True
@@ -227,24 +216,25 @@ class RunFolder:
             return previous
 
     def _load_previous(self) -> Checkpoint | None:
-        """Return the previous checkpoint; None if only one round was completed."""
-        if not self.previous_file.exists() and len(complete_lines(self.history_file)) <= 1:
-            return None
-        return self.load(self.previous_file)
+        """Return the previous checkpoint; None if at most one round was completed."""
+        if self.previous_file.exists():
+            return self.load(self.previous_file)
+        rounds = len(complete_lines(self.history_file))
+        if rounds > 1:
+            raise _lost(f"{self.checkpoint_file} is missing although {rounds} rounds were completed")
+        return None
 
     def load(self, checkpoint: Path | None = None) -> Checkpoint:
         """Return a checkpoint, by default that of the last completed round, and the history up to it."""
         tensors, about = read_tensors(checkpoint or self.checkpoint_file)
         round_, lines = about["round"], complete_lines(self.history_file)
         if len(lines) < round_:
-            raise CheckpointError(
-                f"{self.history_file} has {len(lines)} records but the checkpoint is of round "
-                f"{round_}; restore it from a copy, or start again in another folder"
+            raise _lost(
+                f"{self.history_file} has {len(lines)} records but the checkpoint is of round {round_}"
             )
         if about.get("history", "") not in ("", chain_digest(lines[:round_])):
-            raise CheckpointError(
-                f"{self.history_file} is damaged: a line up to round {round_} was changed, dropped or "
-                "swapped; restore it from a copy, or start again in another folder"
+            raise _lost(
+                f"{self.history_file} is damaged: a line up to round {round_} was changed, dropped or swapped"
             )
         return Checkpoint(
             round=round_,
@@ -265,10 +255,7 @@ class RunFolder:
                 raise ValueError("a line is not the record of a round")
             return records
         except ValueError as error:
-            raise CheckpointError(
-                f"{self.history_file} is damaged ({error}); restore it from a copy, or start again "
-                "in another folder"
-            ) from error
+            raise _lost(f"{self.history_file} is damaged ({error})") from error
 
     def save(
         self,
@@ -295,3 +282,8 @@ class RunFolder:
 def _settings(settings: Mapping[str, Any]) -> bytes:
     """Return the content of run.json."""
     return json_bytes(with_digest(json.loads(json_bytes(settings))), indent=2)
+
+
+def _lost(problem: str) -> CheckpointError:
+    """Return the error for a file that cannot be used any more."""
+    return CheckpointError(f"{problem}; restore it from a copy, or start again in another folder")

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from torch import Tensor
 
 from fedilc.errors import CheckpointError, ConfigError, FedILCWarning, nearest
-from fedilc.evaluation import CRITERIA, select
+from fedilc.evaluation.selection import CRITERIA, selections
 from fedilc.federation import Record
 from fedilc.federation.tensor_files import read_tensors, write_tensors
 
@@ -52,26 +52,16 @@ class Callback:
         """Act after the last round."""
 
 
-class _Function(Callback):
-    """A plain function of each record."""
-
-    def __init__(self, function: Callable[[Record], object]) -> None:
-        self.function = function
-
-    def on_round(self, _run: Run, record: Record) -> None:
-        self.function(record)
-
-
 def as_callback(given: Callback | Callable[[Record], object]) -> Callback:
     """Return a callback made of a callback, an object with some of its methods, or a function of records."""
     if isinstance(given, Callback):
         return given
+    names = ("on_start", "on_round", "on_end")
+    methods = {name: getattr(given, name) for name in names if hasattr(given, name)}
     if callable(given):
-        return _Function(given)
+        methods = {"on_round": lambda _run, record: given(record)}
     adapted = Callback()
-    for name in ("on_start", "on_round", "on_end"):
-        if hasattr(given, name):
-            setattr(adapted, name, getattr(given, name))
+    vars(adapted).update(methods)
     return adapted
 
 
@@ -135,7 +125,7 @@ class KeepBest(Callback):
     def on_start(self, run: Run) -> None:
         """Take over what a resumed run has kept."""
         self.round, self.weights = None, {}
-        self._best = self._chosen(run.history)
+        self._best = selections(run.history).get(self.criterion)
         if run.out is None or self._best is None:
             return
         if self._file(run.out).exists():
@@ -159,7 +149,7 @@ class KeepBest(Callback):
     def on_round(self, run: Run, record: Record) -> None:
         """Keep the weights if the criterion chooses this round."""
         before = [] if self._best is None else [self._best]
-        self._best = self._chosen([*before, record])
+        self._best = selections([*before, record]).get(self.criterion)
         if self._best is record:
             self._keep(run)
 
@@ -175,12 +165,6 @@ class KeepBest(Callback):
         except OSError as error:
             sentence = f"{path} cannot be written: {error.strerror or error}; the run continues"
             warnings.warn(sentence, FedILCWarning, stacklevel=2)
-
-    def _chosen(self, history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-        try:
-            return select(history, self.criterion)
-        except ConfigError:
-            return None
 
     def _file(self, out: Path) -> Path:
         return out / f"best-{self.criterion}.safetensors"

@@ -77,8 +77,8 @@ class Training:
         self.spec, self.runtime = spec, runtime
         self.outline, self.options, self.model = spec.outline, spec.options, spec.model
         if runtime.leads:
-            spec.note()
-        self.sizes_known = spec.sizes_known
+            spec.note_settings()
+        self._noted_sizes = not runtime.leads or spec.note_sizes(self.outline.facts)
         runtime.silos = runtime.silos or self.outline.silos
         self.server = make_server(self.model, runtime, spec.program, self.options)
         if self.outline.x_test is not None:
@@ -171,9 +171,8 @@ class Training:
         due = number % self.options.evaluate_every == 0 or number in (1, self.options.rounds)
         record = flatten(self.server.round(number, evaluate=due))
         seconds = time.perf_counter() - started
-        if not self.sizes_known and self.runtime.leads:
-            self.sizes_known = "silos" in record
-            self.spec.note_sizes(record.get("silos", {}))
+        if not self._noted_sizes:
+            self._noted_sizes = self.spec.note_sizes(record.get("silos", {}))
         run.history.append(record)
         if "set_aside" in record and self.runtime.leads:
             warnings.warn(

@@ -10,9 +10,9 @@ from torch import Tensor
 from fedilc.algorithms.loss_name import LossName
 from fedilc.config import Options
 from fedilc.data.outline import Outline
-from fedilc.errors import CheckpointError, ConfigError
-from fedilc.evaluation import select
+from fedilc.errors import CheckpointError
 from fedilc.evaluation.intervals import Interval, bootstrap_intervals
+from fedilc.evaluation.selection import selections
 from fedilc.gradients import Loss, Workbench
 from fedilc.training.result import Result
 
@@ -29,7 +29,9 @@ _ALWAYS = ("rounds", "learning_rate", "weight_decay", "penalty_weight", "seed")
 
 def model_card(facts: Mapping[str, Any], result: Result, outline: Outline) -> str:
     """Return the card of a finished run; `facts` are those of its run.json."""
-    criterion, record = _chosen(result.history)
+    chosen = selections(result.history)
+    criterion = "validation" if "validation" in chosen else "last"
+    record = chosen[criterion]
     intervals = _intervals(facts["loss"], result, criterion, outline.x_test, outline.y_test)
     made = outline.preprocessing
     classes = made.label.classes if made is not None else facts.get("classes") or ()
@@ -44,14 +46,6 @@ def model_card(facts: Mapping[str, Any], result: Result, outline: Outline) -> st
         "## Limits\n\nTo fill in: for whom it was not tested, what shift it may not survive, who watches it.",
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _chosen(history: Sequence[Mapping[str, Any]]) -> tuple[str, Mapping[str, Any]]:
-    """Return the round that validation chooses, or the last one if there is no validation."""
-    try:
-        return "validation", select(history, "validation")
-    except ConfigError:
-        return "last", select(history, "last")
 
 
 def _intervals(

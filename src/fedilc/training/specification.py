@@ -73,20 +73,38 @@ class Specification:
             parts = replace(parts, classifier=logits_layer(model, loss, sample, options.classifier))
         return cls(outline, name, found, options, model, bench, Program.of(parts, model), outputs)
 
-    def note(self) -> None:
-        """Say which settings are legal but may not be what was meant."""
-        _note_settings(self.name, self.algorithm, self.options)
-        self.note_sizes(self.outline.facts)
+    def note_settings(self) -> None:
+        """Say which settings leave out something that the algorithm is about, or change nothing in it."""
+        if self.algorithm.intra not in (None, "whole") and self.options.environment_size is None:
+            _say(
+                f"{self.name} works on environments inside a silo, but environment_size is None, "
+                "so that each silo is one environment; set environment_size to 1 or to a batch size"
+            )
+        for key, value in unused_options(self.algorithm, self.options).items():
+            _say(f"{key}={value} changes nothing in {self.name}: no part of it takes it")
 
-    def note_sizes(self, silos: Mapping[str, Mapping[str, Any]]) -> None:
-        """Say that silos count equally, if their sizes differ much."""
+    def note_sizes(self, silos: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Say that silos count equally, if one has ten times the training examples of another or more.
+
+        Return whether their sizes are known.
+        """
         sizes = {silo: int(facts["examples"]) for silo, facts in silos.items() if "examples" in facts}
-        _note_sizes(self.algorithm, sizes)
-
-    @property
-    def sizes_known(self) -> bool:
-        """Return whether the silos' sizes are known before they are asked."""
-        return any("examples" in facts for facts in self.outline.facts.values())
+        if not sizes or self.algorithm.weights != "equal":
+            return bool(sizes)
+        smallest, largest = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
+        if sizes[largest] < _TIMES_LARGER * sizes[smallest]:
+            return True
+        choice = 'set weights = "examples" to count examples instead'
+        if self.algorithm.inter != "mean":
+            choice = (
+                "an algorithm that takes a mean across silos can count examples instead (weights = "
+                '"examples"), and a geometric mean cannot: leave very small silos out, or join them'
+            )
+        _say(
+            f"silo {smallest!r} has {sizes[smallest]} training examples and {largest!r} has "
+            f"{sizes[largest]}, and each silo counts equally; {choice}"
+        )
+        return True
 
 
 def _require_sides(parts: RunParts, silos: int, options: Options) -> None:
@@ -157,38 +175,8 @@ def run_facts(spec: Specification) -> dict[str, Any]:
     }
 
 
-def _note_settings(name: str, algorithm: Algorithm, options: Options) -> None:
-    """Say which settings leave out something that the algorithm is about, or change nothing in it."""
-    if algorithm.intra not in (None, "whole") and options.environment_size is None:
-        _say(
-            f"{name} works on environments inside a silo, but environment_size is None, "
-            "so that each silo is one environment; set environment_size to 1 or to a batch size"
-        )
-    for key, value in unused_options(algorithm, options).items():
-        _say(f"{key}={value} changes nothing in {name}: no part of it takes it")
-
-
-def _note_sizes(algorithm: Algorithm, sizes: Mapping[str, int]) -> None:
-    """Say that silos count equally, if one has ten times the training examples of another or more."""
-    if len(sizes) < 2 or algorithm.weights != "equal":
-        return
-    smallest, largest = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
-    if sizes[largest] < _TIMES_LARGER * sizes[smallest]:
-        return
-    choice = 'set weights = "examples" to count examples instead'
-    if algorithm.inter != "mean":
-        choice = (
-            'an algorithm that takes a mean across silos can count examples instead (weights = "examples"), '
-            "and a geometric mean cannot: leave very small silos out, or join them"
-        )
-    _say(
-        f"silo {smallest!r} has {sizes[smallest]} training examples and {largest!r} has {sizes[largest]}, "
-        f"and each silo counts equally; {choice}"
-    )
-
-
 def _say(sentence: str) -> None:
-    warnings.warn(sentence, FedILCWarning, stacklevel=4)
+    warnings.warn(sentence, FedILCWarning, stacklevel=3)
 
 
 def _classes(spec: Specification) -> list[int] | None:

@@ -1,0 +1,67 @@
+"""The card of a run: the model, its inputs, its data, its results; what is not known is not made up."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from small_silos import QUICK, silo
+from torch import nn
+
+from fedilc import Federation, train
+from fedilc.data.tables.silo_tables import TableSettings, tables_of
+from fedilc.federation import RunFolder
+from fedilc.models import build_model
+
+
+def patients(seed: int) -> pl.DataFrame:
+    random = np.random.default_rng(seed)
+    age, sex = random.normal(60, 10, 60), random.choice(["m", "f"], 60)
+    risk = (age - 60) / 10 + (sex == "m") + random.normal(size=60)
+    return pl.DataFrame({"age": age, "sex": sex, "died": np.where(risk > 0.5, "yes", "no")})
+
+
+def test_the_card_of_tables_has_columns_data_results_and_settings(tmp_path: Path) -> None:
+    frames = {name: patients(seed) for seed, name in enumerate("abc")}
+    tables = tables_of(frames, TableSettings(label="died", positive="yes"))
+    federation = tables.federation("patients", test="c", seed=0, validation=0.3)
+    model = build_model("mlp", federation.inputs, 1, 0, hidden=[4])
+    train(federation, model, "fedsgd", rounds=3, learning_rate=0.05, out=tmp_path)
+    card = (tmp_path / "model-card.md").read_text()
+    facts = json.loads((tmp_path / "run.json").read_text())
+    record = next(r for r in RunFolder(tmp_path).history() if f"round {r['round']} of 3" in card)
+    for expected in (
+        "To fill in",
+        "| `age` | number, mean ",
+        "| `sex` | one of `f`, `m` | no |",
+        f"| a | 42 | 18 | {facts['silos']['a']['digest']} |",
+        f"60 examples ({(frames['c']['died'] == 'yes').sum()} of them positive), digest {facts['test']}",
+        f"| a | {record['silos']['a']['validation_loss']:.3f} | ",
+        f"| mean over sites | {record['validation_loss']:.3f} | ",
+        "| learning_rate | 0.05 |",
+    ):
+        assert expected in card
+    for score in ("auroc", "calibration slope"):
+        assert re.search(rf"^\| {score} \| \d\.\d+ \[", card, re.MULTILINE)
+    assert "outlier_factor" not in card
+
+
+def test_the_card_of_arrays_says_what_was_not_measured(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    train(Federation("f", [silo("a", 1), silo("b", 2)]), nn.Linear(3, 1), out=tmp_path, **QUICK)
+    card = (tmp_path / "model-card.md").read_text()
+    assert "Arrays of numbers, as they are." in card
+    assert "There is no test set: how the model does at another site was not measured." in card
+    assert "network: `one of its own`, inputs [3], outputs 1" in card
+
+
+def test_a_card_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "model-card.md").mkdir()
+    with pytest.warns(UserWarning, match=r"model-card\.md is not written"):
+        result = train(Federation("f", [silo("a", 1)]), nn.Linear(3, 1), out=tmp_path, **QUICK)
+    assert result.history
