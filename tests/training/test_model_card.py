@@ -62,6 +62,6 @@ def test_the_card_of_arrays_says_what_was_not_measured(tmp_path: Path) -> None:
 
 def test_a_card_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "model-card.md").mkdir()
-    with pytest.warns(UserWarning, match=r"model-card\.md is not written"):
+    with pytest.warns(UserWarning, match=r"model-card\.md cannot be written"):
         result = train(Federation("f", [silo("a", 1)]), nn.Linear(3, 1), out=tmp_path, **QUICK)
     assert result.history

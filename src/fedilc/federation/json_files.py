@@ -7,14 +7,14 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedilc.errors import FedILCWarning
-from fedilc.federation.tensor_files import write_atomically
+from fedilc.federation.tensor_files import warn_if_not_written, write_atomically
 
-_KEY = "digest"
+DIGEST = "digest"
 _DIGITS_PER_LINE = 16
 
 
@@ -33,12 +33,7 @@ def chain_digest(lines: Iterable[bytes], head: str = "") -> str:
 
 def with_digest(value: Mapping[str, Any], length: int = 64) -> dict[str, Any]:
     """Return a JSON object with a digest of its content, of `length` hexadecimal digits."""
-    return {**value, _KEY: json_digest(value)[:length]}
-
-
-def has_digest(value: Mapping[str, Any]) -> bool:
-    """Return whether a JSON object has a digest, valid or not."""
-    return _KEY in value
+    return {**value, DIGEST: json_digest(value)[:length]}
 
 
 def check_digest(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,8 +45,8 @@ def check_digest(value: Mapping[str, Any]) -> dict[str, Any]:
     Traceback (most recent call last):
     ValueError: its content does not match its digest
     """
-    content = {key: entry for key, entry in value.items() if key != _KEY}
-    stored = value.get(_KEY)
+    content = {key: entry for key, entry in value.items() if key != DIGEST}
+    stored = value.get(DIGEST)
     if not isinstance(stored, str) or not stored or not json_digest(content).startswith(stored):
         raise ValueError("its content does not match its digest")
     return content
@@ -97,12 +92,12 @@ class TimingFile:
 
     def append(self, entry: Mapping[str, Any]) -> None:
         """Append an entry."""
-        with self._warn_if_not_writable():
+        with warn_if_not_written(self.path):
             append_line(self.path, json_bytes(with_digest(entry, _DIGITS_PER_LINE)))
 
     def cut(self, last_round: int) -> None:
         """Cut the file back to a round, and remove damaged lines."""
-        with self._warn_if_not_writable():
+        with warn_if_not_written(self.path):
             intact = self._intact()
             damaged = len(complete_lines(self.path)) - len(intact)
             if damaged:
@@ -124,11 +119,3 @@ class TimingFile:
             with contextlib.suppress(ValueError, AttributeError):
                 found.append((line, check_digest(json.loads(line))))
         return found
-
-    @contextlib.contextmanager
-    def _warn_if_not_writable(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            text = f"{self.path} cannot be written: {error.strerror}; the run continues"
-            warnings.warn(text, FedILCWarning, stacklevel=5)

@@ -40,12 +40,12 @@ from torch import Tensor
 
 from fedilc.errors import CheckpointError, FedILCWarning
 from fedilc.federation.json_files import (
+    DIGEST,
     TimingFile,
     append_line,
     chain_digest,
     check_digest,
     complete_lines,
-    has_digest,
     json_bytes,
     replace_lines,
     with_digest,
@@ -131,31 +131,30 @@ class RunFolder:
         """Release the lock."""
         self._lock.release()
 
-    def settings(self) -> dict[str, Any]:
-        """Return the settings of the run, without their digest."""
-        found = self.settings_as_written()
-        try:
-            return check_digest(found) if has_digest(found) else found
-        except ValueError as error:
-            raise _lost(f"{self.settings_file} is damaged: {error}") from error
-
-    def settings_as_written(self) -> dict[str, Any]:
-        """Return the content of run.json, with its digest if it has one."""
+    def settings(self, require_digest: bool = False) -> dict[str, Any]:
+        """Return the settings of the run, without their digest; version 0.1 wrote none."""
         try:
             found = json.loads(self.settings_file.read_text())
+            if not isinstance(found, dict):
+                raise ValueError("it does not hold an object")
+            if DIGEST in found:
+                return check_digest(found)
         except OSError as error:
             raise CheckpointError(
                 f"{self.path} holds no run (there is no run.json); leave out --resume to start one"
             ) from error
         except ValueError as error:
-            raise CheckpointError(f"{self.settings_file} is damaged: {error}") from error
-        if not isinstance(found, dict):
-            raise CheckpointError(f"{self.settings_file} is damaged: it does not hold an object")
+            raise _lost(f"{self.settings_file} is damaged: {error}") from error
+        if require_digest:
+            raise CheckpointError(
+                f"{self.settings_file} has no digest: it is damaged, or was written by version 0.1; "
+                "resume with that version, or start again in another folder"
+            )
         return found
 
     def resume(self, settings: Mapping[str, Any]) -> Checkpoint | None:
         """Return the checkpoint to continue from, None before the first round; refuse other settings."""
-        self._require_same(settings)
+        require_same(self.path, self.settings(require_digest=True), json.loads(json_bytes(settings)))
         with self._os_errors("the run cannot continue", "read or written"):
             self._acquire_lock()
             checkpoint = self._load_newest()
@@ -187,15 +186,6 @@ class RunFolder:
                 stacklevel=4,
             )
         return machines if machines and not changed else [*machines, {"from_round": done + 1, **now}]
-
-    def _require_same(self, settings: Mapping[str, Any]) -> None:
-        """Raise if the folder holds a run with other settings or data, or has no digests."""
-        if not has_digest(self.settings_as_written()):
-            raise CheckpointError(
-                f"{self.settings_file} has no digest: it is damaged, or was written by version 0.1; "
-                "resume with that version, or start again in another folder"
-            )
-        require_same(self.path, self.settings(), json.loads(json_bytes(settings)))
 
     def _load_newest(self) -> Checkpoint | None:
         """Return the newest valid checkpoint; warn if the last one written is damaged."""

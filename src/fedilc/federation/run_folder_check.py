@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from fedilc.errors import CheckpointError
-from fedilc.federation.json_files import check_digest, complete_lines, has_digest
+from fedilc.federation.json_files import check_digest, complete_lines
 from fedilc.federation.run_folder import RunFolder
 from fedilc.federation.tensor_files import read_tensors
 
@@ -20,7 +20,7 @@ def examine(path: Path) -> dict[str, str | None]:
     """
     folder = RunFolder(path)
     checks: dict[Path, Callable[[], object]] = {
-        folder.settings_file: partial(_require_settings, folder),
+        folder.settings_file: partial(folder.settings, require_digest=True),
         folder.history_file: partial(_require_history, folder),
         folder.timing.path: partial(_require_line_digests, folder.timing.path),
     }
@@ -41,12 +41,6 @@ def _problem(check: Callable[[], object]) -> str | None:
     except OSError as error:
         return error.strerror or str(error)
     return None
-
-
-def _require_settings(folder: RunFolder) -> None:
-    folder.settings()
-    if not has_digest(folder.settings_as_written()):
-        raise ValueError("it has no digest: it is damaged, or was written by version 0.1, which wrote none")
 
 
 def _require_history(folder: RunFolder) -> None:

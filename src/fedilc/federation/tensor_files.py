@@ -11,7 +11,8 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from fedilc.errors import CheckpointError, ModelError
+from fedilc.errors import CheckpointError, FedILCWarning, ModelError
 
 DTYPE_NAMES = {
     torch.float64: "F64",
@@ -139,6 +140,16 @@ def write_atomically(path: Path, content: bytes, previous: Path | None = None) -
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+@contextlib.contextmanager
+def warn_if_not_written(path: Path) -> Iterator[None]:
+    """Warn if a file that a run does not need cannot be written, and let the run continue."""
+    try:
+        yield
+    except (OSError, CheckpointError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        warnings.warn(f"{path} cannot be written: {reason}; the run continues", FedILCWarning, stacklevel=4)
 
 
 def write_tensors(

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedilc.errors import CheckpointError, ConfigError, FedILCWarning, nearest
 from fedilc.evaluation.selection import CRITERIA, selections
 from fedilc.federation import Record
-from fedilc.federation.tensor_files import read_tensors, write_tensors
+from fedilc.federation.tensor_files import read_tensors, warn_if_not_written, write_tensors
 
 
 @dataclass
@@ -160,11 +160,8 @@ class KeepBest(Callback):
         if run.out is None:
             return
         path = self._file(run.out)
-        try:
+        with warn_if_not_written(path):
             write_tensors(path, self.weights, {"round": self.round})
-        except OSError as error:
-            sentence = f"{path} cannot be written: {error.strerror or error}; the run continues"
-            warnings.warn(sentence, FedILCWarning, stacklevel=2)
 
     def _file(self, out: Path) -> Path:
         return out / f"best-{self.criterion}.safetensors"

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedilc.config import Options
-from fedilc.errors import CheckpointError, ConfigError, FedILCWarning
+from fedilc.errors import ConfigError, FedILCWarning
 from fedilc.evaluation import measure, thresholded_areas
 from fedilc.federation import Program, RunFolder, Runtime, Server
 from fedilc.federation.control_variates import FOLDER as SILO_STATES
@@ -20,7 +20,7 @@ from fedilc.federation.outliers import NormBound, sentence
 from fedilc.federation.run_folder import PREPROCESSING
 from fedilc.federation.silo_selection import SiloSelection
 from fedilc.federation.silo_weights import make_weights
-from fedilc.federation.tensor_files import write_atomically
+from fedilc.federation.tensor_files import warn_if_not_written, write_atomically
 from fedilc.gradients.optimizers import RateSchedule, make_optimizer
 from fedilc.penalties.penalty_weight import PenaltySchedule
 from fedilc.training.callbacks import Callback, KeepBest, Run, refuse_key
@@ -160,11 +160,8 @@ class Training:
     def _write_card(self, folder: RunFolder, result: Result) -> None:
         """Write the model card; a folder that cannot be written does not end the run."""
         path = folder.path / CARD
-        try:
-            card = model_card(folder.settings(), result, self.outline)
-            write_atomically(path, card.encode())
-        except (OSError, CheckpointError) as error:
-            warnings.warn(f"{path} is not written: {error}", FedILCWarning, stacklevel=2)
+        with warn_if_not_written(path):
+            write_atomically(path, model_card(folder.settings(), result, self.outline).encode())
 
     def _round(self, number: int, run: Run, callbacks: list[Callback], folder: RunFolder | None) -> None:
         started = time.perf_counter()
