@@ -10,7 +10,7 @@ from fedilc.config import Options
 from fedilc.data import Federation, Silo
 from fedilc.evaluation import measure
 from fedilc.federation import Program, Server
-from fedilc.federation.run_parts import make_parts
+from fedilc.federation.program import make_parts
 from fedilc.gradients import Loss
 from fedilc.models import build_model
 from fedilc.runtimes.local import LocalRuntime

@@ -16,7 +16,7 @@ from benchmarks.timing import Row, at_most
 from fedilc.algorithms import find_algorithm
 from fedilc.config import Options
 from fedilc.federation import Program, Reply, Request, Runtime
-from fedilc.federation.run_parts import make_parts
+from fedilc.federation.program import make_parts
 from fedilc.training.loop import make_server
 
 FEW, MANY = 5, 5000

@@ -27,7 +27,7 @@ from fedilc.config import Options, read_experiment
 from fedilc.config.user_sources import Remote
 from fedilc.evaluation import measure
 from fedilc.federation import Program, Request
-from fedilc.federation.run_parts import make_parts
+from fedilc.federation.program import make_parts
 from fedilc.gradients import Loss
 from fedilc.models import build_model
 from fedilc.runtimes.local import LocalRuntime

@@ -11,7 +11,7 @@ from fedilc.algorithms import find_algorithm
 from fedilc.config import Options
 from fedilc.errors import ProtocolError
 from fedilc.federation import Program, Reply, Request, SiloClient
-from fedilc.federation.run_parts import make_parts
+from fedilc.federation.program import make_parts
 from fedilc.runtimes.local import LocalRuntime
 
 WEIGHTS = {name: parameter.detach() for name, parameter in mlp().named_parameters()}

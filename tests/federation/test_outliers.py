@@ -20,7 +20,7 @@ from fedilc.errors import ConfigError, DivergedError, FedILCError, FedILCWarning
 from fedilc.evaluation import measure
 from fedilc.federation import Program, Reply, Request, RunFolder, Runtime
 from fedilc.federation.outliers import NormBound
-from fedilc.federation.run_parts import make_parts
+from fedilc.federation.program import make_parts
 from fedilc.gradients import Loss
 from fedilc.runtimes.local import LocalRuntime
 from fedilc.training.callbacks import Callback, Run

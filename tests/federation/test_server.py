@@ -16,7 +16,7 @@ from fedilc.config import Options
 from fedilc.errors import FedILCError, NonFiniteError, ProtocolError, SilosLostError
 from fedilc.evaluation import measure
 from fedilc.federation import Program, Reply, Request, Runtime
-from fedilc.federation.run_parts import make_parts
+from fedilc.federation.program import make_parts
 from fedilc.gradients import Loss
 from fedilc.runtimes.local import LocalRuntime
 

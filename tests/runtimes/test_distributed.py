@@ -31,7 +31,7 @@ from fedilc.data.silo_store import SiloStore
 from fedilc.errors import ConfigError, DataError, FedILCWarning
 from fedilc.evaluation import measure
 from fedilc.federation import Program
-from fedilc.federation.run_parts import make_parts
+from fedilc.federation.program import make_parts
 from fedilc.gradients import Loss
 from fedilc.runtimes.distributed import DistributedRuntime, Group, joined_group
 from fedilc.runtimes.torchrun import started_as_group

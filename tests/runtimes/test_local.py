@@ -12,7 +12,7 @@ from fedilc.algorithms import find_algorithm
 from fedilc.config import Options
 from fedilc.data.silo_store import SiloStore
 from fedilc.federation import Program, Request
-from fedilc.federation.run_parts import make_parts
+from fedilc.federation.program import make_parts
 from fedilc.runtimes.local import LocalRuntime
 
 WEIGHTS = {name: parameter.detach() for name, parameter in mlp().named_parameters()}

@@ -4,7 +4,6 @@ from fedilc.federation.client import SiloClient
 from fedilc.federation.messages import AggregatedReply, Reply, Request
 from fedilc.federation.program import Program
 from fedilc.federation.run_folder import RunFolder
-from fedilc.federation.run_parts import Reduction, RunParts
 from fedilc.federation.runtime import Runtime
 from fedilc.federation.server import Record, Server
 
@@ -12,11 +11,9 @@ __all__ = [
     "AggregatedReply",
     "Program",
     "Record",
-    "Reduction",
     "Reply",
     "Request",
     "RunFolder",
-    "RunParts",
     "Runtime",
     "Server",
     "SiloClient",

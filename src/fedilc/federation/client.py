@@ -55,12 +55,12 @@ class SiloClient:
         self.state = state or SiloState(silo.name)
         self.parts = parts = program.parts
         votes = parts.intra if not isinstance(parts.intra, Mean) else None
-        self.votes = votes if parts.environment_size is not None else None
-        size = parts.environment_size if parts.intra is not None else None
+        self.votes = votes if parts.options.environment_size is not None else None
+        size = parts.options.environment_size if parts.intra is not None else None
         x, y = bench.inputs(silo.x), bench.labels(silo.y)
-        x, y, loss = balanced(x, y, bench.loss, parts.balance, parts.seed, silo.name)
+        x, y, loss = balanced(x, y, bench.loss, parts.options.balance, parts.options.seed, silo.name)
         self.computation = SiloComputation(
-            bench, silo.name, x, y, size, self.votes is not None, parts.seed, parts.penalty, loss=loss
+            bench, silo.name, x, y, size, self.votes is not None, parts.options.seed, parts.penalty, loss=loss
         )
 
     @property
@@ -165,7 +165,7 @@ class SiloClient:
         if self.parts.penalty.centred:
             name = self.parts.penalty.statistic
             difference = own - request.tensors[name][name].to(own)
-        factor = 2.0 / len(request.silos) if self.parts.reduction == "mean" else 2.0
+        factor = 2.0 / len(request.silos) if self.parts.options.fishr_reduction == "mean" else 2.0
         return factor * difference, float(difference.to(wide_dtype(own.device)).square().sum())
 
     def _evaluate(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The program of a round: the steps that an algorithm's parts need, declared once for server and silos.
+"""The parts of a run, and the program of a round: the steps that they need, declared for server and silos.
 
     statistics         each silo answers s_e, if silos match a statistic; the server needs its mean
     update             each silo answers its gradient, or w - w_e after local steps
@@ -13,15 +13,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedilc.aggregation import Aggregator, Clipped, Mean, Sum
-from fedilc.algorithms.loss_name import has_classes
-from fedilc.federation.run_parts import RunParts
+from fedilc.aggregation import Aggregator, Clipped, Mean, Sum, aggregator_options, build_aggregator
+from fedilc.algorithms import Algorithm
+from fedilc.algorithms.loss_name import LossName, has_classes
+from fedilc.config import Options
+from fedilc.errors import ConfigError
 from fedilc.federation.steps import Answer, Like, Range, Step
 from fedilc.federation.tensor_files import byte_size
+from fedilc.penalties import Penalty, build_penalty, penalty_options
 
 STATISTICS, UPDATE, MATCHED, EVALUATE = "statistics", "update", "matched-update", "evaluate"
 PENALTY_WEIGHT = "penalty_weight"
@@ -34,6 +38,90 @@ _FRACTION, _ANY = Range(0, 1), Range(-MAX_NUMBER, MAX_NUMBER)
 _AREAS = {"accuracy": _FRACTION, "auroc": _FRACTION, "auprc": _FRACTION}
 _CLASSIFICATION = {"loss": _ANY, **_AREAS, "examples": _ANY}
 _REGRESSION = {"loss": _ANY, "rmse": _ANY, "mae": _ANY, "r2": Range(-MAX_NUMBER, 1), "examples": _ANY}
+_AGGREGATION = ("zeros", "agreement", "min_side")
+
+
+@dataclass(frozen=True)
+class RunParts:
+    """The algorithm's parts as objects, for server and silos.
+
+    Args:
+        algorithm: the choices that they are built from.
+        loss: the name of the loss.
+        options: the settings of the run.
+        intra: the aggregator of environments; None if the silo is one environment.
+        inter: the aggregator of silos.
+        penalty: what silos match, if anything.
+        classifier: the name of the layer that gives the logits, if a penalty needs it.
+    """
+
+    algorithm: Algorithm
+    loss: LossName
+    options: Options
+    intra: Aggregator | None
+    inter: Aggregator
+    penalty: Penalty | None
+    classifier: str | None
+
+
+def make_parts(algorithm: Algorithm, loss: LossName, options: Options) -> RunParts:
+    """Return the parts of a run with these settings."""
+    if options.balance is not None and not has_classes(loss):
+        raise ConfigError(
+            f"balance={options.balance!r} balances classes, and loss={loss!r} has no classes; "
+            "leave balance out"
+        )
+    whole = algorithm.intra is None or algorithm.intra == "whole"
+    penalty = None
+    if algorithm.penalty is not None:
+        known = penalty_options(algorithm.penalty)
+        penalty = build_penalty(algorithm.penalty, **{key: getattr(options, key) for key in known})
+    return RunParts(
+        algorithm,
+        loss,
+        options,
+        intra=None if whole or algorithm.intra is None else _aggregator(options, algorithm.intra),
+        inter=_aggregator(options, algorithm.inter),
+        penalty=penalty,
+        classifier=options.classifier,
+    )
+
+
+def _aggregator(options: Options, choice: str | Aggregator) -> Aggregator:
+    """Return an aggregator with those of the run's options that it takes."""
+    known = aggregator_options(choice)
+    return build_aggregator(
+        choice, **{key: v for key, v in _given(options, *_AGGREGATION).items() if key in known}
+    )
+
+
+def _given(options: Options, *names: str) -> dict[str, Any]:
+    """Return those of the named options that differ from their defaults."""
+    defaults = {key: Options.model_fields[key].default for key in names}
+    return {key: getattr(options, key) for key, value in defaults.items() if getattr(options, key) != value}
+
+
+def unused_options(algorithm: Algorithm, options: Options) -> dict[str, Any]:
+    """Return options that were given but that no part of the algorithm uses.
+
+    >>> from fedilc import algorithms
+    >>> unused_options(algorithms.get("fedsgd"), Options(rounds=1, learning_rate=0.1, agreement=0.5))
+    {'agreement': 0.5}
+    """
+    levels = (algorithm.inter, "mean" if algorithm.intra in (None, "whole") else algorithm.intra)
+    known = {key for level in levels if level is not None for key in aggregator_options(level)}
+    unused = {key: value for key, value in _given(options, *_AGGREGATION).items() if key not in known}
+    if algorithm.penalty is None or "covariance" not in penalty_options(algorithm.penalty):
+        unused |= _given(options, "covariance")
+    if algorithm.local is None:
+        unused |= _given(options, "batch_size", "local_learning_rate", "local_optimizer", "proximal")
+    if algorithm.weights not in ("group-dro", "afl"):
+        unused |= _given(options, "weights_step")
+    if algorithm.weights != "q-ffl":
+        unused |= _given(options, "weights_power")
+    if options.learning_rate_schedule != "step":
+        unused |= _given(options, "decay_rounds", "decay_factor")
+    return unused
 
 
 def without_storage(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -109,7 +197,8 @@ class Program:
 
     def _clipped(self, aggregator: Aggregator) -> Aggregator:
         """Return an aggregator that clips to `max_norm`, if there is one."""
-        return aggregator if self.parts.max_norm is None else Clipped(aggregator, self.parts.max_norm)
+        max_norm = self.parts.options.max_norm
+        return aggregator if max_norm is None else Clipped(aggregator, max_norm)
 
     def _update(self, name: str) -> Step:
         """Return the step whose answers update w."""

@@ -161,14 +161,14 @@ class Server:
         record: Record = {"round": number, "train_loss": self.silo_weights.mean_loss(answers)}
         if penalty_weight:
             distances = [facts["distance"] or 0.0 for facts in answers.values()]
-            mean = self.program.parts.reduction == "mean"
+            mean = self.program.parts.options.fishr_reduction == "mean"
             record["penalty"] = sum(distances) / len(distances) * (1 if mean else len(distances))
             record["penalty_weight"] = penalty_weight
         return record
 
     def _silo_records(self, answers: Facts, norms: Norms) -> dict[str, dict[str, Any]]:
         """Return examples and loss per silo, and the norm of an update that was clipped."""
-        max_norm, found = self.program.parts.max_norm, dict[str, dict[str, Any]]()
+        max_norm, found = self.program.parts.options.max_norm, dict[str, dict[str, Any]]()
         for silo, facts in answers.items():
             found[silo] = {"examples": facts["examples"], "train_loss": facts["loss"]}
             if max_norm is not None and norms[silo] > max_norm:

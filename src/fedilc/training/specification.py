@@ -18,7 +18,7 @@ from fedilc.data.digest import weights_digest
 from fedilc.data.outline import Outline, data_facts
 from fedilc.errors import ConfigError, FedILCError, FedILCWarning, ModelError
 from fedilc.federation import Program
-from fedilc.federation.run_parts import RunParts, make_parts, unused_options
+from fedilc.federation.program import RunParts, make_parts, unused_options
 from fedilc.gradients import Loss, Workbench, find_device, logits_layer, require_logits, require_supported
 from fedilc.gradients.optimizers import make_optimizer
 from fedilc.models import input_hint

@@ -28,7 +28,7 @@ from fedilc.data.digest import weights_digest
 from fedilc.errors import ConfigError, ModelError, ProtocolError
 from fedilc.federation import Program
 from fedilc.federation.json_files import json_digest
-from fedilc.federation.run_parts import make_parts
+from fedilc.federation.program import make_parts
 from fedilc.federation.tensor_files import raw_bytes
 from fedilc.models import build_model
 from fedilc.training.specification import Specification
