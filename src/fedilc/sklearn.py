@@ -110,7 +110,7 @@ class _FedILC(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
 
 
 class FedILCClassifier(ClassifierMixin, _FedILC):  # type: ignore[misc]  # scikit-learn has no types
-    """A classifier that is trained over groups as silos, to hold at a group that was not there.
+    """A classifier that is trained over groups as silos, so that it works for a group that it has not seen.
 
     Args:
         algorithm: a name from `fedilc.algorithms`.

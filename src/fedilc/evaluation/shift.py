@@ -27,7 +27,7 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedilc.data.tables.column_values import column_values, names_of, numbers_of
-from fedilc.data.tables.preprocessing import NumberFeature, Preprocessing
+from fedilc.data.tables.preprocessing import CategoryFeature, NumberFeature, Preprocessing
 from fedilc.data.tables.silo_summary import SiloSummary
 from fedilc.data.tables.silo_tables import SiloTable
 
@@ -88,28 +88,16 @@ def describe_silo(table: SiloTable, preprocessing: Preprocessing) -> SiloDescrip
         absent = pl.Series(feature.name, [None] * len(table.frame))
         column = table.frame.get_column(feature.name, default=absent)
         _, values = column_values(column, preprocessing.missing)
-        present = len(values) - values.null_count()
         if isinstance(feature, NumberFeature):
             numbers = numbers_of(values).drop_nulls().to_numpy()
-            present = len(numbers)
             scaled = (numbers - feature.mean) / feature.scale
             bins = np.bincount(np.searchsorted(_EDGES, scaled, side="right"), minlength=_BINS).tolist()
-            total, squares = math.fsum(scaled), math.fsum(scaled**2)
+            sums = math.fsum(scaled), math.fsum(scaled**2)
         else:
             names = names_of(values).drop_nulls().to_list()
             held = [names.count(category) for category in feature.categories]
-            bins, total, squares = [*held, len(names) - sum(held)], 0.0, 0.0
-        columns.append(
-            ColumnDescription(
-                name=feature.name,
-                missing=len(values) - present,
-                count=present,
-                total=total,
-                squares=squares,
-                bins=tuple(bins),
-                is_number=isinstance(feature, NumberFeature),
-            )
-        )
+            bins, sums = [*held, len(names) - sum(held)], (0.0, 0.0)
+        columns.append(_describe_column(feature, len(values), sum(bins), sums, bins))
     return SiloDescription(
         silo=table.name, rows=len(table.y), classes=tuple(int(n) for n in counts), columns=tuple(columns)
     )
@@ -121,28 +109,37 @@ def describe_summary(summary: SiloSummary, preprocessing: Preprocessing) -> Silo
     for feature in preprocessing.features:
         column = summary.column(feature.name)
         count = 0 if column is None else column.count
-        total = squares = 0.0
+        sums = 0.0, 0.0
         if column is not None and isinstance(feature, NumberFeature):
-            rows, exact, exact_squares = column.sums
+            rows, total, squares = column.sums
             mean, scale = Fraction(feature.mean), Fraction(feature.scale)
-            total = float((exact - rows * mean) / scale)
-            squares = float((exact_squares - 2 * mean * exact + rows * mean**2) / scale**2)
-        columns.append(
-            ColumnDescription(
-                name=feature.name,
-                missing=summary.rows - count,
-                count=count,
-                total=total,
-                squares=squares,
-                is_number=isinstance(feature, NumberFeature),
-            )
-        )
+            centred = squares - 2 * mean * total + rows * mean**2
+            sums = float((total - rows * mean) / scale), float(centred / scale**2)
+        columns.append(_describe_column(feature, summary.rows, count, sums))
     names = preprocessing.label.classes
     classes = [summary.labels.get(name, 0) for name in names]
     if classes:
         classes[0] += summary.rows - sum(classes)  # of a class that is "not" another, the counts by value
     return SiloDescription(
         silo=summary.name, rows=summary.rows, classes=tuple(classes), columns=tuple(columns)
+    )
+
+
+def _describe_column(
+    feature: NumberFeature | CategoryFeature,
+    rows: int,
+    count: int,
+    sums: tuple[float, float],
+    bins: Sequence[int] = (),
+) -> ColumnDescription:
+    return ColumnDescription(
+        name=feature.name,
+        missing=rows - count,
+        count=count,
+        total=sums[0],
+        squares=sums[1],
+        bins=tuple(bins),
+        is_number=isinstance(feature, NumberFeature),
     )
 
 

@@ -110,7 +110,7 @@ class Campaign:
 
     @property
     def domains(self) -> list[str]:
-        """Return the metrics of the sub-environments' accuracies, in the order of the records."""
+        """Return the metrics that are accuracies of sub-domains, in the order of the records."""
         by_seed = [seeds for criteria in self.numbers.values() for seeds in criteria.values()]
         metrics = dict.fromkeys(key for seeds in by_seed for numbers in seeds.values() for key in numbers)
         return [metric for metric in metrics if metric.startswith(DOMAIN_ACCURACY)]

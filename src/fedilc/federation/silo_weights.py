@@ -83,7 +83,7 @@ class _Learnt(SiloWeights):
         return dict(self.q)
 
     def restore(self, state: Mapping[str, float]) -> None:
-        """Put q back."""
+        """Restore q."""
         self.q.update(state)
 
 

@@ -3,6 +3,10 @@
 w is updated with (aggregate of the silos' gradients) + lambda * (sum over silos of J_e^T v_e). If silos are
 aggregated by a mean, each silo adds its own term to its gradient, times lambda E because the mean divides by
 E, and one vector travels. Otherwise both travel, and the server adds the sum after the aggregation.
+
+A silo whose environments do not vote multiplies v_e in place of the product, which is the same because
+J_e^T (lambda E v_e) = lambda E J_e^T v_e, and takes one backward pass (`SiloClient`). All others
+call `add_penalty`.
 """
 
 from __future__ import annotations

@@ -265,7 +265,7 @@ def export_model(loaded: LoadedModel, out: Path) -> list[Path]:
         program = torch.export.export(
             loaded.model, (sample,), dynamic_shapes=({0: torch.export.Dim("examples", min=1)},)
         )
-    except Exception as error:  # whatever a network of one's own cannot be traced for
+    except Exception as error:  # a user's own network may fail in any way
         reason = str(error).splitlines()[0]
         raise ModelError(f"torch.export cannot take this network: {reason}") from error
     torch.export.save(program, out)

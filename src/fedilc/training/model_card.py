@@ -85,7 +85,7 @@ def _inputs(facts: Mapping[str, Any], made: Preprocessing | ImagePreprocessing |
     if made is None:
         names = ", ".join(f"`{name}`" for name in facts.get("columns") or ())
         return f"## Inputs\n\n{names or 'Arrays of numbers, as they are.'}"
-    # What reads tables is loaded if the run has read some, and takes time to load.
+    # These modules take time to load, and a run without tables does not need them.
     from fedilc.data.image_folder import ImagePreprocessing
     from fedilc.data.tables.preprocessing import NumberFeature
 
@@ -160,7 +160,7 @@ def _number(value: float | None) -> str:
 
 
 def _settings(facts: Mapping[str, Any]) -> str:
-    """Return the settings that say what was trained, and all that are not as they are by default."""
+    """Return the settings that every card has, and all others that differ from their defaults."""
     kept = {
         key: facts[key]
         for key, field in Options.model_fields.items()

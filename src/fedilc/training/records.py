@@ -51,16 +51,16 @@ def flatten(record: Record) -> Record:
     if by_domain:
         flat["domain_fairness"] = fairness(by_domain)
     if len(silos) > NAMED_SILOS:
-        flat["silos_summary"] = summarise(silos)
+        flat["silos_summary"] = silos_summary(silos)
     else:
         flat["silos"] = silos
     return flat
 
 
-def summarise(silos: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def silos_summary(silos: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return how many silos there are, and the minimum, median and maximum of each of their numbers.
 
-    >>> summarise({"a": {"train_loss": 0.5}, "b": {"train_loss": 0.25}, "c": {"train_loss": None}})
+    >>> silos_summary({"a": {"train_loss": 0.5}, "b": {"train_loss": 0.25}, "c": {"train_loss": None}})
     {'count': 3, 'train_loss': {'least': 0.25, 'median': 0.375, 'greatest': 0.5}}
     """
     columns: dict[str, list[float]] = {}

@@ -35,7 +35,7 @@ class Result:
     def best(self, criterion: str = "validation") -> Record:
         """Return the record of the round that "validation", "last" or "oracle" chooses.
 
-        The oracle's is the round of lowest test loss, which nobody can know in practice.
+        The oracle chooses the round of lowest test loss, which nobody can know in practice.
         """
         return copy.deepcopy(dict(select(self.history, criterion)))
 
