@@ -51,11 +51,14 @@ def test_metrics_may_be_undefined_absent_or_by_sub_domain() -> None:
     ("metrics", "words"),
     [
         ([], "not an object"),
-        ({"loss": 0.5}, "it sent no accuracy"),
+        ({"loss": 0.5}, "its metrics are loss, not accuracy, loss"),
         ({"loss": 0.5, "accuracy": 2.0}, "not a number from 0 to 1"),
-        ({"loss": 0.5, "accuracy": 0.5, "f1": 0.5}, "not a metric of this run"),
+        ({"loss": 0.5, "accuracy": 0.5, "f1": 0.5}, "its metrics are accuracy, f1, loss, not accuracy, loss"),
         ({"loss": 0.5, "accuracy": 0.5, "domains": {"w" * 201: {}}}, "without a valid name"),
-        ({"loss": 0.5, "accuracy": 0.5, "domains": {"ward": {"loss": 1.0}}}, "no accuracy of 'ward'"),
+        (
+            {"loss": 0.5, "accuracy": 0.5, "domains": {"ward": {"loss": 1.0}}},
+            "of 'ward' are loss, not accuracy",
+        ),
         ({"loss": 0.5, "accuracy": 0.5, "domains": dict.fromkeys(range(1001))}, "more than 1000"),
     ],
 )

@@ -34,10 +34,11 @@ STATE_ROUND, STATE_SINCE = "state_round", "state_since"
 MAX_NUMBER = 1e100
 MAX_EXAMPLES = 2**53
 MAX_ROUNDS = 2**31
-_FRACTION, _ANY = Range(0, 1), Range(-MAX_NUMBER, MAX_NUMBER)
+_ONE = 1 + 1e-9  # with room for rounding
+_FRACTION, _ANY = Range(0, _ONE), Range(-MAX_NUMBER, MAX_NUMBER)
 _AREAS = {"accuracy": _FRACTION, "auroc": _FRACTION, "auprc": _FRACTION}
 _CLASSIFICATION = {"loss": _ANY, **_AREAS, "examples": _ANY}
-_REGRESSION = {"loss": _ANY, "rmse": _ANY, "mae": _ANY, "r2": Range(-MAX_NUMBER, 1), "examples": _ANY}
+_REGRESSION = {"loss": _ANY, "rmse": _ANY, "mae": _ANY, "r2": Range(-MAX_NUMBER, _ONE), "examples": _ANY}
 _AGGREGATION = ("zeros", "agreement", "min_side")
 
 

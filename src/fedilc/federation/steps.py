@@ -9,11 +9,10 @@ from typing import Any
 from torch import Tensor
 
 from fedilc.aggregation import Aggregator
-from fedilc.errors import ProtocolError
+from fedilc.errors import ProtocolError, printable
 
 Like = Mapping[str, Tensor]
 DOMAINS = "domains"
-_ROUNDING = 1e-9
 _MAX_DOMAINS = 1000
 _MAX_NAME_LENGTH = 200
 
@@ -112,15 +111,25 @@ def check_tensors(got: Mapping[str, Like], expected: Mapping[str, Like], who: st
                 )
 
 
-def check_numbers(numbers: Any, expected: Mapping[str, Range]) -> None:
-    """Raise if numbers do not have the names expected, or are outside their ranges."""
+def check_numbers(
+    numbers: Any,
+    expected: Mapping[str, Range],
+    what: str = "numbers",
+    where: str = "",
+    may_miss: bool = False,
+) -> None:
+    """Raise if numbers do not have the names expected, or are outside their ranges.
+
+    With `may_miss` a number may be None, because it is not defined.
+    """
     if not isinstance(numbers, Mapping):
-        raise ProtocolError("its numbers are not an object")
+        raise ProtocolError(f"its {what}{where} are not an object")
     if set(numbers) != set(expected):
-        raise ProtocolError(f"its numbers are {_names(numbers)}, not {_names(expected)}")
+        raise ProtocolError(f"its {what}{where} are {_names(numbers)}, not {_names(expected)}")
     for key, range_ in expected.items():
-        if not range_.holds(numbers[key]):
-            raise ProtocolError(f"its {key} is not a number from {range_.minimum:g} to {range_.maximum:g}")
+        if not range_.holds(numbers[key]) and not (may_miss and numbers[key] is None):
+            limits = f"{range_.minimum:g} to {range_.maximum:g}"
+            raise ProtocolError(f"its {key}{where} is not a number from {limits}")
 
 
 def check_metrics(metrics: Any, expected: Mapping[str, Range]) -> None:
@@ -135,29 +144,16 @@ def check_metrics(metrics: Any, expected: Mapping[str, Range]) -> None:
     if not expected:
         raise ProtocolError("it sent metrics although the step has none")
     own = {key: value for key, value in metrics.items() if key != DOMAINS}
-    _check_set(own, expected, "")
+    check_numbers(own, expected, "metrics", may_miss=True)
     domains = metrics.get(DOMAINS, {})
     if not isinstance(domains, Mapping):
         raise ProtocolError("the metrics of its sub-domains are not an object")
     if len(domains) > _MAX_DOMAINS:
         raise ProtocolError(f"it sent metrics of more than {_MAX_DOMAINS} sub-domains")
     for name, found in domains.items():
-        if not isinstance(name, str) or len(name) > _MAX_NAME_LENGTH or not isinstance(found, Mapping):
+        if not isinstance(name, str) or len(name) > _MAX_NAME_LENGTH:
             raise ProtocolError(f"it sent metrics of a sub-domain without a valid name, {str(name)[:100]!r}")
-        _check_set(found, expected, f" of {name[:100]!r}")
-
-
-def _check_set(metrics: Mapping[str, Any], expected: Mapping[str, Range], where: str) -> None:
-    for key in metrics:
-        if key not in expected:
-            raise ProtocolError(f"it sent {str(key)[:100]!r}{where}, which is not a metric of this run")
-    for key, range_ in expected.items():
-        if key not in metrics:
-            raise ProtocolError(f"it sent no {key}{where}")
-        value = metrics[key]
-        if value is not None and not Range(range_.minimum, range_.maximum + _ROUNDING).holds(value):
-            limits = f"{range_.minimum:g} to {range_.maximum:g}"
-            raise ProtocolError(f"its {key}{where} is not a number from {limits}")
+        check_numbers(found, expected, "metrics", f" of {name[:100]!r}", may_miss=True)
 
 
 def _same_names(who: str, what: str, got: Mapping[str, object], expected: Mapping[str, object]) -> None:
@@ -166,4 +162,4 @@ def _same_names(who: str, what: str, got: Mapping[str, object], expected: Mappin
 
 
 def _names(numbers: Mapping[str, object]) -> str:
-    return ", ".join(sorted(str(name) for name in numbers))[:100] or "none"
+    return printable(", ".join(sorted(str(name) for name in numbers)))[:100] or "none"
