@@ -69,6 +69,8 @@ def test_the_newest_state_before_a_round_is_used(folder: bool, tmp_path: Path) -
     assert value(state, 4) == (3, 3.0)
     assert value(state, 3) == (2, 2.0)
     assert value(state, 2) == (0, None)
+    assert state.before(4, since=3)[0] == 3
+    assert state.before(4, since=4) == (0, {})
 
 
 def test_states_are_found_again_by_another_process_of_the_same_run(tmp_path: Path) -> None:

@@ -143,9 +143,7 @@ class SiloClient:
         assert local is not None
         correction, own = None, dict[str, Tensor]()
         if local.control_variates:
-            used, own = self.state.before(request.round)
-            if used < request.numbers[STATE_SINCE]:
-                used, own = 0, {}
+            used, own = self.state.before(request.round, int(request.numbers[STATE_SINCE]))
             own = own or {name: torch.zeros_like(p) for name, p in self.bench.parameters.items()}
             reply.numbers[STATE_ROUND] = used
             common: Mapping[str, Tensor] = request.tensors[CONTROL]

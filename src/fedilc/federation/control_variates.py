@@ -44,13 +44,10 @@ class SiloState:
             found = [state for file in reversed(self._files) for state in self._read(file)]
             self._states = list(dict(found).items())
 
-    def before(self, round_: int) -> State:
-        """Return the newest state before a round, with its round; (0, {}) if there is none."""
-        return max(
-            (state for state in self._states if state[0] < round_),
-            key=lambda state: state[0],
-            default=(0, {}),
-        )
+    def before(self, round_: int, since: int = 0) -> State:
+        """Return the newest state before a round, with its round; (0, {}) if none is as new as `since`."""
+        found = (state for state in self._states if since <= state[0] < round_)
+        return max(found, key=lambda state: state[0], default=(0, {}))
 
     def keep(self, round_: int, tensors: dict[str, Tensor]) -> None:
         """Keep the state after a round, and the one before it; drop all others."""
