@@ -343,7 +343,7 @@ def test_report_has_a_table_and_a_picture_for_each_set_of_data(
     fedilc("run", path, "--out", tmp_path / "after")
     printed = fedilc("report", finished[0], tmp_path, "--out", tmp_path / "report.png")
     assert [names(rows) for rows in tables(printed)] == [["run"], ["after"], ["before"]]
-    for title in ("color-digits · seed 0", "mine · seed 0", "mine · seed 0 · data 2"):
+    for title in ("color-digits · seed 0", "mine · seed 0", "mine, data 2 · seed 0"):
         assert title in [line.strip() for line in printed.splitlines()]
     for name in ("report.png", "report-2.png", "report-3.png"):
         assert f"picture: {tmp_path / name}\n" in printed
@@ -356,7 +356,7 @@ def test_report_leaves_out_a_run_without_a_completed_round(
 ) -> None:
     (copy / "history.jsonl").unlink()
     printed = fedilc("report", finished[0], copy, "--out", tmp_path / "report.png")
-    assert names(table(printed)) == [str(finished[0])]
+    assert names(table(printed)) == [finished[0].name]
 
 
 def test_report_makes_the_folder_its_picture_goes_to(finished: tuple[Path, str], tmp_path: Path) -> None:

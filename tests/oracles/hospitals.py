@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from fedilc.data.tables.silo_tables import TableSettings, read_tables
-from fedilc.studies.study.data import TableData
+from fedilc.evaluation.scores import SCORES
+from fedilc.studies.study.data import StudyTables
+from fedilc.studies.study.plan import Choice, StudyPlan
+from fedilc.studies.study.result import StudyResult
 
 
 def hospitals(sites: int, rows: int = 40, seed: int = 0) -> pl.DataFrame:
@@ -37,12 +41,36 @@ def hospitals(sites: int, rows: int = 40, seed: int = 0) -> pl.DataFrame:
     return pl.concat(parts)
 
 
-def study_table(folder: Path, frame: pl.DataFrame, name: str = "patients") -> TableData:
+def study_table(folder: Path, frame: pl.DataFrame, name: str = "patients") -> StudyTables:
     """Return the data of a study from a table that was written as CSV."""
     path = folder / f"{name}.csv"
     frame.write_csv(path)
     tables = read_tables([path], TableSettings(label="died", missing=["lactate=-9"]), "hospital")
-    return TableData(name, tables)
+    return StudyTables.of(name, tables)
+
+
+def made_result(plan: StudyPlan, levels: Mapping[str, float], resamples: int = 50) -> StudyResult:
+    """Return a study without runs: every score of a method is its level, and a bit more at each next site."""
+    noise = np.append(0.0, np.random.default_rng(0).normal(0, 0.02, resamples))
+    names = SCORES[plan.data.loss]
+    scores = {
+        site: {
+            method: {score: np.add(level + 0.001 * place, noise) for score in names}
+            for method, level in levels.items()
+        }
+        for place, site in enumerate(plan.held_out)
+    }
+    by_seed = {
+        site: {method: {score: [float(v[0])] for score, v in of.items()} for method, of in methods.items()}
+        for site, methods in scores.items()
+    }
+    shapes = {site: (len(plan.data.labels[site]), plan.data.outputs) for site in plan.held_out}
+    outputs = {
+        site: {method: [np.full(shapes[site], level)] for method, level in levels.items()} for site in scores
+    }
+    choice = Choice({"learning_rate": 0.1}, 7, 0.5, {6: 0.6, 7: 0.5})
+    choices = {site: dict.fromkeys(levels, choice) for site in scores}
+    return StudyResult(plan, choices, outputs, scores, by_seed, {})
 
 
 def patients(rows: int = 40, silos: int = 3, seed: int = 0) -> pl.DataFrame:

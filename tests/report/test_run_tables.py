@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import takewhile
-from pathlib import Path
 from typing import Any
 
 import pytest
-from command import fedilc
 from histories import FULL, NO_TEST, OTHER, TRAIN_ONLY, History, record
 from terminals import in_terminal
 
 from fedilc import algorithms
-from fedilc.report.run_tables import comparison_table, run_table
+from fedilc.report.run_tables import comparison_table, finding, last_round_table, run_table
 from fedilc.report.table_formats import TableData
 
 
@@ -275,8 +273,41 @@ def test_a_comparison_of_runs_that_only_trained_shows_their_train_loss() -> None
     assert "chosen by ." not in " ".join(shown.split())
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("place") / "one"
-    fedilc("run", "color-digits", "-a", "fedsgd", "--rounds", 1, "--set", "model.hidden=[8]", "--out", place)
-    return place
+def ended(silos: float | None, site: float | None) -> list[dict[str, Any]]:
+    return [{"round": 1}, {"round": 2, "validation_accuracy": silos, "test_accuracy": site}]
+
+
+@pytest.mark.parametrize(
+    ("reference", "method", "told"),
+    [
+        (
+            (0.84, 0.33),
+            (0.77, 0.64),
+            "fedsgd learnt more of what helps at the silos and misleads at the new site.",
+        ),
+        ((0.84, 0.33), (0.90, 0.64), "mine is the better one at both."),
+        ((0.84, 0.50), (0.77, 0.53), "neither is clearly better at the new site."),
+        ((0.84, 0.64), (0.90, 0.33), "fedsgd is the better one at the new site."),
+    ],
+)
+def test_the_sentence_says_what_the_numbers_do(
+    reference: tuple[float, float], method: tuple[float, float], told: str
+) -> None:
+    found = finding({"fedsgd": ended(*reference), "mine": ended(*method)})
+    numbers = [round(100 * value) for value in (*reference, *method)]
+    assert found == (
+        "In this run, fedsgd is right in {} % of the cases at the silos and in {} % at the new site, and "
+        "mine in {} % and {} %: ".format(*numbers)
+        + told
+    )
+
+
+def test_without_accuracies_there_is_no_sentence() -> None:
+    assert finding({"fedsgd": ended(0.8, None), "mine": ended(0.7, 0.6)}) is None
+    assert finding({"fedsgd": [{"round": 1}], "mine": [{"round": 1}]}) is None
+
+
+def test_the_table_has_the_last_rounds_accuracies() -> None:
+    table = last_round_table("demo", {"fedsgd": ended(0.84, 0.33), "mine": ended(0.77, 0.64)})
+    rows = [[cell.text for cell in row] for row in table.rows]
+    assert rows == [["fedsgd", "2", "0.840", "-", "0.330"], ["mine", "2", "0.770", "-", "0.640"]]

@@ -8,33 +8,24 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hospitals import hospitals, study_table
+from hospitals import hospitals, made_result, study_table
 from rich.console import Console
 
 from fedilc.cli.study import show_study
-from fedilc.evaluation.scores import SCORES
-from fedilc.report.study_tables import study_tables, summary_tables
-from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings
-from fedilc.studies.study.run import StudyResult
+from fedilc.report.study_files import study_facts
+from fedilc.report.study_tables import Study, study_tables, summary_tables
+from fedilc.studies.study.plan import StudyPlan, StudySettings
 from fedilc.studies.study.tasks import ALONE, POOLED
 
 
-def made(folder: Path, sites: int) -> StudyResult:
+def made(folder: Path, sites: int) -> Study:
     """A study in which geometric is 0.1 above fedavg in every score, and H0 has no area."""
     data = study_table(folder, hospitals(sites, rows=8))
     plan = StudyPlan(data, StudySettings(algorithms=("fedavg", "geometric"), references=False))
-    noise = np.append(0.0, np.random.default_rng(0).normal(0, 0.02, 50))
-    scores = {
-        site: {
-            name: dict.fromkeys(SCORES["binary"], 0.7 + shift + 0.001 * n + noise)
-            for name, shift in (("fedavg", 0.0), ("geometric", 0.1))
-        }
-        for n, site in enumerate(data.silos)
-    }
-    for methods in scores["H0"].values():
+    result = made_result(plan, {"fedavg": 0.7, "geometric": 0.8})
+    for methods in result.scores["H0"].values():
         methods["auroc"] = np.full(51, np.nan)
-    choices = {site: dict.fromkeys(("fedavg", "geometric"), Choice({}, 7, 0.5, {7: 0.5})) for site in scores}
-    return StudyResult(plan, choices, {}, scores, {}, {})
+    return study_facts(result)
 
 
 def test_few_sites_are_columns_and_many_are_rows(tmp_path: Path) -> None:
@@ -72,14 +63,11 @@ def test_differences_are_grouped_by_score_and_the_choices_say_how_they_were_made
 def test_all_that_a_terminal_shows_fits_in_eighty_columns(tmp_path: Path, sites: int, name: str) -> None:
     frame = hospitals(sites, rows=10).with_columns(pl.col("hospital").str.replace("H", name))
     plan = StudyPlan(study_table(tmp_path, frame), StudySettings())
-    random = np.random.default_rng(0)
-    methods = (*plan.settings.algorithms, ALONE, POOLED)
-    scores = {
-        site: {method: {score: random.random(50) for score in SCORES["binary"]} for method in methods}
-        for site in plan.data.silos
+    levels = {
+        name: 0.5 + 0.01 * place for place, name in enumerate((*plan.settings.algorithms, ALONE, POOLED))
     }
     text = StringIO()
-    show_study(Console(file=text, width=80), StudyResult(plan, {}, {}, scores, {}, {}))
+    show_study(Console(file=text, width=80), study_facts(made_result(plan, levels)))
     lines = text.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     assert "…" not in text.getvalue()

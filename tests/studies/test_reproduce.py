@@ -16,9 +16,7 @@ from fedilc.config import read_experiment, shipped_experiments
 from fedilc.errors import ConfigError
 from fedilc.evaluation import select
 from fedilc.evaluation.summary import Campaign
-from fedilc.federation import RunFolder
 from fedilc.report.campaign.folder import write_campaign
-from fedilc.report.sweep_report import write_sweep
 from fedilc.studies.jobs import Work, run_jobs
 from fedilc.studies.reproduce import BENCHMARKS, Plan, score
 from fedilc.studies.sweep import Sweep
@@ -101,8 +99,6 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
         Plan.of("color-mnits", [], 5, [], None)
     with pytest.raises(ConfigError, match="'fedsdg' is unknown; did you mean 'fedsgd'"):
         Plan.of("color-mnist", ["fedsdg"], 5, [], None)
-    with pytest.raises(ConfigError, match="fedsgd has no penalty, so lambda changes nothing"):
-        Sweep.of("color-digits", "fedsgd", [0.0], 1, [], None)
 
 
 @pytest.fixture(scope="module")
@@ -202,20 +198,3 @@ def test_a_campaign_whose_files_are_damaged_is_one_sentence(
     if text is not None:
         (copy / file).write_text(text)
     assert sentence in refusal("report", copy)
-
-
-def test_a_sweep_shows_the_loss_against_lambda(tmp_path: Path) -> None:
-    sweep = Sweep.of("color-digits", "fishr-inter-geo", [0.0, 10.0], 1, TINY, tmp_path)
-    run_jobs(Work(sweep.jobs(), 2), lambda _: None)
-    table = write_sweep(sweep)
-    assert [row[0].text for row in table.rows] == ["0", "10"]
-    assert (tmp_path / "lambda.png").exists()
-    written = (tmp_path / "tables.md").read_text()
-    assert '1 seed, 2 rounds; fishr_reduction="mean"' in written
-    assert "Validation chooses lambda = " in written
-    assert "nobody can know in practice" in written
-    losses = [
-        select(RunFolder(job.folder).history(), "validation")["validation_loss"] for job in sweep.jobs()
-    ]
-    assert [row[1].text for row in table.rows] == [f"{loss:.3f}" for loss in losses]
-    assert [row[0].bold for row in table.rows] == [loss == min(losses) for loss in losses]

@@ -7,35 +7,24 @@ from typing import Annotated
 
 import typer
 
-from fedilc.cli.console import drawn, make_console
+from fedilc.cli.console import drawn, make_console, say
 from fedilc.cli.options import DataDir, use_data_folder
 from fedilc.cli.quick_imports import quick_imports
-from fedilc.cli.table_options import (
-    Categorical,
-    Categories,
-    Data,
-    Drop,
-    Keep,
-    Label,
-    Missing,
-    Positive,
-    SiloColumn,
-    table_options,
-)
+from fedilc.cli.table_options import TableOptions, with_table_options
 from fedilc.errors import ConfigError
 
 
+@with_table_options
 def inspect(
-    data: Data,
-    label: Label = None,
-    silo_column: SiloColumn = None,
+    data: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DATA...",
+            help="A table with --silo-column, one table per silo, a TOML file, or heart-disease.",
+        ),
+    ],
+    tables: TableOptions,
     seed: Annotated[int, typer.Option(min=0, help="Of the small network's initial weights.")] = 0,
-    categorical: Categorical = None,
-    categories: Categories = None,
-    drop: Drop = None,
-    keep: Keep = None,
-    positive: Positive = None,
-    missing: Missing = None,
     out: Annotated[Path | None, typer.Option(help="The folder for results (default: inspect/NAME)")] = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -49,29 +38,19 @@ def inspect(
         from fedilc.report.inspection_report import inspection_picture, inspection_tables
         from fedilc.report.table_formats import write_tables
         from fedilc.studies.inspection import inspect_run, inspect_tables, write_inspection
-        from fedilc.studies.study.data import TableData
-        from fedilc.studies.study.sources import study_data
+        from fedilc.studies.study.data import StudyTables, study_data
 
     use_data_folder(data_dir)
     if len(data) == 1 and (Path(data[0]) / SUMMARIES).exists():
         found = inspect_run(Path(data[0]))
     else:
-        options = table_options(
-            silo_column=silo_column,
-            positive=positive,
-            categorical=categorical,
-            categories=categories,
-            drop=drop,
-            keep=keep,
-            missing=missing,
-        )
-        read = study_data(data, label, options)
-        if not isinstance(read, TableData):
+        read = study_data(data, **tables.given())
+        if not isinstance(read, StudyTables):
             raise ConfigError(f"{data[0]} holds no tables; give tables, or an experiment that reads them")
         found = inspect_tables(read.name, read.tables, seed)
     console = make_console()
     for note in found.notes:
-        console.print(f"note: {note}", markup=False, soft_wrap=True)
+        say(console, f"note: {note}")
     folder = out or Path("inspect") / found.name
     shown = inspection_tables(found)
     for table in shown:
@@ -79,7 +58,5 @@ def inspect(
     write_tables(folder, shown)
     write_inspection(folder, found)
     line = drawn(inspection_picture, folder / "shift.png", found)
-    console.print(found.suggestion(), markup=False, soft_wrap=True)
-    console.print(
-        f"{line}results: {folder} (tables.md, tables/*.csv, inspection.json)", markup=False, soft_wrap=True
-    )
+    say(console, found.suggestion())
+    say(console, f"{line}results: {folder} (tables.md, tables/*.csv, inspection.json)")

@@ -175,9 +175,8 @@ def _show(
 ) -> None:
     """Print the table and where the picture is; if the experiment compares algorithms, explain the result."""
     with quick_imports():
-        from fedilc.report.finding import finding
         from fedilc.report.run_plots import accuracy_picture, comparison_picture, loss_picture
-        from fedilc.report.run_tables import comparison_table, last_round_table, run_table
+        from fedilc.report.run_tables import comparison_table, finding, last_round_table, run_table
 
     title, picture = settings.name, target / "loss.png"
     if len(histories) == 1:

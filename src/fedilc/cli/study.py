@@ -13,36 +13,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedilc.cli.console import make_console
+from fedilc.cli.console import make_console, say
 from fedilc.cli.options import DataDir, use_data_folder
-from fedilc.cli.table_options import (
-    Categorical,
-    Categories,
-    Drop,
-    Keep,
-    Label,
-    Missing,
-    Positive,
-    SiloColumn,
-    table_options,
-)
+from fedilc.cli.table_options import Names, TableOptions, with_table_options
 from fedilc.errors import ConfigError, StoppedError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fedilc.report.study_tables import Study
     from fedilc.studies.study.plan import StudyPlan
-    from fedilc.studies.study.run import Progress, StudyResult
-
-Names = list[str] | None
-Sources = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="DATA...",
-        help="A table with --silo-column, one table per site, a folder of images by site and class, a TOML "
-        "file, or heart-disease.",
-    ),
-]
+    from fedilc.studies.study.result import StudyResult
+    from fedilc.studies.study.run import Progress
 
 
 class ChooseBy(StrEnum):
@@ -52,16 +34,17 @@ class ChooseBy(StrEnum):
     VALIDATION = "validation"
 
 
+@with_table_options
 def study(
-    data: Sources,
-    label: Label = None,
-    silo_column: SiloColumn = None,
-    positive: Positive = None,
-    categorical: Categorical = None,
-    categories: Categories = None,
-    drop: Drop = None,
-    keep: Keep = None,
-    missing: Missing = None,
+    data: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DATA...",
+            help="A table with --silo-column, one table per site, a folder of images by site and class, a "
+            "TOML file, or heart-disease.",
+        ),
+    ],
+    tables: TableOptions,
     image_size: Annotated[
         int, typer.Option(min=16, help="Pixels per side, for a folder of images by domain and class.")
     ] = 32,
@@ -114,21 +97,11 @@ def study(
     """
     from fedilc.report.study_files import write_study
     from fedilc.studies.inspection import inspect_tables, write_inspection
-    from fedilc.studies.study.data import TableData
+    from fedilc.studies.study.data import StudyTables, study_data
     from fedilc.studies.study.plan import ALGORITHMS, IMAGES, StudyPlan, StudySettings
-    from fedilc.studies.study.sources import study_data
 
     use_data_folder(data_dir)
-    options = table_options(
-        silo_column=silo_column,
-        positive=positive,
-        categorical=categorical,
-        categories=categories,
-        drop=drop,
-        keep=keep,
-        missing=missing,
-    )
-    read = study_data(data, label, options, image_size)
+    read = study_data(data, image_size=image_size, **tables.given())
     usual = StudySettings() if read.is_table else IMAGES
     settings = replace(
         usual,
@@ -146,39 +119,34 @@ def study(
     console = make_console()
     result = _do(console, plan, folder, jobs)
     with console.status("tables"):
-        write_study(folder, result)
-        if isinstance(read, TableData):
+        found = write_study(folder, result)
+        if isinstance(read, StudyTables):
             write_inspection(folder, inspect_tables(read.name, read.tables))
-    show_study(console, result)
+    show_study(console, found)
     files = "study.json, verdict.txt, tables.md, tables/*.csv, predictions.parquet"
-    console.print(f"\nresults: {folder} ({files})", markup=False, soft_wrap=True)
-    console.print(f"for a page of it: fedilc report {folder} -o report.html", markup=False, soft_wrap=True)
+    say(console, f"\nresults: {folder} ({files})")
+    say(console, f"for a page of it: fedilc report {folder} -o report.html")
 
 
 def _do(console: Console, plan: StudyPlan, folder: Path, jobs: int | None) -> StudyResult:
     """Do the runs with progress; Ctrl-C ends with a sentence on how to continue."""
-    from fedilc.studies.study.run import run_study
+    from fedilc.studies.study.run import Progress, run_study
     from fedilc.studies.study.workers import usual_jobs
 
     for note in plan.notes():
-        console.print(f"note: {note}", markup=False, soft_wrap=True)
-    done = [0, 0]
+        say(console, f"note: {note}")
+    progress = Progress(jobs or usual_jobs())
     try:
-        with _progress(console) as show:
-
-            def watch(progress: Progress) -> None:
-                done[:] = progress.done, progress.total
-                show(progress)
-
-            return run_study(plan, folder, jobs or usual_jobs(), watch)
+        with _bar(console) as progress.show:
+            return run_study(plan, folder, progress)
     except KeyboardInterrupt:
         raise StoppedError(
-            f"stopped with {done[0]} of {done[1]} runs done; run the same command to continue"
+            f"stopped with {progress.done} of {progress.total} runs done; run the same command to continue"
         ) from None
 
 
 @contextmanager
-def _progress(console: Console) -> Iterator[Callable[[Progress], None]]:
+def _bar(console: Console) -> Iterator[Callable[[Progress], None]]:
     """Show a bar with the time left; a line now and then without a terminal."""
     from rich import progress as bars
 
@@ -206,17 +174,15 @@ def _progress(console: Console) -> Iterator[Callable[[Progress], None]]:
         yield show
 
 
-def show_study(console: Console, result: StudyResult) -> None:
+def show_study(console: Console, study: Study) -> None:
     """Print the tables that answer the question, and the verdict."""
     from fedilc.report.study_tables import summary_tables
-    from fedilc.report.table_formats import rich_table
-    from fedilc.studies.study.verdict import verdict
 
-    for table in summary_tables(result):
+    for table in summary_tables(study):
         console.print()
-        console.print(rich_table(table))
+        console.print(table)
     console.print("\n[bold]Verdict[/]")
-    for sentence in verdict(result):
+    for sentence in study["verdict"]:
         console.print(sentence, markup=False)
 
 

@@ -1,54 +1,78 @@
-"""Options of commands that read users' tables."""
+"""Options of the commands that read users' tables."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import wraps
 from typing import Annotated, Any
 
 import typer
 
 from fedilc.errors import ConfigError
 
-Data = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="DATA...",
-        help="A table with --silo-column, one table per silo, a TOML file, or heart-disease.",
-    ),
-]
-Label = Annotated[str | None, typer.Option(help="The label's column, or a comparison such as 'num>0'.")]
-SiloColumn = Annotated[
-    str | None, typer.Option(help="The column that names silos (default: each file is a silo)")
-]
-Categorical = Annotated[
-    list[str] | None, typer.Option(help="A column of numbers that are names; may repeat.")
-]
-Categories = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="The names of a column, if they are not to be found: ward=medical,surgical; may repeat."
-    ),
-]
-Drop = Annotated[list[str] | None, typer.Option(help="A column that is not used; may repeat.")]
-Keep = Annotated[
-    list[str] | None, typer.Option(help="A column to use although it looks like an identifier; may repeat.")
-]
-Positive = Annotated[str | None, typer.Option(help="The value of the label that counts as 1.")]
-Missing = Annotated[
-    list[str] | None,
-    typer.Option(help="A further mark of missing values, such as -9, or chol=0 for one column; may repeat."),
-]
+Names = list[str] | None
 
 
-def table_options(**given: object) -> dict[str, Any]:
-    """Return the options of tables that were given, as `read_tables` takes them.
+@dataclass(frozen=True)
+class TableOptions:
+    """The options, each as a user may give it."""
 
-    >>> table_options(positive=None, drop=["mrn"], categories=["ward=a,b"])
-    {'drop': ['mrn'], 'categories': {'ward': ['a', 'b']}}
-    """
-    found: dict[str, Any] = {name: value for name, value in given.items() if value}
-    if "categories" in found:
-        found["categories"] = dict(_categories(text) for text in found["categories"])
-    return found
+    label: Annotated[
+        str | None, typer.Option(help="The label's column, or a comparison such as 'num>0'.")
+    ] = None
+    silo_column: Annotated[
+        str | None, typer.Option(help="The column that names silos (default: each file is a silo)")
+    ] = None
+    positive: Annotated[str | None, typer.Option(help="The value of the label that counts as 1.")] = None
+    categorical: Annotated[Names, typer.Option(help="A column of numbers that are names; may repeat.")] = None
+    categories: Annotated[
+        Names,
+        typer.Option(
+            help="The names of a column, if they are not to be found: ward=medical,surgical; may repeat."
+        ),
+    ] = None
+    drop: Annotated[Names, typer.Option(help="A column that is not used; may repeat.")] = None
+    keep: Annotated[
+        Names, typer.Option(help="A column to use although it looks like an identifier; may repeat.")
+    ] = None
+    missing: Annotated[
+        Names,
+        typer.Option(
+            help="A further mark of missing values, such as -9, or chol=0 for one column; may repeat."
+        ),
+    ] = None
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that were given, as `study_data` takes them.
+
+        >>> TableOptions(label="died", drop=["mrn"], categories=["ward=a,b"]).given()
+        {'label': 'died', 'categories': {'ward': ['a', 'b']}, 'drop': ['mrn']}
+        """
+        found = {name: value for name, value in asdict(self).items() if value}
+        if self.categories:
+            found["categories"] = dict(map(_categories, self.categories))
+        return found
+
+
+def with_table_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `TableOptions`, which it takes as its argument `tables`."""
+    shared = inspect.signature(TableOptions, eval_str=True).parameters
+    own = inspect.signature(command, eval_str=True).parameters
+
+    @wraps(command)
+    def wrapped(**values: Any) -> None:
+        tables = TableOptions(**{name: values.pop(name) for name in shared})
+        command(**values, tables=tables)
+
+    parameters = [
+        parameter.replace(kind=parameter.KEYWORD_ONLY)
+        for name, one in own.items()
+        for parameter in (shared.values() if name == "tables" else [one])
+    ]
+    vars(wrapped)["__signature__"] = inspect.Signature(parameters)
+    return wrapped
 
 
 def _categories(text: str) -> tuple[str, list[str]]:

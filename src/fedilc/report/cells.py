@@ -22,9 +22,14 @@ def mean_cell(values: Sequence[float], scale: float = 1.0, runs: int | None = No
     if not values:
         return NOTHING
     mean, deviation = (scale * number for number in spread(values))
-    text = f"{mean:.3f}±{deviation:.3f}" if len(values) > 1 else f"{mean:.3f}"
     missing = f" ({len(values)} of {runs} seeds)" if runs and runs > len(values) else ""
-    return Cell(text + missing, parts=(f"{mean:.6g}", f"{deviation:.6g}" if len(values) > 1 else ""))
+    return _cell(mean, deviation if len(values) > 1 else None, missing)
+
+
+def _cell(mean: float, deviation: float | None, missing: str = "") -> Cell:
+    if deviation is None:
+        return Cell(f"{mean:.3f}{missing}", parts=(f"{mean:.6g}", ""))
+    return Cell(f"{mean:.3f}±{deviation:.3f}{missing}", parts=(f"{mean:.6g}", f"{deviation:.6g}"))
 
 
 def our_cell(campaign: Campaign, algorithm: str, criterion: str, metric: str, scale: float = 1.0) -> Cell:
@@ -39,10 +44,7 @@ def paper_cell(number: PaperNumber | None, scale: float = 1.0) -> Cell:
     >>> paper_cell(PaperNumber(0.542, 0.006)).text
     '0.542±0.006'
     """
-    if number is None:
-        return NOTHING
-    mean, deviation = scale * number.mean, scale * number.std
-    return Cell(f"{mean:.3f}±{deviation:.3f}", parts=(f"{mean:.6g}", f"{deviation:.6g}"))
+    return NOTHING if number is None else _cell(scale * number.mean, scale * number.std)
 
 
 def with_best(cells: Mapping[str, Cell], lower: bool) -> dict[str, Cell]:

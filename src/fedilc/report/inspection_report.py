@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from fedilc.evaluation.shift import mean_difference
 from fedilc.report.style import STYLE, add_title, save
-from fedilc.report.table_formats import Cell, Column, TableData
+from fedilc.report.table_formats import Cell, TableData
 from fedilc.studies.inspection import Inspection
 
 _SHOWN = 15
@@ -27,89 +27,61 @@ def inspection_tables(found: Inspection) -> list[TableData]:
 
 
 def _silo_table(found: Inspection) -> TableData:
-    named = [Column(f"label {name}") for name in found.classes]
     rows = []
     for silo in found.silos:
-        cells = sum(column.missing for column in silo.columns)
-        share = cells / max(1, silo.rows * len(silo.columns))
+        share = sum(column.missing for column in silo.columns) / max(1, silo.rows * len(silo.columns))
         empty = [column.name for column in silo.columns if not column.count]
-        labels = [Cell(f"{count} ({count / silo.rows:.0%})") for count in silo.classes]
-        rows.append(
-            (
-                Cell(silo.silo),
-                Cell(str(silo.rows)),
-                *labels,
-                Cell(f"{share:.1%}"),
-                Cell(", ".join(empty) or "-"),
-            )
-        )
-    columns = (
-        Column("silo"),
-        Column("rows"),
-        *named,
-        Column("cells missing"),
-        Column("empty columns"),
-    )
-    return TableData("silos", found.name, f"{found.name} · silos", columns, tuple(rows))
+        labels = [f"{count} ({count / silo.rows:.0%})" for count in silo.classes]
+        rows.append((silo.silo, silo.rows, *labels, f"{share:.1%}", ", ".join(empty) or "-"))
+    columns = ("silo", "rows", *(f"label {name}" for name in found.classes), "cells missing", "empty columns")
+    return TableData.of("silos", found.name, f"{found.name} · silos", columns, rows)
 
 
 def _column_table(found: Inspection) -> TableData:
-    rows = []
     shifts = found.columns
+    rows = []
     for shift in shifts[:_SHOWN]:
-        difference = "-" if shift.difference is None else f"{shift.difference:.2f}"
-        rows.append(
-            (
-                Cell(shift.name, bold=shift.large),
-                Cell(difference),
-                Cell("-" if shift.index is None else f"{shift.index:.2f}"),
-                Cell(" / ".join(shift.pair)),
-                Cell(f"{shift.missing:.0%}"),
-            )
-        )
-    names = ("column", "largest SMD", "largest PSI", "between", "missing differs by")
+        numbers = ("-" if number is None else f"{number:.2f}" for number in (shift.difference, shift.index))
+        name, pair = Cell(shift.name, bold=shift.large), " / ".join(shift.pair)
+        rows.append((name, *numbers, pair, f"{shift.missing:.0%}"))
+    columns = ("column", "largest SMD", "largest PSI", "between", "missing differs by")
     more = f" {len(shifts) - _SHOWN} more columns differ less." if len(shifts) > _SHOWN else ""
-    columns = tuple(Column(name) for name in names)
-    return TableData("columns", found.name, f"{found.name} · columns", columns, tuple(rows), (_RULES + more,))
+    return TableData.of("columns", found.name, f"{found.name} · columns", columns, rows, [_RULES + more])
 
 
 def _pair_table(found: Inspection) -> TableData:
     ranked = sorted(found.pairs.items(), key=lambda entry: -sum(entry[1].values()))
-    rows = []
-    for pair, entry in ranked[:_SHOWN]:
-        numbers = [f"{entry[key]:.2f}" if key in entry else "-" for key in ("columns", "label")]
-        rows.append((Cell(" / ".join(pair)), *map(Cell, numbers)))
-    columns = (Column("pair of silos"), Column("mean PSI of columns"), Column("PSI of the label"))
+    rows = [
+        (" / ".join(pair), *(f"{entry[key]:.2f}" if key in entry else "-" for key in ("columns", "label")))
+        for pair, entry in ranked[:_SHOWN]
+    ]
+    columns = ("pair of silos", "mean PSI of columns", "PSI of the label")
     notes = []
-    if found.at_start is not None:
-        start = found.at_start
+    if (start := found.at_start) is not None:
         notes.append(
             f"At the initial weights of a small network, the signs of the silos' gradients agree to "
             f"{start.agreement:.2f} (random signs: {start.expected:.2f}; all alike: 1), and the "
             f"inconsistency score is at most {start.worst:.1f} ({' / '.join(start.pair)}; alike: 1)."
         )
-    more = [f"{len(ranked) - _SHOWN} more pairs differ less."] if len(ranked) > _SHOWN else []
-    title = f"{found.name} · pairs of silos"
-    return TableData("pairs", found.name, title, columns, tuple(rows), tuple(notes + more))
+    if len(ranked) > _SHOWN:
+        notes.append(f"{len(ranked) - _SHOWN} more pairs differ less.")
+    return TableData.of("pairs", found.name, f"{found.name} · pairs of silos", columns, rows, notes)
 
 
 def inspection_picture(path: Path, found: Inspection) -> None:
     """Draw each silo's columns against those of all silos: the shift of the mean, and the share missing."""
     shifts, means, missing = shift_shares(found)
     names = [silo.silo for silo in found.silos]
+    panels = (
+        (means, "SMD from the other silos (signed for numbers)", "RdBu_r", -1.0),
+        (missing, "share of missing cells", "Greys", 0.0),
+    )
     with mpl.rc_context(STYLE):
-        height = 1.8 + 0.32 * len(names)
-        figure = Figure(figsize=(4 + 0.42 * len(shifts), 2 * height), layout="constrained")
-        for axes, values, title, colours, limit in zip(
-            figure.subplots(2, 1, sharex=True),
-            (means, missing),
-            ("SMD from the other silos (signed for numbers)", "share of missing cells"),
-            ("RdBu_r", "Greys"),
-            (1.0, 1.0),
-            strict=True,
-        ):
-            low = -limit if colours == "RdBu_r" else 0.0
-            image = axes.imshow(values, cmap=colours, vmin=low, vmax=limit, aspect="auto")
+        size = (4 + 0.42 * len(shifts), 2 * (1.8 + 0.32 * len(names)))
+        figure = Figure(figsize=size, layout="constrained")
+        places = figure.subplots(2, 1, sharex=True)
+        for axes, (values, title, colours, low) in zip(places, panels, strict=True):
+            image = axes.imshow(values, cmap=colours, vmin=low, vmax=1.0, aspect="auto")
             axes.set_yticks(range(len(names)), names)
             axes.set_xticks(range(len(shifts)), shifts, rotation=60, ha="right")
             axes.set_title(title)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,13 +12,12 @@ from typing import Any
 from fedilc.config import Options
 from fedilc.federation import Record, RunFolder
 
-_DIGESTS = ("silos", "test")
-
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run's settings, as run.json has them, its rounds, and the commands that computed them."""
+    """A run's folder, its settings as run.json has them, its rounds, and the commands that computed them."""
 
+    folder: Path
     settings: Mapping[str, Any]
     history: Sequence[Record]
     commands: Sequence[str]
@@ -30,24 +30,45 @@ class RunGroup:
     name: str
     methods: dict[str, dict[int, StoredRun]] = field(default_factory=dict)
 
+    @property
+    def runs(self) -> list[StoredRun]:
+        """Return all runs, method after method."""
+        return [run for by_seed in self.methods.values() for run in by_seed.values()]
 
-def run_groups(places: Sequence[Path]) -> list[RunGroup]:
+    @property
+    def title(self) -> str:
+        """Return the name, and the seeds of the runs."""
+        seeds = sorted({run.settings["seed"] for run in self.runs})
+        return f"{self.name} · seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+
+    @property
+    def histories(self) -> dict[str, Sequence[Record]]:
+        """Return the rounds of each run by its folder's name, or by its path if others have that name."""
+        names = [run.folder.resolve().name for run in self.runs]
+        return {
+            name if names.count(name) == 1 else str(run.folder): run.history
+            for name, run in zip(names, self.runs, strict=True)
+        }
+
+
+def run_groups(folders: Sequence[Path]) -> list[RunGroup]:
     """Return the runs in these folders that have done a round, by what data they share."""
-    folders = map(RunFolder, places)
-    stored = [StoredRun(folder.settings(), folder.history(), folder.timing.commands()) for folder in folders]
+    opened = {folder: RunFolder(folder) for folder in folders}
+    stored = [StoredRun(path, f.settings(), f.history(), f.timing.commands()) for path, f in opened.items()]
     runs = [run for run in stored if run.history]
-    groups: dict[str, list[StoredRun]] = {}
+    by_data: dict[str, list[StoredRun]] = {}
     for run in runs:
-        groups.setdefault(_data(run.settings, runs), []).append(run)
-    found: list[RunGroup] = []
-    for members in groups.values():
+        by_data.setdefault(_data(run.settings, runs), []).append(run)
+    names: Counter[str] = Counter()
+    groups = []
+    for members in by_data.values():
         name = str(members[0].settings.get("experiment") or members[0].settings.get("federation"))
-        again = sum(group.name.partition(", data ")[0] == name for group in found)
-        group = RunGroup(f"{name}, data {again + 1}" if again else name)
-        for label, run in zip(_labels(members), members, strict=True):
-            group.methods.setdefault(label, {})[int(run.settings["seed"])] = run
-        found.append(group)
-    return found
+        names[name] += 1
+        group = RunGroup(name if names[name] == 1 else f"{name}, data {names[name]}")
+        for run in members:
+            _add(group, _method(run, members), run)
+        groups.append(group)
+    return groups
 
 
 def _data(settings: Mapping[str, Any], runs: Sequence[StoredRun]) -> str:
@@ -55,35 +76,33 @@ def _data(settings: Mapping[str, Any], runs: Sequence[StoredRun]) -> str:
 
     An experiment draws its data by the seed, so that its digests may differ between seeds but not within one.
     """
-    shared = [settings.get("experiment"), settings.get("federation"), settings.get("data")]
+    shared = [settings.get(key) for key in ("experiment", "federation", "data")]
     shared.append(sorted(settings["silos"]))
-    own = [settings.get(key) for key in _DIGESTS]
-    clash = any(
-        other.settings.get("seed") == settings.get("seed")
-        and other.settings.get("experiment") == settings.get("experiment")
-        and [other.settings.get(key) for key in _DIGESTS] != own
+    alike = [
+        other.settings
         for other in runs
-    )
-    return json.dumps([*shared, own] if clash or not settings.get("experiment") else shared)
+        if all(other.settings.get(key) == settings.get(key) for key in ("seed", "experiment"))
+    ]
+    digests = [settings.get("silos"), settings.get("test")]
+    clash = any([other.get("silos"), other.get("test")] != digests for other in alike)
+    return json.dumps([*shared, digests] if clash or not settings.get("experiment") else shared)
 
 
-def _labels(runs: Sequence[StoredRun]) -> list[str]:
-    """Return a name for each run's method: its algorithm, and what tells it from others of that algorithm."""
-    told = []
-    for run in runs:
-        same = [one.settings for one in runs if one.settings["algorithm"] == run.settings["algorithm"]]
-        differs = [
-            f"{key} {run.settings.get(key)}"
-            for key in Options.model_fields
-            if key != "seed" and any(one.get(key) != run.settings.get(key) for one in same)
-        ]
-        told.append(", ".join([run.settings["algorithm"], *differs]))
-    labels: list[str] = []
-    for run, label in zip(runs, told, strict=True):
-        seed = run.settings["seed"]
-        earlier = sum(
-            one == label and other.settings["seed"] == seed
-            for one, other in zip(told[: len(labels)], runs, strict=False)
-        )
-        labels.append(f"{label}, run {earlier + 1}" if earlier else label)
-    return labels
+def _method(run: StoredRun, runs: Sequence[StoredRun]) -> str:
+    """Return the name of a run's method: its algorithm, and what tells it from others of that algorithm."""
+    same = [one.settings for one in runs if one.settings["algorithm"] == run.settings["algorithm"]]
+    differs = [
+        f"{key} {run.settings.get(key)}"
+        for key in Options.model_fields
+        if key != "seed" and any(one.get(key) != run.settings.get(key) for one in same)
+    ]
+    return ", ".join([run.settings["algorithm"], *differs])
+
+
+def _add(group: RunGroup, method: str, run: StoredRun) -> None:
+    """Add a run to its method; if there is one of its seed, as a method of its own, "run 2"."""
+    name, number, seed = method, 1, int(run.settings["seed"])
+    while seed in group.methods.get(name, {}):
+        number += 1
+        name = f"{method}, run {number}"
+    group.methods.setdefault(name, {})[seed] = run

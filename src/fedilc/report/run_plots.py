@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from fedilc.evaluation.selection import ORACLE, Record, selections
 from fedilc.report.run_tables import History
@@ -35,16 +36,23 @@ class Curve:
 
     def draw(self, axes: Axes, key: str) -> None:
         """Draw the mean over seeds of the rounds that all seeds have measured, and the range over seeds."""
-        seeds = [{r["round"]: r[key] for r in history if r.get(key) is not None} for history in self.seeds]
-        rounds = sorted(set.intersection(*map(set, seeds)))
+        rounds, values = common_rounds([{r["round"]: r.get(key) for r in one} for one in self.seeds])
         if not rounds:
             return
-        values = np.array([[seed[number] for number in rounds] for seed in seeds], float)
         style: dict[str, Any] = {"color": self.color, "linestyle": self.linestyle, "linewidth": 1.6}
         axes.plot(rounds, values.mean(0), marker="o" if len(rounds) < 2 else None, label=self.label, **style)
-        if len(seeds) > 1:
+        if len(values) > 1:
             edges = values.min(0), values.max(0)
             axes.fill_between(rounds, *edges, color=self.color, alpha=0.15, linewidth=0)
+
+
+def common_rounds(
+    curves: Sequence[Mapping[int, float | None]],
+) -> tuple[list[int], NDArray[np.float64]]:
+    """Return the rounds that all curves have a value for, and the values there, a row per curve."""
+    known = [{number: value for number, value in one.items() if value is not None} for one in curves]
+    rounds = sorted(set.intersection(*map(set, known))) if known else []
+    return rounds, np.array([[one[number] for number in rounds] for one in known], float)
 
 
 def loss_picture(path: Path, title: str, history: History) -> None:

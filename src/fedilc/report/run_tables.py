@@ -1,4 +1,4 @@
-"""The table of one run, and of several runs beside each other."""
+"""Tables of one run and of several beside each other, and what two of them show in one sentence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from fedilc.evaluation.selection import CRITERIA, ORACLE, Record, selections
 from fedilc.evaluation.summary import lower_is_better
 from fedilc.report.cells import NOTHING, mean_cell, with_best
-from fedilc.report.table_formats import Cell, Column, TableData
+from fedilc.report.table_formats import Cell, Column, TableData, words
 
 History = Sequence[Mapping[str, Any]]
 
@@ -30,21 +30,22 @@ METRICS = {
 }
 _SETS = {"test": "out-of-distribution test set", "validation": "validation sets", "train": "training sets"}
 _CHOSEN_BY = Column("round chosen by", words=True)
+_BOTH = ("validation_accuracy", "test_accuracy")  # at the silos, and at the new site
+CLEARLY = 0.05  # the least difference of accuracies that counts
 _READINGS = {"oracle": "lowest OOD loss", "validation": "lowest val. loss", "last": "last round"}
 
 
 def run_table(title: str, history: History) -> TableData:
     """Return the table of one run: a column per criterion that chooses a round, a row per measurement."""
     chosen = selections(history)
-    rows = [(Cell("round"), *(Cell(str(record["round"])) for record in chosen.values()))]
+    rows: list[tuple[object, ...]] = [("round", *(record["round"] for record in chosen.values()))]
     for metric, heading in METRICS.items():
         cells = [_cell(record, metric) for record in chosen.values()]
         if any(cell.parts for cell in cells):
-            rows.append((Cell(heading), *cells))
-    rows.append((Cell("worst silo"), *(_worst(record, named=True) for record in chosen.values())))
-    columns = (_CHOSEN_BY, *(Column(f"{criterion}: {_READINGS[criterion]}") for criterion in chosen))
-    notes = (f"{ORACLE}.",) if "oracle" in chosen else ()
-    return TableData("run", title, title, columns, tuple(rows), notes)
+            rows.append((heading, *cells))
+    rows.append(("worst silo", *(_worst(record, named=True) for record in chosen.values())))
+    columns = (_CHOSEN_BY, *(f"{criterion}: {_READINGS[criterion]}" for criterion in chosen))
+    return TableData.of("run", title, title, columns, rows, [f"{ORACLE}."] * ("oracle" in chosen))
 
 
 def comparison_table(title: str, histories: Mapping[str, History], first: str = "algorithm") -> TableData:
@@ -58,51 +59,69 @@ def comparison_table(title: str, histories: Mapping[str, History], first: str = 
     measured = [metric for metric in METRICS if any(r.get(metric) is not None for r in records)]
     part = next((part for part in _SETS if f"{part}_loss" in measured), "train")
     metrics = [metric for metric in measured if metric.startswith(part) and metric != "test_auprc"]
-    rows: list[tuple[Cell, ...]] = []
+    rows = []
     criteria = [criterion for criterion in CRITERIA if any(criterion in found for found in chosen.values())]
     for criterion in criteria:
         group = {name: found[criterion] for name, found in chosen.items() if criterion in found}
-        columns = [
-            with_best(
-                {name: _cell(record, metric) for name, record in group.items()}, lower_is_better(metric)
-            )
-            for metric in metrics
-        ]
+        measured_cells = (
+            (metric, {name: _cell(record, metric) for name, record in group.items()}) for metric in metrics
+        )
+        best = [with_best(cells, lower_is_better(metric)) for metric, cells in measured_cells]
         for name, record in group.items():
-            numbers = (cells[name] for cells in columns)
-            rows.append((Cell(criterion), Cell(name), Cell(str(record["round"])), *numbers, _worst(record)))
-    headings = ("round", *(METRICS[metric] for metric in metrics), "worst silo")
+            numbers = (cells[name] for cells in best)
+            rows.append((criterion, name, record["round"], *numbers, _worst(record)))
+    columns = (_CHOSEN_BY, *words(first), "round", *(METRICS[metric] for metric in metrics), "worst silo")
     readings = [ORACLE if c == "oracle" else f"{c}: {_READINGS[c]}" for c in criteria]
     worst = "RMSE" if any("validation_rmse" in record for record in records) else "accuracy"
     note = f"On the {_SETS[part]}. {'; '.join(readings)}. Worst silo: its validation {worst}."
     if len({history[-1]["round"] for history in histories.values()}) > 1:
         note += " The runs have different numbers of rounds: the rows under 'last' show them."
-    return TableData(
-        "comparison",
-        title,
-        title,
-        (_CHOSEN_BY, Column(first, words=True), *map(Column, headings)),
-        tuple(rows),
-        (note,),
-        grouped=True,
-    )
+    return TableData.of("comparison", title, title, columns, rows, [note], grouped=True)
 
 
 def last_round_table(title: str, histories: Mapping[str, History]) -> TableData:
     """Return the accuracies of several runs' last rounds, at the silos and at the new site."""
-    metrics = ("validation_accuracy", "test_accuracy")
     last = {name: history[-1] for name, history in histories.items()}
-    cells = [with_best({n: _cell(r, metric) for n, r in last.items()}, False) for metric in metrics]
+    cells = [with_best({n: _cell(r, metric) for n, r in last.items()}, False) for metric in _BOTH]
     rows = [
-        (Cell(name), Cell(str(record["round"])), cells[0][name], _worst(record), cells[1][name])
+        (name, record["round"], cells[0][name], _worst(record), cells[1][name])
         for name, record in last.items()
     ]
-    headings = ("algorithm", "round", "silos", "worst silo", "new site")
-    columns = tuple(Column(heading, words=heading == "algorithm") for heading in headings)
+    columns = (*words("algorithm"), "round", "silos", "worst silo", "new site")
     note = (
         "Accuracy: the mean over the silos' validation sets, their lowest, and at the site that took no part."
     )
-    return TableData("last-round", title, title, columns, tuple(rows), (note,))
+    return TableData.of("last-round", title, title, columns, rows, [note])
+
+
+def finding(histories: Mapping[str, History]) -> str | None:
+    """Return how the last run does beside the first, at the silos and at the new site, in their last rounds.
+
+    None if a run has no accuracy at one of them.
+
+    >>> def ended(silos, site):
+    ...     return [{"round": 9, "validation_accuracy": silos, "test_accuracy": site}]
+    >>> finding({"fedsgd": ended(0.8, 0.3), "mine": ended(0.8, 0.7)})
+    'In this run, fedsgd is right in 80 % of the cases at the silos and in 30 % at the new site, and mine ...'
+    """
+    reference, *_, method = histories
+    last = [histories[name][-1] for name in (reference, method)]
+    if any(record.get(key) is None for record in last for key in _BOTH):
+        return None
+    silos, site = ([float(record[key]) for record in last] for key in _BOTH)
+    gain, cost = site[1] - site[0], silos[0] - silos[1]
+    if abs(gain) <= CLEARLY:
+        told = "neither is clearly better at the new site"
+    elif gain < 0:
+        told = f"{reference} is the better one at the new site"
+    elif cost > 0:
+        told = f"{reference} learnt more of what helps at the silos and misleads at the new site"
+    else:
+        told = f"{method} is the better one at both"
+    return (
+        f"In this run, {reference} is right in {silos[0]:.0%} of the cases at the silos and in {site[0]:.0%} "
+        f"at the new site, and {method} in {silos[1]:.0%} and {site[1]:.0%}: {told}."
+    ).replace("%", " %")
 
 
 def _cell(record: Record, metric: str) -> Cell:

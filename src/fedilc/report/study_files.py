@@ -15,32 +15,37 @@ from fedilc.errors import ConfigError
 from fedilc.evaluation.scores import HIGHER_IS_BETTER
 from fedilc.federation.run_identity import command_line
 from fedilc.federation.tensor_files import write_atomically
-from fedilc.report.study_tables import compared, references, study_tables, undefined
-from fedilc.report.table_formats import TableData, write_tables
-from fedilc.studies.study.run import StudyResult
-from fedilc.studies.study.verdict import deciding_metric, verdict
+from fedilc.report.study_tables import Study, study_tables, undefined
+from fedilc.report.table_formats import write_tables
+from fedilc.studies.study.result import StudyResult
+from fedilc.studies.study.tasks import ALONE, POOLED
+from fedilc.studies.study.verdict import CALIBRATION, deciding_metric, verdict
 
+FILE, PREDICTIONS = "study.json", "predictions.parquet"
 FORMAT = 1
 
 
 def study_facts(result: StudyResult) -> dict[str, Any]:
-    """Return everything that a study found, as JSON: the content of study.json."""
-    data, plan = result.plan.data, result.plan
-    methods = [*plan.settings.algorithms, *references(result)]
-    return {
+    """Return everything that a study found: the content of study.json."""
+    data, plan, metrics = result.plan.data, result.plan, result.metrics
+    trained = {method for methods in result.scores.values() for method in methods}
+    references = [name for name in (ALONE, POOLED) if name in trained]
+    methods = [*plan.settings.algorithms, *references]
+    comparisons = {metric: result.comparisons(metric) for metric in metrics if metric not in CALIBRATION}
+    facts: dict[str, Any] = {
         "format": FORMAT,
         "name": data.name,
         "loss": data.loss,
         "verdict": list(verdict(result)),
         "deciding_metric": deciding_metric(result),
-        "metrics": list(result.metrics),
-        "higher_is_better": [metric for metric in result.metrics if metric in HIGHER_IS_BETTER],
+        "metrics": list(metrics),
+        "higher_is_better": [metric for metric in metrics if metric in HIGHER_IS_BETTER],
         "methods": methods,
         "reference": plan.reference,
-        "references": references(result),
+        "references": references,
         "silos": {site: _silo_facts(result, site) for site in data.silos},
         "held_out": list(plan.held_out),
-        "notes": [*plan.notes(), *undefined(result)],
+        "notes": plan.notes(),
         "command": command_line(),
         "settings": asdict(plan.settings),
         "choose_by": plan.choose_by,
@@ -49,7 +54,7 @@ def study_facts(result: StudyResult) -> dict[str, Any]:
             site: {method: asdict(choice) for method, choice in chosen.items()}
             for site, chosen in result.choices.items()
         },
-        "means": {m: {k: asdict(result.mean(m, k)) for k in result.metrics} for m in methods},
+        "means": {m: {k: asdict(result.mean(m, k)) for k in metrics} for m in methods},
         "sites": {
             site: {
                 method: {
@@ -57,7 +62,7 @@ def study_facts(result: StudyResult) -> dict[str, Any]:
                         **asdict(result.interval(site, method, metric)),
                         "seeds": [_finite(value) for value in result.by_seed[site][method][metric]],
                     }
-                    for metric in result.metrics
+                    for metric in metrics
                 }
                 for method in found
             }
@@ -65,10 +70,13 @@ def study_facts(result: StudyResult) -> dict[str, Any]:
         },
         "agreement": {method: found for method, found in result.agreement.items() if found},
         "comparisons": {
-            metric: {method: asdict(found) for method, found in result.comparisons(metric).items()}
-            for metric in compared(result)
+            metric: {method: asdict(one) for method, one in found.items()}
+            for metric, found in comparisons.items()
+            if found
         },
     }
+    facts["notes"] += undefined(facts)
+    return facts
 
 
 def predictions(result: StudyResult) -> pl.DataFrame:
@@ -78,36 +86,49 @@ def predictions(result: StudyResult) -> pl.DataFrame:
     """
     parts = []
     for site, methods in result.outputs.items():
-        y = result.plan.data.labels(site)
+        y = result.plan.data.labels[site]
         for method, per_seed in methods.items():
             for seed, outputs in enumerate(per_seed):
-                names = (
-                    ["output"] if outputs.shape[1] == 1 else [f"output {k}" for k in range(outputs.shape[1])]
-                )
-                columns = {name: outputs[:, place] for place, name in enumerate(names)}
+                count = outputs.shape[1]
+                names = ["output"] if count == 1 else [f"output {number}" for number in range(count)]
                 about = {"site": site, "method": method, "seed": seed}
-                frame = pl.DataFrame({"row": np.arange(1, len(y) + 1), "label": y.astype(float), **columns})
+                rows = {"row": np.arange(1, len(y) + 1), "label": y.astype(float)}
+                frame = pl.DataFrame({**rows, **dict(zip(names, outputs.T, strict=True))})
                 parts.append(frame.select(*(pl.lit(v).alias(k) for k, v in about.items()), pl.all()))
     return pl.concat(parts)
 
 
-def write_study(folder: Path, result: StudyResult) -> list[TableData]:
-    """Write study.json, verdict.txt, predictions.parquet and the tables; return the tables."""
-    tables = study_tables(result)
+def write_study(folder: Path, result: StudyResult) -> Study:
+    """Write study.json, verdict.txt, predictions.parquet and the tables; return the content of study.json."""
+    study = study_facts(result)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        facts = json.dumps(study_facts(result), indent=1, allow_nan=False)
-        write_atomically(folder / "study.json", f"{facts}\n".encode())
-        write_atomically(folder / "verdict.txt", ("\n".join(verdict(result)) + "\n").encode())
-        predictions(result).write_parquet(folder / "predictions.parquet")
+        write_atomically(folder / FILE, f"{json.dumps(study, indent=1, allow_nan=False)}\n".encode())
+        write_atomically(folder / "verdict.txt", ("\n".join(study["verdict"]) + "\n").encode())
+        predictions(result).write_parquet(folder / PREDICTIONS)
     except OSError as error:
         raise ConfigError(f"{folder} cannot be written: {error.strerror or error}") from error
-    write_tables(folder, tables)
-    return tables
+    write_tables(folder, study_tables(study))
+    return study
+
+
+def read_study(folder: Path) -> Study:
+    """Return the content of a folder's study.json."""
+    try:
+        study = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        if study["format"] == FORMAT:
+            return dict(study)
+        reason = f"its format is {study['format']}"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = str(error)
+    raise ConfigError(
+        f"{folder / FILE} is damaged or of another version ({reason}); run the study again, which keeps the "
+        "runs that are done"
+    )
 
 
 def _silo_facts(result: StudyResult, site: str) -> dict[str, Any]:
-    y = result.plan.data.labels(site)
+    y = result.plan.data.labels[site]
     if not has_classes(result.plan.data.loss):
         return {"examples": len(y), "mean": float(np.mean(y)), "deviation": float(np.std(y))}
     values, counts = np.unique(y, return_counts=True)

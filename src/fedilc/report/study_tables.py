@@ -1,299 +1,232 @@
-"""The tables and files of a study."""
+"""The tables of a study, made from the content of its study.json."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-import numpy as np
-
-from fedilc.algorithms.loss_name import has_classes
 from fedilc.evaluation.intervals import Interval
-from fedilc.evaluation.scores import HIGHER_IS_BETTER
 from fedilc.report.cells import NOTHING, p_text
-from fedilc.report.table_formats import Cell, Column, TableData
-from fedilc.studies.study.run import StudyResult
+from fedilc.report.table_formats import Cell, Column, TableData, words
 from fedilc.studies.study.tasks import ALONE, POOLED
-from fedilc.studies.study.verdict import NAMES, deciding_metric
+from fedilc.studies.study.verdict import CALIBRATION, NAMES
 
-FORMAT = 1
 _MOST_SITES, _LONGEST = 4, 12  # columns of sites, and characters of their names, that fit in 80 characters
-_CALIBRATION = ("calibration_slope", "calibration_intercept")
+_SITE, _METHOD = words("site", "method")
+_ENDS = (
+    "site alone: the site's own examples, cross-validated; pooled: the other sites' examples together, "
+    "if sharing were allowed. They are the two ends of the scale, not federated methods."
+)
+_CHOSEN = {
+    "silo": "Chosen by the loss at training sites that were left out in turn (nested), never by the held-out "
+    "site.",
+    "validation": "Chosen by the loss on validation examples of the training sites, never by the held-out "
+    "site.",
+}
+
+Study = Mapping[str, Any]
 
 
-def study_tables(result: StudyResult) -> list[TableData]:
-    """Return the tables of a study: sites, scores per site and mean, comparisons, choices."""
-    return [
-        _sites(result),
-        _means(result),
-        _by_site(result),
-        *_comparisons(result, compared(result)),
-        _choices(result),
-    ]
+def study_tables(study: Study) -> list[TableData]:
+    """Return all tables of a study: sites, mean scores, scores per site, comparisons, choices."""
+    tables = [sites_table(study), means_table(study), scores_table(study)]
+    return [*tables, *comparison_tables(study), choices_table(study)]
 
 
-def summary_tables(result: StudyResult) -> list[TableData]:
+def summary_tables(study: Study) -> list[TableData]:
     """Return the tables that a terminal shows: the deciding score by site, all scores, the comparison."""
-    metric = deciding_metric(result)
-    shown = [name for name in compared(result) if name in (metric, "log_loss")]
-    names = result.plan.held_out
-    wide = len(names) > _MOST_SITES or max(map(len, names)) > _LONGEST
-    by_site = [_sites_down(result, metric)] if wide else [_sites(result), _score_by_site(result, metric)]
-    return [*by_site, _all_means(result), *_comparisons(result, shown, brief=True)]
+    names = study["held_out"]
+    many = len(names) > _MOST_SITES or max(map(len, names)) > _LONGEST
+    sites = [] if many else [sites_table(study)]
+    shown = (study["deciding_metric"], "log_loss")
+    comparisons = comparison_tables(study, shown, brief=True)
+    return [*sites, _deciding_table(study, down=many), means_table(study, brief=True), *comparisons]
 
 
-def _sites_down(result: StudyResult, metric: str) -> TableData:
-    """Return one score of many sites: a row per held-out site, a column per method."""
-    methods = _methods(result)
-    rows = []
-    for site in result.scores:
-        found = [result.interval(site, method, metric).value for method in methods]
-        cells = (_interval_cell(Interval(value, None, None)) for value in found)
-        rows.append((Cell(site), Cell(str(len(result.plan.data.labels(site)))), *cells))
-    columns = (Column("site", words=True), Column("n"), *map(Column, methods))
-    notes = (*ends(result), *undefined(result), "Intervals are in tables/by-site.csv.")
-    title = f"{NAMES[metric]} at each site that took no part"
-    return TableData("score", result.plan.data.name, title, columns, tuple(rows), notes)
-
-
-def _score_by_site(result: StudyResult, metric: str) -> TableData:
-    """Return one score: a row per method, a column per held-out site."""
-    methods = _methods(result)
-    rows = [
-        (
-            Cell(method),
-            *(_brief_cell(result.interval(site, method, metric)) for site in result.scores),
-            _brief_cell(result.mean(method, metric)),
-        )
-        for method in methods
-    ]
-    columns = (Column("method", words=True), *map(Column, result.scores), Column("mean"))
-    name = NAMES[metric]
-    notes = ("95 % bootstrap intervals over the examples.", *ends(result), *undefined(result))
-    title = f"{name} at each site that took no part"
-    return TableData("score", result.plan.data.name, title, columns, tuple(rows), notes)
-
-
-def _all_means(result: StudyResult) -> TableData:
-    """Return all scores as means over sites, without intervals."""
-    rows = []
-    for method in _methods(result):
-        found = [result.mean(method, metric) for metric in result.metrics]
-        cells = (_interval_cell(Interval(one.value, None, None)) for one in found)
-        rows.append((Cell(method), *cells))
-    titles = [NAMES[metric].removeprefix("calibration ") for metric in result.metrics]
-    columns = (Column("method", words=True), *map(Column, titles))
-    marked = _bold_best(result, rows, len(result.plan.settings.algorithms))
-    title = "Means over the sites that took no part"
-    binary = "calibration_slope" in result.metrics
-    notes = ("Slope and intercept are of calibration; 1 and 0 are ideal.",) if binary else ()
-    return TableData("all-means", result.plan.data.name, title, columns, marked, notes)
-
-
-def _sites(result: StudyResult) -> TableData:
-    data = result.plan.data
-    rows = []
-    for site in data.silos:
-        y = data.labels(site)
-        if not has_classes(data.loss):
-            about = f"mean {np.mean(y):.3g}, deviation {np.std(y):.3g}"
-        elif data.loss == "binary":
-            about = f"{int(np.sum(y))} ({np.mean(y):.0%})"
-        else:
-            about = f"{len(np.unique(y))} classes"
-        held = "held out" if site in result.plan.held_out else "trained on"
-        rows.append((Cell(site), Cell(str(len(y))), Cell(about), Cell(held)))
-    heading = "positives" if data.loss == "binary" else "label"
-    columns = (Column("site", words=True), Column("examples"), Column(heading), Column("", words=True))
-    return TableData("sites", data.name, "Sites", columns, tuple(rows))
-
-
-def _means(result: StudyResult) -> TableData:
-    """Return each method's mean over held-out sites."""
-    rows = []
-    for method in _methods(result):
-        cells = [_interval_cell(result.mean(method, metric)) for metric in result.metrics]
-        rows.append((Cell(method), *cells))
-    note = "Means over held-out sites and seeds; 95 % bootstrap intervals over the examples of these sites."
-    return TableData(
-        "means",
-        result.plan.data.name,
-        "At sites that took no part: mean over sites",
-        (Column("method", words=True), *(_score_column(metric) for metric in result.metrics)),
-        _bold_best(result, rows, len(result.plan.settings.algorithms)),
-        (note, *ends(result)),
+def interval(found: Mapping[str, Any] | None) -> Interval:
+    """Return a score as study.json has it; one without values if there is none."""
+    return (
+        Interval(None, None, None) if found is None else Interval(*map(found.get, ("value", "low", "high")))
     )
 
 
-def _by_site(result: StudyResult) -> TableData:
-    """Return each method's scores at each held-out site."""
-    rows: list[tuple[Cell, ...]] = []
-    for site, methods in result.scores.items():
-        part = []
+def _deciding_table(study: Study, *, down: bool) -> TableData:
+    """Return the deciding score: a column per held-out site, or a row per site if there are many (`down`)."""
+    metric, methods, sites = study["deciding_metric"], study["methods"], study["sites"]
+    found = {
+        site: {method: of[method][metric] if method in of else None for method in methods}
+        for site, of in sites.items()
+    }
+    rows: list[tuple[object, ...]] = []
+    if down:
+        columns: tuple[object, ...] = (_SITE, "n", *methods)
+        for site, of in found.items():
+            scores = (_score_cell(score, limits=False) for score in of.values())
+            rows.append((site, study["silos"][site]["examples"], *scores))
+        notes = (*_ends(study), *undefined(study), "Intervals are in tables/by-site.csv.")
+    else:
+        columns = (_METHOD, *sites, "mean")
         for method in methods:
-            cells = [_interval_cell(result.interval(site, method, metric)) for metric in result.metrics]
-            part.append((Cell(method), *cells))
-        marked = _bold_best(result, part, len(result.plan.settings.algorithms))
-        size = len(result.plan.data.labels(site))
-        rows += [(Cell(f"{site} ({size} examples)"), *row) for row in marked]
-    headings = (Column("site", words=True), Column("method", words=True))
+            scores = (_short_cell(of[method]) for of in found.values())
+            rows.append((method, *scores, _short_cell(study["means"][method][metric])))
+        notes = ("95 % bootstrap intervals over the examples.", *_ends(study), *undefined(study))
+    title = f"{NAMES[metric]} at each site that took no part"
+    return TableData.of("score", study["name"], title, columns, rows, notes)
+
+
+def sites_table(study: Study) -> TableData:
+    """Return the sites: their sizes, their labels, and whether they are held out."""
+    rows = []
+    for site, about in study["silos"].items():
+        if "classes" not in about:
+            label = f"mean {about['mean']:.3g}, deviation {about['deviation']:.3g}"
+        elif study["loss"] == "binary":
+            positives = about["classes"].get("1", 0)
+            label = f"{positives} ({positives / about['examples']:.0%})"
+        else:
+            label = f"{len(about['classes'])} classes"
+        held = "held out" if site in study["held_out"] else "trained on"
+        rows.append((site, about["examples"], label, held))
+    heading = "positives" if study["loss"] == "binary" else "label"
+    columns = (_SITE, "examples", heading, *words(""))
+    return TableData.of("sites", study["name"], "Sites", columns, rows)
+
+
+def means_table(study: Study, *, brief: bool = False) -> TableData:
+    """Return each method's mean scores over held-out sites; `brief` leaves out intervals."""
+    metrics = study["metrics"]
+    rows = _score_rows(study, study["means"], limits=not brief)
+    if brief:
+        titles = (NAMES[metric].removeprefix("calibration ") for metric in metrics)
+        ideal = ["Slope and intercept are of calibration; 1 and 0 are ideal."] * (CALIBRATION[0] in metrics)
+        title = "Means over the sites that took no part"
+        return TableData.of("all-means", study["name"], title, (_METHOD, *titles), rows, ideal)
+    title = "At sites that took no part: mean over sites"
+    note = "Means over held-out sites and seeds; 95 % bootstrap intervals over the examples of these sites."
+    columns = (_METHOD, *map(_score_column, metrics))
+    return TableData.of("means", study["name"], title, columns, rows, [note, *_ends(study)])
+
+
+def scores_table(study: Study) -> TableData:
+    """Return each method's scores at each held-out site."""
+    rows = [
+        (f"{site} ({study['silos'][site]['examples']} examples)", *row)
+        for site, found in study["sites"].items()
+        for row in _score_rows(study, found)
+    ]
     note = "Means over seeds; 95 % bootstrap intervals over the site's examples."
-    return TableData(
-        "by-site",
-        result.plan.data.name,
-        "At each site that took no part",
-        (*headings, *(_score_column(metric) for metric in result.metrics)),
-        tuple(rows),
-        (note, *ends(result), *undefined(result)),
-        grouped=True,
-    )
+    notes = (note, *_ends(study), *undefined(study))
+    columns = (_SITE, _METHOD, *map(_score_column, study["metrics"]))
+    title = "At each site that took no part"
+    return TableData.of("by-site", study["name"], title, columns, rows, notes, grouped=True)
 
 
-def _comparisons(result: StudyResult, metrics: Sequence[str], brief: bool = False) -> list[TableData]:
-    """Return the methods compared with the reference; `brief` leaves out p before correction."""
-    rows: list[tuple[Cell, ...]] = []
-    for metric in metrics:
-        for method, found in result.comparisons(metric).items():
-            rows.append(
-                (
-                    Cell(NAMES[metric]),
-                    Cell(method),
-                    _interval_cell(found.difference, signed=True),
-                    *([] if brief else [Cell(p_text(found.t_p), parts=(_digits(found.t_p),))]),
-                    Cell(p_text(found.corrected_p), parts=(_digits(found.corrected_p),)),
-                    Cell(_digits(found.detectable, 3) or "-"),
-                    Cell(found.verdict),
-                )
+def comparison_tables(
+    study: Study, metrics: Iterable[str] | None = None, brief: bool = False
+) -> list[TableData]:
+    """Return the table of methods compared with the reference in these scores; none if it would be empty.
+
+    `brief` leaves out p before correction.
+    """
+    rows = []
+    for metric, methods in study["comparisons"].items():
+        for method, found in methods.items() if metrics is None or metric in metrics else ():
+            p_values = (found["corrected_p"],) if brief else (found["t_p"], found["corrected_p"])
+            cells = (
+                _score_cell(found["difference"], "{:+.3f}"),
+                *(Cell(p_text(p), parts=(_digits(p),)) for p in p_values),
             )
+            detectable = _digits(found["detectable"], 3) or "-"
+            rows.append((NAMES[metric], method, *cells, detectable, found["verdict"]))
     if not rows:
         return []
     columns = (
-        Column("score", words=True),
-        Column("method", words=True),
+        *words("score", "method"),
         Column("difference [95 %]", ("difference", "low", "high")),
-        *([] if brief else [Column("p over sites")]),
-        Column("p (Holm)" if brief else "p corrected"),
-        Column("detectable"),
-        Column("", words=True),
+        *(["p (Holm)"] if brief else ["p over sites", "p corrected"]),
+        "detectable",
+        *words("verdict"),
     )
     notes = (
-        f"Method minus {result.plan.reference}, mean over sites; interval over the examples of these sites.",
+        f"Method minus {study['reference']}, mean over sites; interval over the examples of these sites.",
         "p: paired t-test over sites, corrected by Holm's method for the methods of one score.",
         "detectable: the smallest mean difference that the test over sites finds with 80 % power.",
     )
-    title = f"Compared with {result.plan.reference}"
-    return [TableData("comparisons", result.plan.data.name, title, columns, tuple(rows), notes, grouped=True)]
+    title = f"Compared with {study['reference']}"
+    return [TableData.of("comparisons", study["name"], title, columns, rows, notes, grouped=True)]
 
 
-def _choices(result: StudyResult) -> TableData:
+def choices_table(study: Study) -> TableData:
     """Return the settings that each method chose for each held-out site."""
+    kept = ("learning_rate", "local_learning_rate", "penalty_weight", "environment_size")
     rows = []
-    for site, methods in result.choices.items():
+    for site, methods in study["choices"].items():
         for method, choice in methods.items():
-            kept = ("learning_rate", "local_learning_rate", "penalty_weight", "environment_size")
-            given = ", ".join(f"{key} {choice.options[key]:g}" for key in kept if key in choice.options)
-            cells = (
-                Cell(site),
-                Cell(method),
-                Cell(str(choice.round)),
-                Cell(given),
-                Cell(f"{choice.loss:.3f}"),
-            )
-            rows.append(cells)
-    how = {
-        "silo": "Chosen by the loss at training sites that were left out in turn (nested), ",
-        "validation": "Chosen by the loss on validation examples of the training sites, ",
-    }
-    note = how[result.plan.choose_by] + "never by the held-out site."
-    headings = (Column("site", words=True), Column("method", words=True), Column("round"))
-    return TableData(
-        "choices",
-        result.plan.data.name,
-        "Settings chosen on the training sites",
-        (*headings, Column("settings", words=True), Column("loss")),
-        tuple(rows),
-        (note,),
-        grouped=True,
-    )
+            options = choice["options"]
+            given = ", ".join(f"{key} {options[key]:g}" for key in kept if key in options)
+            rows.append((site, method, choice["round"], given, f"{choice['loss']:.3f}"))
+    columns = (_SITE, _METHOD, "round", *words("settings"), "loss")
+    title, notes = "Settings chosen on the training sites", (_CHOSEN[study["choose_by"]],)
+    return TableData.of("choices", study["name"], title, columns, rows, notes, grouped=True)
 
 
-def _methods(result: StudyResult) -> list[str]:
-    return [*result.plan.settings.algorithms, *references(result)]
-
-
-def references(result: StudyResult) -> list[str]:
-    """Return the two ends of the scale that were trained."""
-    found = {method for methods in result.scores.values() for method in methods}
-    return [name for name in (ALONE, POOLED) if name in found]
-
-
-def ends(result: StudyResult) -> list[str]:
-    """Return the note on the two reference models, if they were trained."""
-    if not references(result):
-        return []
-    return [
-        "site alone: the site's own examples, cross-validated; pooled: the other sites' examples together, "
-        "if sharing were allowed. They are the two ends of the scale, not federated methods."
-    ]
-
-
-def compared(result: StudyResult) -> list[str]:
-    """Return the scores in which methods are compared; calibration is no matter of more or less."""
-    return [metric for metric in result.metrics if metric not in _CALIBRATION and result.comparisons(metric)]
-
-
-def undefined(result: StudyResult) -> list[str]:
+def undefined(study: Study) -> list[str]:
     """Say which held-out sites lack a score, and why."""
     notes = []
-    for site in result.plan.held_out:
-        y = result.plan.data.labels(site)
-        if has_classes(result.plan.data.loss) and len(np.unique(y)) == 1:
+    for site in study["held_out"]:
+        if len(study["silos"][site].get("classes", "")) == 1:
             notes.append(f"{site} has one class only, so that it has no AUROC and is left out of its means")
-        elif ALONE not in result.scores[site] and result.plan.settings.references:
+        elif ALONE not in study["sites"][site] and study["settings"]["references"]:
             notes.append(f"{site} has too few examples of a class for a model of its own (site alone)")
     return notes
+
+
+def _ends(study: Study) -> list[str]:
+    """Return the note on the two reference models, if they were trained."""
+    return [_ENDS] if {ALONE, POOLED} & set(study["methods"]) else []
 
 
 def _score_column(metric: str) -> Column:
     return Column(NAMES[metric], (metric, f"{metric}_low", f"{metric}_high"))
 
 
-def _interval_cell(found: Interval, signed: bool = False) -> Cell:
-    if found.value is None:
+def _score_cell(found: Mapping[str, Any] | None, form: str = "{:.3f}", limits: bool = True) -> Cell:
+    one = interval(found)
+    if one.value is None:
         return NOTHING
-    form = "{:+.3f}" if signed else "{:.3f}"
-    limits = [found.low, found.high]
-    shown = [form.format(one) for one in (found.value, *limits) if one is not None]
+    ends = (one.low, one.high) if limits else (None, None)
+    shown = [form.format(end) for end in (one.value, *ends) if end is not None]
     text = f"{shown[0]} [{shown[1]},{shown[2]}]" if len(shown) == 3 else shown[0]
-    return Cell(text, parts=tuple(_digits(one) for one in (found.value, *limits)))
+    return Cell(text, parts=tuple(_digits(end) for end in (one.value, *ends)))
 
 
-def _brief_cell(found: Interval) -> Cell:
+def _short_cell(found: Mapping[str, Any] | None) -> Cell:
     """Return a score with limits of two digits, which is what fits in a terminal."""
-    if found.value is None or found.low is None or found.high is None:
-        return _interval_cell(found)
+    one = interval(found)
+    if one.value is None or one.low is None or one.high is None:
+        return _score_cell(found)
     low, high = (
-        (f"{one:.2f}" if abs(one) < 10 else f"{one:.3g}").replace("0.", ".", abs(one) < 1)
-        for one in (found.low, found.high)
+        (f"{end:.2f}" if abs(end) < 10 else f"{end:.3g}").replace("0.", ".", abs(end) < 1)
+        for end in (one.low, one.high)
     )
-    return Cell(f"{found.value:.3f} [{low},{high}]")
+    return Cell(f"{one.value:.3f} [{low},{high}]")
 
 
 def _digits(value: float | None, digits: int = 6) -> str:
     return "" if value is None else f"{value:.{digits}g}"
 
 
-def _bold_best(
-    result: StudyResult, rows: list[tuple[Cell, ...]], algorithms: int
-) -> tuple[tuple[Cell, ...], ...]:
-    """Return the rows with the best algorithm of each score in bold; references are no competitors."""
-    made = [list(row) for row in rows]
-    for place, metric in enumerate(result.metrics, 1):
-        values = {
-            number: float(row[place].parts[0])
-            for number, row in enumerate(made[:algorithms])
-            if row[place].parts and metric not in _CALIBRATION
-        }
-        if len(values) > 1:
-            chosen = (max if metric in HIGHER_IS_BETTER else min)(values, key=lambda number: values[number])
-            made[chosen][place] = Cell(made[chosen][place].text, True, made[chosen][place].parts)
-    return tuple(tuple(row) for row in made)
+def _score_rows(study: Study, found: Mapping[str, Any], limits: bool = True) -> Sequence[tuple[Cell, ...]]:
+    """Return a row per method; of each score, the best algorithm is bold. References do not compete."""
+    metrics, algorithms = study["metrics"], study["settings"]["algorithms"]
+    cells = {
+        metric: {method: _score_cell(scores[metric], limits=limits) for method, scores in found.items()}
+        for metric in metrics
+    }
+    for metric, column in cells.items():
+        values = {name: float(column[name].parts[0]) for name in algorithms if column[name].parts}
+        if len(values) > 1 and metric not in CALIBRATION:
+            best = (max if metric in study["higher_is_better"] else min)(values, key=values.__getitem__)
+            column[best] = replace(column[best], bold=True)
+    return [(Cell(method), *(cells[metric][method] for metric in metrics)) for method in found]

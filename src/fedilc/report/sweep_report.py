@@ -67,19 +67,10 @@ def lambda_table(source: str, title: str, swept: Swept, *, note: str) -> TableDa
             made = {value: mean_cell(seeds) for value, seeds in numbers.items()}
             bold = best if key == "validation_loss" else None
             cells.append([Cell(cell.text, value == bold, cell.parts) for value, cell in made.items()])
-    how = "No silo has validation examples, so no lambda is chosen."
-    return TableData(
-        name="lambda",
-        source=source,
-        title=f"penalty weight lambda · {title}",
-        columns=tuple(columns),
-        rows=tuple(zip(*cells, strict=True)),
-        notes=(
-            note,
-            how if best is None else _HOW.format(best=best),
-            *([f"{ORACLE}."] * ("oracle" in swept)),
-        ),
-    )
+    none = "No silo has validation examples, so no lambda is chosen."
+    notes = [note, none if best is None else _HOW.format(best=best), *[f"{ORACLE}."] * ("oracle" in swept)]
+    rows = zip(*cells, strict=True)
+    return TableData.of("lambda", source, f"penalty weight lambda · {title}", columns, rows, notes)
 
 
 def lambda_picture(path: Path, title: str, swept: Swept, *, note: str = "") -> None:
@@ -89,17 +80,14 @@ def lambda_picture(path: Path, title: str, swept: Swept, *, note: str = "") -> N
     """
     lambdas = sorted(next(iter(swept.values())))
     best = chosen_lambda(swept)
-    curves = {
-        "validation loss (mean over silos)": {
-            _AT_VALIDATION: _spreads(swept, "validation", "validation_loss")
-        },
-        "OOD test loss": {
-            _AT_VALIDATION: _spreads(swept, "validation", "test_loss"),
-            _AT_ORACLE: _spreads(swept, "oracle", "test_loss"),
-        },
-    }
-    panels = {name: {k: v for k, v in some.items() if v} for name, some in curves.items()}
-    panels = {name: some for name, some in panels.items() if some}
+    panels: dict[str, dict[str, dict[float, tuple[float, float]]]] = {}
+    for name, key, criterion, label in (
+        ("validation loss (mean over silos)", "validation_loss", "validation", _AT_VALIDATION),
+        ("OOD test loss", "test_loss", "validation", _AT_VALIDATION),
+        ("OOD test loss", "test_loss", "oracle", _AT_ORACLE),
+    ):
+        if curve := _spreads(swept, criterion, key):
+            panels.setdefault(name, {})[label] = curve
     if not panels:
         raise ConfigError("a picture over lambda needs validation examples or a test set; give one of them")
     with mpl.rc_context(STYLE):

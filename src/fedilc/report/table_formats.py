@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -62,6 +62,27 @@ class TableData:
     notes: tuple[str, ...] = ()
     grouped: bool = False
 
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        source: str,
+        title: str,
+        columns: Iterable[object],
+        rows: Iterable[Iterable[object]],
+        notes: Iterable[str] = (),
+        *,
+        grouped: bool = False,
+    ) -> TableData:
+        """Return a table; what is no `Column` becomes the heading of numbers, what is no `Cell` a plain one.
+
+        >>> TableData.of("sites", "demo", "Sites", [*words("site"), "examples"], [("a", 30)]).rows[0]
+        (Cell(text='a', bold=False, parts=()), Cell(text='30', bold=False, parts=()))
+        """
+        headings = tuple(one if isinstance(one, Column) else Column(str(one)) for one in columns)
+        cells = tuple(tuple(one if isinstance(one, Cell) else Cell(str(one)) for one in row) for row in rows)
+        return cls(name, source, title, headings, cells, tuple(notes), grouped)
+
     def __post_init__(self) -> None:
         for row in self.rows:
             if len(row) != len(self.columns):
@@ -89,6 +110,11 @@ class TableData:
             return [("", list(self.rows))]
         runs = groupby(self.rows, key=lambda row: row[0].text)
         return [(name, [row[1:] for row in rows]) for name, rows in runs]
+
+
+def words(*titles: str) -> tuple[Column, ...]:
+    """Return columns of words, which are aligned to the left."""
+    return tuple(Column(title, words=True) for title in titles)
 
 
 def rich_table(table: TableData, *, all_notes: bool = True) -> Table:

@@ -17,7 +17,12 @@ from typing import Any
 
 from fedilc.config import Experiment, Options, read_experiment
 from fedilc.config.section import Section
-from fedilc.errors import CheckpointError, ConfigError, FedILCError
+from fedilc.data.digest import weights_digest
+from fedilc.data.outline import Outline, data_facts
+from fedilc.errors import ConfigError, FedILCError
+from fedilc.federation import RunFolder
+from fedilc.federation.json_files import complete_lines
+from fedilc.federation.run_identity import require_same
 
 POLL_SECONDS = 0.5
 MAX_STOP_SECONDS = 60.0
@@ -51,7 +56,7 @@ class Job:
 
     def done(self) -> int:
         """Return the number of complete rounds."""
-        return len(self._lines("history.jsonl"))
+        return len(complete_lines(self.folder / "history.jsonl"))
 
     def finished(self) -> bool:
         """Return whether all rounds are complete; raise if the folder belongs to other settings."""
@@ -60,27 +65,22 @@ class Job:
 
     def seconds(self) -> list[float]:
         """Return the time that each of the last 20 rounds took."""
-        return [json.loads(line)["seconds"] for line in self._lines("timing.jsonl")[-20:]]
+        return [json.loads(line)["seconds"] for line in complete_lines(self.folder / "timing.jsonl")[-20:]]
 
     def begun(self) -> dict[str, Any] | None:
         """Return the facts in the folder's run.json, or None if the run has not begun.
 
         Version 0.1 called the setting `penalty_weight` `penalty`.
         """
-        try:
-            found: dict[str, Any] = json.loads((self.folder / "run.json").read_text())
-        except FileNotFoundError:
+        if not (self.folder / "run.json").exists():
             return None
-        except ValueError as error:
-            raise CheckpointError(f"{self.folder / 'run.json'} is damaged: {error}") from error
+        found = RunFolder(self.folder).settings()
         if isinstance(found.get("penalty"), float | int):
             return found | {"penalty": None, "penalty_weight": found["penalty"]}
         return found
 
     def require_same_settings(self) -> None:
         """Raise if the folder holds a run with other settings than this one asks for."""
-        from fedilc.federation.run_identity import require_same
-
         found = self.begun()
         if found is None:
             return
@@ -101,13 +101,6 @@ class Job:
         sets = [part for change in self.changes for part in ("--set", change)]
         words = [sys.executable, "-m", "fedilc", "run", self.experiment, *sets, "--out", str(self.folder)]
         return [*words, "--resume"] if (self.folder / "run.json").exists() else words
-
-    def _lines(self, name: str) -> list[bytes]:
-        try:
-            content = (self.folder / name).read_bytes()
-        except FileNotFoundError:
-            return []
-        return content[: content.rfind(b"\n") + 1].splitlines()
 
 
 def _defaults(section: type[Section]) -> dict[str, Any]:
@@ -161,8 +154,6 @@ def require_same_data(jobs: Sequence[Job], *, now: bool) -> None:
     With `now`, the data of each seed that has a run are built once, and those of the first job in any case,
     so that problems and notes of the data appear here and not in the log of a run.
     """
-    from fedilc.federation.run_identity import require_same
-
     known: dict[tuple[str, int], Mapping[str, Any]] = {}
     for job in jobs:
         begun = job.begun()
@@ -180,9 +171,6 @@ def require_same_data(jobs: Sequence[Job], *, now: bool) -> None:
 
 def _current_facts(job: Job) -> dict[str, Any]:
     """Return the facts of the current data and initial weights, as run.json would have them."""
-    from fedilc.data.digest import weights_digest
-    from fedilc.data.outline import Outline, data_facts
-
     settings = job.settings
     store = settings.data.store(settings.seed, job.home)
     weights = weights_digest(settings.model.build(store, settings.seed))

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fedilc.algorithms import PAPER, find_algorithm
 from fedilc.config import Experiment, read_experiment
 from fedilc.errors import ConfigError, nearest
+from fedilc.evaluation.inconsistency import (
+    CURVATURES,
+    Curvature,
+    Scores,
+    ScoresByCurvature,
+    curvatures,
+    inconsistency,
+)
+from fedilc.evaluation.summary import Campaign
+from fedilc.federation import RunFolder
 from fedilc.studies.jobs import Job
-
-if TYPE_CHECKING:
-    from fedilc.evaluation.inconsistency import Curvature, ScoresByCurvature
-    from fedilc.evaluation.summary import Campaign
 
 SEEDS = 5
 # The size of the authors' test batches, over which they average areas under curves.
@@ -73,9 +78,6 @@ class Plan:
 
     def campaign(self) -> Campaign:
         """Return the histories of the runs that have begun."""
-        from fedilc.evaluation.summary import Campaign
-        from fedilc.federation import RunFolder
-
         histories = {
             algorithm: {
                 seed: history
@@ -106,9 +108,6 @@ def size_in_words(settings: Experiment, usual_rounds: int) -> list[str]:
 
 def score(plan: Plan) -> ScoresByCurvature:
     """Return the inconsistency scores of finished runs at their last weights, by curvature and algorithm."""
-    from fedilc.evaluation.inconsistency import CURVATURES, Scores, curvatures, inconsistency
-    from fedilc.federation import RunFolder
-
     found: dict[Curvature, dict[str, dict[int, dict[tuple[str, str], float]]]]
     found = {curvature: {name: {} for name in plan.algorithms} for curvature in CURVATURES}
     for seed in range(plan.seeds):

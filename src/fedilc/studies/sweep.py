@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedilc.algorithms import find_algorithm
-from fedilc.config import read_experiment
+from fedilc.config import Experiment, read_experiment
 from fedilc.errors import ConfigError
+from fedilc.evaluation.selection import CRITERIA, selections
+from fedilc.federation import RunFolder
 from fedilc.studies.jobs import Job
 from fedilc.studies.reproduce import SYNTHETIC, size_in_words
-
-if TYPE_CHECKING:
-    from fedilc.config import Experiment
-
 
 # By criterion and lambda: the record that the criterion chooses from the run of each seed.
 Swept = dict[str, dict[float, list[Mapping[str, Any]]]]
@@ -83,9 +81,6 @@ class Sweep:
 
         A criterion that cannot choose a round of every run, for want of examples, is left out.
         """
-        from fedilc.evaluation.selection import CRITERIA, selections
-        from fedilc.federation import RunFolder
-
         chosen = {
             value: [selections(RunFolder(self.job(value, s).folder).history()) for s in range(self.seeds)]
             for value in self.values

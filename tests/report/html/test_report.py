@@ -6,11 +6,9 @@ import json
 import os
 import shlex
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -18,53 +16,18 @@ import pytest
 import torch
 from browser import Browser, browser
 from hospitals import hospitals
-from sklearn.calibration import calibration_curve
+from html_pages import Page
 from typer.testing import CliRunner
 
 from fedilc import Federation, Silo, train
 from fedilc.cli import app
 from fedilc.errors import ConfigError
 from fedilc.evaluation import select
-from fedilc.report.html.calibration import binned
-from fedilc.report.html.page import Part, page
 from fedilc.report.html.report import write_html_report
-from fedilc.report.html.runs import runs_part
-from fedilc.report.run_groups import RunGroup, StoredRun, run_groups
-from fedilc.studies.inspection import read_inspection, write_inspection
+from fedilc.report.run_groups import run_groups
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 COMMAND = ["/usr/bin/fedilc", "study", "my patients.csv", "--label", "died"]
-
-
-class Page(HTMLParser):
-    """The elements of a page with their attributes and texts, in order."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None], list[str]]] = []
-        self.open: list[int] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs), []))
-        if tag not in ("meta", "link", "img"):
-            self.open.append(len(self.elements) - 1)
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in ("meta", "link", "img"):
-            return
-        place = self.open.pop()
-        assert self.elements[place][0] == tag, f"{tag} closes {self.elements[place]}"
-
-    def handle_data(self, data: str) -> None:
-        for place in self.open:
-            self.elements[place][2].append(data)
-
-    def all(self, *tags: str) -> list[str]:
-        return [" ".join("".join(texts).split()) for tag, _, texts in self.elements if tag in tags]
-
-    def attributes(self, *tags: str) -> list[dict[str, str | None]]:
-        return [attributes for tag, attributes, _ in self.elements if tag in tags]
 
 
 @pytest.fixture(scope="module")
@@ -143,9 +106,6 @@ def test_names_are_text_and_never_html(written: Path) -> None:
     assert found.attributes("img", "script") == []
     assert HOSTILE in found.all("th")
     assert any(HOSTILE in caption for caption in found.all("caption"))
-    hostile = Page(page(HOSTILE, [Part(HOSTILE, (HOSTILE,), ((HOSTILE, ""),))]))
-    assert hostile.attributes("img") == []
-    assert hostile.all("title", "h1", "h2") == [HOSTILE, HOSTILE, "Verdict", HOSTILE]
 
 
 def test_the_page_needs_no_other_file_and_is_read_aloud_in_order(written: Path) -> None:
@@ -182,66 +142,6 @@ def test_runs_that_differ_by_seed_alone_are_one_method_and_the_verdict_is_on_the
     assert any(sentence in said for said in Page(written.read_text()).all("p"))
 
 
-def test_other_settings_are_another_method_and_other_data_another_part(tmp_path: Path) -> None:
-    def trained(out: str, x: float, **settings: Any) -> None:
-        silos = [Silo(name, torch.full((4, 2), x), [0, 1, 0, 1]) for name in "ab"]
-        usual: dict[str, Any] = {"rounds": 1, "learning_rate": 0.1, "out": tmp_path / out}
-        train(Federation("f", silos), torch.nn.Linear(2, 1), "fedsgd", **(usual | settings))
-
-    trained("one", 1.0)
-    trained("two", 1.0, learning_rate=0.2)
-    trained("again", 1.0)
-    trained("elsewhere", 2.0)
-    places = [tmp_path / name for name in ("one", "two", "again", "elsewhere")]
-    first, second = run_groups(places)
-    assert list(first.methods) == [
-        "fedsgd, learning_rate 0.1",
-        "fedsgd, learning_rate 0.2",
-        "fedsgd, learning_rate 0.1, run 2",
-    ]
-    assert (second.name, list(second.methods)) == ("f, data 2", ["fedsgd"])
-    write_html_report(tmp_path / "report.html", places)
-    said = Page((tmp_path / "report.html").read_text()).all("p")
-    assert any("there is nothing else to compare by" in sentence for sentence in said)
-
-
-def test_a_verdict_that_the_last_round_turns_round_says_so() -> None:
-    def run(*losses: tuple[float, float]) -> StoredRun:
-        history = [
-            {"round": n, "train_loss": 10.0 + n, "validation_loss": validation, "test_loss": test}
-            for n, (validation, test) in enumerate(losses, 1)
-        ]
-        return StoredRun({"algorithm": "x", "seed": 0, "silos": {}}, history, [])
-
-    ahead, behind = run((0.2, 0.5), (0.3, 0.9)), run((0.2, 0.6), (0.4, 0.4))
-    part = runs_part(RunGroup("shift", {"fedsgd": {0: ahead}, "mine": {0: behind}}))
-    assert "fedsgd has the lowest loss of 2 methods: 0.500 (mine 0.600)" in part.verdict[0]
-    assert part.verdict[2].endswith("at the last round, mine has the lowest loss: 0.400 (fedsgd 0.900).")
-    figures = Page(dict(part.sections)["Curves"])
-    assert {"1", "2"} <= set(figures.all("text"))
-    assert "1.5" not in figures.all("text")
-    worse = run((0.2, 0.6), (0.3, 0.95))
-    part = runs_part(RunGroup("shift", {"fedsgd": {0: ahead}, "mine": {0: worse}}))
-    assert not any("at the last round" in sentence for sentence in part.verdict)
-
-
-def test_of_many_silos_the_worst_are_drawn_and_the_rest_is_counted(tmp_path: Path) -> None:
-    numbers = {f"s{i}": {"validation_accuracy": 1 - i / 100, "validation_examples": 10} for i in range(30)}
-    record = {"round": 1, "train_loss": 0.5, "validation_loss": 0.5, "silos": numbers}
-    settings = {"algorithm": "fedsgd", "seed": 0, "silos": {name: {} for name in numbers}}
-    part = runs_part(RunGroup("many", {"fedsgd": {0: StoredRun(settings, [record], [])}}))
-    found = Page(dict(part.sections)["Each silo that was trained on"])
-    assert found.all("caption") == [f"s{i}" for i in range(29, 5, -1)]
-    assert found.all("p")[-1].endswith("6 more silos do better.")
-    errors = {name: {"validation_rmse": i} for i, name in enumerate(numbers)}
-    run = StoredRun(settings, [record | {"silos": errors}], [])
-    found = Page(
-        dict(runs_part(RunGroup("many", {"fedsgd": {0: run}})).sections)["Each silo that was trained on"]
-    )
-    assert found.all("caption")[0] == "s29"
-    assert "value [range]" in found.all("th")
-
-
 def test_the_command_of_a_run_is_kept_as_it_was_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,28 +150,6 @@ def test_the_command_of_a_run_is_kept_as_it_was_typed(
     assert CliRunner().invoke(app, words).exit_code == 0
     write_html_report(tmp_path / "report.html", [tmp_path])
     assert Page((tmp_path / "report.html").read_text()).all("pre") == [shlex.join(["fedilc", *words])]
-
-
-def test_an_inspection_alone_is_a_report_whose_verdict_is_its_suggestion(study: Path, tmp_path: Path) -> None:
-    inspection = read_inspection(study)
-    write_inspection(tmp_path / "shift", inspection)
-    write_html_report(tmp_path / "report.html", [tmp_path / "shift"])
-    found = Page((tmp_path / "report.html").read_text())
-    assert found.all("section")[0] == f"Verdict {inspection.suggestion()}"
-    assert "Share of missing cells" in found.all("caption")
-
-
-def test_calibration_is_that_of_scikit_learn() -> None:
-    random = np.random.default_rng(0)
-    predicted = random.uniform(size=120)
-    observed = (random.uniform(size=120) < predicted).astype(float)
-    line = binned("", 0, predicted, observed, 1)
-    shares, means = calibration_curve(observed, predicted, n_bins=8, strategy="quantile")
-    np.testing.assert_allclose(line.x, means)
-    np.testing.assert_allclose(line.y, shares)
-    assert all(low <= share <= high for low, share, high in zip(line.low, line.y, line.high, strict=True))
-    twice = binned("", 0, np.tile(predicted, 2), np.tile(observed, 2), 2)
-    np.testing.assert_allclose([*twice.low, *twice.high], [*line.low, *line.high])
 
 
 def test_what_cannot_be_reported_is_said_in_a_sentence(study: Path, tmp_path: Path) -> None:

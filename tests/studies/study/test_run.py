@@ -12,13 +12,12 @@ from hospitals import hospitals, study_table
 from sklearn.metrics import roc_auc_score
 
 from fedilc.data import Federation, Silo
-from fedilc.errors import ConfigError, DataError
 from fedilc.federation.tensor_files import read_tensors
-from fedilc.studies.study.data import ArrayData, StudyData
-from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings, choose
-from fedilc.studies.study.run import Progress, StudyResult, run_study
+from fedilc.studies.study.data import StudyArrays, StudyData
+from fedilc.studies.study.plan import StudyPlan, StudySettings
+from fedilc.studies.study.result import StudyResult
+from fedilc.studies.study.run import Progress, run_study
 from fedilc.studies.study.tasks import ALONE, POOLED, task_file
-from fedilc.studies.study.training import folds_of, validation_rows
 from fedilc.studies.study.verdict import verdict
 
 SMALL = {
@@ -38,7 +37,7 @@ GRID = {"rates": (0.01, 0.1), "local_rates": (0.1, 0.5)}
 
 def studied(data: StudyData, folder: Path, **changes: object) -> StudyResult:
     plan = StudyPlan(data, StudySettings(**(SMALL | changes)))
-    return run_study(plan, folder, 1, lambda _: None)
+    return run_study(plan, folder, Progress(1))
 
 
 def weights(result: StudyResult, folder: Path, site: str, method: str) -> dict[str, torch.Tensor]:
@@ -114,7 +113,7 @@ def test_scores_are_those_of_the_predictions_and_beside_them_are_the_two_ends_of
     for site in data.silos:
         assert set(result.scores[site]) == {"fedsgd", POOLED, ALONE}
         for method, outputs in result.outputs[site].items():
-            areas = [roc_auc_score(data.labels(site), one[:, 0]) for one in outputs]
+            areas = [roc_auc_score(data.labels[site], one[:, 0]) for one in outputs]
             assert result.by_seed[site][method]["auroc"] == pytest.approx(areas)
             assert result.interval(site, method, "auroc").value == pytest.approx(np.mean(areas))
     by_site = [result.interval(site, "fedsgd", "auroc").value for site in data.silos]
@@ -130,38 +129,10 @@ def test_progress_counts_every_run_and_knows_the_time_left(tmp_path: Path) -> No
 
     data = study_table(tmp_path, hospitals(4))
     plan = StudyPlan(data, StudySettings(**(SMALL | {"rounds": 2, "algorithms": ("fedsgd",)})))
-    run_study(plan, tmp_path / "study", 1, show)
+    run_study(plan, tmp_path / "study", Progress(1, show))
     assert [done for done, _, _ in seen] == sorted(done for done, _, _ in seen)
     assert seen[-1] == (seen[0][1], seen[0][1], 0.0)
     assert any(left is not None and left > 0 for _, _, left in seen)
-
-
-def test_settings_are_chosen_by_the_silos_outside_the_group_alone(tmp_path: Path) -> None:
-    data = study_table(tmp_path, hospitals(4))
-    plan = StudyPlan(data, StudySettings(**(SMALL | GRID)))
-    good, bad = {"H1": 0.5, "H2": 0.5, "H3": 0.5}, {"H1": 0.6, "H2": 0.6, "H3": 0.6}
-    scored = [
-        [{"failed": None, "curve": {"3": {**bad, "H0": 0.0}, "6": {**good, "H0": 9.0}}}],
-        [{"failed": None, "curve": {"3": {**bad, "H0": 0.0}, "6": {**bad, "H0": 0.0}}}],
-    ]
-    chosen = choose(plan, "fedavg", 0, scored)
-    assert chosen == Choice(plan.grid("fedavg")[0], 6, 0.5, {3: 0.6, 6: 0.5})
-    failed = [[{"failed": "diverged", "curve": {}}], scored[1]]
-    assert choose(plan, "fedavg", 0, failed).options == plan.grid("fedavg")[1]
-    assert choose(plan, "fedavg", 0, [failed[0], failed[0]]) is None
-
-
-@pytest.mark.parametrize("sites", [4, 7, 20])
-def test_no_run_that_scores_settings_for_a_silo_trains_on_it(sites: int, tmp_path: Path) -> None:
-    data = study_table(tmp_path, hospitals(sites, rows=8))
-    for choose_by in ("silo", "validation"):
-        plan = StudyPlan(data, StudySettings(choose_by=choose_by))
-        assert sorted(name for group in plan.groups for name in group) == sorted(data.silos)
-        for silo in data.silos:
-            runs = [task for tasks in plan.choosing("fishr-inter-geo", plan.group_of(silo)) for task in tasks]
-            assert all(silo not in task.training and len(task.training) >= 2 for task in runs)
-            last = plan.final("fedavg", silo, Choice({}, 1, 0.0, {}))
-            assert all(set(task.training) == set(data.silos) - {silo} for task in last)
 
 
 def test_a_site_with_one_class_has_no_area_and_is_said_and_the_others_decide(tmp_path: Path) -> None:
@@ -195,16 +166,6 @@ def test_two_sites_are_studied_and_said_to_be_too_few(tmp_path: Path) -> None:
     assert "cannot show" in verdict(result)[2]
 
 
-def test_one_site_unknown_sites_and_unknown_algorithms_are_refused_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="has 1 silo"):
-        StudyPlan(study_table(tmp_path, hospitals(1)), StudySettings())
-    data = study_table(tmp_path, hospitals(3))
-    with pytest.raises(ConfigError, match="'H9', which is no silo"):
-        StudyPlan(data, StudySettings(hold_out=("H9",)))
-    with pytest.raises(ConfigError, match="did you mean 'fedavg'"):
-        StudyPlan(data, StudySettings(algorithms=("fedagv",)))
-
-
 def test_classes_of_a_federation_of_arrays_are_studied_by_accuracy(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     silos = []
@@ -212,20 +173,11 @@ def test_classes_of_a_federation_of_arrays_are_studied_by_accuracy(tmp_path: Pat
         y = random.integers(0, 3, 45)
         x = np.eye(3)[y] + random.normal(0, 0.5, (45, 3))
         silos.append(Silo(name, torch.tensor(x).float(), torch.tensor(y)))
-    data = ArrayData.of(Federation("three", silos, loss="multiclass"))
+    data = StudyArrays.of(Federation("three", silos, loss="multiclass"))
     result = studied(data, tmp_path / "study", algorithms=("fedavg",), references=False)
     assert result.metrics == ("accuracy", "log_loss", "auroc")
     assert result.mean("fedavg", "accuracy").value > 0.5  # chance is a third
     assert "accuracy" in verdict(result)[0]
-
-
-def test_folds_and_validation_rows_keep_classes_in_proportion() -> None:
-    y = np.array([0] * 40 + [1] * 10)
-    folds = folds_of(y, 5, "binary")
-    assert [(int(y[folds == f].sum()), int((folds == f).sum())) for f in range(5)] == [(2, 10)] * 5
-    held = validation_rows(y, 0.2, "binary", seed=3)
-    assert (held.sum(), y[held].sum()) == (10, 2)
-    assert validation_rows(y, 0.2, "regression", seed=3).sum() == 10
 
 
 def test_quantities_are_studied_in_their_own_units(tmp_path: Path) -> None:
@@ -235,7 +187,7 @@ def test_quantities_are_studied_in_their_own_units(tmp_path: Path) -> None:
         x = random.normal(0, 1, (40, 2))
         y = 5000 + 300 * x[:, 0] + random.normal(0, 30, 40)
         silos.append(Silo(name, torch.tensor(x).float(), torch.tensor(y).float()))
-    data = ArrayData.of(Federation("grams", silos, loss="regression"))
+    data = StudyArrays.of(Federation("grams", silos, loss="regression"))
     result = studied(data, tmp_path / "study", algorithms=("fedavg",), hold_out=("b",))
     assert result.metrics == ("rmse", "mae", "r2")
     assert result.mean("fedavg", "rmse").value < 200

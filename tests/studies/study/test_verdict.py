@@ -9,7 +9,7 @@ import polars as pl
 from hospitals import hospitals, study_table
 
 from fedilc.studies.study.plan import StudyPlan, StudySettings
-from fedilc.studies.study.run import StudyResult
+from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.verdict import verdict
 
 

@@ -10,7 +10,7 @@ from fedilc.evaluation.significance import FEWEST_SEEDS, LEVEL, compare, holm
 from fedilc.evaluation.summary import INCONSISTENCY, Campaign, lower_is_better, spread
 from fedilc.report.campaign.paper import ORDER, paper_benchmark, paper_numbers
 from fedilc.report.cells import p_text
-from fedilc.report.table_formats import Cell, Column, TableData
+from fedilc.report.table_formats import Cell, Column, TableData, words
 
 _INTER, _INTRA = "fishr-inter-geo", "fishr-intra-geo"
 
@@ -116,18 +116,12 @@ def claims_table(campaign: Campaign, notes: Sequence[str]) -> TableData | None:
     rows = [_row(campaign, benchmark, claim, [judged[claim, c] for c in CRITERIA]) for claim in claims]
     if campaign.domains and benchmark == "rotated-cifar10":
         rows.append(_domains_row(campaign, benchmark))
-    headings = ("metric", "the paper's claim", "its numbers", "ours (oracle)")
+    headings = words("metric", "the paper's claim", "its numbers", "ours (oracle)")
     answers = [Column(name, (name, f"{name}, p", f"{name}, p by Holm"), words=True) for name in CRITERIA]
     tests = len({(key[0], _values(campaign, *key)) for key, one in judged.items() if one.p is not None})
-    return TableData(
-        name="claims",
-        source=campaign.name,
-        title=f"{campaign.heading}: what the paper says, and whether it is found here",
-        columns=(*(Column(heading, words=True) for heading in headings), *answers),
-        rows=tuple(rows),
-        notes=(*notes, *_notes(tests, judged.values())),
-        grouped=True,
-    )
+    title = f"{campaign.heading}: what the paper says, and whether it is found here"
+    notes = (*notes, *_notes(tests, judged.values()))
+    return TableData.of("claims", campaign.name, title, (*headings, *answers), rows, notes, grouped=True)
 
 
 def _notes(tests: int, judged: Iterable[Judgement]) -> list[str]:
@@ -203,19 +197,15 @@ def _values(campaign: Campaign, claim: Claim, criterion: str) -> tuple[tuple[flo
     return tuple(tuple(campaign.values(name, criterion, claim.metric).values()) for name in names)
 
 
-def _row(campaign: Campaign, benchmark: str, claim: Claim, judged: Sequence[Judgement]) -> tuple[Cell, ...]:
+def _row(campaign: Campaign, benchmark: str, claim: Claim, judged: Sequence[Judgement]) -> tuple[object, ...]:
     title, scale = _METRICS[claim.metric]
     paper = {name: number.mean for name, number in paper_numbers(benchmark, claim.metric).items()}
     rivals = _sorted({name: paper[name] for name in claim.rivals if name in paper}, claim.metric)
     measured = "last" if claim.metric.startswith(INCONSISTENCY) else "oracle"
     winner = _means(campaign, [claim.winner], measured, claim.metric).get(claim.winner)
-    return (
-        Cell(title),
-        Cell(claim.sentence),
-        Cell(_pair(paper.get(claim.winner), rivals, scale)),
-        Cell(_pair(winner, _ranked(campaign, claim, measured), scale)),
-        *map(_answer, judged),
-    )
+    theirs = _pair(paper.get(claim.winner), rivals, scale)
+    ours = _pair(winner, _ranked(campaign, claim, measured), scale)
+    return title, claim.sentence, theirs, ours, *map(_answer, judged)
 
 
 def _answer(one: Judgement) -> Cell:
@@ -246,20 +236,16 @@ def _sorted(means: dict[str, float], metric: str) -> dict[str, float]:
     return dict(sorted(means.items(), key=lambda item: item[1], reverse=not lower_is_better(metric)))
 
 
-def _domains_row(campaign: Campaign, benchmark: str) -> tuple[Cell, ...]:
+def _domains_row(campaign: Campaign, benchmark: str) -> tuple[object, ...]:
     """Return the row that counts the sub-environments in which fishr-intra-geo is best; it has no test."""
     papers = [paper_numbers(benchmark, metric) for metric in campaign.domains]
     theirs = sum(max(row, key=lambda name: row[name].mean) == _INTRA for row in papers if row)
     led = {criterion: _domains_led(campaign, criterion, list(papers[0])) for criterion in CRITERIA}
     total = len(campaign.domains)
-    words = ("-" if count is None else "yes?" if 2 * count > total else "no?" for count in led.values())
-    return (
-        Cell(_DOMAINS),
-        Cell(f"{_INTRA} is the best in most"),
-        Cell(f"{theirs} of {total}"),
-        Cell("-" if led["oracle"] is None else f"{led['oracle']} of {total}"),
-        *(Cell(word, parts=(word,)) for word in words),
-    )
+    verdicts = ("-" if count is None else "yes?" if 2 * count > total else "no?" for count in led.values())
+    ours = "-" if led["oracle"] is None else f"{led['oracle']} of {total}"
+    answers = (Cell(word, parts=(word,)) for word in verdicts)
+    return _DOMAINS, f"{_INTRA} is the best in most", f"{theirs} of {total}", ours, *answers
 
 
 def _domains_led(campaign: Campaign, criterion: str, names: Sequence[str]) -> int | None:

@@ -25,12 +25,10 @@ from fedilc.report.campaign.paper import (
     paper_numbers,
 )
 from fedilc.report.cells import FAR, NOTHING, distance_cell, our_cell, paper_cell, verdict_cells, with_best
-from fedilc.report.table_formats import Cell, Column, TableData
+from fedilc.report.table_formats import Column, TableData, words
 
 BASELINE = "fedsgd"
-_CHOSEN_BY, _ALGORITHM, _DOMAIN = (
-    Column(title, words=True) for title in ("round chosen by", "algorithm", "sub-environment")
-)
+_CHOSEN_BY, _ALGORITHM, _DOMAIN = words("round chosen by", "algorithm", "sub-environment")
 _MEAN = "Mean±sample deviation (n - 1) over seeds"
 CHOICES = (
     "Rounds are chosen by oracle: lowest OOD loss after round 5, as in the paper, which nobody can know in "
@@ -113,25 +111,17 @@ def _same_choice_notes(campaign: Campaign) -> list[str]:
 def _metric_table(campaign: Campaign, measure: Measure) -> TableData:
     """Return the table of one metric: a group per criterion, a row per algorithm."""
     paper = paper_numbers(paper_benchmark(campaign.name), measure.metric)
-    rows: list[tuple[Cell, ...]] = []
-    for criterion in CRITERIA:
-        rows += _group(campaign, criterion, measure, criterion, paper)
+    rows = [row for name in CRITERIA for row in _group(campaign, name, measure, name, paper)]
     direction = "lower" if lower_is_better(measure.metric) else "higher"
     dagger = (_DAGGER,) if "†" in measure.title else ()
-    return TableData(
-        name=measure.name,
-        source=campaign.name,
-        title=f"{campaign.heading}: {measure.title} ({direction} is better)",
-        columns=(_CHOSEN_BY, *_columns(campaign, bool(paper))),
-        rows=tuple(rows),
-        notes=(*_notes(campaign, bool(paper)), *dagger),
-        grouped=True,
-    )
+    title = f"{campaign.heading}: {measure.title} ({direction} is better)"
+    columns, notes = (_CHOSEN_BY, *_columns(campaign, bool(paper))), _notes(campaign, bool(paper))
+    return TableData.of(measure.name, campaign.name, title, columns, rows, (*notes, *dagger), grouped=True)
 
 
 def _group(
     campaign: Campaign, label: str, measure: Measure, criterion: str, paper: Mapping[str, PaperNumber]
-) -> list[tuple[Cell, ...]]:
+) -> list[list[object]]:
     """Return a row per algorithm, with ours and the paper's numbers; none if the criterion cannot choose."""
     metric, scale, lower = measure.metric, measure.scale, lower_is_better(measure.metric)
     # The paper chooses by the oracle, so its numbers are compared only there; there, algorithms that we
@@ -143,7 +133,7 @@ def _group(
     theirs = with_best({name: paper_cell(numbers.get(name), scale) for name in names}, lower)
     rows = []
     for name in names:
-        row = [Cell(label), Cell(name), ours[name]]
+        row: list[object] = [label, name, ours[name]]
         if paper:
             row.append(theirs[name])
         if paper and on_the_papers_data(campaign.name):
@@ -152,7 +142,7 @@ def _group(
         if _tested(campaign):
             test = compare(campaign, name, BASELINE, metric, criterion) if name != BASELINE else None
             row += verdict_cells(test)
-        rows.append(tuple(row))
+        rows.append(row)
     return rows
 
 
@@ -224,36 +214,25 @@ def _domains_table(campaign: Campaign) -> TableData:
             if any(cell is not NOTHING for cell in cells.values()):
                 # A space before the deviation is a place to break: six such cells are wider than a terminal.
                 broken = (replace(cell, text=cell.text.replace("±", " ±")) for cell in cells.values())
-                rows.append((Cell(criterion), Cell(metric.removeprefix(DOMAIN_ACCURACY)), *broken))
-    return TableData(
-        name="sub-environments",
-        source=campaign.name,
-        title=f"{campaign.heading}: validation accuracy in each sub-environment (higher is better)",
-        columns=(_CHOSEN_BY, _DOMAIN, *map(_mean_column, names)),
-        rows=tuple(rows),
-        notes=(size_note(campaign), CHOICES, f"{_MEAN}; bold is the best of its row."),
-        grouped=True,
-    )
+                rows.append((criterion, metric.removeprefix(DOMAIN_ACCURACY), *broken))
+    title = f"{campaign.heading}: validation accuracy in each sub-environment (higher is better)"
+    columns = (_CHOSEN_BY, _DOMAIN, *map(_mean_column, names))
+    notes = (size_note(campaign), CHOICES, f"{_MEAN}; bold is the best of its row.")
+    return TableData.of("sub-environments", campaign.name, title, columns, rows, notes, grouped=True)
 
 
 def _domains_beside_paper(campaign: Campaign) -> TableData:
     """Return the accuracies at the oracle's round beside the paper's: a group per sub-environment."""
     benchmark = paper_benchmark(campaign.name)
     papers = {metric: paper_numbers(benchmark, metric) for metric in campaign.domains}
-    rows: list[tuple[Cell, ...]] = []
+    rows = []
     for metric, numbers in papers.items():
         where = metric.removeprefix(DOMAIN_ACCURACY)
         rows += _group(campaign, where, Measure("", metric, where), "oracle", numbers)
     known = any(papers.values())
-    return TableData(
-        name="sub-environments-compared",
-        source=campaign.name,
-        title=f"{campaign.heading}: accuracy in each sub-environment, round chosen by oracle",
-        columns=(_DOMAIN, *_columns(campaign, known)),
-        rows=tuple(rows),
-        notes=tuple(_notes(campaign, known)),
-        grouped=True,
-    )
+    title = f"{campaign.heading}: accuracy in each sub-environment, round chosen by oracle"
+    columns, notes = (_DOMAIN, *_columns(campaign, known)), _notes(campaign, known)
+    return TableData.of("sub-environments-compared", campaign.name, title, columns, rows, notes, grouped=True)
 
 
 def _inconsistency_table(campaign: Campaign) -> TableData:
@@ -269,11 +248,7 @@ def _inconsistency_table(campaign: Campaign) -> TableData:
     )
     columns = [with_best(column, lower=True) for column in cells]
     names = [name for name in names if any(column[name].parts for column in columns)]
-    return TableData(
-        name="inconsistency",
-        source=campaign.name,
-        title=f"{campaign.heading}: inconsistency score (lower is better)",
-        columns=(_ALGORITHM, *map(_mean_column, metrics)),
-        rows=tuple((Cell(name), *(column[name] for column in columns)) for name in names),
-        notes=(size_note(campaign), _SCORES),
-    )
+    rows = ((name, *(column[name] for column in columns)) for name in names)
+    title, headings = f"{campaign.heading}: inconsistency score (lower is better)", map(_mean_column, metrics)
+    notes = (size_note(campaign), _SCORES)
+    return TableData.of("inconsistency", campaign.name, title, (_ALGORITHM, *headings), rows, notes)

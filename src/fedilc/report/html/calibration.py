@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -14,18 +12,19 @@ from scipy.stats import binomtest
 
 from fedilc.report.html.charts import Line, legend, reliability
 from fedilc.report.html.page import grid, note
+from fedilc.report.study_files import PREDICTIONS
+from fedilc.report.study_tables import Study
 
-FILE = "predictions.parquet"
 _MOST_SITES = 24
 _BINS, _FEWEST = 8, 15
 Floats = NDArray[np.float64]
 
 
-def calibration_charts(folder: Path, study: Mapping[str, Any]) -> list[tuple[str, str]]:
+def calibration_charts(folder: Path, study: Study) -> list[tuple[str, str]]:
     """Return the section of plots: the reference and the best method at each held-out site."""
-    if not (folder / FILE).exists():
+    if not (folder / PREDICTIONS).exists():
         return []
-    frame = pl.read_parquet(folder / FILE, glob=False)
+    frame = pl.read_parquet(folder / PREDICTIONS, glob=False)
     shown = _shown(study)
     sites = study["held_out"][:_MOST_SITES]
     loss = study["loss"]
@@ -55,7 +54,7 @@ def calibration_charts(folder: Path, study: Mapping[str, Any]) -> list[tuple[str
     return [("Calibration", legend(shown.items()) + grid(drawn, "narrow") + told)]
 
 
-def _shown(study: Mapping[str, Any]) -> dict[str, int]:
+def _shown(study: Study) -> dict[str, int]:
     """Return the reference and the algorithm with the best mean, with their colours."""
     metric = study["deciding_metric"]
     sign = 1 if metric in study["higher_is_better"] else -1
@@ -98,10 +97,15 @@ def _limits(values: Floats, seeds: int) -> tuple[float, float]:
     examples = max(1, round(len(values) / seeds))
     mean = float(values.mean())
     if np.isin(values, (0.0, 1.0)).all():
-        found = binomtest(round(mean * examples), examples).proportion_ci(method="wilson")
-        return min(mean, float(found.low)), max(mean, float(found.high))
+        return wilson_limits(mean, examples)
     half = 1.96 * float(values.std()) / np.sqrt(examples)
     return mean - half, mean + half
+
+
+def wilson_limits(share: float, examples: int) -> tuple[float, float]:
+    """Return Wilson's 95 % limits of a share of examples; a mean over seeds lies between them too."""
+    found = binomtest(round(share * examples), examples).proportion_ci(method="wilson")
+    return min(share, float(found.low)), max(share, float(found.high))
 
 
 def _ends(points: list[tuple[Floats, Floats]]) -> tuple[float, float]:

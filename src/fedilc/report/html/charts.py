@@ -6,12 +6,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from fedilc.evaluation.intervals import Interval
-from fedilc.report.html.page import boxed, text
+from fedilc.report.html.page import boxed, grid, note, text
+from fedilc.report.run_plots import common_rounds
 
 WIDTH, HEIGHT = 380, 212
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 10, 8, 36
@@ -144,7 +146,7 @@ def _in_numbers(found: Interval, form: str) -> str:
     return f"{value} <small>[{form.format(found.low)}, {form.format(found.high)}]</small>"
 
 
-def heat(title: str, x_label: str, rounds: Sequence[int], rows: Mapping[str, Sequence[float]]) -> str:
+def _heat(title: str, x_label: str, rounds: Sequence[int], rows: Mapping[str, Sequence[float]]) -> str:
     """Return values from 0 to 1 by layer and round as shades of a colour."""
     label, value, row = 120, 34, 18
     height = _TOP + row * len(rows) + 20
@@ -169,6 +171,31 @@ def heat(title: str, x_label: str, rounds: Sequence[int], rows: Mapping[str, Seq
     said = ", ".join(f"{name} {values[0]:.2f} to {values[-1]:.2f}" for name, values in rows.items())
     alt = f"{title}, from {x_label} {rounds[0]} to {rounds[-1]}: {said}."
     return _figure(title, alt, drawn, WIDTH, height)
+
+
+def band(label: str, colour: int, series: Sequence[Mapping[int, float | None]]) -> Line | None:
+    """Return the mean of several curves over the rounds that all have, and their range; None without any."""
+    rounds, values = common_rounds(series)
+    if not rounds:
+        return None
+    limits = [values.min(0).tolist(), values.max(0).tolist()] if len(values) > 1 else []
+    return Line(label, colour, rounds, values.mean(0).tolist(), *limits)
+
+
+def agreement_section(
+    by_method: Mapping[str, Mapping[Any, Mapping[str, float]]],
+) -> list[tuple[str, str]]:
+    """Return the section on how far the silos' signs agree by layer and round; none without any method."""
+    charts = []
+    for method, by_round in by_method.items():
+        rounds = sorted(by_round, key=int)
+        rows = {layer: [by_round[r].get(layer, 0.0) for r in rounds] for layer in by_round[rounds[0]]}
+        charts.append(_heat(method, "round", list(map(int, rounds)), rows))
+    told = note(
+        "How far the signs of the silos' gradients agree: the stronger the colour, the more (1: all alike). "
+        "The number is that of the last round. Methods that only average do not measure it."
+    )
+    return [("Agreement by layer and round", told + grid(charts))] if charts else []
 
 
 def common_limits(found: Iterable[Interval]) -> tuple[float, float]:

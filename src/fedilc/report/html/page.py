@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import count
@@ -15,7 +15,7 @@ from string import Template
 from typing import Literal
 
 from fedilc import __version__
-from fedilc.report.table_formats import Cell, Column, TableData
+from fedilc.report.table_formats import Cell, Column, TableData, words
 
 _numbers = count(1)
 
@@ -110,8 +110,8 @@ def facts(entries: Iterable[tuple[str, object]]) -> str:
     return f'<dl class="facts">{rows}</dl>'
 
 
-def table(data: TableData) -> str:
-    """Return a table with its caption, headings with their scope, and its notes."""
+def table(data: TableData, *, notes: bool = True) -> str:
+    """Return a table with its caption, headings with their scope, and its notes if they are wanted."""
     columns = data.columns[data.grouped :]
     head = "".join(_heading(column) for column in columns)
     body = []
@@ -119,8 +119,8 @@ def table(data: TableData) -> str:
         group = f'<tr><th colspan="{len(columns)}" scope="rowgroup">{text(name)}</th></tr>\n'
         members = "\n".join(_row(row, columns) for row in rows)
         body.append(f"<tbody>\n{group * data.grouped}{members}\n</tbody>")
-    notes = "".join(note(line) for line in data.notes)
-    return boxed(data.title, f"<thead><tr>{head}</tr></thead>\n" + "\n".join(body)) + notes
+    below = "".join(map(note, data.notes)) if notes else ""
+    return boxed(data.title, f"<thead><tr>{head}</tr></thead>\n" + "\n".join(body)) + below
 
 
 def boxed(caption: str, rows: str, kind: str = "plain") -> str:
@@ -148,3 +148,18 @@ def _row(row: Sequence[Cell], columns: Sequence[Column]) -> str:
 
 def _content(cell: Cell) -> str:
     return f"<strong>{text(cell.text)}</strong>" if cell.bold else text(cell.text)
+
+
+def settings_table(
+    title: str, source: str, keys: Iterable[str], columns: Mapping[str, Mapping[str, object]]
+) -> str:
+    """Return a table with a row per setting; each column is named, and has the settings of one run."""
+    rows = ((key, *(setting(given.get(key)) for given in columns.values())) for key in keys)
+    return table(TableData.of("settings", source, title, words("setting", *columns), rows))
+
+
+def setting(value: object) -> str:
+    """Return the value of a setting in words."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(setting, value)) or "none"
+    return "none" if value in (None, {}) else f"{value:g}" if isinstance(value, float) else str(value)

@@ -11,9 +11,9 @@ from fedilc.federation.tensor_files import write_atomically
 from fedilc.report.html.inspection import inspection_part
 from fedilc.report.html.page import Part, page
 from fedilc.report.html.runs import runs_part
-from fedilc.report.html.study import FILE as STUDY
 from fedilc.report.html.study import study_part
 from fedilc.report.run_groups import run_groups
+from fedilc.report.study_files import FILE as STUDY
 from fedilc.studies.inspection import FILE as INSPECTION
 from fedilc.studies.inspection import inspect_run, read_inspection
 

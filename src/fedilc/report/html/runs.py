@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from scipy.stats import binomtest
-
 from fedilc.config import Options
 from fedilc.errors import ConfigError
 from fedilc.evaluation.intervals import Interval
@@ -14,15 +12,24 @@ from fedilc.evaluation.selection import Record, select
 from fedilc.evaluation.significance import LEVEL, paired_test
 from fedilc.evaluation.summary import lower_is_better, spread
 from fedilc.report.cells import mean_cell, with_best
-from fedilc.report.html.charts import Line, common_limits, curves, intervals, legend
-from fedilc.report.html.page import Part, command, grid, note, table
-from fedilc.report.html.study import agreement_chart, agreement_section, band, setting
+from fedilc.report.html.calibration import wilson_limits
+from fedilc.report.html.charts import (
+    Line,
+    agreement_section,
+    band,
+    common_limits,
+    curves,
+    intervals,
+    legend,
+)
+from fedilc.report.html.page import Part, command, grid, note, setting, settings_table, table
 from fedilc.report.run_groups import RunGroup
 from fedilc.report.run_plots import PANELS
 from fedilc.report.run_tables import METRICS
-from fedilc.report.table_formats import Cell, Column, TableData
+from fedilc.report.table_formats import Cell, TableData, words
+from fedilc.studies.study.plan import REFERENCES
+from fedilc.studies.study.result import mean_agreement
 
-_REFERENCES = ("fedavg", "fedsgd")
 _MOST_SILOS, _MOST_ROWS = 24, 100
 
 
@@ -69,13 +76,10 @@ def _verdict(group: RunGroup) -> list[str]:
         "train_loss": "On the silos' own training examples (there is nothing else to compare by)",
     }[metric]
     values = {method: _values(group, method, metric) for method in group.methods}
-    means = {method: spread(list(by_seed.values()))[0] for method, by_seed in values.items()}
-    best = min(means, key=means.__getitem__)
-    others = ", ".join(f"{name} {mean:.3f}" for name, mean in means.items() if name != best)
-    if len(means) == 1:
-        first = f"{where}, {best} has a loss of {means[best]:.3f}; there is no other method beside it."
-    else:
-        first = f"{where}, {best} has the lowest loss of {len(means)} methods: {means[best]:.3f} ({others})."
+    best, told = _lowest(values)
+    first = f"{where}, {best} has the lowest loss of {len(values)} methods: {told}."
+    if len(values) == 1:
+        first = f"{where}, {best} has a loss of {told}; there is no other method beside it."
     open_ = (
         "A single test site cannot show how methods do at the next one; fedilc study leaves each site out "
         "in turn and says how sure that is."
@@ -85,19 +89,27 @@ def _verdict(group: RunGroup) -> list[str]:
     return [first, *_how_sure(values, best), *_at_the_end(group, metric, best), open_]
 
 
+def _lowest(values: Mapping[str, Mapping[int, float]]) -> tuple[str, str]:
+    """Return the method of lowest mean over seeds, and its mean with those of the others in brackets."""
+    means = {method: spread(list(by_seed.values()))[0] for method, by_seed in values.items()}
+    best = min(means, key=means.__getitem__)
+    others = ", ".join(f"{name} {mean:.3f}" for name, mean in means.items() if name != best)
+    return best, f"{means[best]:.3f}" + (f" ({others})" if others else "")
+
+
 def _at_the_end(group: RunGroup, metric: str, best: str) -> list[str]:
     """Say which method has the lowest loss at the last round, if it is another one."""
-    means = {
-        method: spread([float(run.history[-1][metric]) for run in runs.values()])[0]
+    ends = {
+        method: {seed: float(run.history[-1][metric]) for seed, run in runs.items()}
         for method, runs in group.methods.items()
         if all(run.history[-1].get(metric) is not None for run in runs.values())
     }
-    if not means or (last := min(means, key=means.__getitem__)) == best:
+    last, told = _lowest(ends) if ends else (best, "")
+    if last == best:
         return []
-    others = ", ".join(f"{name} {mean:.3f}" for name, mean in means.items() if name != last)
     return [
         f"That is at each method's round of lowest validation loss; at the last round, {last} has the lowest "
-        f"loss: {means[last]:.3f} ({others})."
+        f"loss: {told}."
     ]
 
 
@@ -105,7 +117,7 @@ def _how_sure(values: Mapping[str, Mapping[int, float]], best: str) -> list[str]
     if len(values) == 1:
         return []
     names = [name for name in values if name != best]
-    reference = next((name for known in _REFERENCES for name in names if name.startswith(known)), names[0])
+    reference = next((name for known in REFERENCES for name in names if name.startswith(known)), names[0])
     seeds = sorted(values[best].keys() & values[reference].keys())
     if not seeds:
         return [f"{best} and {reference} have no seed in common, so that they are not compared."]
@@ -119,41 +131,40 @@ def _how_sure(values: Mapping[str, Mapping[int, float]], best: str) -> list[str]
 
 
 def _scores(group: RunGroup) -> str:
-    columns = [Column("method", words=True), Column("seeds"), Column("round")]
+    names = []
     cells: list[dict[str, Cell]] = []
     for metric, name in METRICS.items():
         found = {method: mean_cell(list(_values(group, method, metric).values())) for method in group.methods}
         if any(cell.parts for cell in found.values()):
-            columns.append(Column(name))
+            names.append(name)
             cells.append(with_best(found, lower_is_better(metric)))
     rows = []
     for method, runs in group.methods.items():
         rounds = sorted({int(_chosen(run.history)["round"]) for run in runs.values()})
         shown = f"{rounds[0]} to {rounds[-1]}" if len(rounds) > 1 else str(rounds[0])
         numbers = (column[method] for column in cells)
-        rows.append((Cell(method), Cell(str(len(runs))), Cell(shown), *numbers))
-    notes = (
+        rows.append((method, len(runs), shown, *numbers))
+    note_ = (
         "At the round of lowest validation loss, or the last one without validation; mean and deviation over "
-        "seeds. OOD: at the test site, on which no silo trained.",
+        "seeds. OOD: at the test site, on which no silo trained."
     )
-    title = "Scores at the chosen round"
-    return table(TableData("runs", group.name, title, tuple(columns), tuple(rows), notes))
+    columns = (*words("method"), "seeds", "round", *names)
+    return table(TableData.of("runs", group.name, "Scores at the chosen round", columns, rows, [note_]))
 
 
 def _silos(group: RunGroup) -> list[tuple[str, str]]:
     """Return the validation accuracy (or RMSE) per silo, if it was measured, the worst silos first."""
-    found = _by_silo(group, "validation_accuracy", _wilson), _by_silo(group, "validation_rmse", _seeds_alone)
-    by_silo, name, kind = (found[0], "accuracy", "95 %") if found[0] else (found[1], "RMSE", "range")
-    if not by_silo:
+    if by_silo := _by_silo(group, "validation_accuracy", _wilson):
+        name, kind, sign = "accuracy", "95 %", 1
+        told = "95 % Wilson intervals for the silo's number of validation examples; means over seeds."
+    elif by_silo := _by_silo(group, "validation_rmse", _seeds_alone):
+        name, kind, sign = "RMSE", "range", -1
+        told = "The mean over seeds, and the range over them."
+    else:
         return []
-    sign = 1 if found[0] else -1
     order = sorted(by_silo, key=lambda silo: min(sign * (row[2].value or 0.0) for row in by_silo[silo]))
     ends = common_limits(row[2] for rows in by_silo.values() for row in rows)
     panels = (intervals(silo, by_silo[silo], ends, kind=kind) for silo in order[:_MOST_SILOS])
-    told = {
-        "95 %": "95 % Wilson intervals for the silo's number of validation examples; means over seeds.",
-        "range": "The mean over seeds, and the range over them.",
-    }[kind]
     more = f" {len(order) - _MOST_SILOS} more silos do better." if len(order) > _MOST_SILOS else ""
     about = note(f"Validation {name}, the silos where it is worst first.")
     return [("Each silo that was trained on", about + grid(panels, "wide") + note(told + more))]
@@ -180,8 +191,7 @@ def _wilson(values: list[float], examples: int) -> Interval:
     mean = spread(values)[0]
     if not examples:
         return Interval(mean, None, None)
-    found = binomtest(round(mean * examples), examples).proportion_ci(method="wilson")
-    return Interval(mean, min(mean, float(found.low)), max(mean, float(found.high)))
+    return Interval(mean, *wilson_limits(mean, examples))
 
 
 def _seeds_alone(values: list[float], _: int) -> Interval:
@@ -203,49 +213,41 @@ def _curves(group: RunGroup) -> str:
 
 
 def _agreement(group: RunGroup) -> list[tuple[str, str]]:
-    charts = []
-    for method, runs in group.methods.items():
-        by_round: dict[int, dict[str, list[float]]] = {}
-        for run in runs.values():
-            for record in run.history:
-                for layer, value in (record.get("sign_agreement") or {}).items():
-                    by_round.setdefault(record["round"], {}).setdefault(layer, []).append(value)
-        means = {
-            number: {layer: sum(values) / len(values) for layer, values in layers.items()}
-            for number, layers in by_round.items()
-        }
-        if means:
-            charts.append(agreement_chart(method, means))
-    return [agreement_section(charts)] if charts else []
+    """Return how far silos' signs agree, of the methods that measure it."""
+    found = {
+        method: mean_agreement(
+            (r["round"], r.get("sign_agreement")) for run in runs.values() for r in run.history
+        )
+        for method, runs in group.methods.items()
+    }
+    return agreement_section({method: by_round for method, by_round in found.items() if by_round})
 
 
 def _settings(group: RunGroup) -> str:
     """Return what every run was told, its command, and the software it was computed with."""
     methods = {method: next(iter(runs.values())).settings for method, runs in group.methods.items()}
-    rows = []
-    for key in ("algorithm", *Options.model_fields):
-        values = [setting(settings.get(key)) for settings in methods.values()]
-        if key != "seed" and set(values) != {"none"}:
-            rows.append((Cell(key), *map(Cell, values)))
-    columns = (Column("setting", words=True), *(Column(method, words=True) for method in methods))
-    made = table(TableData("settings", group.name, "Settings of each method", columns, tuple(rows)))
+    keys = [
+        key
+        for key in ("algorithm", *Options.model_fields)
+        if key != "seed" and any(setting(given.get(key)) != "none" for given in methods.values())
+    ]
+    made = settings_table("Settings of each method", group.name, keys, methods)
     return "".join(_commands(group)) + made + _silo_table(methods) + _software(methods)
 
 
 def _commands(group: RunGroup) -> list[str]:
-    runs = [run for by_seed in group.methods.values() for run in by_seed.values()]
-    return [command(line) for line in dict.fromkeys(line for run in runs for line in run.commands)]
+    return [command(line) for line in dict.fromkeys(line for run in group.runs for line in run.commands)]
 
 
 def _silo_table(methods: Mapping[str, Mapping[str, Any]]) -> str:
     silos = next(iter(methods.values()))["silos"]
-    rows = tuple(
-        (Cell(name), Cell(str(about.get("examples", "-"))), Cell(str(about.get("digest", "-"))))
+    rows = (
+        (name, *(about.get(key, "-") for key in ("examples", "digest")))
         for name, about in list(silos.items())[:_MOST_ROWS]
     )
-    more = (f"{len(silos) - _MOST_ROWS} more silos are in run.json.",) if len(silos) > _MOST_ROWS else ()
-    columns = (Column("silo", words=True), Column("training examples"), Column("digest", words=True))
-    return table(TableData("silos", "", "Silos of the first run", columns, rows, more))
+    more = [f"{len(silos) - _MOST_ROWS} more silos are in run.json."] if len(silos) > _MOST_ROWS else []
+    columns = (*words("silo"), "training examples", *words("digest"))
+    return table(TableData.of("silos", "", "Silos of the first run", columns, rows, more))
 
 
 def _software(methods: Mapping[str, Mapping[str, Any]]) -> str:

@@ -1,11 +1,14 @@
-"""The data of a study: silos whose inputs are made by what the training silos know, and nobody else."""
+"""The data of a study, and where they come from: tables, a data set, an experiment, or folders of images."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,99 +16,82 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedilc.algorithms.loss_name import LossName
+from fedilc.config import read_experiment
+from fedilc.config.experiment import SOURCES, shipped_experiments
+from fedilc.config.section import Source, validated
 from fedilc.data import Federation
 from fedilc.data.digest import digest
+from fedilc.data.image_folder import read_image_folder
+from fedilc.data.tables.silo_tables import SiloTables, TableSettings, read_tables
+from fedilc.errors import ConfigError, DataError, nearest
 
-if TYPE_CHECKING:
-    from fedilc.data.tables.silo_tables import SiloTables
 
+@dataclass(frozen=True)
+class StudyData(ABC):
+    """Silos whose inputs are preprocessed by what the training silos hold, and by nothing else.
 
-class StudyData(Protocol):
-    """What a study asks of its data."""
+    Attributes:
+        name: of the data.
+        loss: "binary", "multiclass" or "regression".
+        outputs: the number of outputs of a model.
+        labels: by silo, one label per example.
+        notes: sentences on what is probably not meant.
+        leaks: the columns that alone predict the label almost perfectly.
+    """
 
-    @property
-    def name(self) -> str:
-        """Return how the data are called."""
-
-    @property
-    def loss(self) -> LossName:
-        """Return "binary", "multiclass" or "regression"."""
-
-    @property
-    def outputs(self) -> int:
-        """Return how many outputs a model has."""
+    name: str
+    loss: LossName
+    outputs: int
+    labels: Mapping[str, NDArray[Any]]
+    notes: tuple[str, ...] = field(default=(), kw_only=True)
+    leaks: tuple[str, ...] = field(default=(), kw_only=True)
 
     @property
     def silos(self) -> tuple[str, ...]:
         """Return the names, in order."""
+        return tuple(self.labels)
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """Return sentences on what is probably not meant."""
-
-    @property
-    def leaks(self) -> tuple[str, ...]:
-        """Return the columns that alone predict the label almost perfectly."""
-
-    @property
+    @abstractmethod
     def is_table(self) -> bool:
         """Return whether an input is a row of numbers, and no image."""
 
-    def labels(self, silo: str) -> NDArray[Any]:
-        """Return the labels of a silo's examples."""
+    @property
+    @abstractmethod
+    def fingerprints(self) -> Mapping[str, str]:
+        """Return, by silo, a digest of its features and of how they are read, without its labels."""
 
+    @abstractmethod
     def inputs(self, training: Sequence[str], silo: str) -> Tensor:
         """Return a silo's inputs, preprocessed by what the training silos hold."""
 
+    @abstractmethod
     def inputs_by_rows(self, silo: str, rows: NDArray[np.intp]) -> Tensor:
         """Return a silo's inputs, preprocessed by what these rows of its own hold."""
 
-    def fingerprint(self, silo: str) -> str:
-        """Return a digest of a silo's features and of how they are read, without its labels."""
-
 
 @dataclass(frozen=True)
-class TableData:
+class StudyTables(StudyData):
     """Tables as `read_tables` reads them; inputs of the last training silos asked for are kept."""
 
-    name: str
     tables: SiloTables
     _kept: dict[tuple[str, ...], dict[str, Tensor]] = field(default_factory=dict, repr=False, compare=False)
-    _fingerprints: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
-    @property
-    def loss(self) -> LossName:
-        """Return the task."""
-        return self.tables.label.loss
+    is_table = True
 
-    @property
-    def outputs(self) -> int:
-        """Return how many outputs a model has."""
-        return self.tables.label.outputs
+    @classmethod
+    def of(cls, name: str, tables: SiloTables) -> StudyTables:
+        """Return the data of tables."""
+        labels = {silo: table.y for silo, table in tables.silos.items()}
+        notes, rule = tuple(tables.notes), tables.label
+        return cls(name, rule.loss, rule.outputs, labels, tables, notes=notes, leaks=tables.leaks)
 
-    @property
-    def silos(self) -> tuple[str, ...]:
-        """Return the names."""
-        return tuple(self.tables.silos)
-
-    @property
-    def is_table(self) -> bool:
-        """Return that an input is a row of numbers."""
-        return True
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Return what reading found."""
-        return tuple(self.tables.notes)
-
-    @property
-    def leaks(self) -> tuple[str, ...]:
-        """Return the columns that alone predict the label almost perfectly."""
-        return self.tables.leaks
-
-    def labels(self, silo: str) -> NDArray[Any]:
-        """Return the labels of a silo's examples."""
-        return self.tables.silos[silo].y
+    @cached_property
+    def fingerprints(self) -> Mapping[str, str]:
+        """Return, by silo, a digest of its table and of how it is read."""
+        texts = {silo: table.frame.write_csv() for silo, table in self.tables.silos.items()}
+        wholes = {silo: f"{self.tables.settings!r}\n{text}" for silo, text in texts.items()}
+        return {silo: hashlib.sha256(whole.encode()).hexdigest()[:16] for silo, whole in wholes.items()}
 
     def inputs(self, training: Sequence[str], silo: str) -> Tensor:
         """Return a silo's inputs, preprocessed by what the training silos hold."""
@@ -123,58 +109,101 @@ class TableData:
         part = replace(table, frame=table.frame[rows], y=table.y[rows], labels=table.labels[rows])
         return replace(self.tables, silos={silo: part}).fit([silo]).transform(table.frame)
 
-    def fingerprint(self, silo: str) -> str:
-        """Return a digest of a silo's features and of how they are read, without its labels."""
-        if silo not in self._fingerprints:
-            text = self.tables.silos[silo].frame.write_csv()
-            whole = f"{self.tables.settings!r}\n{text}".encode()
-            self._fingerprints[silo] = hashlib.sha256(whole).hexdigest()[:16]
-        return self._fingerprints[silo]
-
 
 @dataclass(frozen=True)
-class ArrayData:
+class StudyArrays(StudyData):
     """Arrays that are inputs already: images, NPZ files, a `Federation`; nothing is fitted to them."""
 
-    name: str
-    loss: LossName
-    outputs: int
-    arrays: dict[str, tuple[Tensor, NDArray[Any]]]
-    notes: tuple[str, ...] = ()
-    leaks: tuple[str, ...] = ()
+    x: Mapping[str, Tensor]
 
     @classmethod
-    def of(cls, federation: Federation) -> ArrayData:
+    def of(cls, federation: Federation) -> StudyArrays:
         """Return the silos of a federation, each with its validation examples; its test set is left out."""
-        arrays = {}
+        labels, x = {}, {}
         for silo in federation.silos:
-            x = silo.x if silo.x_val is None else torch.cat([silo.x, silo.x_val])
-            y = silo.y if silo.y_val is None else torch.cat([silo.y, silo.y_val])
-            arrays[silo.name] = (x.float(), y.numpy())
-        return cls(federation.name, federation.loss, federation.outputs, arrays)
-
-    @property
-    def silos(self) -> tuple[str, ...]:
-        """Return the names."""
-        return tuple(self.arrays)
+            x[silo.name] = (silo.x if silo.x_val is None else torch.cat([silo.x, silo.x_val])).float()
+            labels[silo.name] = (silo.y if silo.y_val is None else torch.cat([silo.y, silo.y_val])).numpy()
+        return cls(federation.name, federation.loss, federation.outputs, labels, x)
 
     @property
     def is_table(self) -> bool:
         """Return whether an input is a row of numbers, and no image."""
-        return next(iter(self.arrays.values()))[0].dim() == 2
+        return next(iter(self.x.values())).dim() == 2
 
-    def labels(self, silo: str) -> NDArray[Any]:
-        """Return the labels of a silo's examples."""
-        return self.arrays[silo][1]
+    @cached_property
+    def fingerprints(self) -> Mapping[str, str]:
+        """Return, by silo, a digest of its inputs."""
+        return {silo: digest(x) for silo, x in self.x.items()}
 
     def inputs(self, _training: Sequence[str], silo: str) -> Tensor:
         """Return a silo's inputs as they are."""
-        return self.arrays[silo][0]
+        return self.x[silo]
 
     def inputs_by_rows(self, silo: str, _rows: NDArray[np.intp]) -> Tensor:
         """Return a silo's inputs as they are."""
-        return self.arrays[silo][0]
+        return self.x[silo]
 
-    def fingerprint(self, silo: str) -> str:
-        """Return a digest of a silo's inputs."""
-        return digest(self.arrays[silo][0])
+
+def study_data(
+    sources: Sequence[str],
+    *,
+    label: str | None = None,
+    silo_column: str | None = None,
+    image_size: int = 32,
+    **settings: Any,
+) -> StudyData:
+    """Return the data of a study.
+
+    Args:
+        sources: tables (one with a column of silos, or one file per silo), or one data set's name, one
+            experiment, or one folder of images by domain and class.
+        label: the label's column or comparison, for tables.
+        silo_column: the column that names silos, for one table.
+        image_size: pixels per side, for a folder of images.
+        settings: further `TableSettings`, for tables.
+    """
+    paths = [Path(source) for source in sources]
+    if len(paths) == 1 and (not paths[0].exists() or paths[0].suffix == ".toml"):
+        return _named(sources[0])
+    if len(paths) == 1 and paths[0].is_dir():
+        return _images(paths[0], image_size)
+    for path in paths:
+        if not path.is_file():
+            wrong = "is a folder" if path.is_dir() else "does not exist"
+            raise DataError(f"{path} {wrong}; give tables (.csv, .parquet, .npz)")
+    if label is None:
+        raise ConfigError("--label is missing; name the column to predict, or a comparison such as 'num>0'")
+    if len(paths) == 1 and silo_column is None:
+        raise ConfigError(
+            f"{paths[0]} is one table; name the column of silos with --silo-column, or give a file per silo"
+        )
+    name = paths[0].name.partition(".")[0] if len(paths) == 1 else paths[0].resolve().parent.name
+    return StudyTables.of(name, read_tables(paths, TableSettings(label=label, **settings), silo_column))
+
+
+def _images(folder: Path, size: int) -> StudyData:
+    images = read_image_folder(folder, size)
+    rule = images.preprocessing.label
+    labels = {site: y for site, (_, y) in images.arrays.items()}
+    x = {site: x for site, (x, _) in images.arrays.items()}
+    return StudyArrays(folder.resolve().name, rule.loss, rule.outputs, labels, x, notes=tuple(images.notes))
+
+
+def _named(name: str) -> StudyData:
+    """Return a data set by its source's name, or the data of an experiment or of its TOML file."""
+    if name in SOURCES and not any(field.is_required() for field in SOURCES[name].model_fields.values()):
+        return _of_source(name, validated(SOURCES[name], {}, "data"), Path())
+    shipped = shipped_experiments()
+    if name in shipped or Path(name).exists():
+        settings, folder = read_experiment(name)
+        return _of_source(settings.name, settings.data, folder)
+    if "." in name or "/" in name:
+        raise DataError(f"{name} does not exist; give a table, or the name of a data set")
+    raise ConfigError(f"{name!r} is neither a file nor a data set{nearest(name, [*SOURCES, *shipped])}")
+
+
+def _of_source(name: str, source: Source, folder: Path) -> StudyData:
+    tables = getattr(source, "tables", None)
+    if tables is not None:
+        return StudyTables.of(name, tables(folder))
+    return StudyArrays.of(source.build(0, folder))

@@ -110,7 +110,7 @@ class StudyPlan:
     def notes(self) -> list[str]:
         """Return sentences on what these data cannot give, or were probably not meant to have."""
         found = [*self.data.notes]
-        labels = {name: self.data.labels(name) for name in self.data.silos}
+        labels = {name: self.data.labels[name] for name in self.data.silos}
         if len(labels) < 4:
             found.append(
                 f"{len(labels)} sites are few: each model is trained on {len(labels) - 1}, and no test over "
@@ -220,7 +220,7 @@ class StudyPlan:
 
     def folds(self, silo: str) -> int:
         """Return how many folds a site's own model is cross-validated in; 0 if it cannot be."""
-        y = self.data.labels(silo)
+        y = self.data.labels[silo]
         if not has_classes(self.data.loss):
             fewest = len(y) // FEWEST_PER_FOLD
         else:

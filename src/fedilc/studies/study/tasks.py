@@ -10,14 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedilc import __version__
@@ -26,10 +25,12 @@ from fedilc.data.digest import digest
 from fedilc.errors import CheckpointError, DataError
 from fedilc.federation.tensor_files import read_tensors, write_tensors
 from fedilc.studies.study.data import StudyData
-from fedilc.studies.study.training import Fitted, Units, fit, folds_of, network, predict, validation_rows
+from fedilc.studies.study.training import Examples, Stop, Units, fit, folds_of, validation_rows
 
 POOLED, ALONE = "pooled", "site alone"
 PLAIN = "fedsgd"  # on one silo it is plain full-batch training with the server's optimiser
+
+Result = tuple[dict[str, Tensor], dict[str, Any]]  # tensors, and what there is to know about them
 
 
 @dataclass(frozen=True)
@@ -59,33 +60,28 @@ class RunTask:
     def identity(self, data: StudyData) -> dict[str, Any]:
         """Return everything that the run depends on."""
         labelled = {*self.training, *self.scored}
-        return {
-            "version": __version__,
-            **asdict(self),
-            "loss": data.loss,
-            "outputs": data.outputs,
-            "labels": {name: digest(torch.as_tensor(data.labels(name))) for name in sorted(labelled)},
-            "features": {
-                name: data.fingerprint(name) for name in sorted({*labelled, self.predicted or ""} - {""})
-            },
+        used = {*labelled, *([] if self.predicted is None else [self.predicted])}
+        return _identity(self, data) | {
+            "labels": {name: digest(torch.as_tensor(data.labels[name])) for name in sorted(labelled)},
+            "features": {name: data.fingerprints[name] for name in sorted(used)},
         }
 
-    def perform(self, data: StudyData, stop: Callable[[], bool]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def perform(self, data: StudyData, stop: Stop) -> Result:
         """Train; return weights and predictions, and the losses by round."""
         silos, scored = self._silos(data)
-        model = network(tuple(silos[0].x.shape[1:]), data.outputs, self.seed, self.hidden)
-        fitted = fit(data.loss, silos, model, _known(self.algorithm), self.options, self.seed, scored, stop)
+        algorithm = PLAIN if self.algorithm == POOLED else self.algorithm
+        fitted = fit(data, silos, self.hidden, algorithm, self.options, self.seed, stop, scored)
         tensors = {f"weights.{name}": tensor for name, tensor in fitted.weights.items()}
         if self.predicted is not None and fitted.failed is None:
             inputs = data.inputs(self.training, self.predicted)
-            tensors["outputs"] = self._units(data).back(predict(model, fitted.weights, inputs))
+            tensors["outputs"] = self._units(data).back(fitted.predict(inputs))
         about: dict[str, Any] = {"curve": fitted.curve, "failed": fitted.failed}
         return tensors, about | ({"agreement": fitted.agreement} if self.predicted is not None else {})
 
     def _units(self, data: StudyData) -> Units:
-        return Units.of(data.loss, [data.labels(name) for name in self.training])
+        return Units.of(data.loss, [data.labels[name] for name in self.training])
 
-    def _silos(self, data: StudyData) -> tuple[list[Silo], dict[str, tuple[Tensor, Tensor]]]:
+    def _silos(self, data: StudyData) -> tuple[list[Silo], dict[str, Examples]]:
         """Return what is trained on, and the examples left out to be scored."""
         units = self._units(data)
         scored = {name: (data.inputs(self.training, name), units.labels(data, name)) for name in self.scored}
@@ -123,68 +119,53 @@ class AloneTask:
 
     def identity(self, data: StudyData) -> dict[str, Any]:
         """Return everything that the run depends on."""
-        labels = digest(torch.as_tensor(data.labels(self.site)))
-        return {
-            "version": __version__,
-            **asdict(self),
-            "algorithm": ALONE,
-            "loss": data.loss,
-            "outputs": data.outputs,
-            "labels": labels,
-            "features": data.fingerprint(self.site),
-        }
+        labels = digest(torch.as_tensor(data.labels[self.site]))
+        own = {"algorithm": ALONE, "labels": labels, "features": data.fingerprints[self.site]}
+        return _identity(self, data) | own
 
-    def perform(self, data: StudyData, stop: Callable[[], bool]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def perform(self, data: StudyData, stop: Stop) -> Result:
         """Return the predictions of the fold's examples, by seed."""
         try:
             return self._perform(data, stop)
         except DataError as error:  # so few rows that no column differs among them
             return {}, {"failed": str(error)}
 
-    def _perform(self, data: StudyData, stop: Callable[[], bool]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        held = folds_of(data.labels(self.site), self.folds, data.loss) == self.fold
+    def _perform(self, data: StudyData, stop: Stop) -> Result:
+        held = folds_of(data.labels[self.site], self.folds, data.loss) == self.fold
         rest = np.flatnonzero(~held)
-        units = Units.of(data.loss, [data.labels(self.site)[rest]])
+        units = Units.of(data.loss, [data.labels[self.site][rest]])
         y = units.labels(data, self.site)
         inner = rest[validation_rows(y[rest].numpy(), 0.25, data.loss, 0)]
         first = np.setdiff1d(rest, inner)
         x = data.inputs_by_rows(self.site, first)
+        silo, scored = Silo(self.site, x[first], y[first]), {"": (x[inner], y[inner])}
         best: tuple[float, float, int] | None = None
         for rate in self.rates:
             options = {"learning_rate": rate, "rounds": self.rounds, "score_every": self.every}
-            fitted = self._fit(data, x, y, first, options, self.seeds[0], {"": (x[inner], y[inner])}, stop)
+            fitted = fit(data, [silo], self.hidden, PLAIN, options, self.seeds[0], stop, scored)
             for number, losses in fitted.curve.items():
                 if np.isfinite(losses[""]) and (best is None or losses[""] < best[0]):
                     best = losses[""], rate, int(number)
         if best is None:
             return {}, {"failed": "training diverged at every rate"}
+        chosen = {"learning_rate": best[1], "rounds": best[2]}
         x = data.inputs_by_rows(self.site, rest)
+        silo = Silo(self.site, x[rest], y[rest])
         tensors = {"rows": torch.from_numpy(np.flatnonzero(held))}
         for seed in self.seeds:
-            options = {"learning_rate": best[1], "rounds": best[2]}
-            fitted = self._fit(data, x, y, rest, options, seed, {}, stop)
+            fitted = fit(data, [silo], self.hidden, PLAIN, chosen, seed, stop)
             if fitted.failed:
                 return {}, {"failed": fitted.failed}
-            model = network(tuple(x.shape[1:]), data.outputs, seed, self.hidden)
-            tensors[f"outputs.{seed}"] = units.back(predict(model, fitted.weights, x[held]))
+            tensors[f"outputs.{seed}"] = units.back(fitted.predict(x[held]))
         return tensors, {"failed": None, "learning_rate": best[1], "round": best[2]}
-
-    def _fit(
-        self,
-        data: StudyData,
-        x: Tensor,
-        y: Tensor,
-        rows: NDArray[np.intp],
-        options: Mapping[str, Any],
-        seed: int,
-        scored: Mapping[str, tuple[Tensor, Tensor]],
-        stop: Callable[[], bool],
-    ) -> Fitted:
-        model = network(tuple(x.shape[1:]), data.outputs, seed, self.hidden)
-        return fit(data.loss, [Silo(self.site, x[rows], y[rows])], model, PLAIN, options, seed, scored, stop)
 
 
 Task = RunTask | AloneTask
+
+
+def _identity(task: Task, data: StudyData) -> dict[str, Any]:
+    """Return what every run depends on, besides its features and labels."""
+    return {"version": __version__, **asdict(task), "loss": data.loss, "outputs": data.outputs}
 
 
 def task_file(folder: Path, task: Task, data: StudyData) -> Path:
@@ -193,7 +174,7 @@ def task_file(folder: Path, task: Task, data: StudyData) -> Path:
     return folder / "runs" / f"{hashlib.sha256(text.encode()).hexdigest()[:20]}.safetensors"
 
 
-def perform(task: Task, data: StudyData, path: Path, stop: Callable[[], bool]) -> float:
+def perform(task: Task, data: StudyData, path: Path, stop: Stop) -> float:
     """Do a task and keep its result; return the seconds that it took."""
     started = time.perf_counter()
     tensors, about = task.perform(data, stop)
@@ -209,7 +190,3 @@ def is_done(path: Path) -> bool:
         return path.exists() and bool(read_tensors(path))
     except CheckpointError:
         return False
-
-
-def _known(algorithm: str) -> str:
-    return PLAIN if algorithm == POOLED else algorithm

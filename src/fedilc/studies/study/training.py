@@ -24,7 +24,10 @@ from fedilc.seeds import numpy_generator
 from fedilc.studies.study.data import StudyData
 from fedilc.training.callbacks import Callback, Run
 
-_ROWS = 2048
+_ROWS = 2048  # examples predicted at a time
+
+Examples = tuple[Tensor, Tensor]
+Stop = Callable[[], bool]
 
 
 class StopRunError(Exception):
@@ -33,27 +36,32 @@ class StopRunError(Exception):
 
 @dataclass
 class Fitted:
-    """Weights after the last round, losses of the scored sets by round, and why training failed.
+    """A model with its weights after the last round, losses by round, and why training failed.
 
-    `agreement` is that of the silos' signs, by round and layer, of algorithms that know it.
+    Attributes:
+        model: the network.
+        weights: by parameter; none if training failed.
+        curve: the losses of the scored sets, by round.
+        failed: why there are no weights.
+        agreement: that of the silos' signs, by round and layer, of algorithms that measure it.
     """
 
+    model: nn.Module
     weights: dict[str, Tensor] = field(default_factory=dict)
     curve: dict[str, dict[str, float]] = field(default_factory=dict)
     failed: str | None = None
     agreement: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Return the model's outputs."""
+        return _predict(self.model, self.weights, x)
 
 
 class _Curve(Callback):
     """Record the losses of the sets that are scored, and stop if asked to."""
 
     def __init__(
-        self,
-        loss: Loss,
-        model: nn.Module,
-        scored: Mapping[str, tuple[Tensor, Tensor]],
-        every: int,
-        stop: Callable[[], bool],
+        self, loss: Loss, model: nn.Module, scored: Mapping[str, Examples], every: int, stop: Stop
     ) -> None:
         self.loss, self.model, self.scored, self.every, self.stop = loss, model, scored, every, stop
         self.curve: dict[str, dict[str, float]] = {}
@@ -65,37 +73,49 @@ class _Curve(Callback):
         number = int(record["round"])
         if not self.scored or (number % self.every and number != run.rounds):
             return
-        found = {}
-        for name, (x, y) in self.scored.items():
-            found[name] = choosing_loss(self.loss, predict(self.model, run.weights, x), y)
-        self.curve[str(number)] = found
+        self.curve[str(number)] = {
+            name: choosing_loss(self.loss, _predict(self.model, run.weights, x), y)
+            for name, (x, y) in self.scored.items()
+        }
 
 
 def fit(
-    loss: LossName,
+    data: StudyData,
     silos: Sequence[Silo],
-    model: nn.Module,
+    hidden: tuple[int, ...] | None,
     algorithm: str,
     options: Mapping[str, Any],
     seed: int,
-    scored: Mapping[str, tuple[Tensor, Tensor]],
-    stop: Callable[[], bool],
+    stop: Stop,
+    scored: Mapping[str, Examples] | None = None,
 ) -> Fitted:
-    """Train a copy of a model over silos, with the losses of the scored sets by round."""
+    """Train the study's network over silos, with the losses of the scored sets by round.
+
+    Args:
+        data: whose task it is.
+        silos: to train on.
+        hidden: the widths of the hidden layers; None is a convolutional network for images.
+        algorithm: by name.
+        options: of `train`, and "score_every": the rounds between scores.
+        seed: of the first weights and of every choice in training.
+        stop: whether to stop, asked after each round.
+        scored: sets of examples whose loss is recorded.
+    """
     given = dict(options)
-    every = int(given.pop("score_every", 1))
-    curve = _Curve(Loss(loss), model, scored, every, stop)
-    federation = Federation("study", silos, loss=loss)
+    name, sizes = ("cnn", {}) if hidden is None else ("mlp", {"hidden": hidden})
+    model = build_model(name, tuple(silos[0].x.shape[1:]), data.outputs, seed, **sizes)
+    curve = _Curve(Loss(data.loss), model, scored or {}, int(given.pop("score_every", 1)), stop)
+    federation = Federation("study", silos, loss=data.loss)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FedILCWarning)
         try:
             result = train(federation, model, algorithm, seed=seed, callbacks=[curve], **given)
         except (DivergedError, NonFiniteError) as error:
-            return Fitted(curve={}, failed=str(error))
+            return Fitted(model, failed=str(error))
     weights = {name: tensor.detach().clone() for name, tensor in result.model.named_parameters()}
     agreement = {str(record["round"]): record.get("sign_agreement") for record in result.history}
     known = {number: found for number, found in agreement.items() if found and len(silos) > 1}
-    return Fitted(weights, curve.curve, agreement=known)
+    return Fitted(model, weights, curve.curve, agreement=known)
 
 
 def choosing_loss(loss: Loss, outputs: Tensor, y: Tensor) -> float:
@@ -113,18 +133,10 @@ def choosing_loss(loss: Loss, outputs: Tensor, y: Tensor) -> float:
 
 
 @torch.no_grad()
-def predict(model: nn.Module, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """Return the model's outputs with these weights."""
+def _predict(model: nn.Module, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
     model.eval()
     parts = [torch.func.functional_call(model, dict(weights), (part,)) for part in x.split(_ROWS)]
     return torch.cat([part.reshape(len(part), -1) for part in parts])
-
-
-def network(inputs: tuple[int, ...], outputs: int, seed: int, hidden: tuple[int, ...] | None) -> nn.Module:
-    """Return the study's network for inputs of this shape, its weights drawn from `seed`."""
-    if hidden is None:
-        return build_model("cnn", inputs, outputs, seed)
-    return build_model("mlp", inputs, outputs, seed, hidden=hidden)
 
 
 @dataclass(frozen=True)
@@ -149,7 +161,7 @@ class Units:
 
     def labels(self, data: StudyData, silo: str) -> Tensor:
         """Return a silo's labels as they are learned."""
-        y = data.labels(silo)
+        y = data.labels[silo]
         return torch.as_tensor(y if has_classes(data.loss) else (y - self.mean) / self.scale)
 
     def back(self, outputs: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from fedilc.errors import listed
 from fedilc.evaluation.comparison import Comparison
 from fedilc.evaluation.scores import HIGHER_IS_BETTER
 from fedilc.evaluation.significance import LEVEL
-from fedilc.studies.study.run import StudyResult
+from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.tasks import ALONE, POOLED
 
 NAMES = {
@@ -21,6 +21,7 @@ NAMES = {
     "mae": "mean absolute error",
     "r2": "R²",
 }
+CALIBRATION = ("calibration_slope", "calibration_intercept")  # of which neither more nor less is better
 
 
 def deciding_metric(result: StudyResult) -> str:
@@ -99,7 +100,7 @@ def _how_sure(found: Comparison, others: int, name: str, best: bool, reference: 
 
 def _power(result: StudyResult, comparisons: dict[str, Comparison], leader: str, metric: str) -> str:
     sites = result.sites_with(metric)
-    examples = sum(len(result.plan.data.labels(site)) for site in sites)
+    examples = sum(len(result.plan.data.labels[site]) for site in sites)
     size = f"{len(sites)} sites and {examples:,} examples"
     needed = comparisons[leader].detectable
     if needed is None:

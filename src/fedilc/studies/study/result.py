@@ -1,0 +1,131 @@
+"""What a study found: scores of each method at each held-out silo, and comparisons between methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedilc.evaluation.calibration import Floats
+from fedilc.evaluation.comparison import Comparison, compare_methods, mean_over_sites
+from fedilc.evaluation.intervals import Interval, interval_of, resampled
+from fedilc.evaluation.scores import HIGHER_IS_BETTER, SCORES
+from fedilc.seeds import seed_for
+from fedilc.studies.study.plan import Choice, StudyPlan
+
+Outputs = dict[str, dict[str, list[NDArray[Any]]]]  # by site and method, one array of outputs per seed
+Agreement = dict[int, dict[str, float]]  # by round and layer
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """What a study found.
+
+    Attributes:
+        plan: what was trained.
+        choices: by held-out silo and method, the settings chosen on the other silos.
+        outputs: by held-out silo and method, the outputs for its examples, per seed.
+        scores: by held-out silo, method and score, the mean over seeds and that of each resample.
+        by_seed: by held-out silo, method and score, the value of each seed.
+        agreement: by method, round and layer, how far the training silos' signs agree: the mean over the runs
+            that got to that round.
+    """
+
+    plan: StudyPlan
+    choices: dict[str, dict[str, Choice]]
+    outputs: Outputs
+    scores: dict[str, dict[str, dict[str, Floats]]]
+    by_seed: dict[str, dict[str, dict[str, list[float]]]]
+    agreement: dict[str, Agreement]
+
+    @classmethod
+    def of(
+        cls,
+        plan: StudyPlan,
+        choices: dict[str, dict[str, Choice]],
+        outputs: Outputs,
+        agreement: dict[str, Agreement],
+    ) -> StudyResult:
+        """Return the result with all scores, of which the bootstrap makes resamples.
+
+        All methods and seeds share a silo's resamples, so that their differences are paired.
+        """
+        result = cls(plan, choices, outputs, {}, {}, agreement)
+        for site, methods in outputs.items():
+            y, loss, resamples = plan.data.labels[site], plan.data.loss, plan.settings.resamples
+            seed = seed_for(0, "study", site)
+            result.scores[site], result.by_seed[site] = {}, {}
+            for method, per_seed in methods.items():
+                found = [resampled(loss, y, one, seed=seed, resamples=resamples) for one in per_seed]
+                by_score = {name: [one[name] for one in found] for name in found[0]}
+                result.scores[site][method] = {k: np.mean(v, axis=0) for k, v in by_score.items()}
+                result.by_seed[site][method] = {k: [float(one[0]) for one in v] for k, v in by_score.items()}
+        return result
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Return the names of the scores; the first one decides."""
+        return SCORES[self.plan.data.loss]
+
+    def sites_with(self, metric: str) -> list[str]:
+        """Return the held-out silos at which every algorithm has this score."""
+        names = self.plan.settings.algorithms
+        return [
+            site
+            for site, methods in self.scores.items()
+            if all(np.isfinite(methods[name][metric][0]) for name in names)
+        ]
+
+    def interval(self, site: str, method: str, metric: str) -> Interval:
+        """Return a method's score at a held-out silo with its interval over examples."""
+        found = self.scores[site].get(method)
+        return Interval(None, None, None) if found is None else interval_of(found[metric])
+
+    def sites_of(self, method: str, metric: str) -> list[str]:
+        """Return those of `sites_with` at which this method has the score; a small site has no own model."""
+        found = [site for site in self.sites_with(metric) if method in self.scores[site]]
+        return [site for site in found if np.isfinite(self.scores[site][method][metric][0])]
+
+    def mean(self, method: str, metric: str) -> Interval:
+        """Return a method's mean over the sites at which it has this score."""
+        sites = self.sites_of(method, metric)
+        if not sites:
+            return Interval(None, None, None)
+        return interval_of(mean_over_sites({site: self.scores[site][method][metric] for site in sites}))
+
+    def comparisons(self, metric: str) -> dict[str, Comparison]:
+        """Return every algorithm compared with the reference; empty if no site has this score."""
+        sites = self.sites_with(metric)
+        if not sites:
+            return {}
+        methods = {
+            name: {site: self.scores[site][name][metric] for site in sites}
+            for name in self.plan.settings.algorithms
+        }
+        return compare_methods(methods, self.plan.reference, higher_is_better=metric in HIGHER_IS_BETTER)
+
+    def best(self, metric: str) -> str:
+        """Return the algorithm with the best mean over sites; the reference if several are equal."""
+        names = sorted(self.plan.settings.algorithms, key=lambda name: name != self.plan.reference)
+        sign = -1 if metric in HIGHER_IS_BETTER else 1
+        values = {name: self.mean(name, metric).value for name in names}
+        return min(names, key=lambda name: np.inf if (v := values[name]) is None else sign * v)
+
+
+def mean_agreement(records: Iterable[tuple[int, Mapping[str, float] | None]]) -> Agreement:
+    """Return how far silos' signs agree by round and layer, the mean over runs that got to that round.
+
+    >>> mean_agreement([(2, {"w": 1.0}), (1, {"w": 0.0}), (2, {"w": 0.5}), (3, None)])
+    {1: {'w': 0.0}, 2: {'w': 0.75}}
+    """
+    found: dict[int, dict[str, list[float]]] = {}
+    for number, layers in records:
+        for layer, value in (layers or {}).items():
+            found.setdefault(number, {}).setdefault(layer, []).append(value)
+    return {
+        number: {layer: float(np.mean(values)) for layer, values in found[number].items()}
+        for number in sorted(found)
+    }

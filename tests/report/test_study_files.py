@@ -1,0 +1,77 @@
+"""The files of a study: what is written is what was found, and is read back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from hospitals import hospitals, made_result, study_table
+
+from fedilc.data import Federation, Silo
+from fedilc.errors import ConfigError
+from fedilc.report.study_files import predictions, read_study, study_facts, write_study
+from fedilc.studies.study.data import StudyArrays
+from fedilc.studies.study.plan import StudyPlan, StudySettings
+from fedilc.studies.study.result import StudyResult
+
+
+def found(folder: Path) -> StudyResult:
+    data = study_table(folder, hospitals(4, rows=20))
+    plan = StudyPlan(data, StudySettings(algorithms=("fedavg", "geometric"), references=False))
+    return made_result(plan, {"fedavg": 0.7, "geometric": 0.8})
+
+
+def test_what_is_written_is_returned_and_read_back(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "new", found(tmp_path))
+    assert read_study(tmp_path / "new") == json.loads(json.dumps(study))
+    assert (tmp_path / "new" / "verdict.txt").read_text().splitlines() == study["verdict"]
+    names = {path.stem for path in (tmp_path / "new" / "tables").iterdir()}
+    assert names == {"sites", "means", "by-site", "comparisons", "choices"}
+    assert study["silos"]["H0"]["examples"] == 20
+    assert sum(study["silos"]["H0"]["classes"].values()) == 20
+    assert "calibration_slope" not in study["comparisons"]
+
+
+def test_a_score_that_is_not_defined_is_null(tmp_path: Path) -> None:
+    result = found(tmp_path)
+    result.scores["H1"]["fedavg"]["auroc"][:] = np.nan
+    result.by_seed["H1"]["fedavg"]["auroc"] = [np.nan]
+    facts = json.loads(json.dumps(study_facts(result), allow_nan=False))
+    assert facts["sites"]["H1"]["fedavg"]["auroc"] == {
+        "value": None,
+        "low": None,
+        "high": None,
+        "seeds": [None],
+    }
+
+
+def test_predictions_have_a_row_per_example_method_and_seed_and_a_column_per_class(tmp_path: Path) -> None:
+    frame = predictions(found(tmp_path))
+    assert frame.columns == ["site", "method", "seed", "row", "label", "output"]
+    assert len(frame) == 4 * 2 * 20
+    assert frame.filter(site="H2", method="geometric")["output"].unique().to_list() == [0.8]
+    silos = [Silo(name, torch.zeros(6, 2), [0, 1, 2, 0, 1, 2]) for name in "abc"]
+    data = StudyArrays.of(Federation("three", silos, loss="multiclass"))
+    plan = StudyPlan(data, StudySettings(algorithms=("fedavg",), references=False))
+    classes = predictions(made_result(plan, {"fedavg": 0.5}))
+    assert classes.columns[-3:] == ["output 0", "output 1", "output 2"]
+    assert classes.schema["output 0"] == pl.Float64
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}'])
+def test_a_damaged_study_is_one_sentence(tmp_path: Path, text: str) -> None:
+    (tmp_path / "study.json").write_text(text)
+    with pytest.raises(
+        ConfigError, match=r"study.json is damaged or of another version .* run the study again"
+    ):
+        read_study(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"file cannot be written: "):
+        write_study(tmp_path / "file", found(tmp_path))

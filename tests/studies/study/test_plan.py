@@ -1,0 +1,95 @@
+"""The plan of a study: which runs, and which settings are chosen, without the held-out silo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hospitals import hospitals, study_table
+
+from fedilc.errors import ConfigError, DataError
+from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings, choose
+from fedilc.studies.study.tasks import POOLED
+
+RATES = {"rates": (0.01, 0.1), "local_rates": (0.1, 0.5)}
+
+
+def test_settings_are_chosen_by_the_silos_outside_the_group_alone(tmp_path: Path) -> None:
+    data = study_table(tmp_path, hospitals(4))
+    plan = StudyPlan(data, StudySettings(**RATES))
+    good, bad = {"H1": 0.5, "H2": 0.5, "H3": 0.5}, {"H1": 0.6, "H2": 0.6, "H3": 0.6}
+    scored = [
+        [{"failed": None, "curve": {"3": {**bad, "H0": 0.0}, "6": {**good, "H0": 9.0}}}],
+        [{"failed": None, "curve": {"3": {**bad, "H0": 0.0}, "6": {**bad, "H0": 0.0}}}],
+    ]
+    chosen = choose(plan, "fedavg", 0, scored)
+    assert chosen == Choice(plan.grid("fedavg")[0], 6, 0.5, {3: 0.6, 6: 0.5})
+    failed = [[{"failed": "diverged", "curve": {}}], scored[1]]
+    assert choose(plan, "fedavg", 0, failed).options == plan.grid("fedavg")[1]
+    assert choose(plan, "fedavg", 0, [failed[0], failed[0]]) is None
+
+
+@pytest.mark.parametrize("sites", [4, 7, 20])
+def test_no_run_that_scores_settings_for_a_silo_trains_on_it(sites: int, tmp_path: Path) -> None:
+    data = study_table(tmp_path, hospitals(sites, rows=8))
+    for choose_by in ("silo", "validation"):
+        plan = StudyPlan(data, StudySettings(choose_by=choose_by))
+        assert sorted(name for group in plan.groups for name in group) == sorted(data.silos)
+        for silo in data.silos:
+            runs = [task for tasks in plan.choosing("fishr-inter-geo", plan.group_of(silo)) for task in tasks]
+            assert all(silo not in task.training and len(task.training) >= 2 for task in runs)
+            last = plan.final("fedavg", silo, Choice({}, 1, 0.0, {}))
+            assert all(set(task.training) == set(data.silos) - {silo} for task in last)
+
+
+def test_one_site_unknown_sites_and_unknown_algorithms_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has 1 silo"):
+        StudyPlan(study_table(tmp_path, hospitals(1)), StudySettings())
+    data = study_table(tmp_path, hospitals(3))
+    with pytest.raises(ConfigError, match="'H9', which is no silo"):
+        StudyPlan(data, StudySettings(hold_out=("H9",)))
+    with pytest.raises(ConfigError, match="did you mean 'fedavg'"):
+        StudyPlan(data, StudySettings(algorithms=("fedagv",)))
+    with pytest.raises(ConfigError, match="needs three silos; choose by validation"):
+        StudyPlan(study_table(tmp_path, hospitals(2)), StudySettings(choose_by="silo"))
+
+
+def test_a_method_with_a_penalty_chooses_its_weight_too_and_local_steps_their_rate(tmp_path: Path) -> None:
+    settings = StudySettings(**RATES, penalty_weights=(1.0, 100.0))
+    plan = StudyPlan(study_table(tmp_path, hospitals(4, rows=8)), settings)
+    assert [one["learning_rate"] for one in plan.grid("fedsgd")] == [0.01, 0.1]
+    assert plan.grid(POOLED) == plan.grid("fedsgd")
+    assert [one["local_learning_rate"] for one in plan.grid("fedavg")] == [0.1, 0.5]
+    pairs = {(one["learning_rate"], one["penalty_weight"]) for one in plan.grid("fishr-inter-geo")}
+    assert pairs == {(rate, weight) for rate in (0.01, 0.1) for weight in (1.0, 100.0)}
+    assert {one["environment_size"] for one in plan.grid("fishr-intra-geo")} == {32}
+
+
+def test_a_site_is_cross_validated_in_as_many_folds_as_its_rarer_class_allows(tmp_path: Path) -> None:
+    frame = hospitals(3, rows=40)
+    parts = [frame.filter(pl.col("hospital") == "H0")]
+    for name, positives in (("H1", 4), ("H2", 0)):
+        died = pl.Series("died", ["yes"] * positives + ["no"] * (40 - positives))
+        parts.append(frame.filter(pl.col("hospital") == name).with_columns(died))
+    plan = StudyPlan(study_table(tmp_path, pl.concat(parts)), StudySettings())
+    assert [plan.folds(site) for site in ("H0", "H1", "H2")] == [5, 4, 0]
+    assert len(plan.alone("H1")) == 4
+    assert plan.alone("H2") == []
+    assert any("one class only" in note and "H2" in note for note in plan.notes())
+
+
+def test_few_or_tiny_sites_are_said(tmp_path: Path) -> None:
+    notes = StudyPlan(study_table(tmp_path, hospitals(3, rows=8)), StudySettings()).notes()
+    assert any(note.startswith("3 sites are few") for note in notes)
+    assert any(note.startswith("fewer than 20 examples") for note in notes)
+
+
+def test_a_loss_that_is_not_finite_is_never_chosen(tmp_path: Path) -> None:
+    plan = StudyPlan(study_table(tmp_path, hospitals(4, rows=8)), StudySettings(rates=(0.1,)))
+    curve = {"1": {"H1": np.nan, "H2": np.inf}, "2": {"H1": 0.7, "H2": np.nan}}
+    found = choose(plan, "fedsgd", 0, [[{"failed": None, "curve": curve}]])
+    assert found is not None
+    assert (found.round, found.loss) == (2, 0.7)
+    assert choose(plan, "fedsgd", 0, [[{"failed": None, "curve": {"1": {"H1": np.nan}}}]]) is None

@@ -1,0 +1,55 @@
+"""What a study found: means over the sites that have a score, comparisons, the best method."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hospitals import hospitals, made_result, study_table
+
+from fedilc.evaluation.intervals import resampled
+from fedilc.studies.study.plan import StudyPlan, StudySettings
+from fedilc.studies.study.result import StudyResult
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> StudyPlan:
+    data = study_table(tmp_path, hospitals(4, rows=20))
+    settings = StudySettings(algorithms=("geometric", "fedavg"), references=False, resamples=20)
+    return StudyPlan(data, settings)
+
+
+def test_a_site_at_which_a_method_has_no_score_is_left_out_of_the_means(plan: StudyPlan) -> None:
+    result = made_result(plan, {"geometric": 0.6, "fedavg": 0.5})
+    result.scores["H1"]["fedavg"]["auroc"][0] = np.nan
+    assert result.sites_with("auroc") == ["H0", "H2", "H3"]
+    assert result.mean("geometric", "auroc").value == pytest.approx(0.6 + 0.005 / 3)
+    assert result.interval("H1", "fedavg", "auroc").value is None
+    assert result.interval("H1", "no such method", "auroc").value is None
+    assert list(result.comparisons("auroc")["geometric"].by_site) == ["H0", "H2", "H3"]
+    for methods in result.scores.values():
+        methods["fedavg"]["auroc"][0] = np.nan
+    assert result.comparisons("auroc") == {}
+    assert result.mean("geometric", "auroc").value is None
+
+
+def test_the_best_is_the_highest_or_the_lowest_and_of_equal_ones_the_reference(plan: StudyPlan) -> None:
+    assert plan.reference == "fedavg"
+    result = made_result(plan, {"geometric": 0.6, "fedavg": 0.5})
+    assert (result.best("auroc"), result.best("log_loss")) == ("geometric", "fedavg")
+    assert made_result(plan, {"geometric": 0.5, "fedavg": 0.5}).best("auroc") == "fedavg"
+
+
+def test_scores_are_the_mean_over_seeds_and_methods_share_resamples(plan: StudyPlan) -> None:
+    random = np.random.default_rng(0)
+    one, two = (random.normal(size=(20, 1)) for _ in range(2))
+    result = StudyResult.of(plan, {}, {"H0": {"fedavg": [one, two], "geometric": [one]}}, {})
+    y = plan.data.labels["H0"]
+    values = [float(resampled("binary", y, each, resamples=0)["auroc"][0]) for each in (one, two)]
+    assert result.by_seed["H0"]["fedavg"]["auroc"] == values
+    assert result.scores["H0"]["fedavg"]["auroc"][0] == pytest.approx(np.mean(values))
+    assert len(result.scores["H0"]["fedavg"]["auroc"]) == 21
+    again = StudyResult.of(plan, {}, {"H0": {"geometric": [one]}}, {})
+    for score, drawn in again.scores["H0"]["geometric"].items():
+        np.testing.assert_array_equal(drawn, result.scores["H0"]["geometric"][score])

@@ -1,0 +1,97 @@
+"""The runs of a study: named for all that they depend on, and kept whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hospitals import hospitals, study_table
+
+from fedilc.federation.tensor_files import read_tensors
+from fedilc.studies.study.data import StudyTables
+from fedilc.studies.study.tasks import POOLED, AloneTask, RunTask, is_done, perform, task_file
+
+RUN = RunTask("fedsgd", {"rounds": 2, "learning_rate": 0.1}, ("H0", "H1"), (4,), 0, predicted="H2")
+ALONE = AloneTask("H0", 1, 4, (0.1,), 2, 1, (4,), (0, 1))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> StudyTables:
+    return study_table(tmp_path, hospitals(3, rows=20))
+
+
+def never() -> bool:
+    return False
+
+
+def test_whatever_a_run_depends_on_gives_it_another_file(data: StudyTables, tmp_path: Path) -> None:
+    others = [
+        replace(RUN, algorithm=POOLED),
+        replace(RUN, options={"rounds": 3, "learning_rate": 0.1}),
+        replace(RUN, training=("H0",)),
+        replace(RUN, hidden=(5,)),
+        replace(RUN, seed=1),
+        replace(RUN, predicted=None),
+        ALONE,
+        replace(ALONE, fold=2),
+    ]
+    assert len({task_file(tmp_path, task, data) for task in (RUN, *others)}) == 1 + len(others)
+
+
+def test_the_labels_of_the_silo_to_predict_are_no_part_of_it_but_its_features_are(
+    data: StudyTables, tmp_path: Path
+) -> None:
+    there = pl.col("hospital") == "H2"
+    turned = pl.col("died").replace({"yes": "no", "no": "yes"})
+    labels = pl.when(there).then(turned).otherwise(pl.col("died")).alias("died")
+    ages = pl.when(there).then(pl.lit("1")).otherwise(pl.col("age")).alias("age")
+    other = [
+        task_file(tmp_path, RUN, study_table(tmp_path, hospitals(3, rows=20).with_columns(column), name))
+        for name, column in (("labels", labels), ("ages", ages))
+    ]
+    assert other[0] == task_file(tmp_path, RUN, data) != other[1]
+
+
+def test_a_result_is_kept_with_its_weights_outputs_and_what_it_was(data: StudyTables, tmp_path: Path) -> None:
+    path = task_file(tmp_path, RUN, data)
+    assert not is_done(path)
+    assert perform(RUN, data, path, never) > 0
+    assert is_done(path)
+    tensors, about = read_tensors(path)
+    assert tensors["outputs"].shape == (20, 1)
+    assert any(name.startswith("weights.") for name in tensors)
+    assert about["task"]["training"] == ["H0", "H1"]
+    path.write_bytes(path.read_bytes()[:-3])
+    assert not is_done(path)
+
+
+def test_validation_rows_are_scored_by_silo(data: StudyTables) -> None:
+    task = replace(RUN, validation=0.25, predicted=None)
+    _, about = task.perform(data, never)
+    assert set(about["curve"]["2"]) == {"H0", "H1"}
+    _, whole = replace(task, validation=0.0).perform(data, never)
+    assert whole["curve"] == {}
+
+
+def test_the_folds_of_a_site_alone_predict_each_of_its_examples_once(data: StudyTables) -> None:
+    rows = []
+    for fold in range(4):
+        tensors, about = replace(ALONE, fold=fold).perform(data, never)
+        assert about["failed"] is None
+        assert tensors["outputs.0"].shape == tensors["outputs.1"].shape == (len(tensors["rows"]), 1)
+        rows += tensors["rows"].tolist()
+    assert sorted(rows) == list(range(20))
+
+
+def test_a_site_with_nothing_to_learn_from_has_no_model_and_says_why(tmp_path: Path) -> None:
+    there = pl.col("hospital") == "H0"
+    empty = [
+        pl.when(~there).then(pl.col(name)).otherwise(pl.lit(missing)).alias(name)
+        for name, missing in (("age", "NA"), ("sex", None), ("lactate", -9.0))
+    ]
+    frame = hospitals(2, rows=20).drop("patient").with_columns(empty)
+    tensors, about = ALONE.perform(study_table(tmp_path, frame), never)
+    assert tensors == {}
+    assert "no column is left to learn from" in about["failed"]
