@@ -15,6 +15,7 @@ from fedilc.errors import StoppedError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress, TaskID
 
     from fedilc.studies.jobs import Job, Work
 
@@ -55,25 +56,34 @@ def run_all(console: Console, jobs: list[Job], side_by_side: int | None) -> None
         ) from None
 
 
+def noted_bars(console: Console) -> Progress:
+    """Return progress bars with a note at the end of each; they are hidden if output is no terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    note = TextColumn("{task.fields[note]}")
+    return Progress(*columns, note, console=console, disable=not console.is_terminal)
+
+
+def time_left(seconds: float | None) -> str:
+    """Return a note on the time left, empty if it is not known.
+
+    >>> time_left(75.2), time_left(None)
+    ('about 0:01:15 left', '')
+    """
+    return "" if seconds is None else f"about {timedelta(seconds=round(seconds))} left"
+
+
 @contextmanager
 def _progress(console: Console, work: Work) -> Iterator[Callable[[Work], None]]:
     """Show a bar for the whole, one per current run, and the time left; plain lines without a terminal."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
     bars: dict[Job, TaskID] = {}
     reported: set[Job] = set()
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with noted_bars(console) as progress:
         whole = progress.add_task("[bold]all rounds", total=work.rounds, note="")
 
         def show(work: Work) -> None:
-            left = work.seconds_left()
-            note = "" if left is None else f"about {timedelta(seconds=round(left))} left"
+            note = time_left(work.seconds_left())
             progress.update(whole, completed=work.done(), note=note)
             for job in work.running:
                 if job not in bars:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
 from enum import StrEnum
 from math import inf
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedilc.cli.console import make_console, say
+from fedilc.cli.jobs import Seeds, noted_bars, time_left
 from fedilc.cli.options import DataDir, use_data_folder
 from fedilc.cli.table_options import Names, TableOptions, with_table_options
 from fedilc.errors import ConfigError, StoppedError
@@ -59,7 +59,7 @@ def study(
             help="May repeat. (default: fedavg, fedsgd, fishr-inter-geo, fishr-intra-geo, geometric)",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from 0 on.")] = 3,
+    seeds: Seeds = 3,
     rounds: Annotated[
         int | None,
         typer.Option(
@@ -68,11 +68,13 @@ def study(
     ] = None,
     learning_rates: Annotated[
         str | None,
-        typer.Option(help="To choose from, with commas. (default: 0.003,0.01,0.03, or 0.001 for images)"),
+        typer.Option(
+            help="Rates to choose from, separated by commas. (default: 0.003,0.01,0.03, or 0.001 for images)"
+        ),
     ] = None,
     penalty_weights: Annotated[
         str | None,
-        typer.Option(help="Lambdas to choose from, with commas. (default: 1,100, or 1 for images)"),
+        typer.Option(help="Lambdas to choose from, separated by commas. (default: 1,100, or 1 for images)"),
     ] = None,
     references: Annotated[
         bool, typer.Option(help="Train a site's own model and a pooled one too: the two ends of the scale.")
@@ -148,28 +150,18 @@ def _do(console: Console, plan: StudyPlan, folder: Path, jobs: int | None) -> St
 @contextmanager
 def _bar(console: Console) -> Iterator[Callable[[Progress], None]]:
     """Show a bar with the time left; a line now and then without a terminal."""
-    from rich import progress as bars
-
-    columns = (
-        bars.TextColumn("{task.description}"),
-        bars.BarColumn(),
-        bars.MofNCompleteColumn(),
-        bars.TextColumn("{task.fields[note]}"),
-    )
-    said = [-1]
-    with bars.Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("runs", total=None, note="")
+    said = -1
+    with noted_bars(console) as bars:
+        bar = bars.add_task("runs", total=None, note="")
 
         def show(progress: Progress) -> None:
-            left = progress.seconds_left()
-            note = "" if not left else f"about {timedelta(seconds=round(left))} left"
-            bar.update(
-                task, description=progress.label, total=progress.total, completed=progress.done, note=note
-            )
-            tenth = 10 * progress.done // max(1, progress.total)
-            if not console.is_terminal and tenth > said[0]:
-                said[0] = tenth
-                console.print(f"{progress.label}: {progress.done} of {progress.total} runs  {note}")
+            nonlocal said
+            note, done, total = time_left(progress.seconds_left()), progress.done, progress.total
+            bars.update(bar, description=progress.label, total=total, completed=done, note=note)
+            tenth = 10 * done // max(1, total)
+            if not console.is_terminal and tenth > said:
+                said = tenth
+                console.print(f"{progress.label}: {done} of {total} runs  {note}")
 
         yield show
 

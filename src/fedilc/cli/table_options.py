@@ -26,11 +26,13 @@ class TableOptions:
         str | None, typer.Option(help="The column that names silos (default: each file is a silo)")
     ] = None
     positive: Annotated[str | None, typer.Option(help="The value of the label that counts as 1.")] = None
-    categorical: Annotated[Names, typer.Option(help="A column of numbers that are names; may repeat.")] = None
+    categorical: Annotated[Names, typer.Option(help="A column whose numbers are categories; may repeat.")] = (
+        None
+    )
     categories: Annotated[
         Names,
         typer.Option(
-            help="The names of a column, if they are not to be found: ward=medical,surgical; may repeat."
+            help="The categories of a column, if not those in the data: ward=medical,surgical; may repeat."
         ),
     ] = None
     drop: Annotated[Names, typer.Option(help="A column that is not used; may repeat.")] = None

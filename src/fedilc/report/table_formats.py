@@ -194,16 +194,21 @@ def csv_text(table: TableData) -> str:
     a,mean,deviation,note
     x,0.5,0.1,tiny
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     headings = [part for column in table.columns for part in column.parts or (column.title,)]
-    writer.writerow([*headings, "note"])
+    rows = []
     for row in table.rows:
         values: list[str] = []
         for column, cell in zip(table.columns, row, strict=True):
             parts = cell.parts if column.parts else (cell.text,)
             values += [*parts, *[""] * (len(column.parts or parts) - len(parts))]
-        writer.writerow([*values, table.notes[0] if table.notes else ""])
+        rows.append([*values, table.notes[0] if table.notes else ""])
+    return csv_lines([*headings, "note"], rows)
+
+
+def csv_lines(headings: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
+    """Return rows as CSV, below their headings."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([headings, *rows])
     return text.getvalue()
 
 

@@ -80,6 +80,6 @@ def test_quantities_are_learned_with_deviation_1_and_come_back_in_their_units() 
     labels = [np.array([1000.0, 3000.0]), np.array([5000.0])]
     units = Units.of("regression", labels)
     assert (units.mean, units.scale) == pytest.approx((3000.0, np.std(np.concatenate(labels))))
-    assert units.back(torch.tensor([[0.0], [1.0]])).tolist() == [[3000.0], [3000.0 + units.scale]]
+    assert units.to_data_units(torch.tensor([[0.0], [1.0]])).tolist() == [[3000.0], [3000.0 + units.scale]]
     assert Units.of("binary", labels) == Units()
     assert Units.of("regression", [np.array([7.0, 7.0])]).scale == 1.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +22,7 @@ from fedilc.evaluation.summary import BySeed, Campaign, summarise
 from fedilc.federation.tensor_files import write_atomically
 from fedilc.report.campaign.plots import campaign_pictures, inconsistency_picture
 from fedilc.report.campaign.tables import campaign_tables
-from fedilc.report.table_formats import TableData, write_tables
+from fedilc.report.table_formats import TableData, csv_lines, write_tables
 
 FACTS, HISTORIES, SUMMARY, SCORES = "campaign.json", "history.csv", "summary.json", "inconsistency-scores.csv"
 _KEPT = ("name", "note", "synthetic", "fishr_reduction")
@@ -82,7 +82,7 @@ def scores_csv(scores: ScoresByCurvature) -> str:
         for seed, pairs in found.by_seed.items()
         for one, other in combinations_with_replacement(found.silos, 2)
     )
-    return _csv(("curvature", "algorithm", "seed", "silo", "other", "score"), rows)
+    return csv_lines(("curvature", "algorithm", "seed", "silo", "other", "score"), rows)
 
 
 def history_csv(campaign: Campaign) -> str:
@@ -98,17 +98,11 @@ def history_csv(campaign: Campaign) -> str:
         for seed, history in sorted(seeds.items())
         for record in history
     )
-    return _csv(("algorithm", "seed", "round", *_HISTORY), rows)
+    return csv_lines(("algorithm", "seed", "round", *_HISTORY), rows)
 
 
 def _five_digits(value: float | None) -> str:
     return "" if value is None else f"{value:.5g}"
-
-
-def _csv(headings: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([headings, *rows])
-    return text.getvalue()
 
 
 def read_campaign(folder: Path) -> tuple[Campaign, ScoresByCurvature]:

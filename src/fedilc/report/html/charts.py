@@ -51,7 +51,7 @@ class Limits:
 
 
 def legend(labels: Iterable[tuple[str, int]]) -> str:
-    """Return which line is whose."""
+    """Return the legend: the colour and the name of each line."""
     entries = "".join(
         f'<li class="m{colour % _COLOURS}"><svg viewBox="0 0 28 10" aria-hidden="true">'
         f'<path class="curve" d="M0,5H28"/></svg>{text(label)}</li>'
@@ -61,7 +61,7 @@ def legend(labels: Iterable[tuple[str, int]]) -> str:
 
 
 def curves(title: str, x_label: str, lines: Sequence[Line], among: Sequence[Line] = ()) -> str:
-    """Return lines over rounds, with bands if they have limits; the axes hold those of `among` too."""
+    """Return lines over rounds, with bands if they have limits; the axes have room for `among` too."""
     lines = [_thinned(line) for line in lines]
     held = [*lines, *map(_thinned, among)]
     values = [value for line in held for part in (line.y, line.low, line.high) for value in part or ()]

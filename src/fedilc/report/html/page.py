@@ -36,7 +36,7 @@ class Part:
 
 
 def text(value: object) -> str:
-    """Return a text that means nothing to HTML, without characters that no page may hold.
+    """Return a text escaped for HTML, without characters that no page may hold.
 
     >>> text('<b title="x">')
     '&lt;b title=&quot;x&quot;&gt;'

@@ -80,13 +80,13 @@ def _verdict(group: RunGroup) -> list[str]:
     first = f"{where}, {best} has the lowest loss of {len(values)} methods: {told}."
     if len(values) == 1:
         first = f"{where}, {best} has a loss of {told}; there is no other method beside it."
-    open_ = (
+    not_shown = (
         "A single test site cannot show how methods do at the next one; fedilc study leaves each site out "
         "in turn and says how sure that is."
         if metric == "test_loss"
         else "How methods do at a site that took no part, these runs cannot show; fedilc study measures it."
     )
-    return [first, *_how_sure(values, best), *_at_the_end(group, metric, best), open_]
+    return [first, *_how_sure(values, best), *_at_the_end(group, metric, best), not_shown]
 
 
 def _lowest(values: Mapping[str, Mapping[int, float]]) -> tuple[str, str]:
@@ -144,12 +144,12 @@ def _scores(group: RunGroup) -> str:
         shown = f"{rounds[0]} to {rounds[-1]}" if len(rounds) > 1 else str(rounds[0])
         numbers = (column[method] for column in cells)
         rows.append((method, len(runs), shown, *numbers))
-    note_ = (
+    about = (
         "At the round of lowest validation loss, or the last one without validation; mean and deviation over "
         "seeds. OOD: at the test site, on which no silo trained."
     )
     columns = (*words("method"), "seeds", "round", *names)
-    return table(TableData.of("runs", group.name, "Scores at the chosen round", columns, rows, [note_]))
+    return table(TableData.of("runs", group.name, "Scores at the chosen round", columns, rows, [about]))
 
 
 def _silos(group: RunGroup) -> list[tuple[str, str]]:
@@ -157,7 +157,7 @@ def _silos(group: RunGroup) -> list[tuple[str, str]]:
     if by_silo := _by_silo(group, "validation_accuracy", _wilson):
         name, kind, sign = "accuracy", "95 %", 1
         told = "95 % Wilson intervals for the silo's number of validation examples; means over seeds."
-    elif by_silo := _by_silo(group, "validation_rmse", _seeds_alone):
+    elif by_silo := _by_silo(group, "validation_rmse", _range_over_seeds):
         name, kind, sign = "RMSE", "range", -1
         told = "The mean over seeds, and the range over them."
     else:
@@ -194,7 +194,7 @@ def _wilson(values: list[float], examples: int) -> Interval:
     return Interval(mean, *wilson_limits(mean, examples))
 
 
-def _seeds_alone(values: list[float], _: int) -> Interval:
+def _range_over_seeds(values: list[float], _: int) -> Interval:
     return Interval(spread(values)[0], min(values), max(values))
 
 

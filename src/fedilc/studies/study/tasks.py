@@ -2,7 +2,7 @@
 
 A run's file is named by a digest of everything that the run depends on: its settings and the data of its
 training silos. A study that was stopped, or that is asked for more seeds or algorithms, finds the runs that
-it has done and does the others. What a run is asked to predict comes without labels.
+it has done and does the others. A run gets the silo that it predicts without that silo's labels.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class RunTask:
         tensors = {f"weights.{name}": tensor for name, tensor in fitted.weights.items()}
         if self.predicted is not None and fitted.failed is None:
             inputs = data.inputs(self.training, self.predicted)
-            tensors["outputs"] = self._units(data).back(fitted.predict(inputs))
+            tensors["outputs"] = self._units(data).to_data_units(fitted.predict(inputs))
         about: dict[str, Any] = {"curve": fitted.curve, "failed": fitted.failed}
         return tensors, about | ({"agreement": fitted.agreement} if self.predicted is not None else {})
 
@@ -156,7 +156,7 @@ class AloneTask:
             fitted = fit(data, [silo], self.hidden, PLAIN, chosen, seed, stop)
             if fitted.failed:
                 return {}, {"failed": fitted.failed}
-            tensors[f"outputs.{seed}"] = units.back(fitted.predict(x[held]))
+            tensors[f"outputs.{seed}"] = units.to_data_units(fitted.predict(x[held]))
         return tensors, {"failed": None, "learning_rate": best[1], "round": best[2]}
 
 

@@ -164,7 +164,7 @@ class Units:
         y = data.labels[silo]
         return torch.as_tensor(y if has_classes(data.loss) else (y - self.mean) / self.scale)
 
-    def back(self, outputs: Tensor) -> Tensor:
+    def to_data_units(self, outputs: Tensor) -> Tensor:
         """Return a model's outputs in the units of the data."""
         return outputs if self == Units() else outputs.double() * self.scale + self.mean
 

@@ -22,7 +22,7 @@ Perform = Callable[[Mapping[Path, Task], Done], None]
 
 
 class WorkerError(FedILCError):
-    """A worker process ended without a word."""
+    """A worker process ended without an error message."""
 
 
 @contextmanager
