@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fedilc.evaluation import CRITERIA
 from fedilc.evaluation.significance import FEWEST_SEEDS, LEVEL, compare, holm
 from fedilc.evaluation.summary import INCONSISTENCY, Campaign, lower_is_better, spread
-from fedilc.report.campaign.paper import ORDER, paper_benchmark, paper_numbers
+from fedilc.report.campaign.paper import ORDER, paper_benchmark, paper_factor, paper_numbers
 from fedilc.report.cells import p_text
 from fedilc.report.table_formats import Cell, Column, TableData, words
 
@@ -41,16 +41,15 @@ class Judgement:
     corrected: float | None = None
 
 
-# The title of each metric, and the factor that the paper multiplies it by.
-_METRICS = {
-    "test_loss": ("OOD loss", 1.0),
-    "test_accuracy": ("OOD accuracy", 1.0),
-    "test_thresholded_auroc": ("OOD AUCROC†", 1.0),
-    "test_thresholded_auprc": ("OOD AUCPR†", 1.0),
-    "domain_fairness_variance": ("variance over sub-environments (×1000)", 1000.0),
-    "domain_fairness_entropy": ("entropy over sub-environments (×10)", 10.0),
-    f"{INCONSISTENCY}variance": ("inconsistency score, C_e", 1.0),
-    f"{INCONSISTENCY}hessian": ("inconsistency score, Hessian", 1.0),
+_TITLES = {
+    "test_loss": "OOD loss",
+    "test_accuracy": "OOD accuracy",
+    "test_thresholded_auroc": "OOD AUCROC†",
+    "test_thresholded_auprc": "OOD AUCPR†",
+    "domain_fairness_variance": "variance over sub-environments (×1000)",
+    "domain_fairness_entropy": "entropy over sub-environments (×10)",
+    f"{INCONSISTENCY}variance": "inconsistency score, C_e",
+    f"{INCONSISTENCY}hessian": "inconsistency score, Hessian",
 }
 _DOMAINS = "accuracy in the sub-environments"
 
@@ -198,14 +197,14 @@ def _values(campaign: Campaign, claim: Claim, criterion: str) -> tuple[tuple[flo
 
 
 def _row(campaign: Campaign, benchmark: str, claim: Claim, judged: Sequence[Judgement]) -> tuple[object, ...]:
-    title, scale = _METRICS[claim.metric]
+    factor = paper_factor(claim.metric)
     paper = {name: number.mean for name, number in paper_numbers(benchmark, claim.metric).items()}
     rivals = _sorted({name: paper[name] for name in claim.rivals if name in paper}, claim.metric)
     measured = "last" if claim.metric.startswith(INCONSISTENCY) else "oracle"
     winner = _means(campaign, [claim.winner], measured, claim.metric).get(claim.winner)
-    theirs = _pair(paper.get(claim.winner), rivals, scale)
-    ours = _pair(winner, _ranked(campaign, claim, measured), scale)
-    return title, claim.sentence, theirs, ours, *map(_answer, judged)
+    theirs = _pair(paper.get(claim.winner), rivals, factor)
+    ours = _pair(winner, _ranked(campaign, claim, measured), factor)
+    return _TITLES[claim.metric], claim.sentence, theirs, ours, *map(_answer, judged)
 
 
 def _answer(one: Judgement) -> Cell:
@@ -215,11 +214,11 @@ def _answer(one: Judgement) -> Cell:
     return Cell(f"{one.verdict} ({p_text(one.corrected)})", parts=(one.verdict, *digits))
 
 
-def _pair(winner: float | None, rivals: dict[str, float], scale: float) -> str:
+def _pair(winner: float | None, rivals: dict[str, float], factor: float) -> str:
     """Return the winner's mean and the best rival's."""
     if winner is None or not rivals:
         return "-"
-    return f"{scale * winner:.3f}, {scale * next(iter(rivals.values())):.3f}"
+    return f"{factor * winner:.3f}, {factor * next(iter(rivals.values())):.3f}"
 
 
 def _ranked(campaign: Campaign, claim: Claim, criterion: str) -> dict[str, float]:

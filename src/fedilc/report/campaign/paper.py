@@ -22,10 +22,8 @@ _TABLES = {
     "test_thresholded_auroc": "aucroc",
     "test_thresholded_auprc": "aucpr",
 }
-_FAIRNESS = {
-    "domain_fairness_variance": ("variance_x1000", 1000.0),
-    "domain_fairness_entropy": ("entropy_x10", 10.0),
-}
+_FAIRNESS = {"domain_fairness_variance": "variance_x1000", "domain_fairness_entropy": "entropy_x10"}
+_FACTORS = {"fairness_variance": 1000.0, "fairness_entropy": 10.0}
 
 
 @dataclass(frozen=True)
@@ -62,18 +60,26 @@ def paper_numbers(benchmark: str | None, metric: str) -> dict[str, PaperNumber]:
     >>> paper_numbers("color-mnist", "test_auroc")
     {}
     """
-    tables, scale = _tables(), 1.0
+    tables, factor = _tables(), paper_factor(metric)
     found: dict[str, Any] = {}
     if metric in _TABLES:
         found = tables[_TABLES[metric]].get(benchmark, {})
     elif benchmark == "rotated-cifar10" and metric in _FAIRNESS:
-        row, scale = _FAIRNESS[metric]
-        found = tables["fairness_rotated_cifar10"][row]
+        found = tables["fairness_rotated_cifar10"][_FAIRNESS[metric]]
     elif benchmark == "rotated-cifar10" and metric.startswith(DOMAIN_ACCURACY):
         rows = {degrees: row for row, degrees in tables["sub_environment_rotation"].items()}
         row = rows.get(metric.rsplit(" ", 1)[1], "")
         found = tables["sub_environment_accuracy_rotated_cifar10"].get(row, {})
-    return {name: PaperNumber(n["mean"] / scale, n["std"] / scale) for name, n in found.items()}
+    return {name: PaperNumber(n["mean"] / factor, n["std"] / factor) for name, n in found.items()}
+
+
+def paper_factor(metric: str) -> float:
+    """Return the factor by which the paper multiplies a metric before it prints it.
+
+    >>> paper_factor("domain_fairness_variance"), paper_factor("test_loss")
+    (1000.0, 1.0)
+    """
+    return next((factor for end, factor in _FACTORS.items() if metric.endswith(end)), 1.0)
 
 
 def in_paper_order(names: Iterable[str]) -> list[str]:

@@ -22,6 +22,7 @@ from fedilc.report.campaign.paper import (
     in_paper_order,
     on_the_papers_data,
     paper_benchmark,
+    paper_factor,
     paper_numbers,
 )
 from fedilc.report.cells import FAR, NOTHING, distance_cell, our_cell, paper_cell, verdict_cells, with_best
@@ -50,12 +51,11 @@ _SCORES = (
 
 @dataclass(frozen=True)
 class Measure:
-    """A table of the paper: its file name, our metric, its title, and the paper's factor."""
+    """A table of the paper: its file name, our metric and its title."""
 
     name: str
     metric: str
     title: str
-    scale: float = 1.0
 
 
 MEASURES = (
@@ -123,14 +123,14 @@ def _group(
     campaign: Campaign, label: str, measure: Measure, criterion: str, paper: Mapping[str, PaperNumber]
 ) -> list[list[object]]:
     """Return a row per algorithm, with ours and the paper's numbers; none if the criterion cannot choose."""
-    metric, scale, lower = measure.metric, measure.scale, lower_is_better(measure.metric)
+    metric, factor, lower = measure.metric, paper_factor(measure.metric), lower_is_better(measure.metric)
     # The paper chooses by the oracle, so its numbers are compared only there; there, algorithms that we
     # did not run have a row too.
     numbers = paper if criterion == "oracle" else {}
     names = [name for name in campaign.algorithms if campaign.values(name, criterion, metric)]
     names = in_paper_order([*names, *(name for name in numbers if name not in names)])
-    ours = with_best({name: our_cell(campaign, name, criterion, metric, scale) for name in names}, lower)
-    theirs = with_best({name: paper_cell(numbers.get(name), scale) for name in names}, lower)
+    ours = with_best({name: our_cell(campaign, name, criterion, metric, factor) for name in names}, lower)
+    theirs = with_best({name: paper_cell(numbers.get(name), factor) for name in names}, lower)
     rows = []
     for name in names:
         row: list[object] = [label, name, ours[name]]
@@ -199,8 +199,8 @@ def _fairness_measures(campaign: Campaign) -> list[Measure]:
         group, over = "domain_fairness", "sub-environments"
     variance, entropy = f"{group}_variance", f"{group}_entropy"
     return [
-        Measure("fairness-variance", variance, f"variance of accuracy over {over} (×1000)", 1000.0),
-        Measure("fairness-entropy", entropy, f"entropy of accuracy over {over} (×10)", 10.0),
+        Measure("fairness-variance", variance, f"variance of accuracy over {over} (×1000)"),
+        Measure("fairness-entropy", entropy, f"entropy of accuracy over {over} (×10)"),
     ]
 
 
