@@ -175,8 +175,9 @@ class SiloProgress:
         self.last, self.printed_at = "", time.monotonic()
 
     def __call__(self, sentence: str) -> None:
-        """Show a sentence."""
-        line = f"{self.silo}: {printable(sentence)}"
+        """Show a sentence; one about a round only if the last line is not too recent."""
+        line, now = f"{self.silo}: {printable(sentence)}", time.monotonic()
+        is_early = sentence.startswith("round") and now < self.printed_at + LINE_SECONDS
         if self.console is None:
             level = logging.WARNING if sentence.startswith("waiting") else logging.INFO
             logging.getLogger("fedilc.silo").log(level, "%s", sentence, extra={"facts": {"silo": self.silo}})
@@ -184,10 +185,6 @@ class SiloProgress:
             from rich.text import Text
 
             self.status.update(Text(line))
-        elif line != self.last and not self._is_early(sentence):
+        elif line != self.last and not is_early:
             self.console.print(line, markup=False, soft_wrap=True)
-            self.last, self.printed_at = line, time.monotonic()
-
-    def _is_early(self, sentence: str) -> bool:
-        """Return whether a line about a round comes too soon after the last line."""
-        return sentence.startswith("round") and time.monotonic() < self.printed_at + LINE_SECONDS
+            self.last, self.printed_at = line, now

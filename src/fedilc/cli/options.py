@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -89,14 +89,14 @@ def refuse_given(why: str, given: Mapping[str, object]) -> None:
             raise ConfigError(f"{why}; leave out {option}")
 
 
-def options_given(context: typer.Context) -> dict[str, object]:
-    """Return the options on the command line and their values; an argument is named "the experiment"."""
-    return {
-        parameter.opts[0] if parameter.opts[0].startswith("-") else f"the {name}": context.params[name]
+def given_among(names: Collection[str], context: typer.Context) -> dict[str, object]:
+    """Return those of the named options that are on the command line; an argument is "the experiment"."""
+    given = {
+        parameter.opts[0] if parameter.opts[0].startswith("-") else f"the {parameter.name}": parameter.name
         for parameter in context.command.params
-        if (name := str(parameter.name)) in context.params
-        and getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"
+        if getattr(context.get_parameter_source(str(parameter.name)), "name", "") == "COMMANDLINE"
     }
+    return {name: context.params[str(key)] for name, key in given.items() if name in names}
 
 
 def as_changes(given: Mapping[str, object]) -> list[str]:

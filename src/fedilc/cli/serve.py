@@ -27,8 +27,8 @@ from fedilc.cli.options import (
     Seed,
     WireName,
     as_changes,
+    given_among,
     only_one,
-    options_given,
     refuse_given,
     use_data_folder,
 )
@@ -139,21 +139,23 @@ def serve(
     console = make_console()
     known = _tokens(tokens, client_ca, console)
     address.require_safe(known)
-    patience, given = round_timeout if math.isfinite(round_timeout) else _FOREVER, options_given(context)
+    patience = round_timeout if math.isfinite(round_timeout) else _FOREVER
     if view is not None:
         others = _OF_RUN | _OF_UPSTREAM | {"--upstream", "--out"}
-        refuse_given("--view only shows a run folder", _among(given, others))
+        refuse_given("--view only shows a run folder", given_among(others, context))
         _view(console, view, address, known)
         return
     if upstream is not None:
-        refuse_given("with --upstream the run is that of the coordinator above", _among(given, _OF_RUN))
+        refuse_given(
+            "with --upstream the run is that of the coordinator above", given_among(_OF_RUN, context)
+        )
         if silo is None:
             raise ConfigError("--upstream needs --silo NAME, the name that the coordinator above knows")
         progress = SiloProgress(silo, console if log_format is None else None)
         above = connect(upstream, token_file, ca, client_cert, client_key, allow_insecure, log=progress)
         _serve_upstream(console, above, progress, out, address, known, patience)
         return
-    refuse_given("without --upstream URL there is no coordinator above", _among(given, _OF_UPSTREAM))
+    refuse_given("without --upstream URL there is no coordinator above", given_among(_OF_UPSTREAM, context))
     if experiment is None:
         raise ConfigError("name an experiment to serve, or a run folder to show with --view")
     use_data_folder(data_dir)
@@ -162,10 +164,6 @@ def serve(
     settings, folder = read_experiment(experiment, [*(changes or []), *as_changes(short)])
     target = out or Path("runs") / settings.name / "served"
     _Serving(console, settings, folder, target, address, known, patience, find_wire(wire), model, stay).run()
-
-
-def _among(given: dict[str, object], names: set[str]) -> dict[str, object]:
-    return {name: value for name, value in given.items() if name in names}
 
 
 def _say(console: Console, sentence: str) -> None:
@@ -225,7 +223,6 @@ class _Serving:
                 afterwards=self._afterwards,
             )
         except KeyboardInterrupt:
-            bar.close()
             done = self._done()
             if done >= self.settings.rounds:
                 raise StoppedError("the run is complete; the page is no longer served") from None

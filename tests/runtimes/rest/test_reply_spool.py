@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import threading
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -13,9 +11,7 @@ import pytest
 import torch
 
 from fedilc.federation import Reply
-from fedilc.runtimes.rest import request_limits
 from fedilc.runtimes.rest.reply_spool import Body, Spool
-from fedilc.runtimes.rest.request_limits import RequestLimits
 from fedilc.runtimes.rest.runtime import RestRuntime
 from rest import good_body, good_reply, in_background, put, queue_of, remote, request_for, served
 
@@ -112,45 +108,3 @@ def test_no_answer_waits_for_another_and_memory_does_not_depend_on_the_order(
     assert tuple(found) == names
     assert queue.spool.held == 0
     assert max(sizes) < 24 << 20
-
-
-def test_only_so_many_large_bodies_are_read_at_once_and_slow_ones_hold_up_nobody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(request_limits, "SLOT_SECONDS", 0.2)
-
-    async def read_all() -> tuple[int, float]:
-        turns, reading, most = request_limits.UploadSlots(3), 0, list[int]()
-
-        async def read(seconds: float) -> None:
-            nonlocal reading
-            async with turns.slot():
-                reading += 1
-                most.append(reading)
-                await asyncio.sleep(seconds)
-                reading -= 1
-
-        await asyncio.gather(*(read(0.005) for _ in range(12)))
-        quick = max(most)
-        slow = [asyncio.ensure_future(read(60)) for _ in range(3)]
-        await asyncio.sleep(0)
-        began = time.monotonic()
-        await asyncio.gather(*(read(0.0) for _ in range(12)))
-        for task in slow:
-            task.cancel()
-        await asyncio.gather(*slow, return_exceptions=True)
-        return quick, time.monotonic() - began
-
-    quick, waited = asyncio.run(read_all())
-    assert quick == 3
-    assert 0.1 < waited < 10
-
-
-@pytest.mark.parametrize(("algorithm", "vectors"), [("fedsgd", 1), ("fishr-inter-geo", 2)])
-def test_how_many_answers_are_decoded_at_once_depends_on_how_large_they_are(
-    algorithm: str, vectors: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = queue_of(remote(algorithm=algorithm))
-    parameters = sum(like.numel() for like in queue.manifest.like.values())
-    monkeypatch.setattr(request_limits, "DECODED_BYTES", 20 * 4 * parameters)
-    assert RequestLimits(queue).decoding._value == 20 // vectors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import select
 import time
@@ -14,7 +15,7 @@ from pydantic import BaseModel
 
 from fedilc.runtimes.remote.wire import content_digest
 from fedilc.runtimes.rest import request_limits
-from fedilc.runtimes.rest.request_limits import read_json, refusals
+from fedilc.runtimes.rest.request_limits import RequestLimits, read_json, refusals
 from fedilc.runtimes.rest.task_queue import TaskQueue
 from rest import detail, eventually, good_body, head_of_put, post, put, queue_of, raw_line, remote, served
 
@@ -216,3 +217,47 @@ def test_a_body_that_is_not_valid_is_422_and_not_repeated(body: bytes) -> None:
 
 def test_every_route_documents_that_a_request_may_not_be_valid() -> None:
     assert set(refusals(404)) == {400, 404, 422}
+
+
+def test_only_so_many_large_bodies_are_read_at_once_and_slow_ones_hold_up_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(request_limits, "SLOT_SECONDS", 0.2)
+    monkeypatch.setattr(request_limits, "CONCURRENT_UPLOADS", 3)
+    queue = queue_of()
+
+    async def read_all() -> tuple[int, float]:
+        limits, reading, most = RequestLimits(queue), 0, list[int]()
+
+        async def read(seconds: float) -> None:
+            nonlocal reading
+            async with limits.upload_slot():
+                reading += 1
+                most.append(reading)
+                await asyncio.sleep(seconds)
+                reading -= 1
+
+        await asyncio.gather(*(read(0.005) for _ in range(12)))
+        quick = max(most)
+        slow = [asyncio.ensure_future(read(60)) for _ in range(3)]
+        await asyncio.sleep(0)
+        began = time.monotonic()
+        await asyncio.gather(*(read(0.0) for _ in range(12)))
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+        return quick, time.monotonic() - began
+
+    quick, waited = asyncio.run(read_all())
+    assert quick == 3
+    assert 0.1 < waited < 10
+
+
+@pytest.mark.parametrize(("algorithm", "vectors"), [("fedsgd", 1), ("fishr-inter-geo", 2)])
+def test_how_many_answers_are_decoded_at_once_depends_on_how_large_they_are(
+    algorithm: str, vectors: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = queue_of(remote(algorithm=algorithm))
+    parameters = sum(like.numel() for like in queue.manifest.like.values())
+    monkeypatch.setattr(request_limits, "DECODED_BYTES", 20 * 4 * parameters)
+    assert RequestLimits(queue).decoding._value == 20 // vectors

@@ -27,8 +27,6 @@ DIGITS = 16
 MAX_KINDS = 200
 _TAIL_BYTES = 1 << 16
 _WARNINGS = {"refused", "set aside", "left out", "lost", "nonsense"}
-
-
 Kind = tuple[tuple[str, str | int], ...]
 
 
@@ -52,7 +50,8 @@ class Audit:
     def event(self, event: str, **facts: Any) -> None:
         """Write an event at once."""
         with self._lock:
-            line = with_digest({"time": self._now(), "event": event, **facts}, DIGITS)
+            now = datetime.fromtimestamp(self.clock(), UTC).isoformat(timespec="milliseconds")
+            line = with_digest({"time": now, "event": event, **facts}, DIGITS)
             level = logging.WARNING if event in _WARNINGS else logging.INFO
             LOGGER.log(level, event, extra={"facts": facts})
             if self.file is None:
@@ -98,9 +97,6 @@ class Audit:
                 for kind, times in kinds.items():
                     if times:
                         self.event(event, **dict(kind), times=times)
-
-    def _now(self) -> str:
-        return datetime.fromtimestamp(self.clock(), UTC).isoformat(timespec="milliseconds")
 
 
 def _append(path: Path, line: bytes) -> None:

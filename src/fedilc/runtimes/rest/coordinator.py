@@ -108,10 +108,10 @@ def serve(
 
 def require_tokens(silos: Iterable[str], tokens: Tokens | TokenFile | None, address: Address) -> None:
     """Raise if a silo could not show who it is."""
+    known = None if tokens is None or address.client_authority is not None else tokens.current()
     for silo in silos:
         require_name(silo)
-        needed = tokens is not None and address.client_authority is None
-        if needed and tokens is not None and not tokens.current().admits(silo):
+        if known is not None and not known.admits(silo):
             raise ConfigError(f"silo {silo!r} has no token; make one with `fedilc token {silo}`")
 
 

@@ -166,9 +166,8 @@ class HttpClient:
             if size > max_bytes:
                 raise CoordinatorError(f"{self.url} sends more than the {max_bytes} bytes expected")
             parts.append(part)
-        headers = response.headers
-        media = headers.get("content-type", "")
-        return Response(response.status_code, b"".join(parts), headers.get("location"), media)
+        location, media = response.headers.get("location"), response.headers.get("content-type", "")
+        return Response(response.status_code, b"".join(parts), location, media)
 
     def _require_retryable(self, trouble: str, error: Exception) -> None:
         """Raise if a retry cannot help."""

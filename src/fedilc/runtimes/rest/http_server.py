@@ -126,15 +126,10 @@ class Connection:
     def names(self) -> frozenset[str]:
         """Return the common and DNS names in the client's certificate, if it has shown one."""
         secure = self.transport.get_extra_info("ssl_object") if self.transport is not None else None
-        certificate = secure.getpeercert() if secure is not None else None
-        if not certificate:
-            return frozenset()
-        common = [
-            value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"
-        ]
-        return frozenset(common) | {
-            value for key, value in certificate.get("subjectAltName", ()) if key == "DNS"
-        }
+        certificate = (secure.getpeercert() if secure is not None else None) or {}
+        subject = [field for part in certificate.get("subject", ()) for field in part]
+        fields = [*subject, *certificate.get("subjectAltName", ())]
+        return frozenset(value for kind, value in fields if kind in ("commonName", "DNS"))
 
     def trust(self, credential: str | None) -> None:
         """Count this connection as one on which a valid credential was shown."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
@@ -34,9 +35,8 @@ def exposition(
     for key in ("train_loss", "validation_loss", "test_loss"):
         lines += _metric(key, "gauge", "Of the last round that has it.", {"": last.get(key)})
     silos = status["silos"]
-    by_state = {
-        _label(state=state): sum(silo["state"] == state for silo in silos) for state in get_args(State)
-    }
+    states = Counter(silo["state"] for silo in silos)
+    by_state = {_label(state=state): states[state] for state in get_args(State)}
     lines += _metric("silos", "gauge", "Silos by state.", by_state)
     for name, (kind, about, key) in _SILO.items():
         values = {_label(silo=silo["name"]): silo[key] for silo in [*silos, *status.get("carriers", [])]}

@@ -42,6 +42,7 @@ _EMPTY_PAUSE_SECONDS = 1.0
 _SURVEY_SECONDS = 0.5
 _ATTEMPTS = 5
 _RETRIED = (400, 422)
+_REJOIN = (404, 409)
 
 
 class _UnreadableError(CoordinatorError):
@@ -55,7 +56,6 @@ class RunMember(ABC):
     name: str
     log: Callable[[str], None]
     limits: SiloLimits
-    rejoin_statuses: tuple[int, ...] = (409,)
 
     @abstractmethod
     def _joining(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class RunMember(ABC):
             following = None
             if response.status == 410:
                 return response.reason
-            if response.status in self.rejoin_statuses:
+            if response.status in _REJOIN:
                 self._require_same(manifest)
                 if retries is not None:
                     retries.pause(response.reason)
@@ -142,7 +142,7 @@ class RunMember(ABC):
             content=body,
             headers={"Content-Type": MEDIA_TYPE, "Content-Digest": content_digest(body)},
         )
-        if response.status not in (200, 410, *self.rejoin_statuses, *_RETRIED):
+        if response.status not in (200, 410, *_REJOIN, *_RETRIED):
             self._refused(response)
         return response if response.status in (410, *_RETRIED) or response.media == MEDIA_TYPE else None
 
@@ -263,12 +263,8 @@ class Participant(RunMember):
     def _weights(self) -> Mapping[str, Tensor]:
         return self._client.weights
 
-    def _receive(self, response: Response, manifest: Manifest, have: str) -> ReceivedRequest:
-        received = super()._receive(response, manifest, have)
-        received.require_for(self.name, manifest)
-        return received
-
     def _reply(self, manifest: Manifest, received: ReceivedRequest) -> bytes:
+        received.require_for(self.name, manifest)
         return pack_reply(self._client.answer(received.request), manifest)
 
 

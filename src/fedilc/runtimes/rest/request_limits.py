@@ -39,7 +39,7 @@ class RequestLimits:
         self.queue = queue
         at_once = DECODED_BYTES // max(1, queue.manifest.program.answer_bytes)
         self.decoding = asyncio.Semaphore(min(_THREADS, max(2, at_once)))
-        self.upload_slots = UploadSlots()
+        self._uploads = asyncio.Semaphore(CONCURRENT_UPLOADS)
         self._open: Counter[str] = Counter()
 
     @contextmanager
@@ -61,23 +61,16 @@ class RequestLimits:
             if not self._open[silo]:
                 del self._open[silo]
 
-
-class UploadSlots:
-    """A limit on how many large bodies are received at a time, since each may have 300 kB in buffers.
-
-    After a quarter of a second a body no longer counts, so that neither slow connections nor silos that stop
-    sending delay a round.
-    """
-
-    def __init__(self, slots: int = CONCURRENT_UPLOADS) -> None:
-        self._free = asyncio.Semaphore(slots)
-
     @asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
-        """Hold a slot while a body is received."""
-        await self._free.acquire()
+    async def upload_slot(self) -> AsyncIterator[None]:
+        """Hold one of a few slots while a large body is received, since each may have 300 kB in buffers.
+
+        After a quarter of a second the body no longer counts, so that neither slow connections nor silos that
+        stop sending delay a round.
+        """
+        await self._uploads.acquire()
         with ExitStack() as held:
-            held.callback(self._free.release)
+            held.callback(self._uploads.release)
             held.callback(asyncio.get_running_loop().call_later(SLOT_SECONDS, held.close).cancel)
             yield
 

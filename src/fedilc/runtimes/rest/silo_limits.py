@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,6 @@ from fedilc.federation.tensor_files import write_atomically
 from fedilc.runtimes.remote.manifest import Manifest
 
 MAX_PARAMETERS = 2**28
-MIN_DIGEST_DIGITS = 16
 _FILE = "runs.json"
 
 
@@ -32,13 +32,10 @@ class SiloLimits:
     state: Path | None = None
 
     def __post_init__(self) -> None:
-        digest = self.digest
-        if digest is not None and (
-            not MIN_DIGEST_DIGITS <= len(digest) <= 64 or set(digest) - set("0123456789abcdef")
-        ):
+        if self.digest is not None and not re.fullmatch("[0-9a-f]{16,64}", self.digest):
             raise ConfigError(
-                f"--manifest-digest {digest!r} is not a manifest's digest; give {MIN_DIGEST_DIGITS} to 64 of "
-                "the digits that `fedilc serve` shows"
+                f"--manifest-digest {self.digest!r} is not a manifest's digest; give 16 to 64 of the digits "
+                "that `fedilc serve` shows"
             )
 
     def require_run(self, manifest: Manifest, url: str, silo: str) -> None:

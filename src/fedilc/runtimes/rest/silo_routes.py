@@ -98,9 +98,8 @@ def _add_join(app: FastAPI, queue: TaskQueue, auth: Auth, limits: RequestLimits)
         """Join the run; a silo that was away joins again."""
         with limits.admit(silo, joining=True):
             body = (await read_body(request, max_bytes, Spool())).content()
-            kind: type[SiloJoin | SubCoordinatorJoin] = (
-                SubCoordinatorJoin if b'"leaves"' in body else SiloJoin
-            )
+            is_sub = b'"leaves"' in body
+            kind: type[SiloJoin | SubCoordinatorJoin] = SubCoordinatorJoin if is_sub else SiloJoin
             joining = read_json(kind, body)
             if joining.manifest != queue.manifest.hash:
                 raise HTTPException(409, "the silo has another manifest than this run's")
@@ -173,7 +172,7 @@ async def _receive_reply(
 ) -> None:
     """Receive a reply and put it into the queue; small ones in the event loop, others in a thread."""
     max_bytes = queue.max_reply_bytes(silo, number, step, task)
-    async with limits.upload_slots.slot() if max_bytes > _SMALL_BYTES else nullcontext():
+    async with limits.upload_slot() if max_bytes > _SMALL_BYTES else nullcontext():
         body = await read_body(request, max_bytes, queue.spool)
     queue.mark_seen(silo, received=body.size)
     accept = partial(queue.accept, silo, number, step, task, body, content_digest)

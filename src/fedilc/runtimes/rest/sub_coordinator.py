@@ -64,8 +64,6 @@ class SubCoordinator(RunMember):
     replies to them; the caller's thread watches which silos are present.
     """
 
-    rejoin_statuses = (404, 409)
-
     def __init__(
         self,
         http: HttpClient,

@@ -215,14 +215,11 @@ class TaskQueue(Membership):
         """Return whether the run has ended."""
         return self.progress.outcome is not None
 
-    def _stuck(self) -> bool:
-        """Return whether the open request waits for lost silos."""
-        return self.open_request is not None and any(self.silos[name].state == "lost" for name in self._asked)
-
     def snapshot(self) -> dict[str, Any]:
         """Return what the page shows besides the history."""
         with self._changed:
-            left, phase = None, WAITING if self._stuck() else self.progress.phase
+            lost = any(self.silos[name].state == "lost" for name in self._asked)
+            left, phase = None, WAITING if lost and self.open_request is not None else self.progress.phase
             if self.progress.seconds_a_round is not None and phase not in (WAITING, "ended"):
                 left = (self.manifest.rounds - len(self.history)) * self.progress.seconds_a_round
             return {
