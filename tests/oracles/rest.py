@@ -150,7 +150,7 @@ def head_of_put(open_request: OpenRequest, silo: str, header: str) -> bytes:
     return f"PUT {_answer_path(open_request, silo)} HTTP/1.1\r\nHost: localhost\r\n{header}\r\n\r\n".encode()
 
 
-def raw_line(client: httpx.Client) -> socket.socket:
+def raw_connection(client: httpx.Client) -> socket.socket:
     """A connection of one's own to where the client calls, for bytes that no client would send."""
     url = client.base_url
     return socket.create_connection((url.host, url.port or 80), timeout=PATIENCE)

@@ -19,7 +19,7 @@ from fedilc.runtimes.rest.coordinator import AUDIT_FILE
 from fedilc.runtimes.rest.membership import STRIKES
 from fedilc.runtimes.rest.task_queue import TaskQueue
 from fedilc.runtimes.rest.tokens import Tokens, add_token
-from rest import bearer, eventually, good_body, in_background, post, put, queue_of, raw_line, served
+from rest import bearer, eventually, good_body, in_background, post, put, queue_of, raw_connection, served
 
 
 class Clock:
@@ -151,7 +151,7 @@ def test_refusals_over_http_are_written_with_their_reasons(
     add_token(tmp_path / "tokens.json", "a")
     with served(queue, Tokens.read(tmp_path / "tokens.json")) as client:
         client.get("/v1/silos/a/task", headers=bearer("x"))
-        with raw_line(client) as raw:
+        with raw_connection(client) as raw:
             raw.sendall(b"GET /" + b"x" * 20_000)
             assert b"414" in raw.recv(100)
     found = [line for line in lines(file) if line["event"] == "refused"]

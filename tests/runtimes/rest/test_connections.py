@@ -19,14 +19,14 @@ from fedilc.runtimes.rest.connections import (
     Connections,
 )
 from fedilc.runtimes.rest.tokens import Tokens, add_token
-from rest import eventually, queue_of, raw_line, served
+from rest import eventually, queue_of, raw_connection, served
 
 
 @contextlib.contextmanager
 def silent(client: httpx.Client, number: int) -> Iterator[list[socket.socket]]:
     """Connections on which nothing is said."""
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(raw_line(client)) for _ in range(number)]
+        yield [stack.enter_context(raw_connection(client)) for _ in range(number)]
 
 
 def ended(raw: socket.socket) -> bool:

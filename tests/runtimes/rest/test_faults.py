@@ -13,7 +13,7 @@ from fleets import PATIENCE, Fleet, Member, as_options, assert_same_run, fleet, 
 from ports import free_port
 
 from fedilc.runtimes.remote.open_request import OpenRequest
-from rest import LightSilo, good_body, head_of_put, put, raw_line, remote, trained
+from rest import LightSilo, good_body, head_of_put, put, raw_connection, remote, trained
 
 pytestmark = pytest.mark.slow
 
@@ -122,9 +122,9 @@ class Clumsy(LightSilo):
     def answer(self, open_request: OpenRequest) -> None:
         body = good_body(open_request, self.name)
         head = head_of_put(open_request, self.name, f"Content-Length: {len(body)}")
-        with raw_line(self.client) as raw:
+        with raw_connection(self.client) as raw:
             raw.sendall(head + body[: len(body) // 2])
-        with raw_line(self.client) as raw:
+        with raw_connection(self.client) as raw:
             raw.sendall(head)
             for start in range(0, len(body), 400):
                 raw.sendall(body[start : start + 400])

@@ -23,7 +23,7 @@ from fedilc.runtimes.rest.connections import (
 )
 from fedilc.runtimes.rest.listener import listening
 from fedilc.runtimes.rest.tokens import Tokens, add_token
-from rest import bearer, eventually, queue_of, raw_line, served
+from rest import bearer, eventually, queue_of, raw_connection, served
 
 START = b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n"
 ENDLESS = {
@@ -58,7 +58,7 @@ def flood(raw: socket.socket, start: bytes, more: bytes, most: int) -> tuple[int
 @pytest.mark.parametrize("what", ENDLESS)
 def test_what_has_no_end_is_cut_soon(what: str) -> None:
     start, more, status = ENDLESS[what]
-    with served(queue_of()) as client, raw_line(client) as raw:
+    with served(queue_of()) as client, raw_connection(client) as raw:
         raw.setblocking(False)
         sent, answer = flood(raw, start, more, 64 << 20)
         assert int(answer.split()[1]) == status
@@ -78,7 +78,7 @@ def test_headers_that_never_end_are_given_up_however_slowly_they_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http_server, "HEADER_SECONDS", 0.5)
-    with served(queue_of()) as client, raw_line(client) as first, raw_line(client) as second:
+    with served(queue_of()) as client, raw_connection(client) as first, raw_connection(client) as second:
         second.sendall(b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b"200" in second.recv(4096)
         raws, ended = [first, second], dict[socket.socket, float]()
@@ -104,7 +104,7 @@ def descriptors() -> int:
 def silent(client: httpx.Client, number: int) -> Iterator[list[socket.socket]]:
     """Connections on which nothing is said."""
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(raw_line(client)) for _ in range(number)]
+        yield [stack.enter_context(raw_connection(client)) for _ in range(number)]
 
 
 def test_eleven_hundred_silent_connections_shut_out_nobody_and_take_few_descriptors(tmp_path: Path) -> None:

@@ -17,7 +17,18 @@ from fedilc.runtimes.remote.wire import content_digest
 from fedilc.runtimes.rest import request_limits
 from fedilc.runtimes.rest.request_limits import RequestLimits, read_json, refusals
 from fedilc.runtimes.rest.task_queue import TaskQueue
-from rest import detail, eventually, good_body, head_of_put, post, put, queue_of, raw_line, remote, served
+from rest import (
+    detail,
+    eventually,
+    good_body,
+    head_of_put,
+    post,
+    put,
+    queue_of,
+    raw_connection,
+    remote,
+    served,
+)
 
 
 def test_a_body_that_says_it_is_larger_than_any_answer_is_413() -> None:
@@ -34,7 +45,7 @@ def test_a_body_that_grows_beyond_any_answer_is_413_and_its_line_is_cut() -> Non
     queue = queue_of()
     with served(queue) as client:
         open_request = post(queue)
-        with raw_line(client) as raw:
+        with raw_connection(client) as raw:
             raw.sendall(head_of_put(open_request, "a", "Transfer-Encoding: chunked"))
             sent = 0
             with contextlib.suppress(ConnectionError):  # the line may be cut in the middle of a chunk
@@ -58,7 +69,7 @@ def test_a_length_that_is_none_is_refused(length: str) -> None:
     queue = queue_of()
     with served(queue) as client:
         open_request = post(queue)
-        with raw_line(client) as raw:
+        with raw_connection(client) as raw:
             raw.sendall(head_of_put(open_request, "a", f"Content-Length: {length}"))
             status = int(raw.recv(4096).split()[1])
         assert 400 <= status < 500
@@ -92,7 +103,7 @@ def test_a_body_that_stands_still_is_given_up(monkeypatch: pytest.MonkeyPatch) -
     queue = queue_of()
     with served(queue) as client:
         open_request = post(queue)
-        with raw_line(client) as raw:
+        with raw_connection(client) as raw:
             raw.sendall(head_of_put(open_request, "a", "Content-Length: 500") + b"half")
             assert raw.recv(4096).split()[1] == b"408"
 
@@ -103,7 +114,7 @@ def test_only_so_many_requests_of_a_silo_are_open_at_a_time() -> None:
         raws = []
         try:
             for _ in range(request_limits.MAX_CONCURRENT):
-                raw = raw_line(client)
+                raw = raw_connection(client)
                 raw.sendall(b"GET /v1/silos/a/task?wait=30 HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 raws.append(raw)
             assert eventually(lambda: client.get("/v1/silos/a/task").status_code == 429)
@@ -119,7 +130,7 @@ def test_a_silo_that_hung_up_is_not_taken_for_one_that_is_back() -> None:
     """Its long poll would otherwise wake with the next task and bring a lost silo back to life."""
     queue = queue_of()
     with served(queue) as client:
-        raw = raw_line(client)
+        raw = raw_connection(client)
         raw.sendall(b"GET /v1/silos/a/task?wait=30 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert eventually(lambda: queue.silos["a"].last_seen is not None)
         raw.close()

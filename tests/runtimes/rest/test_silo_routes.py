@@ -12,10 +12,21 @@ from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.remote.wire import MEDIA_TYPE
 from fedilc.runtimes.rest.membership import STRIKES
 from fedilc.runtimes.rest.task_queue import TaskQueue
-from rest import detail, eventually, good_body, head_of_put, post, put, queue_of, raw_line, remote, served
+from rest import (
+    detail,
+    eventually,
+    good_body,
+    head_of_put,
+    post,
+    put,
+    queue_of,
+    raw_connection,
+    remote,
+    served,
+)
 
 
-def joined_board() -> TaskQueue:
+def joined_queue() -> TaskQueue:
     queue = queue_of()
     for name in queue.silos:
         queue.join(name, 10)
@@ -33,7 +44,7 @@ def put_and_wait(
 
 
 def test_the_next_task_comes_along_with_weights_only_where_the_silo_lacks_them() -> None:
-    queue = joined_board()
+    queue = joined_queue()
     with served(queue) as client, ThreadPoolExecutor(2) as threads:
         for has_them in (True, False):
             first = post(queue, "statistics")
@@ -49,7 +60,7 @@ def test_the_next_task_comes_along_with_weights_only_where_the_silo_lacks_them()
 
 
 def test_where_no_task_comes_in_time_the_answer_is_taken_all_the_same() -> None:
-    queue = joined_board()
+    queue = joined_queue()
     with served(queue) as client:
         open_request = post(queue)
         params = {"task": open_request.name, "wait": 0.2}
@@ -59,7 +70,7 @@ def test_where_no_task_comes_in_time_the_answer_is_taken_all_the_same() -> None:
 
 
 def test_a_silo_that_waits_is_told_that_the_run_is_over() -> None:
-    queue = joined_board()
+    queue = joined_queue()
     with served(queue) as client, ThreadPoolExecutor(1) as threads:
         waiting = put_and_wait(threads, client, post(queue))
         assert eventually(lambda: queue.silos["a"].state == "answered")
@@ -71,7 +82,7 @@ def test_a_silo_that_waits_is_told_that_the_run_is_over() -> None:
 
 
 def test_a_silo_that_is_set_aside_while_it_waits_is_told_so() -> None:
-    queue = joined_board()
+    queue = joined_queue()
     with served(queue) as client, ThreadPoolExecutor(1) as threads:
         waiting = put_and_wait(threads, client, post(queue))
         assert eventually(lambda: queue.silos["a"].state == "answered")
@@ -81,12 +92,12 @@ def test_a_silo_that_is_set_aside_while_it_waits_is_told_so() -> None:
 
 
 def test_a_line_cut_while_the_silo_waits_loses_neither_its_answer_nor_the_next_task() -> None:
-    queue = joined_board()
+    queue = joined_queue()
     with served(queue) as client:
         first = post(queue, "statistics")
         body = good_body(first, "a")
         head = head_of_put(first, "a", f"Content-Length: {len(body)}").replace(b" HTTP", b"&wait=30 HTTP", 1)
-        with raw_line(client) as raw:
+        with raw_connection(client) as raw:
             raw.sendall(head + body)
             assert eventually(lambda: queue.silos["a"].state == "answered")
         again = put(client, first, "a", body)
@@ -123,7 +134,7 @@ def test_a_silo_that_waits_with_its_answer_does_not_keep_that_in_memory() -> Non
 
 @pytest.mark.parametrize("wait", ["-1", "61", "nan", "x"])
 def test_a_wait_beyond_the_limits_is_refused_before_the_answer_is_taken(wait: str) -> None:
-    queue = joined_board()
+    queue = joined_queue()
     with served(queue) as client:
         open_request = post(queue)
         params = {"task": open_request.name, "wait": wait}

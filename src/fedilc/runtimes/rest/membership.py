@@ -264,7 +264,7 @@ class Membership:
             }
 
     def strike(self, name: str, reason: str) -> RefusedError:
-        """Return the refusal of a reply that is not valid; after three, continue without who sent it."""
+        """Count a reply that is not valid, and return its refusal; after three, set its sender aside."""
         with self._changed:
             status = self._status(name)
             status.strikes += 1

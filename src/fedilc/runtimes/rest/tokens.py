@@ -71,7 +71,7 @@ class Tokens(BaseModel):
             raise ConfigError(f"{path} is not a token file ({reason}); make a new one") from error
 
     def current(self) -> Tokens:
-        """Return these tokens, which never change."""
+        """Return these tokens; those of a `TokenFile` may change."""
         return self
 
     def admits(self, silo: str) -> bool:
