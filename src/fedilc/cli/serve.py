@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     from fedilc.training.result import Result
 
 _FOREVER = 1e9
-_OF_RUN = {
+_RUN = {
     *("the experiment", "--algorithm", "--rounds", "--seed", "--min-silos", "--balance", "--on-divergence"),
     *("--wire", "--set", "--model", "--stay", "--data-dir"),
 }
-_OF_UPSTREAM = {"--silo", "--token-file", "--ca", "--client-cert", "--client-key"}
+_UPSTREAM = {"--silo", "--token-file", "--ca", "--client-cert", "--client-key"}
 TokensPath = Annotated[
     Path | None, typer.Option("--tokens", help="The token file of silos and viewers, which has hashes.")
 ]
@@ -141,21 +141,19 @@ def serve(
     address.require_safe(known)
     patience = round_timeout if math.isfinite(round_timeout) else _FOREVER
     if view is not None:
-        others = _OF_RUN | _OF_UPSTREAM | {"--upstream", "--out"}
+        others = _RUN | _UPSTREAM | {"--upstream", "--out"}
         refuse_given("--view only shows a run folder", given_among(others, context))
         _view(console, view, address, known)
         return
     if upstream is not None:
-        refuse_given(
-            "with --upstream the run is that of the coordinator above", given_among(_OF_RUN, context)
-        )
+        refuse_given("with --upstream the run is that of the coordinator above", given_among(_RUN, context))
         if silo is None:
             raise ConfigError("--upstream needs --silo NAME, the name that the coordinator above knows")
         progress = SiloProgress(silo, console if log_format is None else None)
         above = connect(upstream, token_file, ca, client_cert, client_key, allow_insecure, log=progress)
         _serve_upstream(console, above, progress, out, address, known, patience)
         return
-    refuse_given("without --upstream URL there is no coordinator above", given_among(_OF_UPSTREAM, context))
+    refuse_given("without --upstream URL there is no coordinator above", given_among(_UPSTREAM, context))
     if experiment is None:
         raise ConfigError("name an experiment to serve, or a run folder to show with --view")
     use_data_folder(data_dir)

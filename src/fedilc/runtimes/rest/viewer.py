@@ -42,7 +42,7 @@ class FolderView:
         return {"manifest": self.settings, "hash": None}
 
     def is_over(self) -> bool:
-        """Return that nothing changes any more: a folder is read once."""
+        """Return True: a folder is read once, and does not change."""
         return True
 
     def listen(self, _listener: Callable[[], None]) -> None:
