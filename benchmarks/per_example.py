@@ -15,7 +15,7 @@ from torch.nn import functional
 from benchmarks.federations import color_mnist_like, color_mnist_mlp
 from benchmarks.processes import memory
 from benchmarks.timing import Row, at_least, at_most, medians
-from fedilc.aggregation import Accumulation, WeightedGeometricMean
+from fedilc.aggregation import WeightedGeometricMean
 from fedilc.data import LossName, Silo
 from fedilc.gradients import Loss, SiloComputation, Workbench
 from fedilc.models import build_model
@@ -25,15 +25,12 @@ def voter(model: nn.Module, loss: LossName, silo: Silo) -> SiloComputation:
     """A silo in which every example is an environment."""
     bench = Workbench(model, Loss(loss))
     x, y = bench.inputs(silo.x), bench.labels(silo.y)
-    return SiloComputation(bench, silo.name, x, y, 1, streams=True, seed=0)
+    return SiloComputation(bench, silo.name, x, y, 1, WeightedGeometricMean(), seed=0)
 
 
 def vote(computation: SiloComputation) -> dict[str, Tensor]:
     """The weighted geometric mean over its examples."""
-    aggregator = WeightedGeometricMean()
-    sink = Accumulation(aggregator, aggregator.zero(computation.bench.parameters), "silo")
-    computation.gradients(1, None, sink)
-    return aggregator.finalize(sink.state).value
+    return computation.gradients(1).gradient
 
 
 def plain(computation: SiloComputation) -> None:

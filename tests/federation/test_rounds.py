@@ -226,7 +226,7 @@ def test_the_mean_over_environments_is_fedcurv_if_those_of_a_silo_are_of_one_siz
 
 
 def test_the_members_of_a_smaller_last_environment_count_as_much_more_as_it_is_smaller() -> None:
-    weights = lay_out_mean(400, 32, 10**6, seed=0, round_=1, silo="a").weights
+    weights = lay_out_mean(lay_out(400, 32, 10**6, seed=0, round_=1, silo="a"), 10**6).weights
     assert weights is not None
     values, counts = weights.unique(return_counts=True)
     assert counts.tolist() == [384, 16]

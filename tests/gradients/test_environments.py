@@ -52,7 +52,7 @@ def test_a_mean_over_environments_weighs_each_example_by_its_environments_size(
     examples: int, size: int | None, most: int
 ) -> None:
     votes = lay_out(examples, size, most, seed=0, round_=1, silo="a")
-    mean = lay_out_mean(examples, size, most, seed=0, round_=1, silo="a")
+    mean = lay_out_mean(votes, most)
     order = list(range(examples)) if votes.order is None else votes.order.tolist()
     expected = [0.0] * examples
     for chunk in votes.chunks:

@@ -68,13 +68,13 @@ def test_fishr_of_a_squared_error_has_autograds_variance_and_product(
     y = 2 * torch.randn(examples, generator=generator, dtype=torch.float64)
     bench = Workbench(model, Loss(name))
     bench.most_examples = lambda _: chunk  # type: ignore[method-assign]  # any chunks give the same
-    computation = computation_of(bench, Silo("s", x, y), statistic=Fishr(kind))
+    computation = computation_of(bench, Silo("s", x, y), penalty=Fishr(kind))
     right = classifier_variance(model, LOSSES[name](model(x)[:, 0], y), kind)
     torch.testing.assert_close(computation.statistics(1, keep_bytes=0), right, rtol=1e-9, atol=1e-12)
     vector = torch.randn(right.shape, generator=generator, dtype=torch.float64)
     vector = vector + vector.T if kind == "full" else vector
     expected = torch.autograd.grad((right * vector).sum(), list(model.parameters()), materialize_grads=True)
-    found = computation.gradients(1, vector, None).penalty
+    found = computation.gradients(1, vector).penalty_gradient
     assert found is not None
     for value, wanted in zip(found.values(), expected, strict=True):
         torch.testing.assert_close(value, wanted, rtol=1e-8, atol=1e-10)
@@ -94,10 +94,10 @@ def test_class_weights_weigh_each_examples_loss_and_gradient(
     labels = bench.labels(y)
     losses = Loss(name).per_example(model(x), labels) * torch.tensor(weights, dtype=torch.float64)[y]
     torch.testing.assert_close(loss.per_example(model(x), labels), losses)
-    computation = SiloComputation(bench, "s", x, labels, statistic=Fishr(), loss=loss)
+    computation = SiloComputation(bench, "s", x, labels, penalty=Fishr(), loss=loss)
     right = classifier_variance(model, losses, "diagonal")
     torch.testing.assert_close(computation.statistics(1, keep_bytes=0), right, rtol=1e-9, atol=1e-12)
-    found = computation.gradients(1, None, None)
+    found = computation.gradients(1)
     expected = torch.autograd.grad(losses.mean(), list(model.parameters()))
     assert found.loss == pytest.approx(losses.mean().item())
     for value, wanted in zip(found.gradient.values(), expected, strict=True):

@@ -46,7 +46,7 @@ def computation(images: int, chunk_bytes: int) -> SiloComputation:
     bench = Workbench(
         build_model("cnn", (3, 16, 16), 10, seed=0), Loss("multiclass"), chunk_bytes=chunk_bytes
     )
-    return computation_of(bench, silo, statistic=Fishr())
+    return computation_of(bench, silo, penalty=Fishr())
 
 
 @needs_glibc
@@ -55,7 +55,7 @@ def test_gradients_after_the_first_take_their_memory_from_the_process() -> None:
     pages = []
     for number in range(1, 6):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        work.gradients(number, None, None)
+        work.gradients(number)
         pages.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     activations = 256 * work.bench.example_bytes(work.x)
     assert min(pages[1:]) * resource.getpagesize() < activations / 10
@@ -74,8 +74,8 @@ def test_what_is_kept_between_the_steps_changes_no_bit(keep_bytes: int) -> None:
     assert torch.equal(work.statistics(1, keep_bytes), reference.statistics(1, 0))
     assert work.kept_bytes <= keep_bytes
     assert (work.kept_bytes > 0) == (keep_bytes > 0)
-    ours, theirs = work.gradients(1, vector, None), reference.gradients(1, vector, None)
+    ours, theirs = work.gradients(1, vector), reference.gradients(1, vector)
     assert work.kept_bytes == 0
     for name, value in theirs.gradient.items():
         assert torch.equal(ours.gradient[name], value)
-        assert torch.equal(ours.penalty[name], theirs.penalty[name])
+        assert torch.equal(ours.penalty_gradient[name], theirs.penalty_gradient[name])

@@ -9,7 +9,7 @@ from networks import Awkward, Convolutions, TransformerBlock, mlp, paper_cnn, re
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedilc.aggregation import Accumulation, Mean, WeightedGeometricMean, build_aggregator
+from fedilc.aggregation import Mean, WeightedGeometricMean, build_aggregator
 from fedilc.data import Silo
 from fedilc.errors import ModelError
 from fedilc.gradients import Loss, SiloComputation, Workbench, register_rule
@@ -74,11 +74,9 @@ def stream(
     model: nn.Module, silo: Silo, loss: str, size: int, chunk_bytes: int = 1 << 28
 ) -> tuple[dict[str, Tensor], SiloComputation, float]:
     bench = Workbench(model, Loss(loss), chunk_bytes=chunk_bytes)
-    computation = computation_of(bench, silo, size, streams=True)
-    aggregator = WeightedGeometricMean()
-    sink = Accumulation(aggregator, aggregator.zero(bench.parameters), "silo 's'")
-    computed = computation.gradients(1, None, sink)
-    return aggregator.finalize(sink.state).value, computation, computed.loss
+    computation = computation_of(bench, silo, size, WeightedGeometricMean())
+    computed = computation.gradients(1)
+    return computed.gradient, computation, computed.loss
 
 
 def assert_close_in_norm(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
@@ -166,10 +164,7 @@ def test_other_aggregations_of_single_examples_work_too(generator: torch.Generat
     bench = Workbench(model, Loss(loss))
     for name in ("mean", "and-mask", "absolute-geometric"):
         aggregator = build_aggregator(name)
-        computation = computation_of(bench, silo, 1, streams=True)
-        sink = Accumulation(aggregator, aggregator.zero(bench.parameters), "silo 's'")
-        computation.gradients(1, None, sink)
-        found = aggregator.finalize(sink.state).value
+        found = computation_of(bench, silo, 1, aggregator).gradients(1).gradient
         if isinstance(aggregator, Mean):
             model.zero_grad()
             plain_loss(model, silo.x, silo.y, loss).backward()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedilc.aggregation import Aggregator
 from fedilc.data import Silo
 from fedilc.gradients import SiloComputation, Workbench
 from fedilc.penalties import Penalty
@@ -11,8 +12,8 @@ def computation_of(
     bench: Workbench,
     silo: Silo,
     environment_size: int | None = None,
-    streams: bool = False,
-    statistic: Penalty | None = None,
+    intra: Aggregator | None = None,
+    penalty: Penalty | None = None,
 ) -> SiloComputation:
     x, y = bench.inputs(silo.x), bench.labels(silo.y)
-    return SiloComputation(bench, silo.name, x, y, environment_size, streams, statistic=statistic)
+    return SiloComputation(bench, silo.name, x, y, environment_size, intra, penalty=penalty)

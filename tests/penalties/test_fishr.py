@@ -60,7 +60,7 @@ def test_the_variance_equals_per_example_gradients(
         model[-1] = redraw(nn.Linear(8, LOSSES[loss], bias=False)).double()
     silo = silo_of(loss, 15, generator)
     bench = Workbench(model, Loss(loss))
-    found = computation_of(bench, silo, statistic=Fishr(kind)).statistics(1, keep_bytes=0)
+    found = computation_of(bench, silo, penalty=Fishr(kind)).statistics(1, keep_bytes=0)
     torch.testing.assert_close(found, central_variance(model, silo, loss, kind), rtol=1e-10, atol=1e-14)
 
 
@@ -78,9 +78,9 @@ def test_the_product_equals_autograd_in_chunks_or_whole(
     vector = vector + vector.T if kind == "full" else vector
     expected = torch.autograd.grad((variance * vector).sum(), list(model.parameters()))
     bench = Workbench(model, Loss(loss), chunk_bytes=chunk_bytes)
-    computation = computation_of(bench, silo, statistic=Fishr(kind))
+    computation = computation_of(bench, silo, penalty=Fishr(kind))
     computation.statistics(1, keep)
-    found = computation.gradients(1, vector, None).penalty
+    found = computation.gradients(1, vector).penalty_gradient
     assert found is not None
     for value, right in zip(found.values(), expected, strict=True):
         torch.testing.assert_close(value, right, rtol=1e-9, atol=1e-12)
@@ -202,7 +202,7 @@ def test_the_variance_is_right_where_gradients_hardly_vary() -> None:
     silo = Silo("s", x, torch.ones(500))
     model = redraw(nn.Linear(6, 1), scale=1e-4)
     bench = Workbench(model, Loss("binary"))
-    found = computation_of(bench, silo, statistic=Fishr()).statistics(1, keep_bytes=0)
+    found = computation_of(bench, silo, penalty=Fishr()).statistics(1, keep_bytes=0)
     wide = Silo("s", x.double(), torch.ones(500))
     expected = central_variance(model.double(), wide, "binary", "diagonal")
     torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-12)
@@ -216,11 +216,11 @@ def test_rows_taken_in_blocks_give_the_same_variance_and_product(
 
     def computed() -> list[Tensor]:
         bench = Workbench(mlp(10).double(), Loss("multiclass"))
-        computation = computation_of(bench, silo, statistic=Fishr(kind))
+        computation = computation_of(bench, silo, penalty=Fishr(kind))
         variance = computation.statistics(1, keep_bytes=1 << 30)
-        found = computation.gradients(1, variance - 0.5, None)
-        assert found.penalty is not None
-        return [variance, *found.penalty.values()]
+        found = computation.gradients(1, variance - 0.5)
+        assert found.penalty_gradient is not None
+        return [variance, *found.penalty_gradient.values()]
 
     whole = computed()
     monkeypatch.setattr("fedilc.penalties.fishr.CACHE_BYTES", 8 * 8 * 5)

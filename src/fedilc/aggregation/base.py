@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from fedilc.aggregation.sums.exact_sum import ExactSum
+from fedilc.aggregation.sums.packed import add_packed, pack_sums
 from fedilc.aggregation.sums.signed_logs import SignedLogs
 from fedilc.aggregation.sums.state import Sums
 from fedilc.errors import ConfigError, NonFiniteError
@@ -122,9 +124,18 @@ class Aggregator(ABC):
         state.counted(1, weight)
         return state
 
+    def stream(self, like: Mapping[str, Tensor], source: str) -> Accumulation:
+        """Return an empty accumulation, for values that come parameter by parameter."""
+        return Accumulation(self, self.zero(like), source)
+
     def merge(self, left: Sums, right: Sums) -> Sums:
         """Return the state of both sides' values, in a new object."""
-        return left.merged(right)
+        both = deepcopy(left)
+        both.counted(right.count)
+        both.weighted += right.weighted
+        both.weights.add_digits(*right.weights.digits())
+        add_packed(both, pack_sums(right, right.count), right.count)
+        return both
 
     def finalize(self, state: Sums) -> Aggregate:
         """Return the aggregate in the dtype the values came in, with its measurements."""
@@ -157,11 +168,9 @@ class Aggregator(ABC):
                 require_finite(stack, source, name)
                 raise NonFiniteError(f"the term {key!r} of {name!r} is not finite; see {type(self).__name__}")
 
-    def _add_outer(self, state: Sums, name: str, left: Tensor, right: Tensor) -> None:
+    def _add_outer(self, state: Sums, name: str, left: Tensor, right: Tensor, source: str) -> None:
         """Add the outer products left_i right_i^T, one for each row; the caller counts them."""
-        rows = max(1, _STACK_BUDGET // (left.shape[1] * right.shape[1]))
-        for d, a in zip(left.split(rows), right.split(rows), strict=True):
-            self._add(state, name, d.unsqueeze(2) * a.unsqueeze(1), "an environment")
+        self._add_products(state, name, left.unsqueeze(1), right.unsqueeze(1), source)
 
     def _add_products(self, state: Sums, name: str, left: Tensor, right: Tensor, source: str) -> None:
         """Add left_e^T right_e, one value for each e; the caller counts them."""
@@ -205,14 +214,10 @@ class Accumulation:
 
     def outer(self, name: str, left: Tensor, right: Tensor) -> None:
         """Add one outer product per row."""
-        require_finite(left, self.source, name)
-        require_finite(right, self.source, name)
-        self.aggregator._add_outer(self.state, name, left, right)
+        self.aggregator._add_outer(self.state, name, left, right, self.source)
 
     def products(self, name: str, left: Tensor, right: Tensor) -> None:
         """Add left_e^T right_e for each e, of the parameter's shape if that is flattened to a matrix."""
-        require_finite(left, self.source, name)
-        require_finite(right, self.source, name)
         self.aggregator._add_products(self.state, name, left, right, self.source)
 
     def rows(self, name: str, index: Tensor, rows: Tensor) -> None:

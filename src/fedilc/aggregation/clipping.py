@@ -40,8 +40,8 @@ class Clipped(Aggregator):
     def __init__(self, inner: Aggregator, max_norm: float) -> None:
         if not max_norm > 0:
             raise ConfigError(f"max_norm={max_norm} must be greater than 0")
-        self.inner = inner
-        self.max_norm = max_norm
+        self.inner, self.max_norm = inner, max_norm
+        self.takes_weights, self.by_sign = inner.takes_weights, inner.by_sign
 
     def terms(self, values: Tensor) -> dict[str, Tensor]:
         """Return the inner aggregation's terms."""
@@ -50,10 +50,6 @@ class Clipped(Aggregator):
     def finish(self, count: float, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
         """Return the inner aggregation's result."""
         return self.inner.finish(count, sums)
-
-    def zero(self, like: Mapping[str, Tensor]) -> Sums:
-        """Return the inner aggregation's empty state."""
-        return self.inner.zero(like)
 
     def accumulate(
         self,
@@ -67,10 +63,6 @@ class Clipped(Aggregator):
         if self.max_norm < norm < math.inf:
             values = {name: tensor * (self.max_norm / norm) for name, tensor in values.items()}
         return self.inner.accumulate(state, values, source, weight)
-
-    def merge(self, left: Sums, right: Sums) -> Sums:
-        """Return the inner aggregation's state of both sides."""
-        return self.inner.merge(left, right)
 
     def finalize(self, state: Sums) -> Aggregate:
         """Return the inner aggregation's aggregate."""

@@ -61,7 +61,7 @@ class WeightedGeometricMean(Aggregator):
         return {}
 
     def finish(self, count: float, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
-        """Do as the compiled `_means`, operation by operation."""
+        """Do as the compiled `finish`, operation by operation."""
         up, down = sums["positives"], sums["negatives"]
         log_up, log_down = sums["log_positive"], sums["log_negative"]
         margin, missing = (up - down).abs(), count - (up + down)
@@ -79,8 +79,7 @@ class WeightedGeometricMean(Aggregator):
         return result, measured_signs(result, float(margin.sum()) / (count * max(1, result.numel())))
 
     def _finalize_one(self, state: Sums, name: str) -> tuple[Tensor, dict[str, float]]:
-        (part,) = state.parts[name].values()
-        assert isinstance(part, SignedLogs)
+        part = _logs_of(state, name)
         if part.kind != NARROW or not _kernels.usable(part.packed):
             return super()._finalize_one(state, name)
         out = torch.empty(part.shape)
@@ -90,16 +89,15 @@ class WeightedGeometricMean(Aggregator):
         agreed = sum(_kernels.run(kernel, out.numel(), 8, words.numpy(), *options, out.view(-1).numpy()))
         return out, measured_signs(out, agreed / (state.count * max(1, out.numel())))
 
-    def _add_outer(self, state: Sums, name: str, left: Tensor, right: Tensor) -> None:
+    def _add_outer(self, state: Sums, name: str, left: Tensor, right: Tensor, source: str) -> None:
         """Add outer products by matrix products alone: log|d a| = log|d| + log|a|."""
-        (part,) = state.parts[name].values()
-        assert isinstance(part, SignedLogs)
-        part.add_sums(*outer_sums(left, right))
+        require_finite(left, source, name)
+        require_finite(right, source, name)
+        _logs_of(state, name).add_sums(*outer_sums(left, right))
 
     def _add_products(self, state: Sums, name: str, left: Tensor, right: Tensor, source: str) -> None:
         """Add products of few terms without storing one; for many terms a matrix product is faster."""
-        (part,) = state.parts[name].values()
-        assert isinstance(part, SignedLogs)
+        part = _logs_of(state, name)
         narrow = left.dtype == right.dtype == part.dtype == torch.float32
         if not (narrow and _kernels.usable(left) and left.shape[1] <= _FEW_TERMS):
             super()._add_products(state, name, left, right, source)
@@ -118,6 +116,12 @@ class WeightedGeometricMean(Aggregator):
         while least > 0 and (least - 1) / count >= self.agreement:
             least -= 1
         return float(least)
+
+
+def _logs_of(state: Sums, name: str) -> SignedLogs:
+    (part,) = state.parts[name].values()
+    assert isinstance(part, SignedLogs)
+    return part
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ mean has no weights: each silo is one vote for its sign, and one factor of its s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from fedilc.errors import ConfigError, nearest
@@ -142,10 +142,11 @@ class Algorithm:
 
     def describe(self) -> dict[str, Any]:
         """Return the choices with their settings, as run folders record them."""
+        usual = Algorithm()
         choices = {key: _facts(getattr(self, key)) for key in ("intra", "inter", "penalty")}
         for name in ("update", "weights", "optimizer", "optimizer_options"):
-            value, usual = getattr(self, name), _USUAL[name]
-            if value != usual:
+            value = getattr(self, name)
+            if value != getattr(usual, name):
                 choices[name] = asdict(value) if isinstance(value, LocalSteps) else value
         return choices
 
@@ -156,10 +157,7 @@ class Algorithm:
         >>> Algorithm().configured(Options(rounds=1, learning_rate=0.1, local_steps=5)).local.steps
         5
         """
-        changes: dict[str, Any] = {}
-        for name in ("weights", "penalty"):
-            if getattr(options, name) is not None:
-                changes[name] = getattr(options, name)
+        changes = _given(weights=options.weights, penalty=options.penalty)
         if options.optimizer is not None:
             changes |= {"optimizer": options.optimizer, "optimizer_options": {}}
         if options.optimizer_options:
@@ -173,19 +171,17 @@ class Algorithm:
         steps, epochs = options.local_steps, options.local_epochs
         if self.local is None and steps is None and epochs is None:
             return None
-        given = {
-            "batch_size": options.batch_size,
-            "optimizer": options.local_optimizer,
-            "learning_rate": options.local_learning_rate,
-            "proximal": options.proximal,
-        }
-        changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+        rate, optimizer = options.local_learning_rate, options.local_optimizer
+        changes = _given(
+            batch_size=options.batch_size, optimizer=optimizer, learning_rate=rate, proximal=options.proximal
+        )
         if steps is not None or epochs is not None:
             changes |= {"steps": steps, "epochs": epochs}
         return replace(self.local or LocalSteps(), **changes)
 
 
-_USUAL = {entry.name: getattr(Algorithm(), entry.name) for entry in fields(Algorithm)}
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _facts(choice: str | Aggregator | Penalty | None) -> Any:

@@ -53,7 +53,7 @@ def curvatures(
     found = {}
     for silo in federation.silos:
         x, y = bench.inputs(silo.x), bench.labels(silo.y)
-        computation = SiloComputation(bench, silo.name, x, y, statistic=Fishr())
+        computation = SiloComputation(bench, silo.name, x, y, penalty=Fishr())
         found[silo.name] = computation.statistics(1, keep_bytes=0).double()
     return found
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedilc.aggregation import Accumulation, Mean
+from fedilc.aggregation import Mean
 from fedilc.aggregation.base import wide_dtype
 from fedilc.data import Silo
 from fedilc.errors import ProtocolError
@@ -28,11 +27,10 @@ from fedilc.federation.program import (
     Program,
 )
 from fedilc.federation.steps import DOMAINS
-from fedilc.gradients import Computed, SiloComputation, Workbench
+from fedilc.gradients import SiloComputation, Workbench
 from fedilc.gradients.balance import balanced
 from fedilc.gradients.forward import KEPT_BYTES
 from fedilc.gradients.local_steps import take_steps
-from fedilc.penalties.penalty_weight import add_penalty
 
 Metrics = Callable[[Tensor, Tensor], dict[str, float | None]]
 
@@ -54,13 +52,12 @@ class SiloClient:
         self.metrics = metrics
         self.state = state or SiloState(silo.name)
         self.parts = parts = program.parts
-        votes = parts.intra if not isinstance(parts.intra, Mean) else None
-        self.votes = votes if parts.options.environment_size is not None else None
         size = parts.options.environment_size if parts.intra is not None else None
+        intra = None if size is None or isinstance(parts.intra, Mean) else parts.intra
         x, y = bench.inputs(silo.x), bench.labels(silo.y)
         x, y, loss = balanced(x, y, bench.loss, parts.options.balance, parts.options.seed, silo.name)
         self.computation = SiloComputation(
-            bench, silo.name, x, y, size, self.votes is not None, parts.options.seed, parts.penalty, loss=loss
+            bench, silo.name, x, y, size, intra, parts.options.seed, parts.penalty, loss=loss
         )
 
     @property
@@ -92,53 +89,22 @@ class SiloClient:
             vector, reply.numbers["distance"] = self._vector(request)
             if self.parts.algorithm.adds_up_in_silo:
                 weight = request.numbers[PENALTY_WEIGHT] * len(request.silos)
-        compute = partial(self._gradient, round_=request.round, vector=vector, weight=weight)
         if self.parts.algorithm.local is not None:
-            reply.numbers["loss"] = self._step(request, reply, compute)
+            reply.numbers["loss"] = self._step(request, reply, vector, weight)
         else:
-            found = compute(self.computation)
-            if found.penalty is not None:
-                reply.tensors[PENALTY] = found.penalty
-            assert found.gradient is not None
+            found = self.computation.gradients(request.round, vector, weight)
+            if found.penalty_gradient is not None:
+                reply.tensors[PENALTY] = found.penalty_gradient
             reply.tensors[self.program.update] = found.gradient
             reply.numbers["loss"] = found.loss
         reply.numbers["examples"] = len(self.silo)
 
-    def _gradient(
-        self, computation: SiloComputation, round_: int, vector: Tensor | None, weight: float | None
-    ) -> Computed:
-        """Return the gradient of some of the silo's examples, environments aggregated.
-
-        With `weight`, weight * J_e^T v_e is added to it, and no separate penalty gradient is returned.
-        """
-        sink = None
-        if self.votes is not None:
-            zero = self.votes.zero(self.bench.parameters)
-            sink = Accumulation(self.votes, zero, f"silo {self.silo.name!r}")
-        if vector is not None:
-            computation.prepare(round_)
-        if vector is not None and weight is not None and sink is None:
-            return computation.gradients(round_, weight * vector, None, together=True)
-        found = computation.gradients(round_, vector, sink)
-        if sink is not None:
-            found.gradient = sink.aggregator.finalize(sink.state).value
-        if found.penalty is not None and weight is not None:
-            assert found.gradient is not None
-            found = Computed(add_penalty(found.gradient, found.penalty, weight), None, found.loss)
-        return found
-
-    def _step(self, request: Request, reply: Reply, compute: Callable[[SiloComputation], Computed]) -> float:
+    def _step(self, request: Request, reply: Reply, vector: Tensor | None, weight: float | None) -> float:
         """Take local steps, put the update, and the change of the control variate, into the reply.
 
         SCAFFOLD (Karimireddy et al. 2020): gradients are corrected by c - c_e, and c_e becomes the mean of
         the uncorrected ones, which is its option II for plain SGD.
         """
-
-        def gradient(part: SiloComputation) -> tuple[dict[str, Tensor], float]:
-            found = compute(part)
-            assert found.gradient is not None
-            return found.gradient, found.loss
-
         local = self.parts.algorithm.local
         assert local is not None
         correction, own = None, dict[str, Tensor]()
@@ -148,7 +114,7 @@ class SiloClient:
             reply.numbers[STATE_ROUND] = used
             common: Mapping[str, Tensor] = request.tensors[CONTROL]
             correction = {name: common[name].to(mine) - mine for name, mine in own.items()}
-        found = take_steps(self.computation, local, request.round, gradient, correction)
+        found = take_steps(self.computation, local, request.round, vector, weight, correction)
         reply.tensors[self.program.update] = found.update
         if local.control_variates:
             reply.tensors[CONTROL] = {name: found.mean_gradient[name] - own[name] for name in own}

@@ -26,7 +26,7 @@ from fedilc.federation.step_sums import METRICS, NORMS, StepSums
 from fedilc.federation.steps import Step
 from fedilc.federation.tensor_files import tensors_below
 from fedilc.gradients.optimizers import RateSchedule, optimizer_tensors, restore_optimizer
-from fedilc.penalties.penalty_weight import PenaltySchedule, add_penalty
+from fedilc.gradients.penalty_weight import PenaltySchedule, add_penalty
 
 Record = dict[str, Any]
 OnDivergence = Literal["stop", "exclude"]

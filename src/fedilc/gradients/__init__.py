@@ -1,6 +1,6 @@
 """What a silo computes: gradients of environments, statistics, and local steps."""
 
-from fedilc.gradients.computation import Computed, SiloComputation
+from fedilc.gradients.computation import SiloComputation
 from fedilc.gradients.logits_layer import logits_layer, require_logits
 from fedilc.gradients.losses import Loss
 from fedilc.gradients.rules import register_rule
@@ -8,7 +8,6 @@ from fedilc.gradients.validation import model_problems, require_supported
 from fedilc.gradients.workbench import Workbench, find_device
 
 __all__ = [
-    "Computed",
     "Loss",
     "SiloComputation",
     "Workbench",

@@ -4,48 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedilc.gradients.environments import Chunk, Layout, later, lay_out, lay_out_mean
-from fedilc.gradients.forward import KEPT_BYTES, Pass, private_randomness
+from fedilc.gradients.forward import KEPT_BYTES, Pass, Seeds, private_randomness
 from fedilc.gradients.losses import Loss
-from fedilc.gradients.per_example import Sink, stream_environments
+from fedilc.gradients.penalty_weight import add_penalty
+from fedilc.gradients.per_example import stream_environments
 from fedilc.gradients.workbench import Workbench
 from fedilc.seeds import seed_for
 
-Seeds = list[tuple[Tensor, Tensor]]
-
-
-class Statistic(Protocol):
-    """A penalty's statistic s_e: sums over chunks, and how a vector is carried back through it."""
-
-    @property
-    def needs_graph(self) -> bool:
-        """Return whether the statistic is computed from a pass that keeps its graph."""
-
-    def sums(self, chunk: Pass) -> Any:
-        """Return one chunk's sums."""
-
-    def value(self, total: Any) -> Tensor:
-        """Return s_e from the total of all chunks' sums."""
-
-    def carry_back(self, chunk: Pass, total: Any, vector: Tensor) -> Seeds:
-        """Return the tensors and gradients from which a backward pass gives J_e^T vector."""
+if TYPE_CHECKING:
+    from fedilc.aggregation import Accumulation, Aggregator
+    from fedilc.penalties import Penalty
 
 
 @dataclass
 class Computed:
-    """The result of a silo: its gradient (None if environments vote), J_e^T v_e, and the mean loss."""
+    """The result of a silo: its gradient, J_e^T v_e if that is not in it, and the mean loss."""
 
-    gradient: dict[str, Tensor] | None
-    penalty: dict[str, Tensor] | None
+    gradient: dict[str, Tensor]
+    penalty_gradient: dict[str, Tensor] | None
     loss: float
 
 
+@dataclass(eq=False)
 class SiloComputation:
     """One silo's examples on a workbench, and what it remembers between the steps of a round.
 
@@ -55,44 +42,31 @@ class SiloComputation:
         x: inputs, on the device and in the dtype of the bench.
         y: labels, as the loss needs them.
         environment_size: examples per environment; None is all of them.
-        streams: whether environments vote (an `intra` aggregation), rather than being averaged.
+        intra: how the gradients of environments, each a vote, become one; None averages them.
         seed: the run's.
-        statistic: what the silos match, if anything.
+        penalty: what the silos match, if anything.
         step: the number of a local step; random choices of the first are those of the whole gradient.
         loss: the silo's own, if its classes have weights; None is the bench's.
     """
 
-    def __init__(
-        self,
-        bench: Workbench,
-        name: str,
-        x: Tensor,
-        y: Tensor,
-        environment_size: int | None = None,
-        streams: bool = False,
-        seed: int = 0,
-        statistic: Statistic | None = None,
-        step: int = 1,
-        loss: Loss | None = None,
-    ) -> None:
-        self.bench = bench
-        self.loss = loss or bench.loss
-        self.name = name
-        self.x, self.y = x, y
-        self.environment_size = environment_size
-        self.streams = streams
-        self.seed = seed
-        self.statistic = statistic
-        self.step = step
+    bench: Workbench
+    name: str
+    x: Tensor
+    y: Tensor
+    environment_size: int | None = None
+    intra: Aggregator | None = None
+    seed: int = 0
+    penalty: Penalty | None = None
+    step: int = 1
+    loss: Loss | None = None
+
+    def __post_init__(self) -> None:
         self.forget()
 
     def part(self, rows: Tensor | None, step: int) -> SiloComputation:
         """Return the computation of some of the examples, or of all, in a local step."""
         x, y = (self.x, self.y) if rows is None else (self.x[rows], self.y[rows])
-        size = self.environment_size
-        return SiloComputation(
-            self.bench, self.name, x, y, size, self.streams, self.seed, self.statistic, step, self.loss
-        )
+        return replace(self, x=x, y=y, step=step)
 
     def forget(self) -> None:
         """Drop the sums and forward passes of the last round."""
@@ -107,46 +81,50 @@ class SiloComputation:
 
     def statistics(self, round_: int, keep_bytes: int) -> Tensor:
         """Return s_e at the current weights; forward passes of up to `keep_bytes` stay for the gradients."""
-        assert self.statistic is not None, "the algorithm has no penalty"
+        assert self.penalty is not None, "the algorithm has no penalty"
         self.forget()
         layout = self.layout(round_)
         kept = keep_bytes // self.bench.example_bytes(self.x)
         total: Any = None
         for number, cut in enumerate(layout.chunks):
             keep = cut.stop <= kept
-            graph = keep or self.statistic.needs_graph
+            graph = keep or self.penalty.needs_graph
             with torch.set_grad_enabled(graph), self._randomness(round_, number):
                 chunk = self._pass(layout, cut, taps=keep)
-                sums = self.statistic.sums(chunk)
+                sums = self.penalty.sums(chunk)
             total = sums if total is None else total + sums
             if keep:
                 self._kept[number] = chunk
         self._round, self._total = round_, total
-        return self.statistic.value(total)
+        return self.penalty.value(total)
 
     def matched(self, round_: int) -> Tensor:
         """Return s_e of this round, computed again if this silo was not asked for it in the step before."""
         self.prepare(round_)
-        assert self.statistic is not None
-        return self.statistic.value(self._total)
+        assert self.penalty is not None
+        return self.penalty.value(self._total)
 
     def prepare(self, round_: int) -> None:
         """Make sure that the sums of s_e are of this round, which J_e^T v_e needs."""
         if self._total is None or self._round != round_:
             self.statistics(round_, KEPT_BYTES)
 
-    def gradients(
-        self, round_: int, vector: Tensor | None, sink: Sink | None, together: bool = False
-    ) -> Computed:
-        """Return the gradient (into `sink` if environments vote) and, given v_e, J_e^T v_e.
+    def gradients(self, round_: int, vector: Tensor | None = None, weight: float | None = None) -> Computed:
+        """Return the gradient and, given v_e, J_e^T v_e.
 
-        The product is returned beside the gradient, or with `together` added to it, in one backward pass.
+        With `weight` (lambda E) the product is added to the gradient, in one backward pass unless
+        environments vote; without, it is returned beside the gradient.
         """
+        if vector is not None:
+            self.prepare(round_)
         layout, parameters = self.layout(round_), self.bench.parameters
-        gradient = None if sink else {n: torch.zeros_like(p) for n, p in parameters.items()}
-        penalty = None
-        if vector is not None and not together:
-            penalty = {n: torch.zeros_like(p) for n, p in parameters.items()}
+        votes = None if self.intra is None else self.intra.stream(parameters, f"silo {self.name!r}")
+        gradient = self._zeros() if votes is None else {}
+        penalty_gradient = None
+        if vector is not None and (votes is not None or weight is None):
+            penalty_gradient = self._zeros()
+        elif vector is not None and weight is not None:
+            vector = weight * vector
         partial: dict[str, Tensor] = {}
         loss = 0.0
         for cut, chunk in self._passes(layout, round_):
@@ -154,29 +132,30 @@ class SiloComputation:
             loss += float(losses.detach().double().sum())
             product: Seeds = []
             if vector is not None:
-                assert self.statistic is not None, "the algorithm has no penalty"
-                product = self.statistic.carry_back(chunk, self._total, vector)
-            if gradient is not None:
+                assert self.penalty is not None, "the algorithm has no penalty"
+                product = self.penalty.carry_back(chunk, self._total, vector)
+            if votes is not None:
+                self._vote(votes, cut, chunk, losses, partial, keep_graph=bool(product))
+            else:
                 mean = layout.mean(cut, losses)
                 begin = [(mean, torch.ones_like(mean))]
-                if penalty is None:
+                if penalty_gradient is None:
                     begin, product = begin + product, []
                 self._add_gradient(gradient, begin, keep_graph=bool(product))
-            elif sink is not None:
-                self._vote(sink, cut, chunk, losses, partial, keep_graph=bool(product))
-            if product and penalty is not None:
-                self._add_gradient(penalty, product, keep_graph=False)
+            if product and penalty_gradient is not None:
+                self._add_gradient(penalty_gradient, product, keep_graph=False)
         self.forget()
-        return Computed(gradient, penalty, loss / len(self.x))
+        if votes is not None:
+            gradient = votes.aggregator.finalize(votes.state).value
+        if penalty_gradient is not None and weight is not None:
+            return Computed(add_penalty(gradient, penalty_gradient, weight), None, loss / len(self.x))
+        return Computed(gradient, penalty_gradient, loss / len(self.x))
 
     def layout(self, round_: int) -> Layout:
         """Return how the examples are cut into environments and chunks in a round."""
         most = self.bench.most_examples(self.x)
-        lay = lay_out if self.streams else lay_out_mean
-        return lay(len(self.x), self.environment_size, most, self.seed, round_, self.name, self.step)
-
-    def _taps(self) -> dict[str, nn.Module]:
-        return self.bench.plan(self.x, self.y).tapped if self.streams else {}
+        votes = lay_out(len(self.x), self.environment_size, most, self.seed, round_, self.name, self.step)
+        return lay_out_mean(votes, most) if self.intra is None else votes
 
     def _passes(self, layout: Layout, round_: int) -> Iterator[tuple[Chunk, Pass]]:
         """Yield the chunks' forward passes: each kept one once, the others computed again."""
@@ -187,7 +166,8 @@ class SiloComputation:
 
     def _pass(self, layout: Layout, cut: Chunk, taps: bool) -> Pass:
         x, y = layout.rows(cut, self.x), layout.rows(cut, self.y)
-        return self.bench.forward(x, y, self._taps() if taps else {}, self.loss)
+        tapped = self.bench.plan(self.x, self.y).tapped if taps and self.intra is not None else {}
+        return self.bench.forward(x, y, tapped, self.loss)
 
     def _randomness(self, round_: int, chunk: int) -> AbstractContextManager[None]:
         """Return a random stream per chunk, so that keeping some chunks changes no bit of the others."""
@@ -198,35 +178,33 @@ class SiloComputation:
     def _add_gradient(self, total: dict[str, Tensor], begin: Seeds, keep_graph: bool) -> None:
         """Add to `total` the gradient that a backward pass from these places brings."""
         places, seeds = zip(*begin, strict=True)
-        found = torch.autograd.grad(
-            places,
-            list(self.bench.parameters.values()),
-            seeds,
-            retain_graph=keep_graph,
-            materialize_grads=True,
-        )
+        weights = list(self.bench.parameters.values())
+        found = torch.autograd.grad(places, weights, seeds, retain_graph=keep_graph, materialize_grads=True)
         for name, value in zip(total, found, strict=True):
             total[name] += value
 
+    def _zeros(self) -> dict[str, Tensor]:
+        return {name: torch.zeros_like(parameter) for name, parameter in self.bench.parameters.items()}
+
     def _vote(
         self,
-        sink: Sink,
+        votes: Accumulation,
         cut: Chunk,
         chunk: Pass,
         losses: Tensor,
         partial: dict[str, Tensor],
         keep_graph: bool,
     ) -> None:
-        """Hand the mean gradients of the chunk's environments to the sink."""
+        """Add the mean gradients of the chunk's environments to the votes."""
         if cut.stop - cut.start >= cut.size and cut.closes and not partial:
             plan = self.bench.plan(self.x, self.y)
-            stream_environments(self.bench.model, self.loss, chunk, cut.size, plan, sink, keep_graph)
+            stream_environments(self.bench.model, chunk, cut.size, plan, votes, keep_graph)
             return
         if not partial:
-            partial.update({n: torch.zeros_like(p) for n, p in self.bench.parameters.items()})
+            partial.update(self._zeros())
         self._add_gradient(partial, [(losses, torch.full_like(losses, 1 / cut.size))], keep_graph)
         if cut.closes:
             for name, value in partial.items():
-                sink.stack(name, value.unsqueeze(0))
-            sink.counted(1)
+                votes.stack(name, value.unsqueeze(0))
+            votes.counted(1)
             partial.clear()

@@ -89,32 +89,22 @@ def lay_out(
     return Layout(order, chunks, full + bool(rest))
 
 
-def lay_out_mean(
-    examples: int,
-    environment_size: int | None,
-    most: int,
-    seed: int,
-    round_: int,
-    silo: str,
-    step: int = 1,
-) -> Layout:
-    """Return the mean over the environments of `lay_out` as one weighted sum over examples, in order.
+def lay_out_mean(votes: Layout, most: int) -> Layout:
+    """Return the mean over the environments of a layout as one weighted sum over examples, in order.
 
     An example counts 1/(environments * size of its environment), so only the members of a smaller last
     environment count differently: of 400 examples in 32s, the last 16 count twice as much as the others.
     If the size divides the examples, this is the plain mean, and `fishr-intra-arith` is `fedcurv` to the bit.
 
-    >>> lay_out_mean(3, 2, most=100, seed=0, round_=1, silo="a").weights.sort().values
+    >>> lay_out_mean(lay_out(3, 2, most=100, seed=0, round_=1, silo="a"), 100).weights.sort().values
     tensor([0.2500, 0.2500, 0.5000], dtype=torch.float64)
     """
-    votes = lay_out(examples, environment_size, most, seed, round_, silo, step)
-    whole = lay_out(examples, None, most, seed, round_, silo, step)
-    last = votes.chunks[-1].size
-    if votes.order is None or environment_size is None or last == environment_size:
-        return whole
-    weights = torch.full((examples,), 1 / (votes.environments * environment_size), dtype=torch.float64)
-    weights[votes.order[examples - last :]] = 1 / (votes.environments * last)
-    return Layout(None, whole.chunks, 1, weights)
+    examples, size, last = votes.chunks[-1].stop, votes.chunks[0].size, votes.chunks[-1].size
+    weights = None
+    if votes.order is not None and last != size:
+        weights = torch.full((examples,), 1 / (votes.environments * size), dtype=torch.float64)
+        weights[votes.order[examples - last :]] = 1 / (votes.environments * last)
+    return Layout(None, list(_cut(0, examples, examples, most)), 1, weights)
 
 
 def _cut(start: int, stop: int, size: int, most: int) -> Iterator[Chunk]:

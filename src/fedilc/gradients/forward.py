@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from fedilc.errors import ModelError
 from fedilc.gradients.losses import Loss
 
+Seeds = list[tuple[Tensor, Tensor]]
 CHUNK_BYTES = 64 << 20
 KEPT_BYTES = 640 << 20
 
@@ -49,29 +51,33 @@ class Pass:
         return self.loss.per_example(self.logits, self.y)
 
     def only_features(self) -> Tensor:
-        """Return the classifier's input, or raise if a penalty on features does not apply to it."""
-        return only_features(self.features, self.classifier_name)
+        """Return the classifier's input, or raise if the formula of a penalty does not apply to it."""
+        calls = len(self.features)
+        if calls != 1 or self.features[0].dim() != 2:
+            what = f"was called {calls} times" if calls != 1 else "is applied to sequences"
+            raise ModelError(
+                f"the classifier {self.classifier_name!r} {what}; the penalty needs a linear layer that is "
+                "applied once to one feature vector per example: name it with classifier=..., or pool "
+                "before it"
+            )
+        return self.features[0]
 
 
 @contextlib.contextmanager
 def tapped(modules: dict[str, nn.Module]) -> Iterator[list[Tap]]:
     """Record every call of these modules in a forward pass run inside the context."""
     taps: list[Tap] = []
-    handles = []
-    for name, module in modules.items():
 
-        def record(module: nn.Module, args: tuple[object, ...], output: object, name: str = name) -> None:
-            inputs = args[0] if args else None
-            if isinstance(inputs, Tensor) and isinstance(output, Tensor) and output.requires_grad:
-                edge = torch.autograd.graph.get_gradient_edge(output)
-                taps.append(Tap(name, module, inputs.detach(), inputs._version, edge))
+    def record(name: str, module: nn.Module, args: tuple[object, ...], output: object) -> None:
+        inputs = args[0] if args else None
+        if isinstance(inputs, Tensor) and isinstance(output, Tensor) and output.requires_grad:
+            edge = torch.autograd.graph.get_gradient_edge(output)
+            taps.append(Tap(name, module, inputs.detach(), inputs._version, edge))
 
-        handles.append(module.register_forward_hook(record))
-    try:
+    with contextlib.ExitStack() as hooks:
+        for name, module in modules.items():
+            hooks.enter_context(module.register_forward_hook(partial(record, name)))
         yield taps
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextlib.contextmanager
@@ -85,22 +91,8 @@ def classifier_input(classifier: nn.Module | None) -> Iterator[list[Tensor]]:
     def record(_: nn.Module, args: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
         seen.append(args[0] if args else named["input"])
 
-    handle = classifier.register_forward_pre_hook(record, with_kwargs=True)
-    try:
+    with classifier.register_forward_pre_hook(record, with_kwargs=True):
         yield seen
-    finally:
-        handle.remove()
-
-
-def only_features(seen: list[Tensor], name: str | None) -> Tensor:
-    """Return the classifier's input, or raise if a penalty's formula does not apply to it."""
-    if len(seen) != 1 or seen[0].dim() != 2:
-        what = f"was called {len(seen)} times" if len(seen) != 1 else "is applied to sequences"
-        raise ModelError(
-            f"the classifier {name!r} {what}; the penalty needs a linear layer that is applied once to "
-            "one feature vector per example: name it with classifier=..., or pool before it"
-        )
-    return seen[0]
 
 
 def bytes_per_example(model: nn.Module, x: Tensor) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -12,8 +12,6 @@ from fedilc.algorithms import LocalSteps
 from fedilc.gradients.computation import SiloComputation
 from fedilc.gradients.optimizers import make_optimizer
 from fedilc.seeds import torch_generator
-
-Gradient = Callable[[SiloComputation], tuple[dict[str, Tensor], float]]
 
 
 @dataclass
@@ -47,7 +45,8 @@ def take_steps(
     whole: SiloComputation,
     local: LocalSteps,
     round_: int,
-    gradient: Gradient,
+    vector: Tensor | None = None,
+    weight: float | None = None,
     correction: Mapping[str, Tensor] | None = None,
 ) -> Stepped:
     """Take the steps of one round, restore the weights, and return the update.
@@ -56,7 +55,8 @@ def take_steps(
         whole: the silo's examples; a first step on all of them uses the forward passes kept in this round.
         local: how many steps, and of which kind.
         round_: the round, from which the batches are drawn.
-        gradient: the gradient and the loss of some examples at the weights as they are then.
+        vector: v_e of the penalty, if there is one; it stays the same in all steps.
+        weight: lambda E, by which J_e^T v_e is multiplied when it is added to the gradients.
         correction: added to every gradient (c - c_e of SCAFFOLD).
     """
     parameters = whole.bench.parameters
@@ -68,12 +68,13 @@ def take_steps(
     steps = local.count(len(whole.x))
     for number, rows in enumerate(batches(len(whole.x), local, whole.seed, round_, whole.name), 1):
         part = whole if rows is None and number == 1 else whole.part(rows, number)
-        found, loss = gradient(part)
-        losses, count = losses + loss * len(part.x), count + len(part.x)
+        found = part.gradients(round_, vector, weight)
+        losses, count = losses + found.loss * len(part.x), count + len(part.x)
         with torch.no_grad():
             for name, parameter in parameters.items():
-                mean[name] += found[name] / steps
-                total = found[name] if correction is None else found[name] + correction[name]
+                gradient = found.gradient[name]
+                mean[name] += gradient / steps
+                total = gradient if correction is None else gradient + correction[name]
                 if local.proximal:
                     total = total + local.proximal * (parameter - start[name])
                 parameter.grad = total

@@ -7,7 +7,8 @@ the layer's output and the model's output there may only be changes of shape.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -32,18 +33,10 @@ _PROBABILITIES = {
 }
 
 
-@dataclass
-class _Trial:
-    """A forward pass: the model's output, and per linear layer the last node and the size of its output."""
-
-    output: Tensor
-    linears: dict[str, tuple[Node | None, int]] = field(default_factory=dict)
-
-
 def require_logits(model: nn.Module, x: Tensor) -> None:
     """Raise if the model ends in probabilities, in training or in evaluation mode."""
     for training in (True, False):
-        node = _trial(model, x, training).output.grad_fn
+        node = _trial(model, x, training)[0].grad_fn
         while node is not None and (_SAME_VALUES.fullmatch(node.name()) or _CLAMP.fullmatch(node.name())):
             node = node.next_functions[0][0]
         end = _PROBABILITIES.get(_operation(node))
@@ -62,13 +55,12 @@ def logits_layer(model: nn.Module, loss: Loss, x: Tensor, name: str | None) -> s
     """
     if name is not None or not any(isinstance(module, nn.Linear) for module in model.modules()):
         find_classifier(model, name)
-    trial = _trial(model, x, training=True)
-    loss.logits(trial.output)
-    path: list[Node | None] = [trial.output.grad_fn]
+    output, linears = _trial(model, x, training=True)
+    loss.logits(output)
+    path: list[Node | None] = [output.grad_fn]
     while (node := path[-1]) is not None and _SAME_VALUES.fullmatch(node.name()):
         path.append(node.next_functions[0][0])
-    size = trial.output.numel()
-    direct = [key for key, (node, numbers) in trial.linears.items() if node in path and numbers == size]
+    direct = [key for key, (node, size) in linears.items() if node in path and size == output.numel()]
     if (name or next(iter(direct), None)) not in direct:
         layer = f"the linear layer {name!r} does not give" if name else "no linear layer gives"
         raise ModelError(
@@ -78,7 +70,7 @@ def logits_layer(model: nn.Module, loss: Loss, x: Tensor, name: str | None) -> s
         )
     chosen = name or direct[-1]
     weight = find_classifier(model, chosen)[1].weight
-    if _uses(trial.output.grad_fn, weight) > 1:
+    if _uses(output.grad_fn, weight) > 1:
         raise ModelError(
             f"the weight of the classifier {chosen!r} is used elsewhere in the model too, so that the "
             "penalty cannot be computed from that layer alone; give the classifier a weight of its "
@@ -87,29 +79,27 @@ def logits_layer(model: nn.Module, loss: Loss, x: Tensor, name: str | None) -> s
     return chosen
 
 
-def _trial(model: nn.Module, x: Tensor, training: bool) -> _Trial:
-    """Run the model once with its graph; inputs take part in it, so that frozen layers do too."""
-    found: dict[str, tuple[Node | None, int]] = {}
-    handles = []
-    for key, module in model.named_modules():
-        if type(module).forward is nn.Linear.forward and isinstance(module.weight, nn.Parameter):
+def _trial(model: nn.Module, x: Tensor, training: bool) -> tuple[Tensor, dict[str, tuple[Node | None, int]]]:
+    """Return the model's output with its graph, and per linear layer its output's last node and size.
 
-            def record(_: nn.Module, __: object, output: Tensor, key: str = key) -> None:
-                found[key] = output.grad_fn, output.numel()
+    Inputs take part in the graph, so that frozen layers do too.
+    """
+    linears: dict[str, tuple[Node | None, int]] = {}
 
-            handles.append(module.register_forward_hook(record, prepend=True))
+    def record(key: str, _: nn.Module, __: object, output: Tensor) -> None:
+        linears[key] = output.grad_fn, output.numel()
+
     mode = model.training
     set_training(model, training)
-    try:
+    with ExitStack() as hooks:
+        hooks.callback(set_training, model, mode)
+        for key, module in model.named_modules():
+            if type(module).forward is nn.Linear.forward and isinstance(module.weight, nn.Parameter):
+                hooks.enter_context(module.register_forward_hook(partial(record, key), prepend=True))
         with torch.enable_grad(), private_randomness(x.device, 0):
             inputs = x.detach().clone()
             inputs = inputs.requires_grad_().clone() if inputs.is_floating_point() else inputs
-            output = model(inputs)
-    finally:
-        set_training(model, mode)
-        for handle in handles:
-            handle.remove()
-    return _Trial(output, found)
+            return model(inputs), linears
 
 
 def _operation(node: Node | None) -> str:

@@ -1,4 +1,4 @@
-"""Gradients of many environments from one forward and one backward pass, streamed into a sink.
+"""Gradients of many environments from one forward and one backward pass, streamed into an aggregation.
 
 The loss's gradients at the layers' outputs come from one backward pass, because no layer mixes
 examples; a rule for each layer (`rules.py`) turns them into the gradient of every environment. What no
@@ -14,7 +14,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -25,26 +25,10 @@ from fedilc.gradients.forward import Pass, Tap, bytes_per_example, private_rando
 from fedilc.gradients.losses import Loss
 from fedilc.gradients.rules import RULES, embedding_rows, factors
 
+if TYPE_CHECKING:
+    from fedilc.aggregation import Accumulation
+
 STACK_BYTES = 32 << 20
-
-
-class Sink(Protocol):
-    """The receiver of environments' gradients, parameter by parameter."""
-
-    def stack(self, name: str, values: Tensor) -> None:
-        """Take one gradient per row."""
-
-    def outer(self, name: str, left: Tensor, right: Tensor) -> None:
-        """Take one gradient per row, as the outer product of a left and a right vector."""
-
-    def products(self, name: str, left: Tensor, right: Tensor) -> None:
-        """Take left_e^T right_e, one gradient for each e."""
-
-    def rows(self, name: str, index: Tensor, rows: Tensor) -> None:
-        """Take gradients with a single non-zero row each, at these indices."""
-
-    def counted(self, values: int) -> None:
-        """Count the gradients that every parameter was given."""
 
 
 @dataclass(frozen=True)
@@ -132,10 +116,10 @@ def _is_random(model: nn.Module, x: Tensor) -> bool:
 
 
 def stream_environments(
-    model: nn.Module, loss: Loss, chunk: Pass, size: int, plan: Plan, sink: Sink, keep_graph: bool
+    model: nn.Module, chunk: Pass, size: int, plan: Plan, votes: Accumulation, keep_graph: bool
 ) -> None:
-    """Stream the mean gradient of each environment of `size` consecutive examples into `sink`."""
-    losses = loss.per_example(chunk.logits, chunk.y)
+    """Stream the mean gradient of each environment of `size` consecutive examples into `votes`."""
+    losses = chunk.losses()
     environments = len(losses) // size
     shape = (environments, size)
     for tap, d in _output_gradients(losses.sum() / size, chunk.taps, keep_graph):
@@ -145,10 +129,10 @@ def stream_environments(
                 "make that operation not in-place"
             )
         a, d = tap.inputs.unflatten(0, shape), d.unflatten(0, shape)
-        _stream_layer(tap, a, d, plan.covered, sink)
+        _stream_layer(tap, a, d, plan.covered, votes)
     if plan.fallback:
-        _stream_fallback(model, loss, chunk, size, plan.fallback, sink)
-    sink.counted(environments)
+        _stream_fallback(model, chunk, size, plan.fallback, votes)
+    votes.counted(environments)
 
 
 def _output_gradients(total: Tensor, taps: list[Tap], keep_graph: bool) -> Iterator[tuple[Tap, Tensor]]:
@@ -170,40 +154,42 @@ def _join(layer: str, parameter: str) -> str:
     return f"{layer}.{parameter}" if layer else parameter
 
 
-def _stream_layer(tap: Tap, a: Tensor, d: Tensor, covered: frozenset[str], sink: Sink) -> None:
+def _stream_layer(tap: Tap, a: Tensor, d: Tensor, covered: frozenset[str], votes: Accumulation) -> None:
     """Stream one layer's environments: outer products and table rows as such, the rest in small pieces."""
     module = tap.module
     names = {key: _join(tap.name, key) for key, _ in module.named_parameters(recurse=False)}
     names = {key: name for key, name in names.items() if name in covered}
     if isinstance(module, nn.Embedding):
         _, index, rows = embedding_rows(module, a, d)
-        sink.rows(names["weight"], index, rows)
+        votes.rows(names["weight"], index, rows)
     elif isinstance(module, nn.Linear) and a.dim() == 3 and a.shape[1] == 1:
         if "weight" in names:
-            sink.outer(names["weight"], d[:, 0], a[:, 0])
+            votes.outer(names["weight"], d[:, 0], a[:, 0])
         if "bias" in names:
-            sink.stack(names["bias"], d[:, 0])
+            votes.stack(names["bias"], d[:, 0])
     else:
-        piece = max(1, STACK_BYTES // _bytes_an_environment(module, a))
+        piece = max(1, STACK_BYTES // _bytes_per_environment(module, a))
         for a_piece, d_piece in zip(a.split(piece), d.split(piece), strict=True):
-            _stream_piece(module, a_piece, d_piece, names, sink)
+            _stream_piece(module, a_piece, d_piece, names, votes)
 
 
-def _stream_piece(module: nn.Module, a: Tensor, d: Tensor, names: dict[str, str], sink: Sink) -> None:
+def _stream_piece(
+    module: nn.Module, a: Tensor, d: Tensor, names: dict[str, str], votes: Accumulation
+) -> None:
     """Stream some environments of a layer: factors of their gradients if there are such, or gradients."""
     pair = factors(module, a, d)
     if pair is None:
         for key, values in RULES[type(module)](module, a, d).items():
             if key in names:
-                sink.stack(names[key], values)
+                votes.stack(names[key], values)
         return
     if "weight" in names:
-        sink.products(names["weight"], *pair)
+        votes.products(names["weight"], *pair)
     if "bias" in names:
-        sink.stack(names["bias"], pair[0].sum(1))
+        votes.stack(names["bias"], pair[0].sum(1))
 
 
-def _bytes_an_environment(module: nn.Module, a: Tensor) -> int:
+def _bytes_per_environment(module: nn.Module, a: Tensor) -> int:
     """Return the bytes of one environment's unfolded inputs or, if it is formed and larger, its gradient."""
     kernel = getattr(module, "kernel_size", ())
     inputs = a[0].numel() * a.element_size() * math.prod(kernel)
@@ -212,9 +198,7 @@ def _bytes_an_environment(module: nn.Module, a: Tensor) -> int:
     return max(inputs, *(p.numel() * p.element_size() for p in module.parameters(recurse=False)))
 
 
-def _stream_fallback(
-    model: nn.Module, loss: Loss, chunk: Pass, size: int, names: list[str], sink: Sink
-) -> None:
+def _stream_fallback(model: nn.Module, chunk: Pass, size: int, names: list[str], votes: Accumulation) -> None:
     """Stream the parameters that no rule covers, by `vmap` of the whole model over environments.
 
     On a copy, because swapping weights in and out would break a module that has two names.
@@ -226,7 +210,7 @@ def _stream_fallback(
 
     def environment_loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         output = functional_call(model, (constant, weights), (x,))
-        return loss.per_example(loss.logits(output), y).mean()
+        return chunk.loss.per_example(chunk.loss.logits(output), y).mean()
 
     each = vmap(grad(environment_loss), in_dims=(None, 0, 0), randomness="different")
     x, y = (part.unflatten(0, (-1, size)) for part in (chunk.x, chunk.y))
@@ -245,4 +229,4 @@ def _stream_fallback(
                 "fedilc.gradients.register_rule, or set environment_size to None"
             ) from error
         for name, values in gradients.items():
-            sink.stack(name, values)
+            votes.stack(name, values)

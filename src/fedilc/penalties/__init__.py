@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedilc.algorithms.parts import Parts
-from fedilc.penalties.base import Penalty, Total
+from fedilc.penalties.base import ExampleMean, Penalty, Total
 from fedilc.penalties.coral import Coral
 from fedilc.penalties.fishr import Fishr
 from fedilc.penalties.iga import IGA
@@ -20,6 +20,7 @@ __all__ = [
     "IRM",
     "PENALTIES",
     "Coral",
+    "ExampleMean",
     "Fishr",
     "Penalty",
     "Total",

@@ -9,9 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from fedilc.gradients.forward import Pass
-
-Seeds = list[tuple[Tensor, Tensor]]
+from fedilc.gradients.forward import Pass, Seeds
 
 
 class Penalty(ABC):
@@ -75,3 +73,28 @@ class Total:
     def mean(self) -> Tensor:
         """Return the mean over the examples, in their dtype."""
         return (self.sum / self.count).to(self.dtype)
+
+
+class ExampleMean(Penalty):
+    """A statistic that is the mean over the silo's examples of one number per example."""
+
+    @abstractmethod
+    def numbers(self, chunk: Pass) -> Tensor:
+        """Return the number of each example, with its graph."""
+
+    def like(self, model: nn.Module, _classifier: str | None) -> Tensor:
+        """Return one number."""
+        return next(model.parameters()).new_zeros(1)
+
+    def sums(self, chunk: Pass) -> Total:
+        """Return the sum of the chunk's numbers."""
+        return Total.of(self.numbers(chunk))
+
+    def value(self, total: Total) -> Tensor:
+        """Return the mean number."""
+        return total.mean()
+
+    def carry_back(self, chunk: Pass, total: Total, vector: Tensor) -> Seeds:
+        """Return v/n at each example's number."""
+        numbers = self.numbers(chunk)
+        return [(numbers, (vector.to(numbers) / total.count).expand_as(numbers).clone())]

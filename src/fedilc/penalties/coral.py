@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedilc.gradients.forward import Pass
+from fedilc.gradients.forward import Pass, Seeds
 from fedilc.models import find_classifier
-from fedilc.penalties.base import Penalty, Seeds, Total
+from fedilc.penalties.base import Penalty, Total
 
 
 class Coral(Penalty):

@@ -17,16 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from fedilc.aggregation.base import wide_dtype
-from fedilc.gradients.forward import Pass
+from fedilc.gradients.forward import Pass, Seeds
 from fedilc.models import find_classifier
 from fedilc.penalties import _kernels
-from fedilc.penalties.base import Penalty, Seeds
+from fedilc.penalties.base import Penalty
 
 Covariance = Literal["diagonal", "full"]
 CACHE_BYTES = 1 << 20
@@ -115,12 +117,7 @@ def classifier_moments(features: Tensor, delta: Tensor, bias: bool, kind: Covari
     if kind == "diagonal" and _kernels.usable(features, delta):
         first, second = _kernels.moments(features, delta, bias)
         return Moments(first, second.flatten(), len(features), features.dtype)
-    totals = None
-    for rows in _cached_rows(features):
-        moments = _moments(features[rows], delta[rows], bias, kind)
-        totals = moments if totals is None else totals + moments
-    assert totals is not None, "a chunk has examples"
-    return totals
+    return reduce(add, (_moments(features[rows], delta[rows], bias, kind) for rows in _cached_rows(features)))
 
 
 def _moments(features: Tensor, delta: Tensor, bias: bool, kind: Covariance) -> Moments:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedilc.gradients.forward import Pass
-from fedilc.penalties.base import Penalty, Seeds, Total
+from fedilc.gradients.forward import Pass, Seeds
+from fedilc.penalties.base import Penalty, Total
 
 
 class IGA(Penalty):

@@ -22,7 +22,7 @@ from fedilc.federation.silo_selection import SiloSelection
 from fedilc.federation.silo_weights import make_weights
 from fedilc.federation.tensor_files import warn_if_not_written, write_atomically
 from fedilc.gradients.optimizers import RateSchedule, make_optimizer
-from fedilc.penalties.penalty_weight import PenaltySchedule
+from fedilc.gradients.penalty_weight import PenaltySchedule
 from fedilc.training.callbacks import Callback, KeepBest, Run, refuse_key
 from fedilc.training.model_card import FILE as CARD
 from fedilc.training.model_card import model_card

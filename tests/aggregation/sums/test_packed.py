@@ -42,7 +42,7 @@ def travelled(
         add_packed(state, packed, part.count)
         state.counted(part.count)
         state.weighted += part.weighted
-        state.weights = state.weights.merged(part.weights)
+        state.weights.add_digits(*part.weights.digits())
     return state
 
 

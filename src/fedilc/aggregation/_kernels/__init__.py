@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 TILE = 1024
-_RANGES_PER_THREAD = 8
 _VALUES_PER_THREAD = 1 << 16
 
 
@@ -34,21 +33,15 @@ def load() -> None:
         _module(f"{__name__}.{module}")
 
 
-def run(kernel: str, size: int, rows: int, *arguments: Any) -> list[Any]:
+def run(kernel: str, size: int, rows: int, *arguments: Any, tile: int = TILE, ranges: int = 8) -> list[Any]:
     """Return the results of a kernel, as in "logs.spill", for ranges of `size` columns, in whole tiles.
 
-    Threads share large work: `rows` values per column.
+    Threads share large work (`rows` values per column), each in about so many ranges.
     """
     threads = threads_for(size * rows)
-    step = max(1, math.ceil(size / threads / _RANGES_PER_THREAD / TILE)) * TILE if threads > 1 else size
-    return share(f"{__name__}.{kernel}", _ranges(size, step), threads, *arguments)
-
-
-def run_rows(kernel: str, size: int, values: int, *arguments: Any) -> list[Any]:
-    """Return a kernel's results for ranges of `size` rows of `values` each, as long as threads allow."""
-    threads = threads_for(size * values)
-    step = math.ceil(size / threads / 2) if threads > 1 else size
-    return share(f"{__name__}.{kernel}", _ranges(size, step), threads, *arguments)
+    step = max(1, math.ceil(size / threads / ranges / tile)) * tile if threads > 1 else max(1, size)
+    cut = [(start, min(start + step, size)) for start in range(0, max(1, size), step)]
+    return share(f"{__name__}.{kernel}", cut, threads, *arguments)
 
 
 def threads_for(values: int) -> int:
@@ -71,10 +64,6 @@ def share(kernel: str, ranges: Iterable[tuple[int, int]], threads: int, *argumen
 
     others = [_pool().submit(work) for _ in range(threads - 1)]
     return work() + [result for other in others for result in other.result()]
-
-
-def _ranges(size: int, step: int) -> list[tuple[int, int]]:
-    return [(start, min(start + step, size)) for start in range(0, max(1, size), max(1, step))]
 
 
 @cache

@@ -236,24 +236,21 @@ def _mean(up, down, log_up, log_down, count, zeros, least, min_side):
     return 0.0 if hidden else up_share * up_mean - down_share * down_mean
 
 
-@njit(**OPTIONS)
-def _means(ups, downs, count, zeros, least, min_side, out):
-    """Write wgm from a tile of packed words (float64 holds their sums exactly); return sum |up - down|."""
+@njit("int64(int64, int64, int64[:, ::1], float64, int64, float64, float64, float32[::1])", **OPTIONS)
+def finish(start, stop, packed, count, zeros, least, min_side, out):
+    """Write wgm of columns start..stop from packed words; return the sum of |up - down|.
+
+    float64 holds the sums of packed words exactly.
+    """
     agreed = np.int64(0)
-    for j in range(len(out)):
+    ups, downs, part = packed[0, start:stop], packed[1, start:stop], out[start:stop]
+    for j in range(len(part)):
         up, down = np.float64(ups[j] >> FIELD), np.float64(downs[j] >> FIELD)
         log_up = np.float64(ups[j] & _IN_FIELD) - up * BIAS
         log_down = np.float64(downs[j] & _IN_FIELD) - down * BIAS
         agreed += abs((ups[j] >> FIELD) - (downs[j] >> FIELD))
-        out[j] = _mean(up, down, log_up, log_down, count, zeros, least, min_side)
+        part[j] = _mean(up, down, log_up, log_down, count, zeros, least, min_side)
     return agreed
-
-
-@njit("int64(int64, int64, int64[:, ::1], float64, int64, float64, float64, float32[::1])", **OPTIONS)
-def finish(start, stop, packed, count, zeros, least, min_side, out):
-    """Write wgm of columns start..stop from packed words; return the sum of |up - down|."""
-    ups, downs = packed[0, start:stop], packed[1, start:stop]
-    return _means(ups, downs, count, zeros, least, min_side, out[start:stop])
 
 
 @njit("int64(int64, int64, int64[:, :, ::1], float64, int64, float64, float64, float32[::1])", **OPTIONS)
@@ -283,7 +280,7 @@ def stacked(start, stop, stack, count, zeros, least, min_side, out):
     for first in range(start, stop, TILE):
         last = min(first + TILE, stop)
         packed[:] = 0
-        ups, downs = packed[0, : last - first], packed[1, : last - first]
-        largest = max(largest, _add_all(stack, first, last, ups, downs))
-        agreed += _means(ups, downs, count, zeros, least, min_side, out[first:last])
+        size = last - first
+        largest = max(largest, _add_all(stack, first, last, packed[0, :size], packed[1, :size]))
+        agreed += finish(0, size, packed, count, zeros, least, min_side, out[first:last])
     return largest < _INFINITE32, agreed

@@ -150,18 +150,6 @@ class ExactSum:
             last = place == start + len(rows) - 1
             self.words[place] += row if last else row.long() & DIGIT
 
-    def merged(self, other: ExactSum) -> ExactSum:
-        """Return the sum of both, in a new object."""
-        both = ExactSum(self.shape, self.device)
-        for one in (self, other):
-            one.carry()
-            if len(one.words):
-                both.widen(one.lowest, one.lowest + len(one.words))
-                start = one.lowest - both.lowest
-                both.words[start : start + len(one.words)] += one.words.to(self.device)
-        both._bound = 1 << 33
-        return both
-
     def total(self) -> Tensor:
         """Return the sum, rounded once to float64."""
         if _kernels.usable(self.words):

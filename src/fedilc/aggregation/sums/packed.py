@@ -10,16 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from fedilc.aggregation.base import Aggregator
 from fedilc.aggregation.sums.exact_sum import ExactSum
 from fedilc.aggregation.sums.fixed_point import NARROW
 from fedilc.aggregation.sums.signed_logs import SignedLogs
 from fedilc.aggregation.sums.state import Sums
 from fedilc.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from fedilc.aggregation.base import Aggregator
 
 # The words that a sum of up to 2^31 float32 or float64 numbers can need, and the exponents that they have.
 _WORDS = {torch.float32: (28, 39), torch.float64: (0, 67)}
@@ -42,29 +45,25 @@ class PackedSums:
 def pack_sums(state: Sums, values: int) -> PackedSums:
     """Return the sums of a state of at most this many values."""
     packed = PackedSums()
-    for name, by_key in state.parts.items():
-        for key, part in by_key.items():
-            place = f"{name}/{key}"
-            if isinstance(part, ExactSum):
-                packed.lowest[place], packed.tensors[place] = part.digits()
-            else:
-                counts, low, high = part.wide_words()
-                packed.tensors[f"{place}/counts"] = counts.to(_count_dtype(values))
-                packed.tensors[f"{place}/low"] = low.to(torch.int32)
-                packed.tensors[f"{place}/high"] = high.to(_high_dtype(part))
+    for place, part in state.named_parts():
+        if isinstance(part, ExactSum):
+            packed.lowest[place], packed.tensors[place] = part.digits()
+        else:
+            counts, low, high = part.wide_words()
+            packed.tensors[f"{place}/counts"] = counts.to(_count_dtype(values))
+            packed.tensors[f"{place}/low"] = low.to(torch.int32)
+            packed.tensors[f"{place}/high"] = high.to(_high_dtype(part))
     return packed
 
 
 def add_packed(state: Sums, packed: PackedSums, values: int) -> None:
     """Add sums of at most so many values to those of a state, in place; the caller counts them."""
-    for name, by_key in state.parts.items():
-        for key, part in by_key.items():
-            place, found = f"{name}/{key}", packed.tensors
-            if isinstance(part, ExactSum):
-                part.add_digits(packed.lowest[place], found[place])
-            else:
-                counts, low, high = (found[f"{place}/{key}"] for key in ("counts", "low", "high"))
-                part.add_words(counts, low, high, values)
+    for place, part in state.named_parts():
+        if isinstance(part, ExactSum):
+            part.add_digits(packed.lowest[place], packed.tensors[place])
+        else:
+            counts, low, high = (packed.tensors[f"{place}/{key}"] for key in ("counts", "low", "high"))
+            part.add_words(counts, low, high, values)
 
 
 @dataclass(frozen=True)

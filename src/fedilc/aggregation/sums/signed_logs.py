@@ -47,8 +47,8 @@ class SignedLogs:
         for ours, theirs in zip(left.split(ROOM), right.split(ROOM), strict=True):
             self._make_room(len(ours))
             arguments = ours.numpy(), theirs.numpy(), self.packed.numpy()
-            values = len(ours) * right.shape[2]
-            finite &= all(_kernels.run_rows("logs.add_products", left.shape[2], values, *arguments))
+            size, values = left.shape[2], len(ours) * right.shape[2]
+            finite &= all(_kernels.run("logs.add_products", size, values, *arguments, tile=1, ranges=2))
         return finite
 
     def _make_room(self, rows: int) -> None:
@@ -116,13 +116,6 @@ class SignedLogs:
         """Take over wide words."""
         self.packed, self.wide, self._filled = self._zeros(2, 0), self._zeros(3, 2, 0), 0
         self._add_wide(wide)
-
-    def merged(self, other: SignedLogs) -> SignedLogs:
-        """Return the sums of both, in a new object."""
-        both = SignedLogs(self.shape, self.dtype, self.device)
-        for one in (self, other):
-            both._add_wide(one.wide_words())
-        return both
 
     def wide_words(self) -> Tensor:
         """Return all as wide words: counts, lower and upper words of logarithms, each for both signs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
@@ -41,34 +42,19 @@ class Sums:
 
     def total_weight(self) -> float:
         """Return the sum of all weights, rounded once."""
-        rest = ExactSum(torch.Size(), self.weights.device)
-        rest.add(torch.tensor([float(self.count - self.weighted)], dtype=torch.float64))
-        return float(rest.merged(self.weights).total())
+        total = deepcopy(self.weights)
+        total.add(torch.tensor([float(self.count - self.weighted)], dtype=torch.float64))
+        return float(total.total())
 
-    def merged(self, other: Sums) -> Sums:
-        """Return the state of both sides' values, in a new object."""
-        parts = {
-            name: {key: _merged(part, other.parts[name][key]) for key, part in by_key.items()}
-            for name, by_key in self.parts.items()
-        }
-        weights, weighted = self.weights.merged(other.weights), self.weighted + other.weighted
-        both = Sums(self.like, self.devices, parts, weights, weighted, self.count)
-        both.counted(other.count)
-        return both
+    def named_parts(self) -> Iterator[tuple[str, ExactSum | SignedLogs]]:
+        """Yield every sum of a parameter, named "parameter/sum"."""
+        for name, by_key in self.parts.items():
+            for key, part in by_key.items():
+                yield f"{name}/{key}", part
 
-    def all_parts(self) -> Iterator[ExactSum | SignedLogs]:
-        """Yield every sum, that of the weights first."""
-        yield self.weights
-        for by_key in self.parts.values():
-            yield from by_key.values()
-
-
-def _merged(left: ExactSum | SignedLogs, right: ExactSum | SignedLogs) -> ExactSum | SignedLogs:
-    if isinstance(left, ExactSum):
-        assert isinstance(right, ExactSum)
-        return left.merged(right)
-    assert isinstance(right, SignedLogs)
-    return left.merged(right)
+    def all_parts(self) -> list[ExactSum | SignedLogs]:
+        """Return every sum, that of the weights first."""
+        return [self.weights, *(part for _, part in self.named_parts())]
 
 
 def add_up(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedilc.penalties.penalty_weight import PenaltySchedule, add_penalty
+from fedilc.gradients.penalty_weight import PenaltySchedule, add_penalty
 
 
 @pytest.mark.parametrize(("round_", "weight"), [(1, 0.5), (3, 0.5), (4, 7.0), (99, 7.0)])
