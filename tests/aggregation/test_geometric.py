@@ -7,9 +7,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from stacks import both_ways, every_exponent
+from stacks import stacks as any_stacks
 from wgm_oracle import relative_error, wgm_oracle
 
 from fedilc import weighted_geometric_mean
@@ -121,27 +123,6 @@ def test_it_is_odd_to_the_last_bit(stack: np.ndarray, zeros: str, agreement: flo
 def test_it_never_exceeds_the_largest_magnitude(stack: np.ndarray, zeros: str) -> None:
     for values in (torch.from_numpy(stack), torch.from_numpy(stack).double()):
         assert bool((weighted_geometric_mean(values, zeros=zeros).abs() <= values.abs().amax(0)).all())
-
-
-@given(stacks, st.data())
-def test_the_order_of_the_values_does_not_matter(stack: np.ndarray, data: st.DataObject) -> None:
-    values = torch.from_numpy(stack)
-    order = data.draw(st.permutations(range(len(stack))))
-    assert torch.equal(weighted_geometric_mean(values[list(order)]), weighted_geometric_mean(values))
-
-
-@given(stacks, st.data())
-def test_any_split_and_order_of_merging_equals_one_pass(stack: np.ndarray, data: st.DataObject) -> None:
-    assume(len(stack) > 1)
-    values = torch.from_numpy(stack)
-    aggregator = WeightedGeometricMean()
-    owners = data.draw(st.lists(st.integers(0, 2), min_size=len(stack), max_size=len(stack)))
-    states = [aggregator.zero({"w": values[0]}) for _ in range(3)]
-    for owner, value in zip(owners, values, strict=True):
-        aggregator.accumulate(states[owner], {"w": value})
-    first, second, third = (states[i] for i in data.draw(st.permutations(range(3))))
-    merged = aggregator.merge(first, aggregator.merge(second, third))
-    assert torch.equal(aggregator.finalize(merged).value["w"], weighted_geometric_mean(values))
 
 
 @pytest.mark.parametrize("dim", [0, 1, 2, -1])
@@ -269,3 +250,30 @@ def test_measurements_say_how_far_signs_agree_and_how_much_is_zero() -> None:
     aggregator.accumulate(state, {"w": torch.tensor([1.0, 1.0])})
     aggregator.accumulate(state, {"w": torch.tensor([1.0, -1.0])})
     assert aggregator.finalize(state).measurements == {"sign_agreement": {"w": 0.5}, "zero_share": {"w": 0.5}}
+
+
+@pytest.mark.parametrize("zeros", ["ignore", "strict", "authors"])
+def test_compiled_loops_and_torch_finish_alike(
+    zeros: str, monkeypatch: pytest.MonkeyPatch, generator: torch.Generator
+) -> None:
+    values = every_exponent(generator)
+    stack = torch.stack([values, values.roll(7), -values.roll(400), values.roll(90_000 % len(values))])
+    stack[torch.rand(stack.shape, generator=generator) < 0.1] = 0.0
+
+    def means() -> torch.Tensor:
+        return weighted_geometric_mean(stack, zeros=zeros, min_side=2)
+
+    assert torch.equal(*both_ways(monkeypatch, means))
+
+
+@given(any_stacks(), st.sampled_from(["ignore", "strict"]))
+def test_equal_sides_are_exactly_zero_and_signs_are_exchanged_exactly(
+    stack: torch.Tensor, zeros: str
+) -> None:
+    assert not weighted_geometric_mean(torch.cat([stack, -stack]), zeros=zeros).any()
+    negated = weighted_geometric_mean(-stack, zeros=zeros)
+    assert torch.equal(negated, -weighted_geometric_mean(stack, zeros=zeros))
+
+
+def test_a_tie_among_zeros_is_exactly_zero() -> None:
+    assert float(weighted_geometric_mean(torch.tensor([1.0, 1.0, -1.0, -1.0, 0.0, 0.0]))) == 0.0

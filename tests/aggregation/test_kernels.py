@@ -70,7 +70,7 @@ def voted(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     aggregator = WeightedGeometricMean()
     sink = Accumulation(aggregator, aggregator.zero({"w": left[0].T @ right[0]}), "a silo")
     sink.products("w", left, right)
-    return sink.state.parts["w"]["signs"].wide_words()
+    return sink.state.sums["w"]["signs"].wide_words()
 
 
 @given(

@@ -1,12 +1,23 @@
-"""Rows of floats to be added up, and every aggregator that adds them."""
+"""Rows of floats to be added up, every aggregator that adds them, and both ways to add them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedilc.aggregation import AGGREGATORS, Aggregator, AndMask, Sum, Sums, WeightedGeometricMean
+from fedilc.aggregation import (
+    AGGREGATORS,
+    Aggregator,
+    AndMask,
+    Sum,
+    Sums,
+    WeightedGeometricMean,
+    _kernels,
+)
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 EVERY = [
@@ -40,3 +51,20 @@ def accumulated(aggregator: Aggregator, rows: Tensor, weights: list[float] | Non
     for place, row in enumerate(rows):
         aggregator.accumulate(state, {"w": row}, weight=None if weights is None else weights[place])
     return state
+
+
+def every_exponent(generator: torch.Generator) -> Tensor:
+    """float32 of all exponents: the least and greatest mantissa of each, and some of the others."""
+    mantissas = torch.randint(0, 1 << 23, (255, 200), generator=generator)
+    mantissas[:, 0], mantissas[:, 1] = 0, (1 << 23) - 1
+    values = (mantissas | torch.arange(255).unsqueeze(1) << 23).to(torch.int32).view(torch.float32).flatten()
+    values[::2] *= -1
+    return values
+
+
+def both_ways(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+    found = []
+    for compiled in (True, False):
+        monkeypatch.setattr(_kernels, "usable", lambda _, compiled=compiled: compiled)
+        found.append(make())
+    return found[0], found[1]

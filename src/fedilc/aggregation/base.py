@@ -102,8 +102,8 @@ class Aggregator(ABC):
         """Return the empty state for parameters of these names, shapes, dtypes and devices."""
         shapes = {name: torch.empty_like(tensor, device="meta") for name, tensor in like.items()}
         devices = {name: tensor.device for name, tensor in like.items()}
-        parts = {name: self._parts(shapes[name], _summing(device)) for name, device in devices.items()}
-        return Sums(shapes, devices, parts, ExactSum(torch.Size(), _CPU))
+        sums = {name: self._empty_sums(shapes[name], _summing(device)) for name, device in devices.items()}
+        return Sums(shapes, devices, sums, ExactSum(torch.Size(), _CPU))
 
     def accumulate(
         self,
@@ -115,7 +115,7 @@ class Aggregator(ABC):
         """Add one reply, in place; `source` is named if it holds a NaN or an infinity.
 
         With `weight` a reply counts that often in a mean: the product with it is rounded once to float64.
-        After an error the state is of no use any more.
+        After an error the state must not be used again.
         """
         if weight is not None and not self.takes_weights:
             raise ConfigError(f"{type(self).__name__} counts every value once, and takes no weights")
@@ -150,12 +150,12 @@ class Aggregator(ABC):
                 measurements.setdefault(key, {})[name] = number
         return Aggregate(value, measurements)
 
-    def _parts(self, like: Tensor, device: torch.device) -> dict[str, ExactSum | SignedLogs]:
+    def _empty_sums(self, like: Tensor, device: torch.device) -> dict[str, ExactSum | SignedLogs]:
         """Return the empty sums of one parameter."""
-        parts: dict[str, ExactSum | SignedLogs] = {}
+        sums: dict[str, ExactSum | SignedLogs] = {}
         for key in self.terms(torch.empty(0, dtype=like.dtype)):
-            parts[key] = ExactSum(like.shape, device)
-        return parts | ({_SIGNS: SignedLogs(like.shape, like.dtype, device)} if self.by_sign else {})
+            sums[key] = ExactSum(like.shape, device)
+        return sums | ({_SIGNS: SignedLogs(like.shape, like.dtype, device)} if self.by_sign else {})
 
     def _add(self, state: Sums, name: str, stack: Tensor, source: str, index: Tensor | None = None) -> None:
         """Add values stacked along the first axis to one parameter; the caller counts them.
@@ -164,7 +164,7 @@ class Aggregator(ABC):
         """
         terms = self.terms(stack) | ({_SIGNS: stack} if self.by_sign else {})
         for key, term in terms.items():
-            if not state.parts[name][key].add(term, index):
+            if not state.sums[name][key].add(term, index):
                 require_finite(stack, source, name)
                 raise NonFiniteError(f"the term {key!r} of {name!r} is not finite; see {type(self).__name__}")
 
@@ -182,7 +182,7 @@ class Aggregator(ABC):
     def _finalize_one(self, state: Sums, name: str) -> tuple[Tensor, dict[str, float]]:
         """Return the aggregate of one parameter, and the measurements of it."""
         sums: dict[str, Tensor] = {}
-        for key, part in state.parts[name].items():
+        for key, part in state.sums[name].items():
             if isinstance(part, ExactSum):
                 sums[key] = part.total()
             else:

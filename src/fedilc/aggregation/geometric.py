@@ -10,6 +10,7 @@ values does not matter, and negated values give the negated mean, to the bit. An
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
@@ -110,16 +111,12 @@ class WeightedGeometricMean(Aggregator):
 
     def _least(self, count: float) -> float:
         """Return the least |P - N| for which |P - N| / count >= agreement."""
-        least = math.floor(self.agreement * count)
-        while least / count < self.agreement:
-            least += 1
-        while least > 0 and (least - 1) / count >= self.agreement:
-            least -= 1
-        return float(least)
+        near = max(0, math.floor(self.agreement * count) - 1)
+        return float(next(votes for votes in itertools.count(near) if votes / count >= self.agreement))
 
 
 def _logs_of(state: Sums, name: str) -> SignedLogs:
-    (part,) = state.parts[name].values()
+    (part,) = state.sums[name].values()
     assert isinstance(part, SignedLogs)
     return part
 
@@ -198,7 +195,5 @@ def _as_stack(values: Tensor | Sequence[Tensor], dim: int) -> Tensor:
         )
     if values.shape[dim] == 0:
         raise ConfigError(f"{what} got no value along dim {dim}; give at least one")
-    stack = values
-    if not stack.is_floating_point():
-        stack = stack.to(torch.get_default_dtype())
-    return stack.movedim(dim, 0)
+    stack = values.movedim(dim, 0)
+    return stack if stack.is_floating_point() else stack.to(torch.get_default_dtype())

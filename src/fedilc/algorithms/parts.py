@@ -29,7 +29,7 @@ class Parts(Generic[Part]):
     classes: Mapping[str, Callable[..., Part]]
 
     def options(self, choice: str | Part) -> tuple[str, ...]:
-        """Return the names of the options that a part takes; an object takes none any more."""
+        """Return the names of the options that a part takes; an object takes none."""
         if isinstance(choice, self.base):
             return ()
         name = str(choice)

@@ -84,14 +84,12 @@ def tapped(modules: dict[str, nn.Module]) -> Iterator[list[Tap]]:
 def classifier_input(classifier: nn.Module | None) -> Iterator[list[Tensor]]:
     """Collect the inputs of the classifier in a forward pass run inside the context."""
     seen: list[Tensor] = []
-    if classifier is None:
-        yield seen
-        return
 
     def record(_: nn.Module, args: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
         seen.append(args[0] if args else named["input"])
 
-    with classifier.register_forward_pre_hook(record, with_kwargs=True):
+    none = contextlib.nullcontext()
+    with none if classifier is None else classifier.register_forward_pre_hook(record, with_kwargs=True):
         yield seen
 
 

@@ -24,7 +24,7 @@ _users = 0
 
 
 def keep_freed_memory(owner: object) -> None:
-    """Keep what is freed for as long as `owner` exists; without effect where the C library is not glibc."""
+    """Keep what is freed for as long as `owner` exists; without effect if the C library is not glibc."""
     global _users
     if _glibc() is None:
         return

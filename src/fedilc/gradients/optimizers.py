@@ -70,10 +70,8 @@ class Yogi(torch.optim.Optimizer):
 
 
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
-    "sgd": _without_compiler(torch.optim.SGD),
-    "adam": _without_compiler(torch.optim.Adam),
-    "adamw": _without_compiler(torch.optim.AdamW),
-    "yogi": _without_compiler(Yogi),
+    kind.__name__.lower(): _without_compiler(kind)
+    for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, Yogi)
 }
 _OWN = ("params", "lr", "weight_decay")
 
@@ -100,19 +98,14 @@ def make_optimizer(
             raise ConfigError(f"optimizer {name!r} has no option {key!r}{nearest(key, known)}")
         given[key] = tuple(value) if isinstance(value, list) else value
     try:
-        if given:
-            _try_step(kind, given)
+        if given:  # Some options are refused only in a step, so take one with one number.
+            probe = nn.Parameter(torch.zeros(1))
+            probe.grad = torch.ones(1)
+            kind([probe], lr=0.1, **given).step()  # type: ignore[call-arg]  # as below
         # Every optimiser of torch has lr; its base class, which is what mypy sees, does not.
         return kind(parameters, lr=learning_rate, weight_decay=weight_decay, **given)  # type: ignore[call-arg]
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         raise ConfigError(f"optimizer {name!r} cannot be used with {given}: {error}") from error
-
-
-def _try_step(kind: type[torch.optim.Optimizer], options: Mapping[str, Any]) -> None:
-    """Take a step with one number, since some options are refused only then."""
-    parameter = nn.Parameter(torch.zeros(1))
-    parameter.grad = torch.ones(1)
-    kind([parameter], lr=0.1, **options).step()  # type: ignore[call-arg]  # every optimiser of torch has lr
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

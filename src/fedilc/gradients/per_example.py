@@ -41,7 +41,7 @@ class Plan:
 
 
 def plan_layers(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Plan:
-    """Choose a way for every trainable parameter, trying the rules on three examples.
+    """Choose how to compute the gradients of each trainable parameter, trying the rules on three examples.
 
     The trial runs on a copy with noise in its weights, so that it does not depend on the progress of
     training, and no gradient is zero by chance. A rule is used if it gives each example's own gradient.

@@ -29,10 +29,7 @@ def mlp(
 
 
 def eicu_mlp(
-    inputs: Sequence[int],
-    outputs: int,
-    generator: torch.Generator,
-    hidden: Sequence[int] = (1024, 1024, 512),
+    inputs: Sequence[int], outputs: int, generator: torch.Generator, hidden: Sequence[int] = (1024, 1024, 512)
 ) -> nn.Sequential:
     """Return the eICU network: as `mlp`, without ReLU between the last hidden layer and the classifier."""
     network = mlp(inputs, outputs, generator, hidden)

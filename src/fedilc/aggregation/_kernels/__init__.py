@@ -45,7 +45,7 @@ def run(kernel: str, size: int, rows: int, *arguments: Any, tile: int = TILE, ra
 
 
 def threads_for(values: int) -> int:
-    """Return how many threads are worth their start for so many values."""
+    """Return how many threads to use for this many values, so that each is worth its start."""
     return min(torch.get_num_threads(), max(1, values // _VALUES_PER_THREAD))
 
 

@@ -123,7 +123,7 @@ class ExactSum:
         self.words, self._bound = words, 1 << 62
 
     def digits(self) -> tuple[int, Tensor]:
-        """Return the sum in two's complement: the lowest word's number, and rows of 32 bits, none in vain."""
+        """Return the sum in two's complement: the lowest word's number, and the rows of 32 bits it needs."""
         if not len(self.words):
             return 0, self.words.to(torch.int32)
         self.widen(self.lowest, self.lowest + len(self.words) + 1)

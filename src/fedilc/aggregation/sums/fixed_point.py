@@ -52,7 +52,7 @@ NARROW, WIDE = FixedPoint(36, LOG2_NARROW), FixedPoint(46, LOG2_WIDE)
 
 
 def fixed_log2(values: Tensor, kind: FixedPoint) -> Tensor:
-    """Return log2|v| in units of 2^-fraction, as int64; of 0 it is some number.
+    """Return log2|v| in units of 2^-fraction, as int64; for 0 it is some whole number.
 
     >>> fixed_log2(torch.tensor([1.0, -0.25]), NARROW).tolist() == [0, -2 << 36]
     True

@@ -2,7 +2,7 @@
 
 A sum of values is a whole number in two's complement, cut into rows of 32 bits, the lowest first: two or
 three rows for most gradients. Of signs and logarithms there are counts (8 bits up to 255 values) and two
-rows. How many values there are, and their weights, does not travel: whoever merges counts them himself.
+rows. How many values there are, and their weights, does not travel: the receiver counts them itself.
 """
 
 from __future__ import annotations
@@ -45,20 +45,18 @@ class PackedSums:
 def pack_sums(state: Sums, values: int) -> PackedSums:
     """Return the sums of a state of at most this many values."""
     packed = PackedSums()
-    for place, part in state.named_parts():
+    for place, part in state.named_sums():
         if isinstance(part, ExactSum):
             packed.lowest[place], packed.tensors[place] = part.digits()
         else:
-            counts, low, high = part.wide_words()
-            packed.tensors[f"{place}/counts"] = counts.to(_count_dtype(values))
-            packed.tensors[f"{place}/low"] = low.to(torch.int32)
-            packed.tensors[f"{place}/high"] = high.to(_high_dtype(part))
+            for (key, dtype), words in zip(_log_dtypes(part, values).items(), part.wide_words(), strict=True):
+                packed.tensors[f"{place}/{key}"] = words.to(dtype)
     return packed
 
 
 def add_packed(state: Sums, packed: PackedSums, values: int) -> None:
-    """Add sums of at most so many values to those of a state, in place; the caller counts them."""
-    for place, part in state.named_parts():
+    """Add sums of at most `values` values to those of a state, in place; the caller counts them."""
+    for place, part in state.named_sums():
         if isinstance(part, ExactSum):
             part.add_digits(packed.lowest[place], packed.tensors[place])
         else:
@@ -81,27 +79,26 @@ class SumsForm:
     weighted: bool
 
     def tensors(self, values: int, rows: Mapping[str, int] | None = None) -> dict[str, Tensor]:
-        """Return the tensors of sums of at most so many values, without storage.
+        """Return the tensors of sums of at most `values` values, without storage.
 
         `rows` are those of each sum of values, by name; None is the most that there can be.
         """
         found: dict[str, Tensor] = {}
-        for place, part, dtype in self._parts():
+        for place, part, dtype in self._empty_sums():
             size = part.shape.numel()
             if isinstance(part, ExactSum):
                 least, stop = _WORDS[dtype]
                 count = stop - least if rows is None else rows[place]
                 found[place] = torch.empty(count, size, dtype=torch.int32, device="meta")
             else:
-                kinds = {"counts": _count_dtype(values), "low": torch.int32, "high": _high_dtype(part)}
-                for key, kind in kinds.items():
+                for key, kind in _log_dtypes(part, values).items():
                     found[f"{place}/{key}"] = torch.empty(2, size, dtype=kind, device="meta")
         return found
 
     def rows(self, shapes: Mapping[str, object], lowest: Mapping[str, object]) -> dict[str, int]:
         """Return how many rows each sum has by the shapes that a sender declares; raise if that cannot be."""
         found: dict[str, int] = {}
-        for place, part, dtype in self._parts():
+        for place, part, dtype in self._empty_sums():
             if isinstance(part, ExactSum):
                 shape, first, (least, stop) = shapes.get(place), lowest.get(place), _WORDS[dtype]
                 count = shape[0] if isinstance(shape, list) and len(shape) == 2 else None
@@ -118,7 +115,7 @@ class SumsForm:
     def check(self, packed: PackedSums, norms: Sequence[float]) -> None:
         """Raise if these cannot be sums of answers of these norms; shapes and dtypes are right already."""
         longest, squares = max(sum(norms), _LEAST_NORM), 0.0
-        for place, part, dtype in self._parts():
+        for place, part, dtype in self._empty_sums():
             if isinstance(part, SignedLogs):
                 _check_logs(place, packed.tensors, part.kind.fraction, dtype, norms)
             elif self._adds_values(place):
@@ -133,10 +130,10 @@ class SumsForm:
         probe = torch.empty(0)
         return not self.weighted and self.aggregator.terms(probe)[place.rpartition("/")[2]] is probe
 
-    def _parts(self) -> Iterator[tuple[str, ExactSum | SignedLogs, torch.dtype]]:
+    def _empty_sums(self) -> Iterator[tuple[str, ExactSum | SignedLogs, torch.dtype]]:
         """Yield each sum's name, an empty one like it, and the dtype of the numbers that it adds up."""
         empty = self.aggregator.zero(self.like)
-        for name, by_key in empty.parts.items():
+        for name, by_key in empty.sums.items():
             terms = self.aggregator.terms(torch.empty(0, dtype=self.like[name].dtype))
             for key, part in by_key.items():
                 added = terms[key].dtype if isinstance(part, ExactSum) else part.dtype
@@ -160,9 +157,7 @@ def _check_logs(
         raise ProtocolError(f"its sums of logarithms of {place!r} are those of no such {dtype} values")
 
 
-def _count_dtype(values: int) -> torch.dtype:
-    return next(dtype for most, dtype in _COUNTS.items() if values <= most)
-
-
-def _high_dtype(part: SignedLogs) -> torch.dtype:
-    return torch.int32 if part.kind == NARROW else torch.int64
+def _log_dtypes(part: SignedLogs, values: int) -> dict[str, torch.dtype]:
+    """Return the dtypes of the counts and of both words of the logarithms of at most `values` values."""
+    counts = next(dtype for most, dtype in _COUNTS.items() if values <= most)
+    return {"counts": counts, "low": torch.int32, "high": torch.int32 if part.kind == NARROW else torch.int64}

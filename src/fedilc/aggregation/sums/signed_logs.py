@@ -52,7 +52,7 @@ class SignedLogs:
         return finite
 
     def _make_room(self, rows: int) -> None:
-        """See to it that packed words can take so many values more."""
+        """Make sure that packed words have room for `rows` more values."""
         if self._filled + rows > ROOM:
             self.spill()
         if not self.packed.numel():

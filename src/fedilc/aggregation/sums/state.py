@@ -26,7 +26,7 @@ class Sums:
 
     like: dict[str, Tensor]
     devices: dict[str, torch.device]
-    parts: dict[str, dict[str, ExactSum | SignedLogs]]
+    sums: dict[str, dict[str, ExactSum | SignedLogs]]
     weights: ExactSum
     weighted: int = 0
     count: int = 0
@@ -46,15 +46,11 @@ class Sums:
         total.add(torch.tensor([float(self.count - self.weighted)], dtype=torch.float64))
         return float(total.total())
 
-    def named_parts(self) -> Iterator[tuple[str, ExactSum | SignedLogs]]:
+    def named_sums(self) -> Iterator[tuple[str, ExactSum | SignedLogs]]:
         """Yield every sum of a parameter, named "parameter/sum"."""
-        for name, by_key in self.parts.items():
+        for name, by_key in self.sums.items():
             for key, part in by_key.items():
                 yield f"{name}/{key}", part
-
-    def all_parts(self) -> list[ExactSum | SignedLogs]:
-        """Return every sum, that of the weights first."""
-        return [self.weights, *(part for _, part in self.named_parts())]
 
 
 def add_up(
@@ -65,7 +61,7 @@ def add_up(
     `largest` and `total` are all-reduces of an int64 tensor, in place. The first agrees on which words each
     sum has. No word exceeds 2^32, so that 2^30 processes can be added up.
     """
-    parts = [part for state in states for part in state.all_parts()]
+    parts = [part for state in states for part in (state.weights, *dict(state.named_sums()).values())]
     exact = [part for part in parts if isinstance(part, ExactSum)]
     for part in exact:
         part.carry()

@@ -31,7 +31,7 @@ def moments(features: Tensor, delta: Tensor, bias: bool) -> tuple[Tensor, Tensor
     """Return the sums over rows of g = delta (z, 1) and of its square, (1, width) each, in float64."""
     blocks = -(-len(features) // _BLOCK)
     sums = np.zeros((blocks, 2, features.shape[1] + bias))
-    _run("moments", *_arrays(features, delta), _BLOCK, sums)
+    _run("moments", features, delta, _BLOCK, sums)
     first, second = torch.from_numpy(sums.sum(0)).unsqueeze(1)
     return first, second
 
@@ -39,17 +39,13 @@ def moments(features: Tensor, delta: Tensor, bias: bool) -> tuple[Tensor, Tensor
 def seeds(features: Tensor, delta: Tensor, vector: Tensor, weighted: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients at z and at delta from v and v m, vectors of the classifier's parameters."""
     at_features, at_delta = torch.empty(features.shape), torch.empty(delta.shape)
-    arrays = _arrays(features, delta)
-    places = at_features.numpy(), at_delta.view(-1).numpy()
-    _run("seeds", *arrays, vector.contiguous().numpy(), weighted.contiguous().numpy(), *places)
+    vectors = vector.contiguous().numpy(), weighted.contiguous().numpy()
+    _run("seeds", features, delta, *vectors, at_features.numpy(), at_delta.view(-1).numpy())
     return at_features, at_delta
 
 
-def _arrays(features: Tensor, delta: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    return features.detach().contiguous().numpy(), delta.detach().reshape(-1).contiguous().numpy()
-
-
-def _run(kernel: str, features: np.ndarray, *arguments: object) -> None:
+def _run(kernel: str, features: Tensor, delta: Tensor, *arguments: object) -> None:
     rows = len(features)
     ranges = [(start, min(start + _BLOCK, rows)) for start in range(0, rows, _BLOCK)]
-    share(f"{__name__}.compiled.{kernel}", ranges, threads_for(features.size), features, *arguments)
+    arrays = features.detach().contiguous().numpy(), delta.detach().reshape(-1).contiguous().numpy()
+    share(f"{__name__}.compiled.{kernel}", ranges, threads_for(features.numel()), *arrays, *arguments)

@@ -1,0 +1,74 @@
+"""An algorithm is its parts: names are normalised, options of a run replace parts, and records say which."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedilc import Algorithm, LocalSteps, algorithms
+from fedilc.aggregation import AndMask
+from fedilc.config import Options
+
+
+def options(**given: object) -> Options:
+    return Options(rounds=1, learning_rate=0.1, **given)
+
+
+def test_names_of_parts_have_one_spelling() -> None:
+    assert Algorithm(intra=None, inter="wgm", penalty="Fishr") == Algorithm(
+        intra="whole silo", inter="geometric", penalty="fishr"
+    )
+
+
+def test_local_steps_are_one_unless_counted_and_epochs_count_batches() -> None:
+    assert LocalSteps().count(examples=7) == 1
+    assert LocalSteps(epochs=2, batch_size=100).count(examples=7) == 2
+    assert LocalSteps(epochs=2, batch_size=3).count(examples=7) == 6
+
+
+@pytest.mark.parametrize(
+    ("given", "part", "expected"),
+    [
+        ({"weights": "examples"}, "weights", "examples"),
+        ({"penalty": "coral"}, "penalty", "coral"),
+        ({"optimizer": "sgd"}, "optimizer", "sgd"),
+        ({"optimizer_options": {"eps": 1.0}}, "optimizer_options", {"eps": 1.0}),
+        ({"local_epochs": 2, "batch_size": 5}, "update", LocalSteps(epochs=2, batch_size=5)),
+        ({"batch_size": 5}, "update", "gradient"),
+        ({}, "penalty", None),
+    ],
+)
+def test_options_of_a_run_replace_parts(given: dict[str, object], part: str, expected: object) -> None:
+    assert getattr(Algorithm().configured(options(**given)), part) == expected
+
+
+def test_another_optimiser_drops_the_options_of_the_algorithms_own() -> None:
+    entry = algorithms.get("fedadam")
+    assert entry.configured(options(optimizer="sgd")).optimizer_options == {}
+    assert entry.configured(options()) == entry
+
+
+def test_local_options_change_the_local_steps_that_an_algorithm_has() -> None:
+    local = algorithms.get("fedprox").configured(options(proximal=0.5, local_steps=3)).local
+    assert local == LocalSteps(steps=3, batch_size=32, proximal=0.5)
+
+
+def test_a_record_holds_the_parts_and_what_differs_from_the_usual() -> None:
+    assert Algorithm().describe() == {"intra": "whole", "inter": "mean", "penalty": None}
+    entry = Algorithm(update=LocalSteps(steps=2), inter=AndMask(0.5), optimizer="sgd")
+    found = entry.describe()
+    assert found["inter"] == {"class": "AndMask", "agreement": "0.5", "rescale": "True"}
+    assert (found["update"]["steps"], found["optimizer"]) == (2, "sgd")
+    assert "weights" not in found
+
+
+@pytest.mark.parametrize(
+    ("entry", "adds_up"),
+    [
+        (Algorithm(), True),
+        (Algorithm(inter="geometric"), False),
+        (Algorithm(weights="examples"), False),
+        (Algorithm(update=LocalSteps(), inter="geometric"), True),
+    ],
+)
+def test_a_silo_adds_up_for_a_plain_mean_or_with_local_steps(entry: Algorithm, adds_up: bool) -> None:
+    assert entry.adds_up_in_silo is adds_up
