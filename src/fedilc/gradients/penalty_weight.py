@@ -5,7 +5,7 @@ aggregated by a mean, each silo adds its own term to its gradient, times lambda 
 E, and one vector travels. Otherwise both travel, and the server adds the sum after the aggregation.
 
 A silo whose environments do not vote multiplies v_e in place of the product, which is the same because
-J_e^T (lambda E v_e) = lambda E J_e^T v_e, and takes one backward pass (`SiloClient`). All others
+J_e^T (lambda E v_e) = lambda E J_e^T v_e, and takes one backward pass (`SiloComputation`). All others
 call `add_penalty`.
 """
 
