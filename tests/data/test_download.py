@@ -137,7 +137,7 @@ def test_without_a_network_one_sentence_says_which_files_are_needed_from_where_a
         fetch("toy", tmp_path)
     assert str(refusal.value) == (
         f"toy could not be fetched ({hosts[0]}: no connection; {hosts[1]}: no connection); "
-        f"download a.bin and b.gz from {first} and put them into {tmp_path / 'toy'}"
+        f"download a.bin, b.gz from {first} and put them into {tmp_path / 'toy'}"
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -227,7 +227,7 @@ def test_a_file_that_is_fine_is_left_when_the_archive_brings_the_others(tmp_path
     ("packed", "sentence"),
     [
         (archive_of(FILES | {"b.gz": b"other"}), "toy.tar.gz does not hold the published b.gz"),
-        (archive_of({}), "toy.tar.gz does not hold the published a.bin and b.gz"),
+        (archive_of({}), "toy.tar.gz does not hold the published a.bin, b.gz"),
         (archive_of(FILES)[:-600], "toy.tar.gz cannot be unpacked"),
         (b"no archive", "toy.tar.gz cannot be unpacked"),
     ],
@@ -296,7 +296,7 @@ def test_the_full_eicu_is_not_fetched_but_its_steps_are_said(tmp_path: Path) -> 
     assert said.startswith(
         "eicu cannot be fetched, because its publisher gives it to credentialed users only"
     )
-    assert said.endswith(f"medication.csv.gz and hospital.csv.gz from there into {place}")
+    assert said.endswith(f"medication.csv.gz, hospital.csv.gz from there into {place}")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -32,7 +32,7 @@ def test_a_federation_in_a_store_is_the_same_federation() -> None:
 def test_what_a_store_lets_go_of_is_no_longer_in_memory_though_names_and_sizes_are_known() -> None:
     store = SiloStore.of(federation())
     tensors = {name: weakref.ref(store.open(name).x) for name in store.silos}
-    store.let_go(["b"])
+    store.keep_only(["b"])
     gc.collect()
     assert [name for name, tensor in tensors.items() if tensor() is not None] == ["b"]
     assert (store.silos, store.sizes["a"]) == (("a", "b", "c"), 4)
@@ -49,11 +49,11 @@ def test_the_sample_does_not_keep_the_first_silo_in_memory() -> None:
 
 def test_letting_go_leaves_the_federation_it_came_from_as_it_was() -> None:
     whole = federation()
-    SiloStore.of(whole).let_go([])
+    SiloStore.of(whole).keep_only([])
     assert [silo.name for silo in whole.silos] == ["a", "b", "c"]
 
 
-def test_silos_that_are_made_when_opened_are_made_anew_each_time_and_there_is_nothing_to_let_go() -> None:
+def test_silos_that_are_made_when_opened_are_made_anew_each_time_and_there_is_nothing_to_keep_only() -> None:
     made: list[str] = []
 
     def make(name: str) -> Silo:
@@ -62,7 +62,7 @@ def test_silos_that_are_made_when_opened_are_made_anew_each_time_and_there_is_no
 
     store = SiloStore("demo", {"a": 2, "b": 2}, make, torch.zeros(2, 1), 1, "binary")
     assert not store.resident
-    store.let_go(["b"])
+    store.keep_only(["b"])
     assert store.open("a").name == store.open("a").name == "a"
     assert made == ["a", "a"]
 

@@ -3,20 +3,17 @@
 from fedilc.config.experiment import (
     NETWORKS,
     Experiment,
-    Network,
     parse_experiment,
     read_experiment,
     shipped_experiments,
 )
 from fedilc.config.options import Options
-from fedilc.config.section import Section, validated
+from fedilc.config.section import validated
 
 __all__ = [
     "NETWORKS",
     "Experiment",
-    "Network",
     "Options",
-    "Section",
     "parse_experiment",
     "read_experiment",
     "shipped_experiments",

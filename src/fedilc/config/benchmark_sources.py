@@ -23,7 +23,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class ColorDigits(Source):
-    """The federation inside the package."""
+    """The small digits inside the package, coloured like Color-MNIST."""
 
     source: str = "color-digits"
     flips: list[Probability] = Field([0.15, 0.30, 0.45, 0.60, 0.75], min_length=1)
@@ -31,7 +31,7 @@ class ColorDigits(Source):
     test_label_flip: Probability = 0.15
 
     def build(self, seed: int, _folder: Path) -> Federation:
-        """Return the federation of the digits in the package."""
+        """Return the federation; it needs no download."""
         from fedilc.data.benchmarks.color_digits import color_digits
 
         return color_digits(seed, self.flips, self.test_flip, self.test_label_flip)
@@ -47,7 +47,7 @@ class ColorDigitsShift(Source):
     copies: int = Field(8, ge=1, description="of each image, all but the first turned and shifted a little")
 
     def build(self, seed: int, _folder: Path) -> Federation:
-        """Return the federation, from the digits that the package carries."""
+        """Return the federation; it needs no download."""
         from fedilc.data.benchmarks.color_digits import color_digits_shift
 
         return color_digits_shift(seed, self.flips, self.test_flip, self.label_flip, self.copies)

@@ -76,9 +76,7 @@ class Experiment(Options):
     name: str = "experiment"
     summary: str = ""
     algorithm: str = _ALGORITHM
-    beside: list[str] = Field(
-        default_factory=list, description="algorithms that `fedilc run` compares it with"
-    )
+    beside: list[str] = Field([], description="algorithms that `fedilc run` compares it with")
     data: SerializeAsAny[Source]
     model: Network = Network()
 

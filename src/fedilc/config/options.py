@@ -17,21 +17,16 @@ Balance = Literal["weights", "oversample"]
 
 
 class Options(Section):
-    """Every setting of a run beside its data, model and algorithm."""
+    """Every setting of a run beside its data, model and algorithm; `train` explains each in full."""
 
     rounds: int = Field(ge=1, description="how many steps the server takes")
     learning_rate: float = Field(gt=0, description="of the server's optimiser")
     weight_decay: float = Field(0.0, ge=0, description="of the server's optimiser; Adam's is its L2 form")
     penalty: str | None = Field(None, description="what silos match; none is the algorithm's own")
     penalty_weight: float = Field(1.0, ge=0, description="lambda, the weight of the penalty")
-    environment_size: int | None = Field(
-        None, ge=1, description="examples per environment inside a silo; none is the whole silo"
-    )
+    environment_size: int | None = Field(None, ge=1, description="in examples; none is the whole silo")
     seed: int = Field(0, ge=0, description="every random choice derives from it")
-    weights: str | dict[str, float] | None = Field(
-        None,
-        description="how much a silo counts in a mean: a rule, or a number each; none is the algorithm's",
-    )
+    weights: str | dict[str, float] | None = Field(None, description="of silos: a rule, or a number each")
     weights_step: float = Field(0.01, gt=0, description="step size of the weights group-dro and afl")
     weights_power: float = Field(1.0, ge=0, description="q of the weights q-ffl")
     local_steps: int | None = Field(None, ge=1, description="steps of each silo per round")
@@ -41,26 +36,16 @@ class Options(Section):
     local_learning_rate: float | None = Field(None, gt=0, description="of local steps")
     proximal: float | None = Field(None, ge=0, description="mu of FedProx, in local steps")
     optimizer: str | None = Field(None, description="of the server; none is the algorithm's own")
-    optimizer_options: dict[str, Any] = Field(
-        default_factory=dict, description="of the server's optimiser, such as momentum"
-    )
-    learning_rate_schedule: Literal["constant", "step", "cosine"] = Field(
-        "constant", description="how the server's rate changes by round"
-    )
+    optimizer_options: dict[str, Any] = Field({}, description="of the server's, such as momentum")
+    learning_rate_schedule: Literal["constant", "step", "cosine"] = Field("constant", description="by round")
     warmup_rounds: int = Field(0, ge=0, description="first rounds in which the server's rate rises")
-    decay_rounds: int | None = Field(
-        None, ge=1, description="rounds between steps of the rate; none is a third"
-    )
+    decay_rounds: int | None = Field(None, ge=1, description="rounds between steps; none is a third of all")
     decay_factor: float = Field(0.1, gt=0, le=1, description="of the rate at each such step")
-    balance: Balance | None = Field(
-        None, description="let the classes of a silo count equally: none, weights or oversample"
-    )
+    balance: Balance | None = Field(None, description="how classes of a silo come to count equally")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
     zeros: Literal["ignore", "strict", "authors"] = Field("ignore", description="how wgm counts a zero")
     agreement: float | None = Field(None, ge=0, le=1, description="least |mean(sign)| of a coordinate")
-    min_side: int | None = Field(
-        None, ge=1, description="least values of one sign that wgm counts; none is 1"
-    )
+    min_side: int | None = Field(None, ge=1, description="least values of one sign for wgm; none is 1")
     covariance: Literal["diagonal", "full"] = Field("diagonal", description="that Fishr matches")
     fishr_reduction: Literal["mean", "sum"] = Field("mean", description="of the penalty over silos")
     penalty_anneal_rounds: int = Field(0, ge=0, description="first rounds, in which lambda is penalty_start")
@@ -68,8 +53,7 @@ class Options(Section):
     min_silos: int | None = Field(None, ge=1, description="silos a round needs; none is all")
     silos_per_round: int | None = Field(None, ge=1, description="silos drawn for each round; none is all")
     on_divergence: Literal["stop", "exclude"] = Field(
-        "stop",
-        description="if weights become infinite: stop, or ask again without silos that stand out",
+        "stop", description="if weights become infinite: stop, or ask again without silos that stand out"
     )
     outlier_factor: float = Field(
         100.0, ge=0, description="set answers aside whose norm is over this many times the median; 0 is never"

@@ -92,20 +92,10 @@ class TableSource(Source):
         """Return the tables of all silos; `folder` is the experiment's folder."""
 
     def build(self, seed: int, folder: Path) -> Federation:
-        """Return the federation of all silos except the one that is held out."""
-        return self._federation(self.tables(folder), seed, folder)
-
-    def store(self, seed: int, folder: Path) -> SiloStore:
-        """Return the same federation, and warn of columns left out and of probable mistakes."""
-        from fedilc.data.silo_store import SiloStore
-
+        """Return the federation of all silos but the one held out; warn of what is probably a mistake."""
         tables = self.tables(folder)
-        if self.says_notes:
-            for note in tables.notes:
-                warnings.warn(note, FedILCWarning, stacklevel=2)
-        return SiloStore.of(self._federation(tables, seed, folder))
-
-    def _federation(self, tables: SiloTables, seed: int, folder: Path) -> Federation:
+        for note in tables.notes if self.says_notes else ():
+            warnings.warn(note, FedILCWarning, stacklevel=2)
         name = self.source if self.source != "tables" else folder.resolve().name
         return tables.federation(name, test=self.test, seed=seed, validation=self.validation_share)
 

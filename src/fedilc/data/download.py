@@ -61,7 +61,7 @@ def fetch(name: str, folder: Path, progress: Progress | None = None) -> list[Pat
         return []
     if not data.mirrors:
         form = data.forms[0]
-        raise DataError(data.steps.format(files=_listed(form.files), place=folder / form.folder))
+        raise DataError(data.steps.format(files=", ".join(form.files), place=folder / form.folder))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch:
@@ -151,7 +151,7 @@ def _reason(error: RequestException) -> str:
 def _manual_steps(name: str, failures: Mapping[str, str], files: list[str], place: Path) -> str:
     tried = "; ".join(f"{urlsplit(mirror).netloc}: {why}" for mirror, why in failures.items())
     mirror, several = next(iter(failures)), len(files) > 1
-    what = f"{_listed(files)} from {mirror} and put them" if several else f"{mirror}{files[0]} and put it"
+    what = f"{', '.join(files)} from {mirror} and put them" if several else f"{mirror}{files[0]} and put it"
     return f"{name} could not be fetched ({tried}); download {what} into {place}"
 
 
@@ -169,7 +169,7 @@ def _unpack(archive: Path, wanted: Mapping[str, str | None]) -> list[Path]:
     files = [archive.parent / name for name in wanted]
     wrong = [file.name for file in files if _state(file, wanted[file.name]) != "fine"]
     if wrong:
-        raise DataError(f"{archive.name} does not hold the published {_listed(wrong)}")
+        raise DataError(f"{archive.name} does not hold the published {', '.join(wrong)}")
     return files
 
 
@@ -178,8 +178,3 @@ def _move(file: Path, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     file.chmod(0o644)
     return file.replace(folder / file.name)
-
-
-def _listed(names: Iterable[str]) -> str:
-    *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last

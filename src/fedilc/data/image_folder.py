@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -64,26 +64,33 @@ class ImagePreprocessing(BaseModel):
 
 
 @dataclass(frozen=True)
-class ImageSilo:
-    """One domain's pictures and the numbers of their classes."""
-
-    name: str
-    files: list[Path] = field(repr=False)
-    y: NDArray[Any] = field(repr=False)
-
-
-@dataclass(frozen=True)
 class ImageFolder:
-    """Domains of pictures, each a silo."""
+    """Domains of pictures, each a silo; `silos` has the files of each class by domain."""
 
-    silos: dict[str, ImageSilo]
+    silos: dict[str, dict[str, list[Path]]]
     preprocessing: ImagePreprocessing
-    notes: list[str]
 
     @cached_property
     def arrays(self) -> dict[str, tuple[Tensor, NDArray[Any]]]:
         """Return the inputs and labels of each domain."""
-        return {name: (self.preprocessing.transform(s.files), s.y) for name, s in self.silos.items()}
+        classes, found = self.preprocessing.label.classes, {}
+        for name, parts in self.silos.items():
+            x = self.preprocessing.transform([path for files in parts.values() for path in files])
+            found[name] = (
+                x,
+                np.repeat([classes.index(part) for part in parts], list(map(len, parts.values()))),
+            )
+        return found
+
+    @property
+    def notes(self) -> list[str]:
+        """Return a sentence on each domain that lacks a class."""
+        classes = self.preprocessing.label.classes
+        return [
+            f"domain {name!r} has no picture of {listed([c for c in classes if c not in parts], 8)}"
+            for name, parts in self.silos.items()
+            if len(parts) < len(classes)
+        ]
 
     def federation(self, name: str, *, test: str | None, seed: int, validation: float) -> Federation:
         """Return a federation of all domains; one may be held out as the test set."""
@@ -104,17 +111,14 @@ def pictures_below(folder: Path) -> list[Path]:
 
 
 def read_image_folder(folder: Path, size: int) -> ImageFolder:
-    """Find the pictures of a folder of domains and classes; they are read when they are needed."""
-    domains = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    found = {
-        domain.name: {
-            sub.name: pictures
-            for sub in sorted(domain.iterdir())
-            if sub.is_dir() and (pictures := pictures_below(sub))
-        }
-        for domain in domains
-    }
-    found = {name: classes for name, classes in found.items() if classes}
+    """Find the pictures of a folder of domains and classes; they are read when they are needed.
+
+    The first picture of every domain decides whether all have one channel or three.
+    """
+    found: dict[str, dict[str, list[Path]]] = {}
+    for place in sorted(folder.glob("[!.]*/*/")):
+        if pictures := pictures_below(place):
+            found.setdefault(place.parent.name, {})[place.name] = pictures
     if not found:
         raise DataError(
             f"{folder} has no pictures in folders DOMAIN/CLASS (such as {folder.name}/site-a/benign/1.png)"
@@ -124,32 +128,19 @@ def read_image_folder(folder: Path, size: int) -> ImageFolder:
         raise DataError(f"{folder} has only one class ({classes[0]}), so there is nothing to learn")
     loss: LossName = "binary" if len(classes) == 2 else "multiclass"
     rule = LabelRule(text="class", column="class", loss=loss, classes=tuple(classes))
-    silos = {}
-    for name, parts in found.items():
-        files = [path for pictures in parts.values() for path in pictures]
-        y = np.repeat([classes.index(part) for part in parts], [len(p) for p in parts.values()])
-        silos[name] = ImageSilo(name, files, y)
-    made = ImagePreprocessing(label=rule, size=size, channels=_channels(silos))
-    return ImageFolder(silos, made, _notes(found, classes))
+    first = [next(iter(parts.values()))[0] for parts in found.values()]
+    return ImageFolder(found, ImagePreprocessing(label=rule, size=size, channels=_channels(first)))
 
 
-def _channels(silos: dict[str, ImageSilo]) -> Literal[1, 3]:
-    """Return 1 if the first picture of every domain is grey, and 3 if not."""
+def _channels(pictures: Sequence[Path]) -> Literal[1, 3]:
+    """Return 1 if all pictures are grey, and 3 if not."""
     from PIL import Image
 
-    for silo in silos.values():
+    for path in pictures:
         try:
-            with Image.open(silo.files[0]) as picture:
+            with Image.open(path) as picture:
                 if picture.mode not in ("1", "L", "I", "I;16"):
                     return 3
         except OSError as error:
-            raise DataError(f"{silo.files[0]} cannot be read as a picture: {error}") from error
+            raise DataError(f"{path} cannot be read as a picture: {error}") from error
     return 1
-
-
-def _notes(found: dict[str, dict[str, list[Path]]], classes: Sequence[str]) -> list[str]:
-    return [
-        f"domain {name!r} has no picture of {listed([c for c in classes if c not in parts], 8)}"
-        for name, parts in found.items()
-        if len(parts) < len(classes)
-    ]

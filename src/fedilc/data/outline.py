@@ -22,18 +22,10 @@ class Outline:
     """The facts of a federation that training needs; for a remote one they include no example.
 
     Args:
-        name: of the federation.
         silos: the participants' names, in the order that records have them in.
         sample: two inputs, or two of the same shape and type, to try the model on.
-        loss: which one, by name.
         facts: the size and digest of each silo's data, as far as they are known here.
-        x_test: inputs of the out-of-distribution test set, if it is here.
-        y_test: its labels.
-        columns: the names of the inputs, in order, if they have names.
-        label: the name of the labels, if it is known.
-        validates: whether a silo holds out examples for validation; None if that is not known here.
-        preprocessing: how inputs are made of a table or of pictures, if they are.
-        first_label: the label that class 0 had before classes were numbered from 0.
+        x_test: inputs of the out-of-distribution test set, if it is here; all else is as in `SiloStore`.
     """
 
     name: str

@@ -108,10 +108,10 @@ class SiloStore:
             return self.seen or {}
         return {name: silo_digest(self.open(name)) for name in self.silos}
 
-    def let_go(self, kept: Iterable[str]) -> None:
-        """Remove the examples of all silos but those `kept` from memory; names and sizes stay."""
+    def keep_only(self, names: Iterable[str]) -> None:
+        """Keep only some silos in memory; of the others, names and sizes stay."""
         if self.held is not None:
-            for name in self.held.keys() - set(kept):
+            for name in self.held.keys() - set(names):
                 del self.held[name]
 
     def check_classes(self, classes: int) -> None:

@@ -231,7 +231,7 @@ class DistributedRuntime(LocalRuntime):
                 f"there are {group.size} ranks and {len(sizes)} silos; start no more ranks than silos"
             )
         own = group.share(sizes)
-        self.store.let_go(own)
+        self.store.keep_only(own)
         self.group = group
         self.own = frozenset(own)
         self.leads = group.first

@@ -67,9 +67,9 @@ def rotated_cifar10(
     dealt = _deal(parts, [len(rotations) for rotations in angles])
     silos = []
     for number, (rotations, (train, held_out)) in enumerate(zip(angles, dealt, strict=True), 1):
-        x, x_val = (_rotate_hands(images, hands, rotations) for hands in (train, held_out))
-        y, y_val = (torch.from_numpy(labels[np.concatenate(hands)]) for hands in (train, held_out))
-        domains = [f"{angle:g}°" for angle, hand in zip(rotations, held_out, strict=True) for _ in hand]
+        x, x_val = (_rotated(images, rows, rotations) for rows in (train, held_out))
+        y, y_val = (torch.from_numpy(labels[np.concatenate(rows)]) for rows in (train, held_out))
+        domains = [f"{angle:g}°" for angle, rows in zip(rotations, held_out, strict=True) for _ in rows]
         silos.append(Silo(f"silo-{number}", x, y, x_val, y_val, domains=domains))
     lowest, highest = test_range
     spread = numpy_generator(seed, "rotated-cifar10", "test").uniform(lowest, highest, len(test_images))
@@ -80,19 +80,17 @@ def rotated_cifar10(
 def _deal(
     parts: Sequence[NDArray[np.int64]], sizes: Sequence[int]
 ) -> Iterator[list[list[NDArray[np.int64]]]]:
-    """Deal each part in turn to all rotations, like cards, and yield the hands of each silo, part by part."""
+    """Deal the rows of each part in turn to all rotations, and yield those of each silo: part by rotation."""
     first = 0
     for size in sizes:
-        yield [[part[hand :: sum(sizes)] for hand in range(first, first + size)] for part in parts]
+        yield [[part[place :: sum(sizes)] for place in range(first, first + size)] for part in parts]
         first += size
 
 
-def _rotate_hands(
-    images: Bytes, hands: Sequence[NDArray[np.int64]], rotations: Sequence[float]
-) -> torch.Tensor:
-    """Return the images of all hands, each hand with its own rotation, one after the other."""
-    pairs = zip(hands, rotations, strict=True)
-    return _pixels(np.concatenate([rotate(images[hand], angle) for hand, angle in pairs]))
+def _rotated(images: Bytes, rows: Sequence[NDArray[np.int64]], rotations: Sequence[float]) -> torch.Tensor:
+    """Return the images of the rows of each rotation, rotated, one rotation after the other."""
+    pairs = zip(rows, rotations, strict=True)
+    return _pixels(np.concatenate([rotate(images[some], angle) for some, angle in pairs]))
 
 
 def _pixels(images: Bytes) -> torch.Tensor:

@@ -15,15 +15,15 @@ _MOST = 3
 
 def column_notes(parts: Sequence[Profile], columns: Sequence[str]) -> list[str]:
     """Return notes on the inputs of silos and test set, which all have one shape."""
-    kinds = [_answers(parts, columns), _identifiers(parts, columns), _pixels(parts)]
+    kinds = [_label_columns(parts, columns), _identifiers(parts, columns), _pixels(parts)]
     if len(parts[0].shape) == 1:
         kinds += [_missing_values(parts, columns), _scales(parts, columns), _units(parts, columns)]
     return [note for notes in kinds for note in _shortened(notes)]
 
 
-def _answers(parts: Sequence[Profile], columns: Sequence[str]) -> list[str]:
-    answers = [set(part.answers) for part in parts if len(part.labels) > 1]
-    found = set.intersection(*answers) if answers else set[int]()
+def _label_columns(parts: Sequence[Profile], columns: Sequence[str]) -> list[str]:
+    label_columns = [set(part.label_columns) for part in parts if len(part.labels) > 1]
+    found = set.intersection(*label_columns) if label_columns else set[int]()
     return [
         f"{_column(place, columns)} is the label itself, or determines it exactly; drop it, or the model "
         "learns nothing else"

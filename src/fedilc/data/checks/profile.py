@@ -28,7 +28,7 @@ class Profile:
         trained: hashes of the inputs of the training rows; for a test set, of all rows.
         held_out: hashes of the inputs of the validation rows.
         trained_cases: hashes of the training rows, with their labels.
-        held_out_cases: hashes of the validation rows, with their labels.
+        cases: hashes of all rows, with their labels.
         labels: how often each label occurs among all rows.
         trained_labels: the labels that occur in training.
         shape: of one input.
@@ -37,7 +37,7 @@ class Profile:
         mean_squares: the mean of the squares of each column; none if inputs are not a table.
         codes: per column, a number such as -999 at one end of it, and whether it stands out.
         identifiers: the positions of columns that identify rows.
-        answers: the positions of columns that are the label itself, or say it in other numbers.
+        label_columns: the positions of columns that are the label itself, or say it in other numbers.
         pixels: whether inputs are numbers from 0 to 255 or more, like those of images.
         sample: some rows, to estimate which overlaps are chance.
         file: that it was read from.
@@ -47,7 +47,7 @@ class Profile:
     trained: Hashes
     held_out: Hashes
     trained_cases: Hashes
-    held_out_cases: Hashes
+    cases: Hashes
     labels: Mapping[int, int]
     trained_labels: frozenset[int]
     shape: tuple[int, ...]
@@ -56,7 +56,7 @@ class Profile:
     mean_squares: NDArray[np.float64]
     codes: Mapping[int, tuple[float, bool]]
     identifiers: tuple[int, ...]
-    answers: tuple[int, ...]
+    label_columns: tuple[int, ...]
     pixels: bool
     sample: NDArray[np.float32] = field(repr=False)
     file: str = ""
@@ -82,11 +82,6 @@ class Profile:
         """Return hashes of the inputs of all rows."""
         return np.concatenate([self.trained, self.held_out])
 
-    @property
-    def cases(self) -> Hashes:
-        """Return hashes of all rows, with their labels."""
-        return np.concatenate([self.trained_cases, self.held_out_cases])
-
 
 def profile_of(
     silo: Silo, columns: Sequence[str] = (), identifiers: Sequence[str] | None = None, file: str = ""
@@ -94,12 +89,13 @@ def profile_of(
     """Return the profile of a silo; `identifiers` are the columns that are known to identify rows."""
     x, y = _array(silo.x), _array(silo.y)
     trained = row_hashes(x)
-    held_out = held_out_cases = np.empty(0, dtype=np.int64)
+    trained_cases = cases = with_labels(trained, y)
+    held_out = np.empty(0, dtype=np.int64)
     every, labels = [x], y
     if silo.x_val is not None and silo.y_val is not None:
         x_val, y_val = _array(silo.x_val), _array(silo.y_val)
         held_out = row_hashes(x_val)
-        held_out_cases = with_labels(held_out, y_val)
+        cases = np.concatenate([cases, with_labels(held_out, y_val)])
         every, labels = [x, x_val], np.concatenate([y, y_val])
     table = x.ndim == 2
     low, high = _extremes(every, table)
@@ -112,8 +108,8 @@ def profile_of(
         name=silo.name,
         trained=trained,
         held_out=held_out,
-        trained_cases=with_labels(trained, y),
-        held_out_cases=held_out_cases,
+        trained_cases=trained_cases,
+        cases=cases,
         labels={int(value): int(count) for value, count in zip(values, counts, strict=True)},
         trained_labels=frozenset(int(value) for value in np.unique(y)),
         shape=tuple(x.shape[1:]),
@@ -122,7 +118,7 @@ def profile_of(
         mean_squares=_mean_squares(every) if table else np.empty(0),
         codes=_codes(every, low, high) if table else {},
         identifiers=known,
-        answers=_answers(x, y) if table else (),
+        label_columns=_label_columns(x, y) if table else (),
         pixels=_is_pixels(x, low, high),
         sample=sample_rows(x, _SAMPLE),
         file=file,
@@ -164,7 +160,7 @@ def _codes(
     return found
 
 
-def _answers(x: NDArray[np.float32], y: NDArray[np.float32]) -> tuple[int, ...]:
+def _label_columns(x: NDArray[np.float32], y: NDArray[np.float32]) -> tuple[int, ...]:
     """Return the positions of columns with one value per label, another one for each label."""
     labels, first, number = np.unique(y, return_index=True, return_inverse=True)
     if not 2 <= len(labels) <= len(y) / 4:

@@ -83,6 +83,18 @@ def names_of(column: pl.Series) -> pl.Series:
     return pl.select(named.alias(column.name)).to_series()
 
 
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Return names in numeric order if all are numbers, in alphabetic order if not.
+
+    >>> in_order(["10", "9", "2.5"]), in_order(["10", "9", "b"])
+    (('2.5', '9', '10'), ('10', '9', 'b'))
+    """
+    try:
+        return tuple(sorted(names, key=lambda name: (float(name), name)))
+    except ValueError:
+        return tuple(sorted(names))
+
+
 def _finite(column: pl.Series) -> pl.Series:
     usable = (column.is_finite() & (column.abs() <= _LARGEST)).fill_null(False)
     return pl.select(pl.when(usable).then(column).otherwise(None).alias(column.name)).to_series()

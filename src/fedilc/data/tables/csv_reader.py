@@ -18,7 +18,6 @@ from fedilc.errors import DataError
 
 MISSING = {"", "na", "n/a", "#n/a", "nan", "null", "none", "nil", "?", ".", "-", "--", "missing", "unknown"}
 _HEAD_BYTES = 1 << 16
-_MARKS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _OTHERS = {
     b"PK": "a zip or Excel file",
     b"\xd0\xcf\x11\xe0": "an Excel file",
@@ -52,7 +51,7 @@ def read_csv(path: Path) -> tuple[pl.DataFrame, NDArray[np.int64], list[str]]:
     elif encoding is not None:
         content = _decoded(path, encoding)
         head = content[:_HEAD_BYTES]
-        notes.append(f"{path} is in {encoding.upper().removesuffix('-SIG')} and is read as such")
+        notes.append(f"{path} is in {encoding.upper()} and is read as such")
     if b"\r" in head and b"\n" not in head:
         content = (content or path.read_bytes()).replace(b"\r", b"\n")
         head = content[:_HEAD_BYTES]
@@ -101,9 +100,8 @@ def _parsed(
 
 def _encoding(head: bytes) -> str | None:
     """Return the encoding of a text, or None for UTF-8."""
-    for mark, name in _MARKS.items():
-        if head.startswith(mark):
-            return None if name == "utf-8-sig" else name
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "utf-16"
     for name, zeros in (("utf-16-le", head[1::2].count(0)), ("utf-16-be", head[::2].count(0))):
         if head and zeros > len(head) // 4:
             return name

@@ -54,10 +54,7 @@ def read_examples(path: Path, label: str) -> Examples:
     """
     if file_kind(path) == ".npz":
         return read_npz(path, label)
-    frame, numbers, unit, notes = read_frame(path)
-    frame = without_index(path, frame, label, notes)
-    check_header(path, frame, label)
-    return _examples(path, frame, label, numbers, unit, notes)
+    return _examples(path, label, *read_frame(path, label))
 
 
 def file_kind(path: Path) -> str:
@@ -72,8 +69,13 @@ def file_kind(path: Path) -> str:
     return suffix
 
 
-def read_frame(path: Path) -> tuple[pl.DataFrame, NDArray[np.int64], str, list[str]]:
-    """Return a table, the line or row of the file per row, the unit of these numbers, and notes."""
+def read_frame(
+    path: Path, label: str | None = None
+) -> tuple[pl.DataFrame, NDArray[np.int64], str, list[str]]:
+    """Return a table, the line or row of the file per row, the unit of these numbers, and notes.
+
+    If a label is given, it must be a column, and every column must have a name of its own.
+    """
     notes: list[str] = []
     suffix = file_kind(path)
     try:
@@ -86,10 +88,13 @@ def read_frame(path: Path) -> tuple[pl.DataFrame, NDArray[np.int64], str, list[s
         raise
     except (pl.exceptions.PolarsError, OSError, EOFError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+    frame = _without_index(path, frame, label, notes)
+    if label is not None:
+        _check_header(path, frame, label)
     return frame, numbers, unit, notes
 
 
-def without_index(path: Path, frame: pl.DataFrame, label: str, notes: list[str]) -> pl.DataFrame:
+def _without_index(path: Path, frame: pl.DataFrame, label: str | None, notes: list[str]) -> pl.DataFrame:
     """Return the table without the row numbers of pandas or R, and without empty unnamed columns."""
     for name in _INDEX_NAMES:
         if name not in frame.columns or name == label:
@@ -104,7 +109,7 @@ def without_index(path: Path, frame: pl.DataFrame, label: str, notes: list[str])
     return frame
 
 
-def check_header(path: Path, frame: pl.DataFrame, label: str) -> None:
+def _check_header(path: Path, frame: pl.DataFrame, label: str) -> None:
     """Raise if the first line does not name each column once, the label among them."""
     names = frame.columns
     if label not in names and all(_is_number(name.split("_duplicated_")[0]) for name in names):
@@ -147,7 +152,7 @@ def _is_number(text: str) -> bool:
 
 
 def _examples(
-    path: Path, frame: pl.DataFrame, label: str, numbers: NDArray[np.int64], unit: str, notes: list[str]
+    path: Path, label: str, frame: pl.DataFrame, numbers: NDArray[np.int64], unit: str, notes: list[str]
 ) -> Examples:
     problems: list[str] = []
     columns: dict[str, NDArray[np.float64]] = {}

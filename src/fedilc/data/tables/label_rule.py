@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from fedilc.algorithms.loss_name import LossName, has_classes
-from fedilc.data.tables.column_values import column_values, names_of, numbers_of
+from fedilc.data.tables.column_values import column_values, in_order, names_of, numbers_of
 from fedilc.errors import DataError, listed, nearest
 
 MOST_CLASSES = 20
@@ -90,14 +90,14 @@ class LabelRule(BaseModel):
             raise DataError(f"the label {self.text!r} has too many different values for classes")
         if len(levels) == 1:
             raise DataError(f"the label {self.text!r} is {levels[0]!r} everywhere; there is nothing to learn")
-        ordered = sorted(levels, key=lambda level: (_number(level) or 0.0, level) if numeric else (0, level))
+        ordered = in_order(levels)
         kind: LossName = loss or ("binary" if len(ordered) == 2 else "multiclass")
         if kind == "binary" and len(ordered) > 2:
             raise DataError(
                 f"the label {self.text!r} has {len(ordered)} values ({listed(ordered)}); say with --positive "
                 "which one counts as 1"
             )
-        return self.model_copy(update={"loss": kind, "classes": tuple(ordered)})
+        return self.model_copy(update={"loss": kind, "classes": ordered})
 
     def _with_positive(self, levels: Sequence[str], positive: str) -> LabelRule:
         name = names_of(pl.Series([positive]))[0]

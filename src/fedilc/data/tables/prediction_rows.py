@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedilc.data.image_folder import SUFFIXES, pictures_below
 from fedilc.data.tables.column_values import column_values, names_of, numbers_of
-from fedilc.data.tables.file_reader import file_kind, npz_arrays, read_frame, without_index
+from fedilc.data.tables.file_reader import file_kind, npz_arrays, read_frame
 from fedilc.data.tables.preprocessing import NumberFeature, Preprocessing
 from fedilc.errors import DataError, FedILCWarning, listed, nearest
 
@@ -59,8 +59,7 @@ def _from_folder(folder: Path) -> list[Path]:
 def _from_file(path: Path) -> Rows:
     if file_kind(path) == ".npz":
         return npz_arrays(path)["x"]
-    frame, _, _, notes = read_frame(path)
-    return without_index(path, frame, "", notes)
+    return read_frame(path)[0]
 
 
 def as_inputs(array: NDArray[Any], where: str) -> Tensor:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from fedilc.data.tables.column_values import column_values, names_of, numbers_of
+from fedilc.data.tables.column_values import column_values, in_order, names_of, numbers_of
 from fedilc.data.tables.label_rule import LabelRule
 from fedilc.data.tables.silo_summary import (
     MOST_DECLARED,
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from fedilc.data.tables.silo_tables import TableSettings
 
 CONSTANT = "it has the same value in every row"  # another value at a new site would be far from all known
+DATES = "it holds dates or times"
+IDENTIFIER = "it differs in every row, like an identifier"
+TOO_MANY_NAMES = "it holds more than {} different names"
 _NUMBER_SHARE = 0.8
 
 
@@ -150,11 +153,11 @@ def _reason(parts: Sequence[ColumnSummary]) -> str | None:
     if all(part.kind == "empty" for part in parts):
         return "it holds no value"
     if any(part.kind == "date" for part in parts):
-        return "it holds dates or times"
+        return DATES
     if any(part.kind == "other" for part in parts):
         return "it holds neither numbers nor names"
     if is_identifier_column(parts):
-        return "it differs in every row, like an identifier"
+        return IDENTIFIER
     return None
 
 
@@ -191,18 +194,10 @@ def _feature(
     most = MOST_DECLARED if declared else MOST_LEVELS
     union = {level for part in present for level in part.levels or ()}
     if any(part.levels is None for part in present) or len(union) > most:
-        return f"it holds more than {most} different names"
+        return TOO_MANY_NAMES.format(most)
     if len(union) == 1 and not indicator:
         return CONSTANT
-    return CategoryFeature(name=name, categories=_ordered(union), indicator=indicator)
-
-
-def _ordered(names: set[str]) -> tuple[str, ...]:
-    """Return names in numeric order if all are numbers, in alphabetic order if not."""
-    try:
-        return tuple(sorted(names, key=lambda name: (float(name), name)))
-    except ValueError:
-        return tuple(sorted(names))
+    return CategoryFeature(name=name, categories=in_order(union), indicator=indicator)
 
 
 def _moments(parts: Sequence[ColumnSummary]) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from fedilc.algorithms.loss_name import LossName
 from fedilc.data.checks.federation import Report
 from fedilc.data.silo import Federation, Silo, split_silo
 from fedilc.data.tables.column_values import column_values, names_of
-from fedilc.data.tables.file_reader import check_header, file_kind, read_frame, read_npz, without_index
+from fedilc.data.tables.file_reader import file_kind, read_frame, read_npz
 from fedilc.data.tables.label_rule import LabelRule
 from fedilc.data.tables.preprocessing import Preprocessing, fit_preprocessing
 from fedilc.data.tables.silo_summary import SiloSummary, summarise
@@ -44,15 +44,7 @@ class SiloTable:
 class TableSettings(BaseModel):
     """The settings that tables are read with, which are the same for every silo of a run.
 
-    Attributes:
-        label: the label's column, or a comparison such as "num>0".
-        positive: the value of the label that counts as 1.
-        categorical: columns of numbers that are names.
-        drop: columns that are not used.
-        keep: columns that are used although they look like identifiers.
-        categories: the categories of some columns, if they are not taken from the data.
-        missing: further texts or numbers that mean a missing value; "name=text" for one column.
-        loss: the kind of task, if it is not derived from the label.
+    They are those of `fedilc.config.user_sources.ColumnSettings`, which explains each.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -182,9 +174,7 @@ def _frame(path: Path, settings: TableSettings, notes: list[str]) -> pl.DataFram
         if table.x.ndim != 2:
             raise DataError(f"{path} holds inputs of shape {table.x.shape[1:]}, which are not a table")
         return pl.DataFrame({f"x{i}": table.x[:, i] for i in range(table.x.shape[1])} | {column: table.y})
-    frame, _, _, reading = read_frame(path)
-    frame = without_index(path, frame, column, reading)
-    check_header(path, frame, column)
+    frame, _, _, reading = read_frame(path, column)
     notes += reading
     return frame
 
@@ -237,20 +227,9 @@ def _by_silo(
         for name in names.drop_nulls().unique(maintain_order=True):
             found.setdefault(name, []).append(rows.filter(names == name))
     ordered = sorted(found, key=_natural)
-    return {name: found[name][0] if len(found[name]) == 1 else _together(found[name]) for name in ordered}
+    return {name: pl.concat(found[name], how="diagonal_relaxed") for name in ordered}
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
     """Return a key that puts "site 10" after "site 9"."""
     return [(int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", name)]
-
-
-def _together(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Return tables one below the other; columns that differ in type are text."""
-    names = list(dict.fromkeys(name for part in parts for name in part.columns))
-    kinds = {name: {part[name].dtype for part in parts if name in part.columns} for name in names}
-    text = [name for name, found in kinds.items() if len(found) > 1]
-    return pl.concat(
-        [part.with_columns(pl.col(n).cast(pl.String) for n in text if n in part.columns) for part in parts],
-        how="diagonal_relaxed",
-    )

@@ -7,8 +7,14 @@ from shlex import quote
 
 from fedilc.data.checks.missing_values import ColumnFacts, missing_value_notes, places
 from fedilc.data.tables.label_rule import LabelRule
-from fedilc.data.tables.preprocessing import Preprocessing
-from fedilc.data.tables.silo_summary import ColumnSummary, SiloSummary, columns_by_silo
+from fedilc.data.tables.preprocessing import DATES, IDENTIFIER, TOO_MANY_NAMES, Preprocessing
+from fedilc.data.tables.silo_summary import (
+    MOST_DECLARED,
+    MOST_LEVELS,
+    ColumnSummary,
+    SiloSummary,
+    columns_by_silo,
+)
 from fedilc.errors import listed
 
 LEAK = 0.97
@@ -49,20 +55,15 @@ def leaking_columns(summaries: Sequence[SiloSummary], label: LabelRule) -> dict[
 
 
 def _left_out(preprocessing: Preprocessing) -> list[str]:
+    cures = {
+        IDENTIFIER: " (--keep {} keeps it)",
+        TOO_MANY_NAMES.format(MOST_LEVELS): f" (--categorical {{}} keeps up to {MOST_DECLARED} names)",
+        DATES: "; make a number of it if it matters",
+    }
     return [
-        f"column {name!r} is left out: {reason}{_cure(name, reason)}"
+        f"column {name!r} is left out: {reason}{cures.get(reason, '').format(quote(name))}"
         for name, reason in preprocessing.left_out.items()
     ]
-
-
-def _cure(name: str, reason: str) -> str:
-    if "identifier" in reason:
-        return f" (--keep {quote(name)} keeps it)"
-    if "different" in reason:
-        return f" (--categorical {quote(name)} keeps up to 1000 names)" if "100 " in reason else ""
-    if "dates" in reason:
-        return "; make a number of it if it matters"
-    return ""
 
 
 def _labels(summaries: Sequence[SiloSummary], label: LabelRule) -> list[str]:

@@ -17,7 +17,6 @@ from real_data import real_data
 from slow_eicu import slow_table
 
 from fedilc.data.benchmarks.eicu.preparation import PreparationReport, prepare, report_file
-from fedilc.data.benchmarks.eicu.tables import scan_orders
 from fedilc.errors import ConfigError, DataError
 
 STAY = {
@@ -244,20 +243,6 @@ def test_columns_may_be_in_capitals_and_in_any_order(tmp_path: Path) -> None:
     plain, _ = prepared(write(tmp_path / "plain", **crowd()))
     other, _ = prepared(write(tmp_path / "other", **tables))
     assert plain.equals(other)
-
-
-def in_memory(query: pl.LazyFrame) -> bool:
-    """Whether polars marks a step of a query as one that holds more than a batch of rows."""
-    plan = query.show_graph(engine="streaming", plan_stage="physical", raw_output=True)
-    return "style=filled" in str(plan)
-
-
-@pytest.mark.parametrize("suffix", ["", "_gz"])
-def test_the_medication_table_streams_and_is_never_held_in_memory(tmp_path: Path, suffix: str) -> None:
-    write(tmp_path, **{f"medication{suffix}": crowd()["medication"]})
-    _, orders = scan_orders(tmp_path)
-    assert not in_memory(orders)
-    assert in_memory(orders.sort("code")), "a query that must hold its rows is told apart"
 
 
 SMALL = {"patient": [stay(1, "a")], "medication": [order(1, 5)]}

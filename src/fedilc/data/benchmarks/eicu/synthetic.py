@@ -18,7 +18,7 @@ HOSPITALS, PATIENTS, MEDICINES, DEATHS = 58, 30_760, 1_399, 9_382
 
 _CASES, _INFORMATIVE, _SMALLEST = 8, 60, 60
 _ORDERS_PER_PATIENT = 18.0
-_WORLD = 2022
+_SEED = 2022
 
 Array = NDArray[np.float64]
 
@@ -76,7 +76,7 @@ def synthetic_patients() -> SyntheticPatients:
 
 def _sizes() -> NDArray[np.int64]:
     """Return the patients per hospital, largest first: heavy-tailed, at least 60 each, the paper's total."""
-    random = numpy_generator(_WORLD, "eicu-synthetic", "sizes")
+    random = numpy_generator(_SEED, "eicu-synthetic", "sizes")
     weights = np.sort(random.lognormal(sigma=0.9, size=HOSPITALS))[::-1]
     spread = (PATIENTS - _SMALLEST * HOSPITALS) * weights / weights.sum()
     sizes: NDArray[np.int64] = _SMALLEST + np.floor(spread).astype(np.int64)
@@ -86,7 +86,7 @@ def _sizes() -> NDArray[np.int64]:
 
 def _patients(hospital: NDArray[np.int64]) -> tuple[NDArray[np.int64], Array, NDArray[np.bool_]]:
     """Return each patient's case, severity and outcome; the 9,382 with the highest risk plus noise die."""
-    random = numpy_generator(_WORLD, "eicu-synthetic", "patients")
+    random = numpy_generator(_SEED, "eicu-synthetic", "patients")
     mix = np.cumsum(random.dirichlet(np.full(_CASES, 1.5), HOSPITALS), axis=1)
     case = (random.random(PATIENTS)[:, None] > mix[hospital, :-1]).sum(axis=1)
     severity = random.normal(size=PATIENTS) + random.normal(scale=0.3, size=HOSPITALS)[hospital]
@@ -98,7 +98,7 @@ def _patients(hospital: NDArray[np.int64]) -> tuple[NDArray[np.int64], Array, ND
 
 def _medicines() -> _Medicines:
     """Return every medicine's log-odds, from the most common to the rarest."""
-    random = numpy_generator(_WORLD, "eicu-synthetic", "medicines")
+    random = numpy_generator(_SEED, "eicu-synthetic", "medicines")
     share = 1 / (np.arange(MEDICINES) + 12.0)
     share *= _ORDERS_PER_PATIENT / share.sum()
     informative = random.permutation(np.arange(20, 420))[: 2 * _INFORMATIVE]
@@ -119,7 +119,7 @@ def _orders(
     number: int, case: NDArray[np.int64], severity: Array, died: NDArray[np.bool_], medicines: _Medicines
 ) -> NDArray[np.bool_]:
     """Return the orders of one hospital for its patients."""
-    random = numpy_generator(_WORLD, "eicu-synthetic", "hospital", number)
+    random = numpy_generator(_SEED, "eicu-synthetic", "hospital", number)
     style = 1 - 2 * number / (HOSPITALS - 1) + random.normal(scale=0.4)
     habit = random.normal(scale=0.7, size=MEDICINES)
     listed = random.random(MEDICINES) < medicines.list_share
