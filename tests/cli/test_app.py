@@ -28,9 +28,13 @@ def limited(limit: str, value: int, words: list[str], log: str) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     os.dup2(file, 2)
     kind = getattr(resource, limit)
-    resource.setrlimit(kind, (value, resource.getrlimit(kind)[1]))
+    before = resource.getrlimit(kind)
+    resource.setrlimit(kind, (value, before[1]))
     sys.argv = ["fedilc", *words]
-    cli.main()
+    try:
+        cli.main()
+    finally:
+        resource.setrlimit(kind, before)  # coverage writes its own file after the command
 
 
 def refused_under(limit: str, value: int, folder: Path, *words: object) -> str:
