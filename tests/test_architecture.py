@@ -142,6 +142,21 @@ def test_no_file_unpickles_or_runs_text_as_code(path: Path) -> None:
         assert not name.endswith(("np.load", "numpy.load")) or "allow_pickle=False" in call
 
 
+IN_CONTRACTS = {  # tested with all others of their kind in tests/contracts
+    *("aggregation.masks", "aggregation.mean", "algorithms.catalogue", "federation.runtime"),
+    *("penalties.coral", "penalties.iga", "penalties.irm", "penalties.vrex"),
+}
+OWN_TESTS = [name for name in MODULES if not MODULES[name].stem.startswith("__")]
+
+
+@pytest.mark.parametrize("module", [m for m in OWN_TESTS if m.removeprefix("fedilc.") not in IN_CONTRACTS])
+def test_every_module_has_a_test_file_of_its_name(module: str) -> None:
+    path = MODULES[module].relative_to(ROOT)
+    name = "kernels" if path.parent.name == "_kernels" else path.stem
+    folder = path.parent.parent if path.parent.name == "_kernels" else path.parent
+    assert (Path(__file__).parent / folder / f"test_{name}.py").exists()
+
+
 # Of torch, httpx, asyncio and NVIDIA FLARE, which have no public name for it.
 OTHERS_PRIVATE = {"_forward_hooks", "_transport", "_pool", "_value", "_path_matches_prefix"}
 TESTS = [path for path in Path(__file__).parent.rglob("*.py") if "oracles" not in path.parts]
