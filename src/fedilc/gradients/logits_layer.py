@@ -24,13 +24,7 @@ _SAME_VALUES = re.compile(
     r"_?(View|UnsafeView|ReshapeAlias|Alias|Squeeze|Unsqueeze|Select|Slice|Clone|ToCopy)Backward\d*"
 )
 _CLAMP = re.compile(r"Clamp(Min|Max)?Backward\d*")
-_PROBABILITIES = {
-    "Sigmoid": "a sigmoid",
-    "Hardsigmoid": "a hard sigmoid",
-    "LogSigmoid": "a log-sigmoid",
-    "Softmax": "a softmax",
-    "LogSoftmax": "a log-softmax",
-}
+_PROBABILITIES = ("Sigmoid", "Hardsigmoid", "LogSigmoid", "Softmax", "LogSoftmax")
 
 
 def require_logits(model: nn.Module, x: Tensor) -> None:
@@ -39,11 +33,12 @@ def require_logits(model: nn.Module, x: Tensor) -> None:
         node = _trial(model, x, training)[0].grad_fn
         while node is not None and (_SAME_VALUES.fullmatch(node.name()) or _CLAMP.fullmatch(node.name())):
             node = node.next_functions[0][0]
-        end = _PROBABILITIES.get(_operation(node))
-        if end is not None:
+        end = _operation(node)
+        if end in _PROBABILITIES:
+            name = end.replace("LogS", "log-s").lower()
             when = "" if training else " in evaluation mode"
             raise ModelError(
-                f"the model ends in {end}{when}; it must give logits, which the loss itself turns into "
+                f"the model ends in a {name}{when}; it must give logits, which the loss itself turns into "
                 "probabilities: remove that last step"
             )
 

@@ -123,6 +123,7 @@ def input_hint(sample: Tensor, error: Exception) -> str:
     return said
 
 
+@torch.no_grad()
 def _initialise(
     network: nn.Sequential, generator: torch.Generator, draw: Callable[[nn.Module, torch.Generator], None]
 ) -> nn.Sequential:
@@ -137,14 +138,12 @@ def _initialise(
     return network
 
 
-@torch.no_grad()
 def _xavier(module: nn.Module, generator: torch.Generator) -> None:
     weight, bias = module.parameters()
     nn.init.xavier_uniform_(weight, generator=generator)
     bias.zero_()
 
 
-@torch.no_grad()
 def _uniform_fan_in(module: nn.Module, generator: torch.Generator) -> None:
     weight, bias = module.parameters()
     bound = 1 / math.sqrt(weight[0].numel())

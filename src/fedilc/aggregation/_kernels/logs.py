@@ -192,23 +192,19 @@ def add_products(start, stop, left, right, packed):
     return largest < _INFINITE32
 
 
-@njit(**OPTIONS)
-def _spill(packed, counts, lows, highs):
-    for j in range(len(packed)):
-        members = packed[j] >> FIELD
-        low = lows[j] + (packed[j] & _IN_FIELD) - members * BIAS
-        counts[j] += members
-        lows[j] = low & _DIGIT
-        highs[j] += low >> 32
-        packed[j] = 0
-
-
 @njit("void(int64, int64, int64[:, ::1], int64[:, :, ::1])", **OPTIONS)
 def spill(start, stop, packed, wide):
     """Move packed words at columns start..stop into wide ones."""
     for side in range(2):
-        counts, lows, highs = wide[0, side, start:stop], wide[1, side, start:stop], wide[2, side, start:stop]
-        _spill(packed[side, start:stop], counts, lows, highs)
+        words, counts = packed[side, start:stop], wide[0, side, start:stop]
+        lows, highs = wide[1, side, start:stop], wide[2, side, start:stop]
+        for j in range(len(words)):
+            members = words[j] >> FIELD
+            low = lows[j] + (words[j] & _IN_FIELD) - members * BIAS
+            counts[j] += members
+            lows[j] = low & _DIGIT
+            highs[j] += low >> 32
+            words[j] = 0
 
 
 @njit(inline="always", **OPTIONS)
