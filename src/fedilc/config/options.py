@@ -36,8 +36,10 @@ class Options(Section):
     local_learning_rate: float | None = Field(None, gt=0, description="of local steps")
     proximal: float | None = Field(None, ge=0, description="mu of FedProx, in local steps")
     optimizer: str | None = Field(None, description="of the server; none is the algorithm's own")
-    optimizer_options: dict[str, Any] = Field({}, description="of the server's, such as momentum")
-    learning_rate_schedule: Literal["constant", "step", "cosine"] = Field("constant", description="by round")
+    optimizer_options: dict[str, Any] = Field({}, description="of that optimiser, such as momentum")
+    learning_rate_schedule: Literal["constant", "step", "cosine"] = Field(
+        "constant", description="how the server's rate changes by round"
+    )
     warmup_rounds: int = Field(0, ge=0, description="first rounds in which the server's rate rises")
     decay_rounds: int | None = Field(None, ge=1, description="rounds between steps; none is a third of all")
     decay_factor: float = Field(0.1, gt=0, le=1, description="of the rate at each such step")

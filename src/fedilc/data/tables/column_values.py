@@ -83,6 +83,14 @@ def names_of(column: pl.Series) -> pl.Series:
     return pl.select(named.alias(column.name)).to_series()
 
 
+def number_of(text: str) -> float | None:
+    """Return the number that a text is, if it is one."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
     """Return names in numeric order if all are numbers, in alphabetic order if not.
 

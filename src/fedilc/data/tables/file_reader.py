@@ -12,6 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from fedilc.data.checks.identifiers import is_identifier
+from fedilc.data.tables.column_values import number_of
 from fedilc.data.tables.csv_reader import MISSING, read_csv
 from fedilc.errors import DataError, DataProblemsError, listed, nearest
 
@@ -112,7 +113,8 @@ def _without_index(path: Path, frame: pl.DataFrame, label: str | None, notes: li
 def _check_header(path: Path, frame: pl.DataFrame, label: str) -> None:
     """Raise if the first line does not name each column once, the label among them."""
     names = frame.columns
-    if label not in names and all(_is_number(name.split("_duplicated_")[0]) for name in names):
+    cells = [name.split("_duplicated_")[0] for name in names]
+    if label not in names and all(cell.strip() in MISSING or number_of(cell) is not None for cell in cells):
         raise DataError(f"{path} has no line with the names of its columns; add one as its first line")
     for column in names:
         original, mark, _ = column.rpartition("_duplicated_")
@@ -141,14 +143,6 @@ def _no_label(path: Path, frame: pl.DataFrame, label: str) -> str:
             f"{listed(names, 8)}"
         )
     return f"{path} has no label column {label!r}{nearest(label, names)}"
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return text.strip() in MISSING
-    return True
 
 
 def _examples(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from fedilc.algorithms.loss_name import LossName, has_classes
-from fedilc.data.tables.column_values import column_values, in_order, names_of, numbers_of
+from fedilc.data.tables.column_values import column_values, in_order, names_of, number_of, numbers_of
 from fedilc.errors import DataError, listed, nearest
 
 MOST_CLASSES = 20
@@ -79,7 +79,7 @@ class LabelRule(BaseModel):
             return self
         if positive is not None:
             return self._with_positive(levels, positive)
-        numbers = [_number(level) for level in levels]
+        numbers = [number_of(level) for level in levels]
         numeric = all(number is not None for number in numbers)
         measured = loss is None and numeric and _is_measured(numbers)
         if measured or (loss is not None and not has_classes(loss)):
@@ -164,13 +164,6 @@ class LabelRule(BaseModel):
             raise DataError(f"the label {self.text!r} compares numbers, and {self.column!r} holds {text!r}")
         holds: NDArray[np.bool_] = _HOLDS[self.comparison or "=="](values.to_numpy(), self.bound)
         return holds.astype(np.int64)
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _is_measured(numbers: Sequence[float | None]) -> bool:
