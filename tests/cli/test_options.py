@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
-from fedilc.cli.options import as_changes, only_one, refuse_given, use_data_folder
+from fedilc.cli.options import as_changes, given_among, only_one, refuse_given, use_data_folder
 from fedilc.config import read_experiment
 from fedilc.data.download import data_folder
 from fedilc.errors import ConfigError
@@ -46,3 +48,16 @@ def test_short_options_change_settings_as_set_does() -> None:
     changes = as_changes({"rounds": 3, "seed": None, "data.subset": 0.5})
     settings, _ = read_experiment("color-mnist", changes)
     assert (settings.rounds, settings.data.subset) == (3, 0.5)
+
+
+def test_options_on_the_command_line_are_told_from_their_defaults() -> None:
+    app, found = typer.Typer(), dict[str, object]()
+
+    @app.command()
+    def command(
+        context: typer.Context, experiment: str = typer.Argument(), rounds: int = 3, wire: str = "exact"
+    ) -> None:
+        found.update(given_among({"the experiment", "--wire", "--rounds"}, context))
+
+    assert CliRunner().invoke(app, ["digits", "--wire", "exact"]).exit_code == 0
+    assert found == {"the experiment": "digits", "--wire": "exact"}
