@@ -1,4 +1,4 @@
-"""The numbers of a campaign's folder, and sentences that are only said if the numbers bear them."""
+"""The numbers of a campaign's folder, and sentences that are written only if the numbers support them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MEANS |= {"domain_fairness_entropy": "entropy over sub-environments"}
 
 
 class Findings:
-    """The numbers of one campaign, and the sentences that they bear."""
+    """The numbers of one campaign, and the sentences that they support."""
 
     def __init__(self, name: str, results: Path = ROOT / "results") -> None:
         self.campaign, _ = read_campaign(results / name)
@@ -36,7 +36,7 @@ class Findings:
     def say(self, condition: bool, sentence: str) -> None:
         """Write a sentence, or refuse to."""
         if not condition:
-            raise ValueError(f"the results of {self.campaign.name} do not bear this: {sentence}")
+            raise ValueError(f"the results of {self.campaign.name} do not support this: {sentence}")
         self.lines.append(sentence)
 
     def mean(self, name: str, criterion: str, metric: str = "test_loss") -> float:
@@ -91,12 +91,12 @@ class Findings:
                 groups.setdefault(verdict, []).append(_claim(claim, criteria, 3 - len(same)))
         titles = {
             "yes": f"**Found**, p < {LEVEL:g} after the correction",
-            "yes, uncorrected": "**Found only if it were the one test made**, not after the correction",
+            "yes, uncorrected": "**Found only without the correction**",
             "within noise": "**Within noise**",
-            "no, uncorrected": "**The opposite, if it were the one test made**",
+            "no, uncorrected": "**The opposite, only without the correction**",
             "no": f"**The opposite**, p < {LEVEL:g} after the correction",
-            "yes?": "**So in the mean**, too few seeds to test",
-            "no?": "**Not so in the mean**, too few seeds to test",
+            "yes?": "**True of the means**, too few seeds to test",
+            "no?": "**Not true of the means**, too few seeds to test",
         }
         self.lines += [f"- {titles[v]}: {'; '.join(groups[v])}." for v in titles if v in groups]
 

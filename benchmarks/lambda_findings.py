@@ -51,7 +51,7 @@ def lambdas(results: Path) -> list[str]:
         "sees the silos' own domains only, chooses a smaller one each time."
     )
     if not highest:
-        raise ValueError(f"the sweeps do not bear this: {sentence}")
+        raise ValueError(f"the sweeps do not support this: {sentence}")
     return [*lines, f"{sentence} One or two seeds are not tested for noise."]
 
 

@@ -40,7 +40,7 @@ def color_mnist(results: Path) -> list[str]:
     f.say(
         set(chosen) == {last} and same_choices(f.campaign) == [("validation", "last")],
         f"The lowest validation loss is that of round {last} in all {len(chosen)} runs: `validation` and "
-        "`last` are one test here, not two.",
+        "`last` are the same test here.",
     )
     paper = paper_numbers("color-mnist", "test_loss")
     f.say(
@@ -78,7 +78,7 @@ def _color_mnist_losses(f: Findings, last: int) -> None:
     f.say(
         max(losses) - min(losses) >= max(means) - min(means),
         f"- Seeds differ as much as algorithms do (`fedsgd`: {span(losses)}; the means: {span(means)}), "
-        "but alike for all, since the draw of silos and colours decides: hence paired tests.",
+        "but all algorithms vary together, with the draw of silos and colours: hence paired tests.",
     )
 
 
@@ -91,7 +91,7 @@ def _color_mnist_accuracy(f: Findings, last: int) -> None:
         and max(p[intra], p["geometric"]) < 0.01,
         f"- At round {last} accuracy goes the other way: `{intra}` {accuracy[intra]:.3f} and `geometric` "
         f"{accuracy['geometric']:.3f} against {accuracy['fedsgd']:.3f} of `fedsgd` (p = {p[intra]:.0e} and "
-        f"{p['geometric']:.2g}, each alone). Their lower losses there are not fewer errors.",
+        f"{p['geometric']:.2g}, each alone): their losses are lower there, but they make more errors.",
     )
     f.say(
         f.order("last", "test_accuracy")[0] in ("fedcurv", "fishr-intra-arith") and p[inter] > LEVEL,
@@ -126,8 +126,8 @@ def _claims(f: Findings) -> None:
     """Write which of the paper's claims on losses and scores hold, but for those of its section 4."""
     f.lines += [
         "",
-        f"Of what the paper says, by paired t-tests over {seeds_in_words(f)} seeds, corrected by Holm's "
-        "method for all tests of the table of claims:",
+        f"The paper's claims, by paired t-tests over {seeds_in_words(f)} seeds, corrected by Holm's method "
+        "for the number of tests in the table of claims:",
         "",
     ]
     f.claims([claim for claim in claims_of(f.campaign) if claim not in SECTION_4])
@@ -145,8 +145,8 @@ def eicu_demo(results: Path) -> list[str]:
     losses = [f.mean(name, "oracle") for name in f.names]
     f.say(
         max(losses) - min(losses) < 0.005,
-        "A few hundred patients per region are soon learnt by heart: the loss elsewhere is lowest at rounds "
-        f"{span(f.rounds('oracle'))}, and there {span(losses)} for all algorithms.",
+        "With a few hundred patients per region, the network soon overfits: the OOD loss is lowest at rounds "
+        f"{span(f.rounds('oracle'))}, with {span(losses)} for all algorithms.",
     )
     first, *_, worst = f.order("validation")
     f.say(
