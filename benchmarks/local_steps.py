@@ -20,7 +20,6 @@ import matplotlib.pyplot as plt
 from fedilc import Algorithm, LocalSteps, train
 from fedilc.algorithms import find_algorithm
 from fedilc.config import Experiment, Options, read_experiment
-from fedilc.data.outline import Outline
 from fedilc.data.silo_store import SiloStore
 from fedilc.federation import Program, Record, RunFolder
 from fedilc.report.style import COLOURS
@@ -95,7 +94,7 @@ def run(
     model = settings.model.build(store, settings.seed)
     resume = RunFolder(out).settings_file.exists()
     result = train(store, model, algorithm, out=out, resume=resume, **options, **more)
-    spec = Specification.of(Outline.of(store), model, algorithm, Options(**options))
+    spec = Specification.of(store.outline(), model, algorithm, Options(**options))
     return result.history, megabytes(spec.program, len(store.silos))
 
 

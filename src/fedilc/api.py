@@ -16,7 +16,6 @@ from fedilc.config.options import TrainOptions
 from fedilc.config.section import validated
 from fedilc.data import Federation
 from fedilc.data.checks.federation import check_federation
-from fedilc.data.outline import Outline
 from fedilc.data.silo_store import SiloStore
 from fedilc.errors import WrongTypeError
 from fedilc.evaluation import measure
@@ -143,7 +142,7 @@ def train(
         report = check_federation(federation)
         report.require()
         store = SiloStore.of(federation)
-    spec = Specification.of(Outline.of(store), model, algorithm, options)
+    spec = Specification.of(store.outline(), model, algorithm, options)
     store.check_classes(spec.outputs)
     if runtime is None:
         runtime = runtime_here(store, spec.model, spec.program, partial(measure, spec.bench.loss))

@@ -16,7 +16,7 @@ FEDERATION = Federation("demo", SILOS, [[6.0]], [1], columns=["age"], label="die
 
 
 def test_an_outline_has_sizes_digests_and_names() -> None:
-    outline = Outline.of(SiloStore.of(FEDERATION))
+    outline = SiloStore.of(FEDERATION).outline()
     assert (outline.name, outline.silos, outline.loss) == ("demo", ("a", "b"), "binary")
     assert (outline.columns, outline.label, outline.validates) == (("age",), "died", True)
     assert outline.facts == {
@@ -27,7 +27,7 @@ def test_an_outline_has_sizes_digests_and_names() -> None:
 
 def test_an_outline_agrees_with_its_store_in_every_fact_that_both_have() -> None:
     store = SiloStore.of(FEDERATION)
-    outline = Outline.of(store)
+    outline = store.outline()
     for field in fields(Outline):
         if field.name != "facts":
             assert getattr(outline, field.name) is getattr(store, field.name) or (
@@ -36,7 +36,7 @@ def test_an_outline_agrees_with_its_store_in_every_fact_that_both_have() -> None
 
 
 def test_the_data_of_a_run_are_known_by_silos_and_test_set() -> None:
-    outline = Outline.of(SiloStore.of(FEDERATION))
+    outline = SiloStore.of(FEDERATION).outline()
     facts = data_facts(outline)
     assert facts["silos"] == dict(outline.facts)
     assert facts["test"] == digest(outline.x_test, outline.y_test)
@@ -44,7 +44,7 @@ def test_the_data_of_a_run_are_known_by_silos_and_test_set() -> None:
 
 
 def test_numbers_without_examples_are_never_recorded() -> None:
-    outline = Outline.of(SiloStore.of(FEDERATION))
+    outline = SiloStore.of(FEDERATION).outline()
     keys = ("validation_loss", "test_loss", "train_loss")
     assert [outline.never_records(key) for key in keys] == [False, False, False]
     without = replace(outline, x_test=None, validates=False)

@@ -53,14 +53,15 @@ def test_letting_go_leaves_the_federation_it_came_from_as_it_was() -> None:
     assert [silo.name for silo in whole.silos] == ["a", "b", "c"]
 
 
-def test_silos_that_are_made_when_opened_are_made_anew_each_time_and_there_is_nothing_to_keep_only() -> None:
+def test_silos_that_are_made_when_opened_are_made_anew_each_time_and_nothing_is_kept() -> None:
     made: list[str] = []
+    facts = {"a": {"examples": 2}, "b": {"examples": 2}}
 
     def make(name: str) -> Silo:
         made.append(name)
         return Silo(name, [[0.0], [1.0]], [0, 1])
 
-    store = SiloStore("demo", {"a": 2, "b": 2}, make, torch.zeros(2, 1), 1, "binary")
+    store = SiloStore("demo", facts, torch.zeros(2, 1), "binary", make=make, outputs=1)
     assert not store.resident
     store.keep_only(["b"])
     assert store.open("a").name == store.open("a").name == "a"

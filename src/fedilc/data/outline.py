@@ -10,7 +10,6 @@ from torch import Tensor
 
 from fedilc.algorithms.loss_name import LossName
 from fedilc.data.digest import digest
-from fedilc.data.silo_store import SiloStore
 
 if TYPE_CHECKING:
     from fedilc.data.image_folder import ImagePreprocessing
@@ -22,17 +21,23 @@ class Outline:
     """The facts of a federation that training needs; for a remote one they include no example.
 
     Args:
-        silos: the participants' names, in the order that records have them in.
+        name: of the federation.
+        facts: of each silo, in order, the size and digest of its data, as far as they are known here.
         sample: two inputs, or two of the same shape and type, to try the model on.
-        facts: the size and digest of each silo's data, as far as they are known here.
-        x_test: inputs of the out-of-distribution test set, if it is here; all else is as in `SiloStore`.
+        loss: which one, by name.
+        x_test: inputs of the out-of-distribution test set, if it is here.
+        y_test: its labels.
+        columns: the names of the inputs, in order, if they have names.
+        label: the name of the labels, if it is known.
+        validates: whether a silo holds out examples for validation; None if that is not known here.
+        preprocessing: how inputs are made of a table or of pictures, if they are.
+        first_label: the label that class 0 had before classes were numbered from 0.
     """
 
     name: str
-    silos: tuple[str, ...]
+    facts: Mapping[str, Mapping[str, Any]]
     sample: Tensor
     loss: LossName
-    facts: Mapping[str, Mapping[str, Any]]
     x_test: Tensor | None = None
     y_test: Tensor | None = None
     columns: tuple[str, ...] = ()
@@ -41,16 +46,10 @@ class Outline:
     preprocessing: Preprocessing | ImagePreprocessing | None = None
     first_label: int = 0
 
-    @classmethod
-    def of(cls, store: SiloStore) -> Outline:
-        """Return the outline of a federation whose silos can be opened here."""
-        facts: dict[str, dict[str, Any]] = {name: {"examples": size} for name, size in store.sizes.items()}
-        for name, text in store.digests().items():
-            facts[name]["digest"] = text
-        test = store.x_test, store.y_test
-        known = store.name, store.silos, store.sample, store.loss, facts
-        names = store.columns, store.label
-        return cls(*known, *test, *names, store.validates, store.preprocessing, store.first_label)
+    @property
+    def silos(self) -> tuple[str, ...]:
+        """Return the names of the silos, in order."""
+        return tuple(self.facts)
 
     def never_records(self, key: str) -> bool:
         """Return whether no round can have this number, because there are no examples for it."""

@@ -115,9 +115,7 @@ def _check(settings: Experiment, folder: Path, own: str | None, found: Checked) 
     else:
         store = data.store(settings.seed, folder)
         found.rows, found.hidden = _rows(store), max(0, len(store.silos) - NAMED)
-    sizes = {name: {"examples": size} for name, size in store.sizes.items()}
-    outline = Outline(store.name, store.silos, store.sample, store.loss, sizes, store.x_test, store.y_test)
-    _try(settings, outline, _model(settings, store, own), store)
+    _try(settings, store, _model(settings, store, own), store)
 
 
 def _below(file: str, folder: Path) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from fedilc.config import Experiment, Options, read_experiment
 from fedilc.config.section import Section
 from fedilc.data.digest import weights_digest
-from fedilc.data.outline import Outline, data_facts
+from fedilc.data.outline import data_facts
 from fedilc.errors import ConfigError, FedILCError
 from fedilc.federation import RunFolder
 from fedilc.federation.json_files import complete_lines
@@ -174,7 +174,7 @@ def _current_facts(job: Job) -> dict[str, Any]:
     settings = job.settings
     store = settings.data.store(settings.seed, job.home)
     weights = weights_digest(settings.model.build(store, settings.seed))
-    return {**data_facts(Outline.of(store)), "model": {"weights": weights}}
+    return {**data_facts(store.outline()), "model": {"weights": weights}}
 
 
 def run_jobs(work: Work, show: Callable[[Work], None]) -> None:

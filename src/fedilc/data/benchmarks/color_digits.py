@@ -98,6 +98,6 @@ def many_silos(seed: int, silos: int = 10_000, examples: int = 20, validation: i
 
     random = numpy_generator(seed, "many-silos", "test")
     x_test, y_test = colour(images[:_TEST], digits[:_TEST], 0.9, random, 0.15)
-    sizes = dict.fromkeys(names, examples)
+    facts = {name: {"examples": examples} for name in names}
     sample = open_(names[0]).x[:2]
-    return SiloStore("many-silos", sizes, open_, sample, 1, "binary", x_test, y_test)
+    return SiloStore("many-silos", facts, sample, "binary", x_test, y_test, make=open_, outputs=1)

@@ -131,18 +131,18 @@ class NumericFiles:
             x_test, y_test = torch.from_numpy(test.x), torch.from_numpy(test.y) - int(from_one)
         return SiloStore(
             self.folder.name or "files",
-            {name: len(profile.trained) for name, profile in found.profiles.items()},
-            open_,
+            {name: {"examples": len(profile.trained)} for name, profile in found.profiles.items()},
             found.sample,
-            labels + 1 - int(from_one) if self.loss == "multiclass" else 1,
             self.loss,
             x_test,
             y_test,
-            seen=found.digests,
-            columns=found.columns,
-            label=self.label,
-            validates=any(len(profile.held_out) for profile in profiles),
+            found.columns,
+            self.label,
+            any(len(profile.held_out) for profile in profiles),
             first_label=int(from_one),
+            make=open_,
+            outputs=labels + 1 - int(from_one) if self.loss == "multiclass" else 1,
+            seen=found.digests,
         )
 
     def _test_is_apart(self, found: Examined) -> bool:

@@ -137,7 +137,7 @@ class FedILC:
             raise ConfigError(
                 f"two silos have the same name in {', '.join(names)}; let make_silo give each its own"
             )
-        outline = Outline(name, names, sample, self.loss, {silo: {} for silo in names})
+        outline = Outline(name, {silo: {} for silo in names}, sample, self.loss)
         network = ModelSpec(name=None, inputs=inputs, outputs=1)
         run = RemoteRun(name, self.algorithm, options, outline, network, model)
         evaluation = _Evaluation(evaluate_fn, model)

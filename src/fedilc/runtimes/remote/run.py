@@ -71,7 +71,7 @@ class RemoteRun:
             outputs = preprocessing.label.outputs
         else:
             store = data.store(settings.seed, folder)
-            outline, inputs, outputs = Outline.of(store), list(store.inputs), store.outputs
+            outline, inputs, outputs = store.outline(), list(store.inputs), store.outputs
             columns = list(store.columns) or None
         if builder is not None:
             model = user_network(builder, settings.seed)
@@ -145,8 +145,8 @@ def _tables_outline(name: str, data: RemoteTables, folder: Path, made: Preproces
 
         features, label, _ = read_features(folder / data.test, data.settings(), "the test set")
         test = made.transform(features), torch.as_tensor(made.label.encode(label))
-    sample, silos = torch.zeros(2, *made.inputs), tuple(data.silos)
-    outline = Outline(name, silos, sample, made.label.loss, {silo: {} for silo in silos}, *test)
+    sample = torch.zeros(2, *made.inputs)
+    outline = Outline(name, {silo: {} for silo in data.silos}, sample, made.label.loss, *test)
     return replace(outline, columns=made.columns, label=made.label.text, preprocessing=made)
 
 
@@ -163,7 +163,6 @@ def _remote_outline(name: str, data: Remote, folder: Path) -> Outline:
         test = torch.from_numpy(read.x), torch.as_tensor(read.y)
         checked = Federation(name, [Silo(data.silos[0], sample, [0, 0])], *test, loss=data.loss)
         checked.check_classes(data.classes)
-    silos = tuple(data.silos)
-    outline = Outline(name, silos, sample, data.loss, {silo: {} for silo in silos}, *test)
+    outline = Outline(name, {silo: {} for silo in data.silos}, sample, data.loss, *test)
     label = data.label if data.test is not None else None
     return replace(outline, columns=tuple(data.columns or ()), label=label)
