@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
 from typing import Any, Literal
 
 import numpy as np
@@ -185,27 +185,23 @@ class StudyPlan:
 
     def choosing(self, method: str, group: int) -> Iterator[list[RunTask]]:
         """Yield, per entry of the grid, the runs that score it for a group's held-out silos."""
-        names, groups = self.data.silos, self.groups
-        others = [number for number in range(len(groups)) if number != group]
+        pairs = [
+            (*one, *other)
+            for one, other in combinations(self.groups, 2)
+            if self.groups[group] in (one, other)
+        ]
         for entry in self.grid(method):
             options = {**entry, "rounds": self.settings.rounds, "score_every": self.score_every}
             if self.choose_by == "validation":
-                training = tuple(name for name in names if name not in groups[group])
-                yield [self._run(method, options, training, 0, validation=VALIDATION_SHARE)]
-                continue
-            tasks = []
-            for other in others:
-                left_out = (*groups[min(group, other)], *groups[max(group, other)])
-                training = tuple(name for name in names if name not in left_out)
-                tasks.append(self._run(method, options, training, 0, scored=left_out))
-            yield tasks
+                yield [self._run(method, options, self.groups[group], 0, validation=VALIDATION_SHARE)]
+            else:
+                yield [self._run(method, options, pair, 0, scored=pair) for pair in pairs]
 
     def final(self, method: str, silo: str, choice: Choice) -> list[RunTask]:
         """Return the runs on all silos but one, per seed."""
-        training = tuple(name for name in self.data.silos if name != silo)
         options = {**choice.options, "rounds": choice.round}
         seeds = range(self.settings.seeds)
-        return [self._run(method, options, training, seed, predicted=silo) for seed in seeds]
+        return [self._run(method, options, (silo,), seed, predicted=silo) for seed in seeds]
 
     def alone(self, silo: str) -> list[AloneTask]:
         """Return the folds of a site's own model; none if it has too few examples of a class."""
@@ -229,8 +225,10 @@ class StudyPlan:
         return min(FOLDS, fewest) if fewest >= 4 else 0
 
     def _run(
-        self, method: str, options: Mapping[str, Any], training: tuple[str, ...], seed: int, **more: Any
+        self, method: str, options: Mapping[str, Any], left_out: tuple[str, ...], seed: int, **more: Any
     ) -> RunTask:
+        """Return the run on all silos but those left out."""
+        training = tuple(name for name in self.data.silos if name not in left_out)
         return RunTask(method, options, training, self.settings.hidden, seed, **more)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fedilc.errors import listed
 from fedilc.evaluation.comparison import Comparison
 from fedilc.evaluation.scores import HIGHER_IS_BETTER
@@ -38,19 +40,10 @@ def verdict(result: StudyResult) -> tuple[str, str, str]:
         return _alone(result, metric)
     if all(one.value == 0.0 for found in comparisons.values() for one in found.by_site.values()):
         return _tied(result, metric)
-    leader = best if best != reference else _closest(comparisons)
-    return (
-        _which(result, metric, best),
-        _how_sure(
-            comparisons[leader],
-            len(comparisons),
-            leader,
-            leader == best,
-            reference,
-            metric in HIGHER_IS_BETTER,
-        ),
-        _power(result, comparisons, leader, metric),
-    )
+    closest = min(comparisons, key=lambda name: abs(comparisons[name].difference.value or 0.0))
+    leader = best if best != reference else closest
+    sure = _how_sure(comparisons, leader, best, reference, higher=metric in HIGHER_IS_BETTER)
+    return _which(result, metric, best), sure, _power(result, comparisons[leader], metric)
 
 
 def _which(result: StudyResult, metric: str, best: str) -> str:
@@ -78,8 +71,11 @@ def _mean_beside_others(result: StudyResult, metric: str, best: str) -> str:
     return f"{result.mean(best, metric).value:.3f} {where}{brackets}"
 
 
-def _how_sure(found: Comparison, others: int, name: str, best: bool, reference: str, higher: bool) -> str:
+def _how_sure(
+    comparisons: Mapping[str, Comparison], name: str, best: str, reference: str, *, higher: bool
+) -> str:
     """Return by how much a method differs from the reference, and whether chance explains it."""
+    found, others = comparisons[name], len(comparisons)
     mean, values = found.difference, [one.value or 0.0 for one in found.by_site.values()]
     wins = sum(value > 0 if higher else value < 0 for value in values)
     details = [f"better at {wins} of {len(values)} sites"]
@@ -88,29 +84,30 @@ def _how_sure(found: Comparison, others: int, name: str, best: bool, reference: 
     if found.corrected_p is not None:
         many = f" after correction for {others} comparisons" if others > 1 else ""
         details.append(f"p = {found.corrected_p:.2g} over sites{many}")
-    who = "Its difference" if best else f"No method was better; the difference of the nearest, {name},"
+    who = (
+        "Its difference" if name == best else f"No method was better; the difference of the nearest, {name},"
+    )
     start = f"{who} from {reference} is {mean.value or 0.0:+.3f} ({'; '.join(details)})"
     if found.corrected_p is None:
         return f"{start}; with fewer than three sites no test over sites is possible."
     if found.corrected_p < LEVEL:
         return f"{start}: more than chance between sites explains."
-    better = f"{name} is not shown to be better" if best else "they are not shown to differ"
+    better = f"{name} is not shown to be better" if name == best else "they are not shown to differ"
     return f"{start}: chance between sites may explain it, and {better}."
 
 
-def _power(result: StudyResult, comparisons: dict[str, Comparison], leader: str, metric: str) -> str:
+def _power(result: StudyResult, leader: Comparison, metric: str) -> str:
     sites = result.sites_with(metric)
     examples = sum(len(result.plan.data.labels[site]) for site in sites)
     size = f"{len(sites)} sites and {examples:,} examples"
-    needed = comparisons[leader].detectable
-    if needed is None:
+    if leader.detectable is None:
         return (
             f"With {size}, these data show how methods differ at these sites; they cannot show how methods "
             f"differ at the next site{_without_leaks(result)}."
         )
     return (
-        f"With {size} these data could have shown a mean difference of {needed:.3f} or more (80 % power); "
-        f"that smaller differences exist, or do not, they cannot show{_without_leaks(result)}."
+        f"With {size} these data could have shown a mean difference of {leader.detectable:.3f} or more "
+        f"(80 % power); that smaller differences exist, or do not, they cannot show{_without_leaks(result)}."
     )
 
 
@@ -123,10 +120,6 @@ def _without_leaks(result: StudyResult) -> str:
     return (
         f", nor how well a model does without {listed(names)}, which alone {verb} the label almost perfectly"
     )
-
-
-def _closest(comparisons: dict[str, Comparison]) -> str:
-    return min(comparisons, key=lambda name: abs(comparisons[name].difference.value or 0.0))
 
 
 def _tied(result: StudyResult, metric: str) -> tuple[str, str, str]:
