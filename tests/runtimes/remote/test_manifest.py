@@ -60,7 +60,7 @@ def test_it_holds_every_setting_that_a_silo_computes_with() -> None:
         algorithm="fishr-intra-geo", environment_size=4, zeros="strict", min_side=2, covariance="full", seed=9
     )
     task = queue_of(settings).manifest.program.parts
-    assert (task.environment_size, task.seed) == (4, 9)
+    assert (task.options.environment_size, task.options.seed) == (4, 9)
     assert isinstance(task.penalty, Fishr)
     assert task.penalty.covariance == "full"
     assert task.intra is not None
