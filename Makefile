@@ -3,7 +3,7 @@ BIN := .venv/bin
 FLOWER := .venv-flower/bin
 INSTALL := -m pip install --disable-pip-version-check --quiet --no-compile
 
-# Hundreds of processes import torch here: each module is compiled once, even where the environment says otherwise.
+# Hundreds of processes import torch here: let Python keep compiled modules, even if the environment forbids it.
 export PYTHONDONTWRITEBYTECODE :=
 
 # Lint and the second environment at the same time; tests after them, since Ray gives up on a busy machine.
@@ -40,6 +40,7 @@ bench: .venv/installed
 	$(BIN)/python -m benchmarks $(ARGS)
 
 wheel: .venv/installed-dev
+	rm -rf dist
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python -m pytest tests/test_wheel.py
 

@@ -21,11 +21,11 @@ def test_each_value_is_trained_once_in_ascending_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ("0,a", "--values '0,a' is not a list of numbers like 0,0.1,1"),
-        ("", "--values '' is not a list of numbers like 0,0.1,1"),
-        ("1,-0.5", "--values '1,-0.5' has a negative lambda; give 0 or more"),
-        ("0,nan", "--values '0,nan' has a number that is not finite"),
-        ("inf", "--values 'inf' has a number that is not finite"),
+        ("0,a", "--values '0,a' is not a list of numbers like 0.01,0.1"),
+        ("", "--values '' is not a list of numbers like 0.01,0.1"),
+        ("1,-0.5", "--values '1,-0.5' has a number that is not 0 or above 0"),
+        ("0,nan", "--values '0,nan' has a number that is not 0 or above 0"),
+        ("inf", "--values 'inf' has a number that is not 0 or above 0"),
     ],
 )
 def test_values_that_are_no_lambdas_are_one_sentence(refusal: Refusal, values: str, sentence: str) -> None:

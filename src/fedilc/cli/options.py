@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
+from math import inf
 from pathlib import Path
 from typing import Annotated
 
@@ -62,6 +63,23 @@ def use_data_folder(given: Path | None) -> None:
     """Use this data folder, if one is given, in this command and in every process it starts."""
     if given is not None:
         os.environ["FEDILC_DATA"] = str(given.expanduser().absolute())
+
+
+def comma_numbers(text: str | None, option: str, *, zero: bool = False) -> tuple[float, ...]:
+    """Return the numbers of an option, each once and in ascending order; none if it was not given.
+
+    >>> comma_numbers("1,0.1,1", "--learning-rates")
+    (0.1, 1.0)
+    """
+    if text is None:
+        return ()
+    try:
+        found = tuple(sorted({float(part) for part in text.split(",")}))
+    except ValueError as error:
+        raise ConfigError(f"{option} {text!r} is not a list of numbers like 0.01,0.1") from error
+    if not all(0 < number < inf or (zero and number == 0) for number in found):
+        raise ConfigError(f"{option} {text!r} has a number that is not {'0 or ' if zero else ''}above 0")
+    return found
 
 
 def only_one(algorithms: list[str] | None, command: str) -> str | None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,9 +13,9 @@ import typer
 
 from fedilc.cli.console import make_console, say
 from fedilc.cli.jobs import Seeds, noted_bars, time_left
-from fedilc.cli.options import DataDir, use_data_folder
+from fedilc.cli.options import DataDir, comma_numbers, use_data_folder
 from fedilc.cli.table_options import Names, TableOptions, with_table_options
-from fedilc.errors import ConfigError, StoppedError
+from fedilc.errors import StoppedError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -111,8 +110,8 @@ def study(
         hold_out=tuple(dict.fromkeys(hold_out or ())),
         seeds=seeds,
         rounds=rounds or usual.rounds,
-        rates=_numbers(learning_rates, "--learning-rates") or usual.rates,
-        penalty_weights=_numbers(penalty_weights, "--penalty-weights") or usual.penalty_weights,
+        rates=comma_numbers(learning_rates, "--learning-rates") or usual.rates,
+        penalty_weights=comma_numbers(penalty_weights, "--penalty-weights") or usual.penalty_weights,
         references=references,
         choose_by=choose_by.value if choose_by else None,
     )
@@ -176,16 +175,3 @@ def show_study(console: Console, study: Study) -> None:
     console.print("\n[bold]Verdict[/]")
     for sentence in study["verdict"]:
         console.print(sentence, markup=False)
-
-
-def _numbers(text: str | None, option: str) -> tuple[float, ...]:
-    """Return the numbers of an option; none if it was not given."""
-    if text is None:
-        return ()
-    try:
-        found = tuple(sorted({float(part) for part in text.split(",")}))
-    except ValueError as error:
-        raise ConfigError(f"{option} {text!r} is not a list of numbers like 0.01,0.1") from error
-    if not all(0 < number < inf for number in found):
-        raise ConfigError(f"{option} {text!r} has a number that is not above 0")
-    return found

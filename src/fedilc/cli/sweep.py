@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +9,7 @@ import typer
 
 from fedilc.cli.console import make_console, say
 from fedilc.cli.jobs import EvaluateEvery, Jobs, Rounds, Seeds, Subset, job_changes, run_all
-from fedilc.cli.options import Changes, DataDir, ExperimentName, only_one, use_data_folder
-from fedilc.errors import ConfigError
+from fedilc.cli.options import Changes, DataDir, ExperimentName, comma_numbers, only_one, use_data_folder
 
 sweep_app = typer.Typer(
     name="sweep", help="Train one algorithm with several values of a setting.", no_args_is_help=True
@@ -50,22 +48,11 @@ def lambda_(
 
     use_data_folder(data_dir)
     given = [*job_changes(rounds, subset, evaluate_every), *(changes or [])]
+    lambdas = list(comma_numbers(values, "--values", zero=True))
     name = only_one(algorithm, "a sweep") or "fishr-inter-geo"
-    sweep = Sweep.of(experiment, name, _values(values), seeds, given, out)
+    sweep = Sweep.of(experiment, name, lambdas, seeds, given, out)
     console = make_console()
     run_all(console, sweep.jobs(), jobs)
     console.print(rich_table(write_sweep(sweep)))
     files = "tables.md, tables.tex, tables/*.csv, lambda.png"
     say(console, f"results: {sweep.out} ({files})")
-
-
-def _values(text: str) -> list[float]:
-    try:
-        found = sorted({float(part) for part in text.split(",")})
-    except ValueError as error:
-        raise ConfigError(f"--values {text!r} is not a list of numbers like 0,0.1,1") from error
-    if not all(map(math.isfinite, found)):
-        raise ConfigError(f"--values {text!r} has a number that is not finite")
-    if found[0] < 0:
-        raise ConfigError(f"--values {text!r} has a negative lambda; give 0 or more")
-    return found
