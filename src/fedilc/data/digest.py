@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +17,24 @@ def digest(*tensors: Tensor | None) -> str:
     >>> digest(torch.zeros(2)) == digest(torch.zeros(2)), digest(torch.zeros(2)) == digest(torch.zeros(1, 2))
     (True, False)
     """
+    return _sha256(("", tensor) for tensor in tensors if tensor is not None)[:16]
+
+
+def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
+    """Return a digest of named tensors, in order.
+
+    >>> tensors_digest({"a": torch.zeros(2)}) == tensors_digest({"b": torch.zeros(2)})
+    False
+    """
+    return _sha256(tensors.items())[:32]
+
+
+def _sha256(named: Iterable[tuple[str, Tensor]]) -> str:
     sha256 = hashlib.sha256()
-    for tensor in tensors:
-        if tensor is not None:
-            sha256.update(f"{tuple(tensor.shape)}{tensor.dtype}".encode())
-            raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-            sha256.update(raw.numpy().tobytes())
-    return sha256.hexdigest()[:16]
+    for name, tensor in named:
+        sha256.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        sha256.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return sha256.hexdigest()
 
 
 def silo_digest(silo: Silo) -> str:

@@ -30,7 +30,6 @@ from fedilc.data import Federation
 from fedilc.data.silo_store import SiloStore
 from fedilc.errors import ConfigError, FedILCError
 from fedilc.federation.client import Metrics
-from fedilc.federation.messages import Reply, Request
 from fedilc.federation.program import Program
 from fedilc.federation.runtime import Facts
 from fedilc.runtimes.local import LocalRuntime
@@ -80,28 +79,23 @@ class Group:
 
     def add(self, tensor: Tensor) -> None:
         """Add up the tensors of all ranks, in place."""
-        if self.size > 1:
-            with _name_lost_rank():
-                dist.all_reduce(tensor)
+        with _name_lost_rank():
+            dist.all_reduce(tensor)
 
     def take_largest(self, tensor: Tensor) -> None:
         """Take the largest of each number over all ranks, in place."""
-        if self.size > 1:
-            with _name_lost_rank():
-                dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        with _name_lost_rank():
+            dist.all_reduce(tensor, dist.ReduceOp.MAX)
 
     def send_from_first(self, tensor: Tensor) -> None:
         """Copy the first rank's tensor to every rank, in place, whatever the memory layouts are."""
-        if self.size > 1:
-            row = tensor.contiguous()
-            with _name_lost_rank():
-                dist.broadcast(row, 0)
-            tensor.copy_(row)
+        row = tensor.contiguous()
+        with _name_lost_rank():
+            dist.broadcast(row, 0)
+        tensor.copy_(row)
 
     def gather(self, values: JSONObject) -> list[JSONObject]:
         """Return the JSON object of every rank; they are sent as tensors of bytes, never pickled."""
-        if self.size == 1:
-            return [values]
         own = torch.frombuffer(bytearray(json.dumps(values).encode()), dtype=torch.uint8)
         lengths = torch.zeros(self.size, dtype=torch.int64)
         lengths[self.rank] = len(own)
@@ -152,8 +146,7 @@ def joined_group() -> Iterator[Group]:
         raise ConfigError(
             f"this is one of several processes, but {error.args[0]} is not set; start them with torchrun"
         ) from error
-    with _notice_if_slow():
-        attempt = _connect()
+    attempt = _connect()
     try:
         yield replace(Group.current(), restarted=attempt.restarted)
     except RankLostError as error:
@@ -169,32 +162,22 @@ def joined_group() -> Iterator[Group]:
 
 
 def _connect() -> Attempt:
-    """Find the other ranks and connect to them."""
-    with _name_lost_rank():
-        store, rank, size = next(rendezvous("env://", timeout=START_TIMEOUT))
-        attempt = join_attempt(store, rank, size, START_TIMEOUT)
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if attempt.nccl else "gloo",
-            store=attempt.store,
-            rank=rank,
-            world_size=size,
-            timeout=COLLECTIVE_TIMEOUT,
-        )
-    return attempt
-
-
-@contextlib.contextmanager
-def _notice_if_slow() -> Iterator[None]:
-    """Print what this rank waits for, if the block takes longer than `NOTICE_SECONDS`."""
-    rank, size, address = (os.environ[key] for key in ("RANK", "WORLD_SIZE", "MASTER_ADDR"))
-    sentence = f"fedilc: rank {rank} waits at {address} for the other ranks ({size} in all)\n"
-    timer = threading.Timer(NOTICE_SECONDS, lambda: sys.stderr.write(sentence))
-    timer.daemon = True
-    timer.start()
+    """Connect to the other ranks; print what this rank waits for if that takes over `NOTICE_SECONDS`."""
+    own, ranks, address = (os.environ[key] for key in ("RANK", "WORLD_SIZE", "MASTER_ADDR"))
+    sentence = f"fedilc: rank {own} waits at {address} for the other ranks ({ranks} in all)\n"
+    notice = threading.Timer(NOTICE_SECONDS, lambda: sys.stderr.write(sentence))
+    notice.daemon = True
+    notice.start()
     try:
-        yield
+        with _name_lost_rank():
+            store, rank, size = next(rendezvous("env://", timeout=START_TIMEOUT))
+            attempt = join_attempt(store, rank, size, START_TIMEOUT)
+            backend = "cpu:gloo,cuda:nccl" if attempt.nccl else "gloo"
+            members = {"store": attempt.store, "rank": rank, "world_size": size}
+            dist.init_process_group(backend, **members, timeout=COLLECTIVE_TIMEOUT)
     finally:
-        timer.cancel()
+        notice.cancel()
+    return attempt
 
 
 def _ended_by(store: Store) -> int | None:
@@ -240,10 +223,6 @@ class DistributedRuntime(LocalRuntime):
         """Return those of the silos that are this rank's."""
         return tuple(silo for silo in silos if silo in self.own)
 
-    def ask(self, request: Request) -> Iterator[Reply]:
-        """Yield the replies of this rank's silos; the request itself is the one to all silos."""
-        return self._replies(self.mine(request.silos), request)
-
     def combine(self, sums: Sequence[tuple[Aggregator, Sums]], answers: Facts) -> Facts:
         """Add up all sums in one all-reduce; return the facts of all silos."""
         if sums:
@@ -256,13 +235,14 @@ class DistributedRuntime(LocalRuntime):
         """Return the first rank's tensors and facts, on every rank."""
         layout = {name: [str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in tensors.items()}
         first = self.group.gather({"layout": layout, "facts": facts})[0]
-        received = dict[str, Tensor]()
-        for name, (dtype, shape) in first["layout"].items():
-            own = tensors.get(name) if self.leads else None
-            blank = torch.zeros(shape, dtype=getattr(torch, dtype), device=self.bench.device)
-            received[name] = blank if own is None else own
-            self.group.send_from_first(received[name])
-        return received, first["facts"]
+        if not self.leads:
+            tensors = {
+                name: torch.zeros(shape, dtype=getattr(torch, dtype), device=self.bench.device)
+                for name, (dtype, shape) in first["layout"].items()
+            }
+        for tensor in tensors.values():
+            self.group.send_from_first(tensor)
+        return tensors, first["facts"]
 
     def broadcast_flag(self, flag: bool) -> bool:
         """Return the first rank's flag, on every rank."""

@@ -52,11 +52,8 @@ class LocalRuntime(Runtime):
 
     def ask(self, request: Request) -> Iterator[Reply]:
         """Yield the reply of each silo asked, in the order asked."""
-        return self._replies(request.silos, request)
-
-    def _replies(self, names: tuple[str, ...], request: Request) -> Iterator[Reply]:
         kept = 0
-        for name in names:
+        for name in self.mine(request.silos):
             client = self._client(name)
             yield client.answer(request, self.kept_bytes - kept if self.store.resident else 0)
             kept += client.computation.kept_bytes

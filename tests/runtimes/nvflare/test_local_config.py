@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from fedilc.errors import ConfigError, DataError
-from fedilc.runtimes.nvflare.local_config import ServerConfig, SiteConfig, read_config
-from fedilc.runtimes.nvflare.site import Site
+from fedilc.runtimes.nvflare.local_config import ServerConfig, SiteConfig, read_config, require_inside
 
 
 def written(folder: Path, values: object) -> Path:
@@ -56,10 +55,10 @@ def test_the_environment_names_another_file(tmp_path: Path, monkeypatch: pytest.
 def test_a_table_that_is_not_there_is_said_before_any_task(tmp_path: Path) -> None:
     config = read_config(SiteConfig, written(tmp_path, {"data": "patients.csv"}))
     with pytest.raises(DataError, match=r"patients\.csv does not exist; name the file"):
-        Site("north", config, tmp_path, print)
+        config.make_silo("north", tmp_path, print)
 
 
 @pytest.mark.parametrize("out", ["/etc/run", "../run", "a/../../b", "", "."])
-def test_a_job_cannot_name_a_folder_elsewhere_on_the_server(out: str, tmp_path: Path) -> None:
+def test_a_job_cannot_name_a_folder_elsewhere_on_the_server(out: str) -> None:
     with pytest.raises(ConfigError, match="is not a name inside the server's folder of runs"):
-        ServerConfig().run_folder(tmp_path, out)
+        require_inside(out)

@@ -12,6 +12,7 @@ from fedilc.errors import ConfigError
 
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'fedilc[nvflare]'")
 
+from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAuthorizer
 from nvflare.recipe import SimEnv
 
@@ -76,10 +77,11 @@ def test_files_are_those_of_the_server_in_a_job_and_of_this_machine_in_the_simul
     recipe = FedILCRecipe(tmp_path / "hospitals.toml")
     recipe.process_env(SimEnv(clients=["north", "south"], workspace_root=str(tmp_path / "workspace")))
     (controller,) = recipe.controllers.values()
-    assert controller.experiment["data"]["test"] == str(tmp_path / "test.csv")
+    assert controller.folder == str(tmp_path)
     assert controller.out == str(Path("runs/hospitals/fishr-inter-geo-seed0").absolute())
     arguments = configured(recipe.write(tmp_path / "jobs"), "server")["workflows"][0]["args"]
     assert arguments["experiment"]["data"]["test"] == "test.csv"
+    assert arguments.get("folder") is None
     assert arguments["out"] == "hospitals/fishr-inter-geo-seed0"
 
 
@@ -158,10 +160,10 @@ def test_a_folder_outside_the_servers_runs_is_refused(experiment: Path, tmp_path
 
 def test_a_site_that_allows_our_prefix_allows_both_components(experiment: Path, tmp_path: Path) -> None:
     local = tmp_path / "local"
-    allow_fedilc(local, ["nvflare.app_common.workflows.fedavg.FedAvg"])
-    allow_fedilc(local, [])
+    allow_fedilc(local)
+    allow_fedilc(local)
     resources = json.loads((local / "resources.json.default").read_text())
-    assert resources["class_allow_list"] == ["nvflare.app_common.workflows.fedavg.FedAvg", ALLOWED]
+    assert resources["class_allow_list"] == [*DEFAULT_CLASS_ALLOW_LIST, ALLOWED]
     folder = FedILCRecipe(experiment).write(tmp_path)
     paths = [
         configured(folder, "client")["executors"][0]["executor"]["path"],

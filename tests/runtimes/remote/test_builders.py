@@ -1,7 +1,8 @@
-"""A silo that joins with its own file says what is odd about it, and its name does not choose its split."""
+"""A silo's client fits the manifest or is refused; its files and functions are those that its user names."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,11 +10,15 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import torch
+from torch import nn
 
 from fedilc.config.user_sources import Files
 from fedilc.data import Silo
-from fedilc.errors import FedILCWarning
-from fedilc.runtimes.remote.builders import silo_from_file
+from fedilc.errors import ConfigError, DataError, FedILCWarning, ModelError, ProtocolError
+from fedilc.runtimes.remote.builders import call_user_code, find_function, make_client, silo_from_file
+from fedilc.runtimes.remote.manifest import Manifest
+from rest import queue_of
 
 
 def table(folder: Path, **more: object) -> Path:
@@ -52,3 +57,82 @@ def test_a_silo_that_joins_is_told_what_is_odd_about_its_file(
 ) -> None:
     with pytest.warns(FedILCWarning, match=said):
         joined("north", table(tmp_path, **more))
+
+
+@pytest.fixture
+def _own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_functions.py").write_text("LIMIT = 3\ndef double(x):\n    return 2 * x\n")
+    (tmp_path / "broken_functions.py").write_text("import no_such_package\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+@pytest.mark.usefixtures("_own_module")
+def test_a_function_is_found_in_the_working_folder() -> None:
+    assert call_user_code(find_function("own_functions:double", "provider"), "double", 4) == 8
+
+
+@pytest.mark.usefixtures("_own_module")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("own_functions", "is not of the form module:function"),
+        ("own_functions:triple", "has no function 'triple'"),
+        ("own_functions:LIMIT", "has no function 'LIMIT'"),
+        ("broken_functions:double", r"cannot be imported: ModuleNotFoundError: .*no_such_package"),
+        ("no_such_module:double", "cannot be imported: ModuleNotFoundError"),
+    ],
+)
+def test_what_cannot_be_found_is_one_sentence(name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        find_function(name, "provider")
+
+
+@pytest.mark.usefixtures("_own_module")
+def test_an_error_is_one_sentence_with_file_and_line() -> None:
+    double = find_function("own_functions:double", "provider")
+    with pytest.raises(ConfigError, match=r"double failed: TypeError: .* \(own_functions\.py, line 3\)"):
+        call_user_code(double, "double", None)
+
+
+def test_an_error_of_fedilc_is_passed_on() -> None:
+    def refuses() -> None:
+        raise DataError("no patients")
+
+    with pytest.raises(DataError, match=r"^no patients$"):
+        call_user_code(refuses, "refuses")
+
+
+@pytest.fixture
+def manifest() -> Manifest:
+    return queue_of().manifest
+
+
+def silo(columns: int = 3, labels: tuple[int, ...] = (0, 1, 0, 1)) -> Silo:
+    return Silo("a", torch.zeros(len(labels), columns), list(labels))
+
+
+def test_a_silo_that_fits_gets_the_network_of_the_manifest(manifest: Manifest) -> None:
+    client = make_client(manifest, "a", lambda _: silo(), device="cpu")
+    assert client.weights.keys() == manifest.like.keys()
+
+
+def test_inputs_of_another_shape_are_refused(manifest: Manifest) -> None:
+    with pytest.raises(ConfigError, match=r"has inputs of shape \[7\] and the run takes \[3\]"):
+        make_client(manifest, "a", lambda _: silo(7), device="cpu")
+
+
+def test_labels_of_another_task_are_refused(manifest: Manifest) -> None:
+    with pytest.raises(DataError):
+        make_client(manifest, "a", lambda _: silo(labels=(0, 1, 2, 5)), device="cpu")
+
+
+def test_another_network_is_refused(manifest: Manifest) -> None:
+    with pytest.raises(ModelError, match="use the network that this run was started with"):
+        make_client(manifest, "a", lambda _: silo(), lambda _: nn.Linear(3, 1), device="cpu")
+
+
+def test_other_steps_than_those_of_this_installation_are_refused(manifest: Manifest) -> None:
+    other = manifest.model_copy(update={"steps": manifest.steps | {"more": {}}})
+    with pytest.raises(ProtocolError, match="differ from those of this installation"):
+        make_client(other, "a", lambda _: silo(), device="cpu")

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 from torch import Tensor
 
+from fedilc.data.digest import tensors_digest
 from fedilc.errors import ProtocolError
-from fedilc.runtimes.remote.manifest import tensors_digest
 from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.remote.wire import (
     HEADER_BYTES,

@@ -21,15 +21,14 @@ from torch import nn
 from fedilc.config import read_experiment
 from fedilc.config.user_sources import Remote
 from fedilc.data import Silo
-from fedilc.errors import ConfigError, DataError, FedILCError, ProtocolError
+from fedilc.errors import ConfigError, DataError, FedILCError
 from fedilc.federation.client import SiloClient
 from fedilc.gradients.forward import KEPT_BYTES
 from fedilc.runtimes.flower import require_flower
 from fedilc.runtimes.flower.messaging import make_content, read_about, read_body
 from fedilc.runtimes.flower.runtime import STEP
-from fedilc.runtimes.remote.client import make_client
+from fedilc.runtimes.remote.builders import call_user_code, find_function, make_client
 from fedilc.runtimes.remote.manifest import Manifest, read_manifest
-from fedilc.runtimes.remote.user_code import call_user_code, find_function
 from fedilc.runtimes.remote.wire import pack_reply, unpack_request
 
 if TYPE_CHECKING:
@@ -125,11 +124,7 @@ class Handlers:
 
     def _step(self, message: Message, context: Context) -> Any:
         about = read_about(message.content)
-        try:
-            manifest = read_manifest(json.loads(about.get("manifest", "")))
-        except ValueError as error:
-            raise ProtocolError(f"the manifest cannot be read: {error}") from error
-        name = about.get("silo", "")
+        manifest, name = read_manifest(about.get("manifest", "")), about.get("silo", "")
         received = unpack_request(read_body(message.content), manifest, "", {})
         received.require_for(name, manifest)
         client = self._client(manifest, name, context.node_config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from fedilc.config.section import Section
-from fedilc.errors import ProtocolError
+from fedilc.errors import ConfigError, ProtocolError
 from fedilc.runtimes.flower import logger
 from fedilc.runtimes.flower.messaging import NodeReply, exchange, make_content, read_about
 from fedilc.runtimes.remote.manifest import read_received
@@ -45,6 +46,10 @@ class NodeRegistry:
     """
 
     def __init__(self, grid: Grid, seed: int, timeout: float) -> None:
+        if not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
+            raise ConfigError(
+                f"timeout={timeout!r} is not a number of seconds above 0; every exchange needs a timeout"
+            )
         self.grid = grid
         self.seed = seed
         self.timeout = timeout
@@ -83,7 +88,8 @@ class NodeRegistry:
         for partition in [place for place, node in self.nodes.items() if node not in connected]:
             if not self.replace(partition):
                 del self.nodes[partition], self.silos[partition]
-                self._ask_again()
+                # A partition is free: query the nodes with problems again.
+                self._queries.update(dict.fromkeys(self.problems, 0))
         new = [node for node in sorted(connected) if self._is_to_be_asked(node)]
         if new:
             content = make_content({"seed": str(self.seed)})
@@ -111,11 +117,6 @@ class NodeRegistry:
         self.problems.pop(node, None)
         logger.info("partition-id %d now belongs to node %s", partition, node)
         return True
-
-    def _ask_again(self) -> None:
-        """Query the nodes with problems again, because a partition is free."""
-        for node in self.problems:
-            self._queries[node] = 0
 
     def _add(self, reply: NodeReply) -> None:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
 from collections.abc import Mapping
@@ -66,14 +65,14 @@ def run_experiment(
 ) -> Result:
     """Train an experiment over the grid, with the changes of the run's configuration."""
     settings, own_folder = read_experiment(os.fspath(experiment), read_changes(config))
-    timeout = read_timeout(config.get("timeout") or TIMEOUT_SECONDS)
+    registry = NodeRegistry(grid, settings.seed, config.get("timeout") or TIMEOUT_SECONDS)
     wire = find_wire(str(config.get("wire") or "exact"))
     out = Path(str(config.get("out") or Path("runs") / settings.name / "flower")).expanduser().absolute()
     logger.info(
         "fedilc: %s, %s, %d rounds; run folder %s", settings.name, settings.algorithm, settings.rounds, out
     )
     run = RemoteRun.of(settings, own_folder if folder is None else Path(folder), wire=wire)
-    result = train_on_nodes(NodeRegistry(grid, settings.seed, timeout), run, out)
+    result = train_on_nodes(registry, run, out)
     done = len(RunFolder(out).history())
     logger.info("fedilc: %s after round %d; run folder %s", result.stopped or "complete", done, out)
     return result
@@ -98,16 +97,3 @@ def read_changes(config: Mapping[str, Any]) -> list[str]:
                 "server_app.py and client_app.py name"
             )
     return changes + [f"{name}={config[key]}" for key, name in _SETTINGS.items() if config.get(key)]
-
-
-def read_timeout(given: Any) -> float:
-    """Return the seconds that an exchange may take."""
-    try:
-        seconds = float(given)
-    except (TypeError, ValueError):
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise ConfigError(
-            f"timeout={given!r} is not a number of seconds above 0; every exchange needs a timeout"
-        )
-    return seconds

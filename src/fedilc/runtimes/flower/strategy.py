@@ -22,8 +22,6 @@ from fedilc.federation import Record
 from fedilc.runtimes.flower import require_flower
 from fedilc.runtimes.flower.nodes import NodeRegistry, NodeSilo
 from fedilc.runtimes.flower.runtime import train_on_nodes
-from fedilc.runtimes.flower.server_app import read_timeout
-from fedilc.runtimes.remote.manifest import ModelSpec
 from fedilc.runtimes.remote.run import RemoteRun
 from fedilc.training.callbacks import Callback, Run
 from fedilc.training.result import Result
@@ -128,18 +126,16 @@ class FedILC:
         require_flower()
         options = self._options(num_rounds)
         model = self._initial(initial_arrays)
-        registry = NodeRegistry(grid, options.seed, read_timeout(timeout))
+        registry = NodeRegistry(grid, options.seed, timeout)
         silos = self._silos(registry)
-        inputs = silos[0].inputs
-        sample = torch.zeros(2, *inputs, dtype=torch.int64 if silos[0].whole else torch.float32)
+        sample = torch.zeros(2, *silos[0].inputs, dtype=torch.int64 if silos[0].whole else torch.float32)
         names = tuple(silo.name for silo in silos)
         if len(set(names)) < len(names):
             raise ConfigError(
                 f"two silos have the same name in {', '.join(names)}; let make_silo give each its own"
             )
         outline = Outline(name, {silo: {} for silo in names}, sample, self.loss)
-        network = ModelSpec(name=None, inputs=inputs, outputs=1)
-        run = RemoteRun(name, self.algorithm, options, outline, network, model)
+        run = RemoteRun(name, self.algorithm, options, outline, None, model)
         evaluation = _Evaluation(evaluate_fn, model)
         result = train_on_nodes(registry, run, Path(out) if out is not None else None, [evaluation])
         return Trained(**vars(result), evaluate_metrics_serverapp=evaluation.metrics)
@@ -156,12 +152,7 @@ class FedILC:
 
     def _silos(self, registry: NodeRegistry) -> list[NodeSilo]:
         """Return all silos, in order; they cannot change after the first round has started."""
-
-        def enough() -> bool:
-            known = self.num_silos or registry.partitions
-            return bool(registry.silos) and (known is None or len(registry.silos) >= known)
-
-        registry.wait(enough)
+        registry.wait(lambda: len(registry.silos) >= (self.num_silos or registry.partitions or 1))
         expected = self.num_silos or registry.partitions
         if expected is None:
             raise ConfigError("the nodes do not say how many there are; give FedILC num_silos")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from string import Template
 
@@ -96,7 +94,8 @@ def new_app(folder: Path, experiment: str) -> int:
         raise ConfigError(f"{folder} exists and is not an empty folder; choose another one")
     silos = _silos(settings, own_folder)
     shipped = experiment in shipped_experiments()
-    copied = "" if shipped else _copied_name(Path(experiment))
+    own = "" if shipped else Path(experiment).name
+    copied = "experiment.toml" if own == "pyproject.toml" else own
     fields = {
         "name": _app_name(folder),
         "experiment_name": settings.name,
@@ -122,7 +121,12 @@ def new_app(folder: Path, experiment: str) -> int:
     }
     if copied:
         files[copied] = Path(experiment).read_text()
-    _write(folder, files)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be written: {error.strerror}") from error
     return silos
 
 
@@ -147,20 +151,3 @@ def _app_name(folder: Path) -> str:
     """
     name = re.sub("[^A-Za-z0-9]+", "-", folder.resolve().name).strip("-")[:40].strip("-")
     return name if name[:1].isalpha() else f"app-{name}".strip("-")
-
-
-def _copied_name(path: Path) -> str:
-    return "experiment.toml" if path.name == "pyproject.toml" else path.name
-
-
-def _write(folder: Path, files: Mapping[str, str]) -> None:
-    """Write all files or none: first into a temporary folder inside it, then move them into place."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".fedilc-") as temporary:
-            for name, text in files.items():
-                (Path(temporary) / name).write_text(text)
-            for name in files:
-                (Path(temporary) / name).replace(folder / name)
-    except OSError as error:
-        raise ConfigError(f"{folder} cannot be written: {error.strerror}") from error

@@ -6,6 +6,7 @@ import queue
 import shutil
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ from nvflare.private.fed.simulator.simulator_const import SimulatorConstants
 
 from fedilc.config import parse_experiment
 from fedilc.errors import CheckpointError, FedILCError
-from fedilc.runtimes.nvflare.local_config import ServerConfig, read_config
+from fedilc.runtimes.nvflare.executor import BODY, JOIN
+from fedilc.runtimes.nvflare.local_config import ServerConfig, read_config, require_inside
 from fedilc.runtimes.nvflare.runtime import NVFlareRuntime
-from fedilc.runtimes.nvflare.site import BODY, JOIN
 from fedilc.runtimes.remote.manifest import Wire
 from fedilc.runtimes.remote.run import RemoteRun, RoundLog
 
@@ -42,15 +43,15 @@ class FedILCController(Controller):  # type: ignore[misc]  # untyped nvflare: it
     Args:
         experiment: the experiment's settings, as plain values.
         out: the run's name in the server's folder of runs; in the simulator, its folder.
-        timeout: seconds that a site has for each task.
-        join_timeout: seconds that a site has to load its examples when the job starts.
-        wire: "exact", or "float16" for half the bytes.
+        folder: what file names in the experiment are relative to; None is the server's `local` folder.
+        timeout: as in `FedILCRecipe`, like the two arguments after it.
     """
 
     def __init__(
         self,
         experiment: dict[str, Any],
         out: str,
+        folder: str | None = None,
         timeout: int = 600,
         join_timeout: int = 600,
         wire: Wire = "exact",
@@ -59,6 +60,7 @@ class FedILCController(Controller):  # type: ignore[misc]  # untyped nvflare: it
         # NVIDIA FLARE writes the job's configuration from the attributes named like the arguments.
         self.experiment = experiment
         self.out = out
+        self.folder = folder
         self.timeout = timeout
         self.join_timeout = join_timeout
         self.wire = wire
@@ -93,28 +95,25 @@ class FedILCController(Controller):  # type: ignore[misc]  # untyped nvflare: it
         workspace = fl_ctx.get_engine().get_workspace()
         local = Path(workspace.get_site_config_dir())
         config = read_config(ServerConfig, local, {})
-        folder = Path(self.out)
-        if not _is_simulated(fl_ctx):
-            folder = config.run_folder(Path(workspace.get_root_dir()), self.out)
-
-        def send(task: str, body: bytes, sites: list[str]) -> Iterator[tuple[str, bytes | None]]:
-            return self._send(task, body, sites, abort_signal, fl_ctx)
-
-        def log(sentence: str) -> None:
-            self.log_info(fl_ctx, sentence)
-
+        out = Path(self.out)
+        # A real server never gives a job the simulator's name; its folder of runs outlives jobs.
+        if fl_ctx.get_job_id() != SimulatorConstants.JOB_NAME:
+            out = Path(workspace.get_root_dir()) / config.runs / require_inside(self.out)
+        send = partial(self._send, abort_signal=abort_signal, fl_ctx=fl_ctx)
+        log = partial(self.log_info, fl_ctx)
         sites = [client.name for client in fl_ctx.get_engine().get_clients()]
-        results = Path(workspace.get_run_dir(fl_ctx.get_job_id())) / RESULTS / folder.name
-        run = RemoteRun.of(parse_experiment(self.experiment), local, config.model, self.wire)
+        results = Path(workspace.get_run_dir(fl_ctx.get_job_id())) / RESULTS / out.name
+        folder = local if self.folder is None else Path(self.folder)
+        run = RemoteRun.of(parse_experiment(self.experiment), folder, config.model, self.wire)
         self._runtime = NVFlareRuntime(run.manifest, sites, run.needed, send, log)
         try:
-            run.train(run.training(self._runtime), "nvflare", folder, [RoundLog(log)])
+            run.train(run.training(self._runtime), "nvflare", out, [RoundLog(log)])
         except CheckpointError:
             raise  # the folder holds another run, which is not the submitter's to download
         except BaseException:
-            copy_results(folder, results)
+            copy_results(out, results)
             raise
-        copy_results(folder, results)
+        copy_results(out, results)
 
     def _send(
         self, name: str, body: bytes, sites: list[str], abort_signal: Signal, fl_ctx: FLContext
@@ -150,17 +149,8 @@ class FedILCController(Controller):  # type: ignore[misc]  # untyped nvflare: it
 
 def copy_results(run: Path, job: Path) -> None:
     """Copy the run's files to where NVIDIA FLARE collects a job's results, for an admin to download."""
-    if not run.is_dir():
-        return
-    job.mkdir(parents=True, exist_ok=True)
-    for file in sorted(run.iterdir()):
-        if file.is_file() and not file.name.startswith("."):
-            shutil.copy2(file, job / file.name)
-
-
-def _is_simulated(fl_ctx: FLContext) -> bool:
-    """Return whether this is the simulator's server; a real server never gives a job the simulator's name."""
-    return bool(fl_ctx.get_job_id() == SimulatorConstants.JOB_NAME)
+    if run.is_dir():
+        shutil.copytree(run, job, ignore=shutil.ignore_patterns(".*"), dirs_exist_ok=True)
 
 
 def _body(result: Shareable) -> bytes | None:

@@ -1,7 +1,10 @@
-"""A site's component of a job: it keeps the silo in one process and executes tasks."""
+"""A site's component of a job: it keeps the silo in one process, joins the run once and executes steps."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +14,16 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from fedilc.errors import FedILCError
+from fedilc.errors import FedILCError, ProtocolError
+from fedilc.federation.client import SiloClient
 from fedilc.runtimes.nvflare.local_config import SiteConfig, read_config
-from fedilc.runtimes.nvflare.site import BODY, Site
+from fedilc.runtimes.remote.builders import make_client, network_from
+from fedilc.runtimes.remote.manifest import Manifest, read_manifest, require_silo
+from fedilc.runtimes.remote.wire import pack_reply, unpack_request
 
+BODY = "fedilc"
+JOIN = "join"
+STEP = "step"
 STATE_FOLDER = "fedilc-state"
 
 
@@ -51,14 +60,56 @@ class SiloExecutor(Executor):  # type: ignore[misc]  # untyped nvflare: its clas
         workspace = fl_ctx.get_engine().get_workspace()
         local = Path(workspace.get_site_config_dir())
         default = (self.simulated or {}).get(name) if is_simulated(fl_ctx) else None
-
-        def log(sentence: str) -> None:
-            self.log_info(fl_ctx, sentence)
-
-        states = Path(workspace.get_root_dir()) / STATE_FOLDER
-        return Site(name, read_config(SiteConfig, local, default), local, log, states)
+        config, log = read_config(SiteConfig, local, default), partial(self.log_info, fl_ctx)
+        return Site(name, config, local, log, Path(workspace.get_root_dir()) / STATE_FOLDER)
 
 
 def is_simulated(fl_ctx: FLContext) -> bool:
     """Return whether this site is simulated, as its own process says; a job's name comes from the server."""
     return bool(fl_ctx.get_prop(FLContextKey.SIMULATE_MODE, False))
+
+
+class Site:
+    """One site in one job, without NVIDIA FLARE's classes: it keeps its silo and the last weights in memory.
+
+    The silo's state between rounds is in `state_folder`, which outlives the job.
+    """
+
+    def __init__(
+        self,
+        site: str,
+        config: SiteConfig,
+        home: Path,
+        log: Callable[[str], None],
+        state_folder: Path | None = None,
+    ) -> None:
+        self.silo = config.silo or site
+        self._make_silo = config.make_silo(self.silo, home, log)
+        self._build = None if config.model is None else network_from(config.model)
+        self._device = config.device
+        self._log = log
+        self._state_folder = state_folder
+        self.joined: tuple[Manifest, SiloClient] | None = None
+        self._held = ""
+
+    def execute(self, task: str, body: bytes) -> bytes:
+        """Return the body of the result of a task."""
+        return self._join(body) if task == JOIN else self._step(body)
+
+    def _join(self, body: bytes) -> bytes:
+        manifest = read_manifest(body)
+        require_silo(self.silo, manifest.run, manifest.silos)
+        own = self._make_silo, self._build, self._device, self._state_folder
+        self.joined, self._held = (manifest, make_client(manifest, self.silo, *own)), ""
+        self._log(f"silo {self.silo!r} joins {manifest.run}, {manifest.algorithm}, {manifest.rounds} rounds")
+        return json.dumps({"silo": self.silo, "manifest": manifest.hash}).encode()
+
+    def _step(self, body: bytes) -> bytes:
+        if self.joined is None:
+            raise ProtocolError("the server sent a step before the run's manifest")
+        manifest, client = self.joined
+        received = unpack_request(body, manifest, self._held, client.weights)
+        received.require_for(self.silo, manifest)
+        reply = client.answer(received.request)
+        self._held = received.weights
+        return pack_reply(reply, manifest)

@@ -9,7 +9,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 from pydantic import Field, model_validator
-from torch import nn
 
 from fedilc.config import parse_experiment, read_experiment
 from fedilc.config.section import Section, validated
@@ -33,6 +32,7 @@ class SiteConfig(Section):
     experiment: str | dict[str, Any] | None = Field(
         None, description="take the silo from an experiment on this machine, for a trial"
     )
+    folder: str = Field("", description="what file names are relative to; default: this file's folder")
     model: str | None = Field(None, description="module:function of your own network, if not a built-in one")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
 
@@ -45,18 +45,15 @@ class SiteConfig(Section):
         return self
 
     def make_silo(self, name: str, home: Path, log: Callable[[str], None]) -> Callable[[Manifest], Silo]:
-        """Return a function that makes the silo of a run; file names are relative to `home`."""
+        """Return a function that makes the silo of a run; `home` is the folder of the configuration."""
+        folder = home / self.folder
         if self.provider is not None:
             return builders.silo_from_provider(name, self.provider)
         if self.data is not None:
-            return builders.silo_from_file(name, home / self.data, self.label, self.validation_share, log)
+            return builders.silo_from_file(name, folder / self.data, self.label, self.validation_share, log)
         if isinstance(self.experiment, str):
             return builders.silo_from_experiment(name, *read_experiment(self.experiment))
-        return builders.silo_from_experiment(name, parse_experiment(self.experiment or {}), home)
-
-    def build(self) -> Callable[[Manifest], nn.Module] | None:
-        """Return a function that builds the site's own network, if it names one."""
-        return builders.network_from(self.model) if self.model is not None else None
+        return builders.silo_from_experiment(name, parse_experiment(self.experiment or {}), folder)
 
 
 class ServerConfig(Section):
@@ -66,10 +63,6 @@ class ServerConfig(Section):
     model: str | None = Field(
         None, description="module:function of your own network; every site needs it too"
     )
-
-    def run_folder(self, workspace: Path, name: str) -> Path:
-        """Return the folder of a run, which outlives the job; a job cannot name one elsewhere."""
-        return workspace / self.runs / require_inside(name)
 
 
 Config = TypeVar("Config", SiteConfig, ServerConfig)

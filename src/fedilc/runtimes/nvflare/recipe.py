@@ -10,21 +10,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 from nvflare.job_config.api import FedJob
 from nvflare.recipe.poc_env import PocEnv
 from nvflare.recipe.sim_env import SimEnv
 from nvflare.recipe.spec import ExecEnv, Recipe
 
 from fedilc.algorithms import PAPER
-from fedilc.config import Experiment, read_experiment
-from fedilc.config.benchmark_sources import Eicu
+from fedilc.config import read_experiment
 from fedilc.config.user_sources import Files, Remote
 from fedilc.errors import ConfigError, FedILCWarning
 from fedilc.runtimes.nvflare.controller import FedILCController
-from fedilc.runtimes.nvflare.executor import SiloExecutor
+from fedilc.runtimes.nvflare.executor import JOIN, STEP, SiloExecutor
 from fedilc.runtimes.nvflare.local_config import VARIABLE, require_inside
-from fedilc.runtimes.nvflare.site import TASKS
 from fedilc.runtimes.nvflare.startup_kits import allow_fedilc, write_poc_project
 from fedilc.runtimes.remote.builders import refuse_many_silos
 from fedilc.runtimes.remote.manifest import Wire, find_wire
@@ -71,7 +68,12 @@ class FedILCRecipe(Recipe):  # type: ignore[misc]  # untyped nvflare: its class 
         for key, value in {"timeout": timeout, "join_timeout": join_timeout}.items():
             if not isinstance(value, int) or value < 1:
                 raise ConfigError(f"{key}={value!r} is not a whole number of seconds; give at least 1")
-        self.silos = _silos(self.settings, self.folder)
+        data = self.settings.data
+        refuse_many_silos(data, "NVIDIA FLARE needs a site")
+        if isinstance(data, Remote):
+            self.silos = tuple(data.silos)
+        else:
+            self.silos = data.store(self.settings.seed, self.folder).silos
         self.needed = self.settings.quorum(len(self.silos))
         if self.needed > len(self.silos):
             raise ConfigError(f"min_silos={self.needed} is more than the {len(self.silos)} silos there are")
@@ -79,11 +81,12 @@ class FedILCRecipe(Recipe):  # type: ignore[misc]  # untyped nvflare: its class 
         label = "all" if self.all_algorithms else self.settings.algorithm
         default = Path(self.settings.name, f"{label}-seed{self.settings.seed}")
         self.run_name = (self.out or default).as_posix()
+        values, limits = self.settings.model_dump(mode="json", exclude={"summary"}), (timeout, join_timeout)
         self.controllers = {
-            name: FedILCController({}, "", timeout, join_timeout, find_wire(wire))
+            name: FedILCController(values | {"algorithm": name}, "", None, *limits, find_wire(wire))
             for name in (PAPER if self.all_algorithms else [label])
         }
-        self._configure(self.run_name, absolute=False)
+        self._configure(self.run_name)
         self.executor = SiloExecutor()
         super().__init__(self._job_of(label))
         self.add_server_config({"server": {"task_request_interval": POLL_SECONDS}})
@@ -95,7 +98,7 @@ class FedILCRecipe(Recipe):  # type: ignore[misc]  # untyped nvflare: its class 
         job.set_app_packages(["fedilc"])
         for controller in self.controllers.values():
             job.to_server(controller)
-        job.to_clients(self.executor, tasks=list(TASKS))
+        job.to_clients(self.executor, tasks=[JOIN, STEP])
         return job
 
     def process_env(self, env: ExecEnv) -> None:
@@ -111,7 +114,7 @@ class FedILCRecipe(Recipe):  # type: ignore[misc]  # untyped nvflare: its class 
         """Remove everything about this machine from the job."""
         require_inside(self.run_name)
         self.executor.simulated = None
-        self._configure(self.run_name, absolute=False)
+        self._configure(self.run_name)
 
     def export(self, job_dir: str, *parameters: Any, **more: Any) -> None:
         """Write the job for real sites, which say themselves which silo they are; ignore a script's `env`."""
@@ -121,9 +124,11 @@ class FedILCRecipe(Recipe):  # type: ignore[misc]  # untyped nvflare: its class 
     def write(self, folder: str | os.PathLike[str]) -> Path:
         """Write the job's folder into a folder, for an admin to submit; return its path."""
         if isinstance(self.settings.data, Files):
+            silos = self.settings.data.silos
+            files = silos if isinstance(silos, str) else ", ".join(list(silos.values())[:3])
             warnings.warn(
-                f"the server will look for the silos' files ({_named(self.settings.data)}) in its own local "
-                'folder; if they are at the sites, use source = "remote" and the silos\' names',
+                f"the server will look for the silos' files ({files}) in its own local folder; if they are "
+                'at the sites, use source = "remote" and the silos\' names',
                 FedILCWarning,
                 stacklevel=2,
             )
@@ -143,14 +148,14 @@ class FedILCRecipe(Recipe):  # type: ignore[misc]  # untyped nvflare: its class 
                 "process; give as many threads as sites"
             )
         self.executor.simulated = self._site_configs(sites)
-        self._configure(str((self.out or RUNS / self.run_name).absolute()), absolute=True)
-        allow_fedilc(Path(env.workspace_root) / self._job.name / "local", DEFAULT_CLASS_ALLOW_LIST)
+        self._configure(str((self.out or RUNS / self.run_name).absolute()), self.folder)
+        allow_fedilc(Path(env.workspace_root) / self._job.name / "local")
 
     def _prepare_poc(self, env: PocEnv) -> None:
         if env.project_conf_path:
             return
         sites = _site_names(env)
-        self._configure(self.run_name, absolute=True)
+        self._configure(self.run_name, self.folder)
         local = self._site_configs(sites) | {"server": {"runs": str(RUNS.absolute())}}
         self._project = tempfile.TemporaryDirectory(prefix="fedilc-poc-")
         env.project_conf_path = str(write_poc_project(Path(self._project.name), sites, local))
@@ -175,49 +180,19 @@ class FedILCRecipe(Recipe):  # type: ignore[misc]  # untyped nvflare: its class 
                 f"give one site per silo, or name the sites like silos: {', '.join(self.silos[:20])}"
             )
         silos = sites if by_name else self.silos
-        shared = {"experiment": _absolute(self.settings, self.folder), "device": self.settings.device}
+        shared = {
+            "experiment": next(iter(self.controllers.values())).experiment,
+            "folder": str(self.folder.absolute()),
+            "device": self.settings.device,
+        }
         return {site: {"silo": silo, **shared} for site, silo in zip(sites, silos, strict=True)}
 
-    def _configure(self, out: str, absolute: bool) -> None:
-        """Give each controller its run folder and the settings, with absolute file names or as written."""
-        values = _absolute(self.settings, self.folder) if absolute else _plain(self.settings)
+    def _configure(self, out: str, folder: Path | None = None) -> None:
+        """Give each controller its run folder, and the folder that file names are relative to."""
         for name, controller in self.controllers.items():
             controller.out = f"{out}/{name}" if self.all_algorithms else out
-            controller.experiment = values | {"algorithm": name}
-
-
-def _named(data: Files) -> str:
-    return data.silos if isinstance(data.silos, str) else ", ".join(map(str, list(data.silos.values())[:3]))
-
-
-def _plain(settings: Experiment) -> dict[str, Any]:
-    return settings.model_dump(mode="json", exclude={"summary"})
-
-
-def _absolute(settings: Experiment, folder: Path) -> dict[str, Any]:
-    """Return the settings with absolute paths for the files named relative to the experiment's folder."""
-    values = _plain(settings)
-    data = values["data"]
-    if isinstance(settings.data, Files | Remote) and data["test"] is not None:
-        data["test"] = str((folder / data["test"]).absolute())
-    if isinstance(settings.data, Eicu) and (folder / data["file"]).is_file():
-        data["file"] = str((folder / data["file"]).absolute())
-    if isinstance(settings.data, Files):
-        given = data["silos"]
-        data["silos"] = (
-            str((folder / given).absolute())
-            if isinstance(given, str)
-            else {name: str((folder / file).absolute()) for name, file in given.items()}
-        )
-    return values
+            controller.folder = None if folder is None else str(folder.absolute())
 
 
 def _site_names(env: SimEnv | PocEnv) -> list[str]:
     return list(env.clients or [f"site-{number + 1}" for number in range(env.num_clients)])
-
-
-def _silos(settings: Experiment, folder: Path) -> tuple[str, ...]:
-    refuse_many_silos(settings.data, "NVIDIA FLARE needs a site")
-    if isinstance(settings.data, Remote):
-        return tuple(settings.data.silos)
-    return settings.data.store(settings.seed, folder).silos

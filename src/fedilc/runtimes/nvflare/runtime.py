@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from fedilc.errors import ConfigError, ProtocolError, SilosLostError
 from fedilc.federation import Reply, Request, Runtime
-from fedilc.runtimes.nvflare.site import JOIN, STEP
+from fedilc.runtimes.nvflare.executor import JOIN, STEP
 from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.remote.open_request import OpenRequest, RequestOpener
 

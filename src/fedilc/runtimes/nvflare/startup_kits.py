@@ -8,10 +8,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
 from nvflare.lighter.ctx import ProvisionContext
 from nvflare.lighter.entity import Project
 from nvflare.lighter.spec import Builder
@@ -27,12 +28,12 @@ ADMIN = "admin@nvidia.com"
 BUILDERS = "nvflare.lighter.impl"
 
 
-def allow_fedilc(local: Path, default: Iterable[str]) -> None:
-    """Add our prefix to the class allow-list of a `local` folder; `default` is the list if it has none."""
+def allow_fedilc(local: Path) -> None:
+    """Add our prefix to the class allow-list of a `local` folder, or to NVIDIA FLARE's own if it has none."""
     paths = [local / name for name in RESOURCES if (local / name).exists()] or [local / RESOURCES[1]]
     for path in paths:
         resources: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"format_version": 2}
-        allowed = list(resources.get(ALLOW_LIST, default))
+        allowed = list(resources.get(ALLOW_LIST, DEFAULT_CLASS_ALLOW_LIST))
         if ALLOWED not in allowed:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, _json(resources | {ALLOW_LIST: [*allowed, ALLOWED]}))
@@ -51,11 +52,9 @@ class FedILCBuilder(Builder):  # type: ignore[misc]  # untyped nvflare: its clas
 
     def build(self, project: Project, ctx: ProvisionContext) -> None:
         """Change the `local` folders of the server's and the sites' kits."""
-        from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
-
         for participant in [project.get_server(), *project.get_clients()]:
             folder = Path(ctx.get_local_dir(participant))
-            allow_fedilc(folder, DEFAULT_CLASS_ALLOW_LIST)
+            allow_fedilc(folder)
             if participant.name in self.local:
                 write_atomically(folder / FILE, _json(self.local[participant.name]))
 

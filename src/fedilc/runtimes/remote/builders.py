@@ -1,9 +1,17 @@
-"""Build a silo's network and examples from what its user names: functions, tables, experiments."""
+"""Build a silo's client from a manifest, and from the network and the examples that its user names.
+
+The user of this machine names functions, tables or experiments; a message never names a function.
+"""
 
 from __future__ import annotations
 
+import importlib
+import sys
+import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,11 +21,50 @@ from fedilc.config.benchmark_sources import ManySilos
 from fedilc.config.section import Source
 from fedilc.data import Silo
 from fedilc.data.checks.federation import Report, silo_notes
-from fedilc.errors import ConfigError, DataError
+from fedilc.data.labels import check_classes, check_labels
+from fedilc.errors import ConfigError, DataError, FedILCError
+from fedilc.evaluation import measure
+from fedilc.federation.client import SiloClient
+from fedilc.federation.control_variates import SiloState
+from fedilc.gradients import Loss, Workbench, find_device, require_supported
 from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.remote.survey import silo_from_table
-from fedilc.runtimes.remote.user_code import call_user_code, find_function
 from fedilc.seeds import seed_for
+
+
+def make_client(
+    manifest: Manifest,
+    name: str,
+    make_silo: Callable[[Manifest], Silo],
+    build: Callable[[Manifest], nn.Module] | None = None,
+    device: str = "auto",
+    state_folder: Path | None = None,
+) -> SiloClient:
+    """Return the client of the silo `name`; its network is the manifest's, or that of `build`.
+
+    The silo's state between rounds is stored in `state_folder`, if given.
+    """
+    manifest.require_same_steps()
+    model = build(manifest) if build is not None else manifest.model.build()
+    manifest.require_fits(model)
+    require_supported(model)
+    silo = make_silo(manifest)
+    inputs = list(silo.x.shape[1:])
+    if inputs != manifest.model.inputs:
+        raise ConfigError(
+            f"silo {name!r} has inputs of shape {inputs} and the run takes "
+            f"{manifest.model.inputs}; give it the columns that the run expects"
+        )
+    check_labels(silo, manifest.loss)
+    if manifest.loss == "multiclass":
+        check_classes([silo], None, manifest.model.outputs)
+    loss, program = Loss(manifest.loss), manifest.program
+    bench = Workbench(model.to(find_device(device)), loss, program.parts.classifier)
+    state = None
+    if program.keeps_state:
+        folder = None if state_folder is None else state_folder / manifest.hash[:16]
+        state = SiloState(name, folder, manifest.hash)
+    return SiloClient(silo, bench, program, partial(measure, loss), state)
 
 
 def refuse_many_silos(data: Source, needs: str) -> None:
@@ -97,3 +144,36 @@ def silo_from_experiment(name: str, settings: Experiment, folder: Path) -> Calla
         return store.open(name)
 
     return make
+
+
+def find_function(name: str, option: str) -> Callable[..., Any]:
+    """Return a function given as `module:function`, from the working folder or an installed package."""
+    module, colon, function = name.partition(":")
+    if not colon or not module or not function:
+        raise ConfigError(f"{option} {name!r} is not of the form module:function")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        imported = importlib.import_module(module)
+    except Exception as error:
+        raise ConfigError(f"{option} {name!r} cannot be imported: {_describe(error)}") from error
+    named: Callable[..., Any] | None = getattr(imported, function, None)
+    if not callable(named):
+        raise ConfigError(f"{option} {name!r}: module {module!r} has no function {function!r}")
+    return named
+
+
+def call_user_code(function: Callable[..., Any], name: str, *arguments: Any) -> Any:
+    """Call a function; turn an error into one sentence with file and line."""
+    try:
+        return function(*arguments)
+    except FedILCError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{name} failed: {_describe(error)}") from error
+
+
+def _describe(error: Exception) -> str:
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = "" if "importlib" in place.filename else f" ({Path(place.filename).name}, line {place.lineno})"
+    return f"{type(error).__name__}: {error}{where}"

@@ -6,10 +6,9 @@ algorithm's parts by name; a manifest holds no code, and nothing is imported bec
 
 from __future__ import annotations
 
-import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeVar
@@ -22,19 +21,18 @@ from fedilc.algorithms import Algorithm, LocalSteps
 from fedilc.algorithms.algorithm import GRADIENT
 from fedilc.algorithms.loss_name import LossName
 from fedilc.config import Options
+from fedilc.config.experiment import Network
 from fedilc.config.options import Balance
 from fedilc.config.section import Section, validated
-from fedilc.data.digest import weights_digest
+from fedilc.data.digest import tensors_digest, weights_digest
 from fedilc.errors import ConfigError, ModelError, ProtocolError
 from fedilc.federation import Program
 from fedilc.federation.json_files import json_digest
 from fedilc.federation.program import make_parts
-from fedilc.federation.tensor_files import raw_bytes
 from fedilc.models import build_model
 from fedilc.training.specification import Specification
 
 PROTOCOL = 3
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
 MAX_NUMBERS = 2**31
 
 Wire = Literal["exact", "float16"]
@@ -63,13 +61,6 @@ class ModelSpec(Section):
     sizes: dict[Name, Annotated[list[PositiveInt], Field(max_length=1000)]] = Field(
         default_factory=dict, max_length=10
     )
-
-    @model_validator(mode="after")
-    def _limit_size(self) -> ModelSpec:
-        """Refuse a network that is too large, before it is built."""
-        if self.numbers > MAX_NUMBERS:
-            raise ValueError("its network is larger than any silo can hold")
-        return self
 
     @property
     def numbers(self) -> int:
@@ -153,8 +144,9 @@ class Manifest(Section):
 
     @model_validator(mode="after")
     def _limit_size(self) -> Manifest:
-        if self.numbers > MAX_NUMBERS:
-            raise ValueError("its tensors are larger than any silo can hold")
+        """Refuse a network that is too large, before it is built."""
+        if max(self.numbers, self.model.numbers) > MAX_NUMBERS:
+            raise ValueError("its network is larger than any silo can hold")
         return self
 
     @property
@@ -181,7 +173,7 @@ class Manifest(Section):
     def like(self) -> dict[str, Tensor]:
         """Return tensors without storage that have the parameters' shapes and types."""
         return {
-            name: torch.empty(spec.shape, dtype=DTYPES[spec.dtype], device="meta")
+            name: torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device="meta")
             for name, spec in self.parameters.items()
         }
 
@@ -215,10 +207,10 @@ class Manifest(Section):
             where = "the run has no" if name in own else "the network lacks the"
             raise ModelError(f"{where} parameter {name!r}; use the network that this run was started with")
         for name, spec in self.parameters.items():
-            dtype = str(own[name].dtype).removeprefix("torch.")
-            if list(own[name].shape) != spec.shape or dtype != spec.dtype:
+            here = _shape_and_dtype(own[name])
+            if here != spec.model_dump():
                 raise ModelError(
-                    f"parameter {name!r} is {dtype} of shape {list(own[name].shape)} here and {spec.dtype} "
+                    f"parameter {name!r} is {here['dtype']} of shape {here['shape']} here and {spec.dtype} "
                     f"of shape {spec.shape} in the run; use the network that this run was started with"
                 )
         if _fixed_digest(model) != self.fixed:
@@ -233,76 +225,54 @@ def describe_steps(program: Program) -> dict[str, Any]:
     return {name: step.describe(program.weights) for name, step in sorted(program.steps.items())}
 
 
-def make_manifest(
-    run: str,
-    spec: Specification,
-    network: ModelSpec,
-    wire: Wire = "exact",
-    columns: list[str] | None = None,
-) -> Manifest:
-    """Return the manifest of a run that is about to begin."""
+def make_manifest(run: str, spec: Specification, network: Network | None, wire: Wire = "exact") -> Manifest:
+    """Return the manifest of a run that is about to begin; without `network`, silos have their own copy."""
     program, model, made = spec.program, spec.model, spec.outline.preprocessing
-    parts, algorithm, options = program.parts, program.parts.algorithm, spec.options
-    choices = algorithm.intra or "whole", algorithm.inter, algorithm.penalty or ""
-    if not all(isinstance(choice, str) for choice in choices):
+    try:
+        choices = Choices.model_validate(program.parts.algorithm, from_attributes=True)
+    except ValidationError as error:
         raise ConfigError(
-            f"algorithm {spec.name!r} has an object of your own among its parts, which cannot be sent; "
-            "register it under a name, here and at every silo"
-        )
-    parameters = {
-        key: {"shape": list(p.shape), "dtype": str(p.dtype).removeprefix("torch.")}
-        for key, p in model.named_parameters()
-        if p.requires_grad
-    }
-    own = {key: value for key, value in options.model_dump().items() if key in Manifest.model_fields}
+            f"{error.errors()[0]['loc'][0]} of algorithm {spec.name!r} cannot be sent; if it is an object of "
+            "your own, register it under a name, here and at every silo"
+        ) from error
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    own = {key: value for key, value in spec.options.model_dump().items() if key in Manifest.model_fields}
     return validated(
         Manifest,
         own
         | {
             "run": run,
             "algorithm": spec.name,
-            "choices": {
-                "intra": choices[0],
-                "inter": choices[1],
-                "penalty": algorithm.penalty,
-                "weights": algorithm.weights,
-                "local": None if algorithm.local is None else asdict(algorithm.local),
-            },
-            "loss": parts.loss,
-            "classifier": parts.classifier,
+            "choices": choices,
+            "loss": program.parts.loss,
+            "classifier": program.parts.classifier,
             "silos": list(spec.outline.silos),
-            "model": network,
-            "parameters": parameters,
+            "model": {
+                "name": None if network is None else network.name,
+                "inputs": list(spec.outline.sample.shape[1:]),
+                "outputs": spec.outputs,
+                "sizes": {} if network is None else network.sizes,
+            },
+            "parameters": {name: _shape_and_dtype(p) for name, p in trained.items()},
             "statistic": None if program.statistic is None else list(program.statistic.shape),
             "steps": describe_steps(program),
             "weights": weights_digest(model),
             "fixed": _fixed_digest(model),
             "wire": wire,
-            "columns": columns,
+            "columns": list(spec.outline.columns) or None,
             "preprocessing": None if made is None else made.model_dump(mode="json"),
         },
     )
+
+
+def _shape_and_dtype(tensor: Tensor) -> dict[str, Any]:
+    return {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
 
 
 def _fixed_digest(model: nn.Module) -> str:
     """Return a digest of buffers and frozen parameters, which are never sent."""
     frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
     return tensors_digest(frozen | dict(model.named_buffers()))
-
-
-def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
-    """Return a digest of named tensors.
-
-    >>> tensors_digest({"a": torch.zeros(2)}) == tensors_digest({"a": torch.zeros(2)})
-    True
-    >>> tensors_digest({"a": torch.zeros(2)}) == tensors_digest({"b": torch.zeros(2)})
-    False
-    """
-    digest = hashlib.sha256()
-    for name, tensor in tensors.items():
-        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        digest.update(raw_bytes(tensor))
-    return digest.hexdigest()[:32]
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -322,8 +292,12 @@ def require_silo(silo: str, run: str, silos: Sequence[str]) -> None:
         raise ConfigError(f"the run {run!r} has no silo {silo!r}, only {', '.join(silos)}")
 
 
-def read_manifest(values: Mapping[str, Any]) -> Manifest:
-    """Return a manifest that came over the network; raise if it is not valid."""
+def read_manifest(received: Any) -> Manifest:
+    """Return a manifest that came over the network, as JSON or as its values; raise if it is not valid."""
+    try:
+        values = json.loads(received) if isinstance(received, str | bytes) else received
+    except ValueError as error:
+        raise ProtocolError(f"the coordinator's manifest is not JSON: {error}") from error
     if not isinstance(values, Mapping):
         raise ProtocolError("the coordinator's manifest is not an object")
     if values.get("protocol") != PROTOCOL:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection
 
+from fedilc.data.digest import tensors_digest
 from fedilc.federation import AggregatedReply, Reply, Request
 from fedilc.federation.steps import check_metrics, check_numbers
 from fedilc.federation.tensor_files import byte_size
 from fedilc.runtimes.remote.aggregated_reply import max_aggregated_bytes, read_aggregated_reply
-from fedilc.runtimes.remote.manifest import Manifest, tensors_digest
+from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.remote.wire import header_room, pack_request, reply_schemas, task_name, unpack
 
 

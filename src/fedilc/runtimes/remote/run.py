@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedilc.config import Experiment, Options
+from fedilc.config.experiment import Network
 from fedilc.config.user_sources import Remote, RemoteTables
 from fedilc.data import Federation, Silo
 from fedilc.data.checks.federation import Report
@@ -20,7 +21,7 @@ from fedilc.data.outline import Outline
 from fedilc.errors import ConfigError
 from fedilc.federation import Record, RunFolder, Runtime
 from fedilc.runtimes.remote.builders import user_network
-from fedilc.runtimes.remote.manifest import Manifest, ModelSpec, Wire, make_manifest
+from fedilc.runtimes.remote.manifest import Manifest, Wire, make_manifest
 from fedilc.training.callbacks import Callback, Run
 from fedilc.training.loop import Training
 from fedilc.training.result import Result
@@ -34,15 +35,17 @@ _LOGGED = {"train_loss": "train loss", "validation_loss": "validation loss", "te
 
 @dataclass(frozen=True)
 class RemoteRun:
-    """The coordinator's side of a run: settings, initial weights, its own test set; no silo's examples."""
+    """The coordinator's side of a run: settings, initial weights, its own test set; no silo's examples.
+
+    `network` is None if the model is the user's own, and not built in.
+    """
 
     name: str
     algorithm: str
     options: Options
     outline: Outline
-    network: ModelSpec
+    network: Network | None
     model: nn.Module
-    columns: list[str] | None = None
     wire: Wire = "exact"
 
     @classmethod
@@ -61,27 +64,22 @@ class RemoteRun:
         """
         data = settings.data
         if isinstance(data, Remote):
-            outline, inputs, columns = _remote_outline(settings.name, data, folder), data.inputs, data.columns
+            outline = _remote_outline(settings.name, data, folder)
             outputs = data.classes if data.loss == "multiclass" else 1
         elif isinstance(data, RemoteTables):
             if preprocessing is None:
                 raise ConfigError("a run over tables at the silos starts with a survey; use `fedilc serve`")
             outline = _tables_outline(settings.name, data, folder, preprocessing)
-            inputs, columns = list(preprocessing.inputs), list(preprocessing.columns)
             outputs = preprocessing.label.outputs
         else:
             store = data.store(settings.seed, folder)
-            outline, inputs, outputs = store.outline(), list(store.inputs), store.outputs
-            columns = list(store.columns) or None
+            outline, outputs = store.outline(), store.outputs
         if builder is not None:
-            model = user_network(builder, settings.seed)
-            network = ModelSpec(name=None, inputs=inputs, outputs=outputs)
+            network, model = None, user_network(builder, settings.seed)
         else:
-            model = settings.model.of_shape(inputs, outputs, settings.seed)
-            network = ModelSpec(
-                name=settings.model.name, inputs=inputs, outputs=outputs, sizes=settings.model.sizes
-            )
-        return cls(settings.name, settings.algorithm, settings, outline, network, model, columns, wire)
+            network = settings.model
+            model = network.of_shape(outline.sample.shape[1:], outputs, settings.seed)
+        return cls(settings.name, settings.algorithm, settings, outline, network, model, wire)
 
     @property
     def needed(self) -> int:
@@ -96,8 +94,7 @@ class RemoteRun:
     @cached_property
     def manifest(self) -> Manifest:
         """Return the manifest, which every silo receives."""
-        network = self.network.model_copy(update={"outputs": self.specification.outputs})
-        return make_manifest(self.name, self.specification, network, self.wire, self.columns)
+        return make_manifest(self.name, self.specification, self.network, self.wire)
 
     def training(self, runtime: Runtime) -> Training:
         """Return the training over a runtime; raise if settings do not fit."""
@@ -107,7 +104,7 @@ class RemoteRun:
         self, training: Training, runtime: str, out: Path | None, callbacks: Sequence[Callback] = ()
     ) -> Result:
         """Train over a runtime, whose name is recorded; continue the run in `out`, if it is this one."""
-        network = {"name": self.network.name, **self.network.sizes}
+        network = {"name": self.manifest.model.name, **self.manifest.model.sizes}
         facts = {"experiment": self.name, "wire": self.wire, "runtime": runtime, "model": network}
         resume = out is not None and RunFolder(out).settings_file.exists()
         return training.run(list(callbacks), out, resume, facts)
@@ -139,20 +136,19 @@ class RoundLog(Callback):
 
 def _tables_outline(name: str, data: RemoteTables, folder: Path, made: Preprocessing) -> Outline:
     """Return the outline of tables at the silos; the test set is a table of the coordinator."""
-    test: tuple[Tensor, Tensor] | tuple[None, None] = (None, None)
+    x = y = None
     if data.test is not None:
         from fedilc.data.tables.silo_tables import read_features
 
         features, label, _ = read_features(folder / data.test, data.settings(), "the test set")
-        test = made.transform(features), torch.as_tensor(made.label.encode(label))
-    sample = torch.zeros(2, *made.inputs)
-    outline = Outline(name, {silo: {} for silo in data.silos}, sample, made.label.loss, *test)
-    return replace(outline, columns=made.columns, label=made.label.text, preprocessing=made)
+        x, y = made.transform(features), torch.as_tensor(made.label.encode(label))
+    sample, loss, names = torch.zeros(2, *made.inputs), made.label.loss, (made.columns, made.label.text)
+    return Outline(name, {silo: {} for silo in data.silos}, sample, loss, x, y, *names, preprocessing=made)
 
 
 def _remote_outline(name: str, data: Remote, folder: Path) -> Outline:
     sample = torch.zeros(2, *data.inputs)
-    test: tuple[Tensor, Tensor] | tuple[None, None] = (None, None)
+    x = y = label = None
     if data.test is not None:
         from fedilc.data.tables.file_reader import read_examples, same_columns
 
@@ -160,9 +156,8 @@ def _remote_outline(name: str, data: Remote, folder: Path) -> Outline:
         if data.columns is not None and read.columns:
             read = same_columns("the test set", read, "data.columns", data.columns)
         Report(notes=list(read.notes)).warn()
-        test = torch.from_numpy(read.x), torch.as_tensor(read.y)
-        checked = Federation(name, [Silo(data.silos[0], sample, [0, 0])], *test, loss=data.loss)
+        x, y, label = torch.from_numpy(read.x), torch.as_tensor(read.y), data.label
+        checked = Federation(name, [Silo(data.silos[0], sample, [0, 0])], x, y, loss=data.loss)
         checked.check_classes(data.classes)
-    outline = Outline(name, {silo: {} for silo in data.silos}, sample, data.loss, *test)
-    label = data.label if data.test is not None else None
-    return replace(outline, columns=tuple(data.columns or ()), label=label)
+    names = tuple(data.columns or ()), label
+    return Outline(name, {silo: {} for silo in data.silos}, sample, data.loss, x, y, *names)

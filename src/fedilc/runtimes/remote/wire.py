@@ -22,11 +22,12 @@ from torch import Tensor
 
 from fedilc.aggregation.base import is_finite
 from fedilc.config.section import Section
+from fedilc.data.digest import tensors_digest
 from fedilc.errors import ProtocolError
 from fedilc.federation import Reply, Request
 from fedilc.federation.steps import Range, Step, check_numbers
 from fedilc.federation.tensor_files import DTYPE_NAMES, pack_tensors, pack_with_digest, require_digest
-from fedilc.runtimes.remote.manifest import Manifest, Wire, read_received, tensors_digest
+from fedilc.runtimes.remote.manifest import Manifest, Wire, read_received
 
 MEDIA_TYPE = "application/vnd.safetensors"
 HEADER_BYTES = 1 << 20

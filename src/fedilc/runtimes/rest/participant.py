@@ -20,7 +20,7 @@ from fedilc.data import Silo
 from fedilc.errors import ProtocolError, printable
 from fedilc.federation.client import SiloClient
 from fedilc.federation.tensor_files import byte_size
-from fedilc.runtimes.remote.client import make_client
+from fedilc.runtimes.remote.builders import make_client
 from fedilc.runtimes.remote.manifest import Manifest, read_manifest, require_silo
 from fedilc.runtimes.remote.survey import Survey, read_survey
 from fedilc.runtimes.remote.wire import (
