@@ -30,12 +30,12 @@ from rest import bearer, detail, good_reply, post, put, queue_of, remote, served
 STEP = "matched-update"
 
 
-def queue_with_sub_coordinator() -> tuple[TaskQueue, OpenRequest]:
+def queue_with_sub_coordinator(step: str = STEP) -> tuple[TaskQueue, OpenRequest]:
     """A queue at which a sub-coordinator answers for `a` and `b`, and a silo for itself."""
     queue = training_of(remote(("a", "b", "c")))[1]
     queue.join_sub_coordinator("north", {"a": 10, "b": 10}, {})
     queue.join("c", 10)
-    return queue, post(queue, STEP)
+    return queue, post(queue, step)
 
 
 def summed(open_request: OpenRequest, *silos: str) -> AggregatedReply:
@@ -171,6 +171,19 @@ def test_forged_sums_are_refused_with_a_sentence(what: str) -> None:
     assert refused.value.status == 422
     assert queue.take_reply(0) is None
     accept(queue, open_request, forged(open_request, lambda _tensors, _about: None))
+
+
+def test_a_norm_whose_square_overflows_is_refused_as_any_other_that_is_too_large() -> None:
+    queue, open_request = queue_with_sub_coordinator("statistics")
+    (group,) = open_request.step.answers
+    assert open_request.step.answers[group].order == 2
+    body = forged(
+        open_request,
+        told(lambda about: [said["norms"].update({group: 1e200}) for said in about["replies"].values()]),
+    )
+    with pytest.raises(RefusedError, match="longer than the norms") as refused:
+        queue.accept("north", 1, "statistics", open_request.name, spooled(body))
+    assert refused.value.status == 422
 
 
 def test_after_three_times_the_sub_coordinator_is_set_aside_and_its_silos_with_it() -> None:

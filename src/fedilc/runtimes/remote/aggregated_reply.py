@@ -78,7 +78,8 @@ def read_aggregated_reply(
     sums: dict[str, PackedSums] = {}
     for group, form in forms.items():
         sums[group] = PackedSums(tensors[group], _of_group(group, lowest))
-        powers = (norms[silo][group] ** step.answers[group].order for silo in replies)
+        # A product that is too large is infinite; a power would be an OverflowError.
+        powers = (math.prod([norms[silo][group]] * step.answers[group].order) for silo in replies)
         form.check(sums[group], [power for power in powers if power < math.inf])
     lost = _lost(about.get("lost"), set(silos) - set(replies))
     return AggregatedReply(replies, norms, sums, lost)
