@@ -1,13 +1,15 @@
-"""A run over users' tables that the tests of several commands use, and new rows for it."""
+"""Runs that the tests of several commands use."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 from command import fedilc
+from small_runs import SMALL
 
 from fedilc.errors import FedILCWarning
 
@@ -48,3 +50,23 @@ def new_rows(tmp_path: Path) -> Path:
     """Patients that took no part in the run, with a column that it does not know."""
     patients(30, 5).with_columns(pl.int_range(30).alias("mrn")).write_csv(tmp_path / "new.csv")
     return tmp_path / "new.csv"
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run of three rounds that no test changes, and what it printed."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    return out, fedilc("run", "color-digits", "--rounds", 3, "--out", out, *SMALL)
+
+
+@pytest.fixture
+def copy(finished: tuple[Path, str], tmp_path: Path) -> Path:
+    """That run again, to be spoilt."""
+    return Path(shutil.copytree(finished[0], tmp_path / "run"))
+
+
+@pytest.fixture(scope="session")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A comparison of the paper's six algorithms that no test changes, and what it printed."""
+    out = tmp_path_factory.mktemp("compared") / "all"
+    return out, fedilc("run", "color-digits", "--algorithm", "all", "--rounds", 2, "--out", out, *SMALL)

@@ -1,4 +1,4 @@
-"""The command as a user meets it: its files, its tables, and one sentence for each mistake."""
+"""`fedilc run`: its files, its tables, how it resumes, and one sentence for each mistake."""
 
 from __future__ import annotations
 
@@ -11,42 +11,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
 from command import Refusal, fedilc, one_sentence
 from fleets import fleet
+from small_runs import GOOD, OTHER, PNG, SMALL, experiment, names, records, table
 
 from fedilc import algorithms
 from fedilc.cli import app, main
 from fedilc.evaluation import select
 
-SMALL = ("--set", "model.hidden=[8]")
-PNG = b"\x89PNG\r\n\x1a\n"
-
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def records(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A run of three rounds that no test changes, and what it printed."""
-    out = tmp_path_factory.mktemp("finished") / "run"
-    return out, fedilc("run", "color-digits", "--rounds", 3, "--out", out, *SMALL)
-
-
-@pytest.fixture
-def copy(finished: tuple[Path, str], tmp_path: Path) -> Path:
-    """That run again, to be spoilt."""
-    return Path(shutil.copytree(finished[0], tmp_path / "run"))
 
 
 def test_a_run_ends_with_a_table_and_says_where_its_picture_and_folder_are(
@@ -173,43 +153,7 @@ def test_without_out_each_run_has_a_new_folder_and_resume_takes_the_newest(
     assert done == {"fedsgd-seed0": 1, "fedsgd-seed0-2": 2}
 
 
-@pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    out = tmp_path_factory.mktemp("compared") / "all"
-    return out, fedilc("run", "color-digits", "--algorithm", "all", "--rounds", 2, "--out", out, *SMALL)
-
-
 CRITERIA = ("oracle", "validation", "last")
-Rows = dict[tuple[str, str], list[str]]
-
-
-def tables(printed: str) -> list[Rows]:
-    """The rows of each comparison that was printed, by criterion and run."""
-    lines = printed.splitlines()
-    rules = [number for number, line in enumerate(lines) if line.strip() and set(line.strip()) == {"─"}]
-    found = []
-    for rule in rules:
-        rows: Rows = {}
-        criterion = ""
-        body = takewhile(lambda line: not line.startswith("On the "), lines[rule + 1 :])
-        for cells in filter(None, map(str.split, body)):
-            if len(cells) == 1:
-                criterion = cells[0]
-            else:
-                rows[criterion, cells[0]] = cells[1:]
-        found.append(rows)
-    return found
-
-
-def table(printed: str) -> Rows:
-    """The rows of the one comparison that was printed."""
-    (found,) = tables(printed)
-    return found
-
-
-def names(rows: Rows) -> list[str]:
-    """The runs of a comparison, in order."""
-    return list(dict.fromkeys(name for _, name in rows))
 
 
 def test_all_compares_every_algorithm_in_one_table_under_every_criterion(compared: tuple[Path, str]) -> None:
@@ -314,88 +258,6 @@ def test_run_and_serve_have_the_same_options_for_what_is_trained() -> None:
     run, serve = ({word for one in commands[name].params for word in one.opts} for name in ("run", "serve"))
     assert run - serve == {"--resume"}
     assert {"--algorithm", "--rounds", "--seed", "--set", "--out", "--model", "--data-dir"} <= serve
-
-
-def test_report_compares_the_run_folders_it_finds(
-    finished: tuple[Path, str], compared: tuple[Path, str], tmp_path: Path
-) -> None:
-    printed = fedilc("report", finished[0], compared[0], "--out", tmp_path / "report.png")
-    assert names(table(printed)) == ["run", *sorted(algorithms.PAPER)]
-    assert "different numbers of rounds" in " ".join(printed.split())
-    assert (tmp_path / "report.png").read_bytes().startswith(PNG)
-    assert f"picture: {tmp_path / 'report.png'}" in printed
-
-
-def test_report_tells_runs_of_one_name_apart_by_their_folders(
-    finished: tuple[Path, str], copy: Path, tmp_path: Path
-) -> None:
-    printed = fedilc("report", finished[0], copy, "--out", tmp_path / "report.png")
-    assert names(table(printed)) == [str(finished[0]), str(copy)]
-
-
-def test_report_has_a_table_and_a_picture_for_each_set_of_data(
-    finished: tuple[Path, str], tmp_path: Path
-) -> None:
-    (tmp_path / "far.csv").write_text(GOOD.replace(".", ".2"))
-    path = experiment(tmp_path, OTHER, "test = 'far.csv'")
-    fedilc("run", path, "--out", tmp_path / "before")
-    (tmp_path / "far.csv").write_text(GOOD.replace(".", ".7"))
-    fedilc("run", path, "--out", tmp_path / "after")
-    printed = fedilc("report", finished[0], tmp_path, "--out", tmp_path / "report.png")
-    assert [names(rows) for rows in tables(printed)] == [["run"], ["after"], ["before"]]
-    for title in ("color-digits · seed 0", "mine · seed 0", "mine, data 2 · seed 0"):
-        assert title in [line.strip() for line in printed.splitlines()]
-    for name in ("report.png", "report-2.png", "report-3.png"):
-        assert f"picture: {tmp_path / name}\n" in printed
-        assert (tmp_path / name).read_bytes().startswith(PNG)
-    assert printed.endswith("in different tables: their numbers do not compare.\n")
-
-
-def test_report_leaves_out_a_run_without_a_completed_round(
-    finished: tuple[Path, str], copy: Path, tmp_path: Path
-) -> None:
-    (copy / "history.jsonl").unlink()
-    printed = fedilc("report", finished[0], copy, "--out", tmp_path / "report.png")
-    assert names(table(printed)) == [finished[0].name]
-
-
-def test_report_makes_the_folder_its_picture_goes_to(finished: tuple[Path, str], tmp_path: Path) -> None:
-    picture = tmp_path / "not" / "yet" / "report.png"
-    assert f"picture: {picture}" in fedilc("report", finished[0], "--out", picture)
-    assert picture.read_bytes().startswith(PNG)
-
-
-@pytest.mark.parametrize("name", ["report.xyz", "file/report.png"], ids=["format", "folder"])
-def test_report_refuses_a_picture_that_cannot_be_written(
-    finished: tuple[Path, str], tmp_path: Path, refusal: Refusal, name: str
-) -> None:
-    (tmp_path / "file").write_text("")
-    said = refusal("report", finished[0], "--out", tmp_path / name)
-    assert said.startswith(f"the picture {tmp_path / name} cannot be written: ")
-    assert not (tmp_path / name).exists()
-
-
-def test_report_refuses_where_there_is_no_run(tmp_path: Path, refusal: Refusal) -> None:
-    assert "a run folder holds run.json" in refusal("report", tmp_path)
-
-
-def test_report_refuses_where_no_run_has_completed_a_round(copy: Path, refusal: Refusal) -> None:
-    (copy / "history.jsonl").unlink()
-    assert "has completed a round" in refusal("report", copy)
-
-
-GOOD = "age,dose,label\n" + "".join(f"{row % 7},{row / 2},{row % 2}\n" for row in range(20))
-OTHER = GOOD.replace(".", ".1")
-
-
-def experiment(folder: Path, second: str, third: str = "loss = 'binary'") -> Path:
-    """An experiment of two CSV silos, of which the first is good."""
-    folder.joinpath("a.csv").write_text(GOOD)
-    folder.joinpath("b.csv").write_text(second)
-    path = folder / "mine.toml"
-    lines = ["rounds = 1", "learning_rate = 0.1", "[data]", "source = 'files'", "silos = '[ab].csv'", third]
-    path.write_text("\n".join([*lines, "[model]", "hidden = [4]"]))
-    return path
 
 
 def test_an_experiment_of_ones_own_files_runs(tmp_path: Path) -> None:
