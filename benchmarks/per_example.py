@@ -17,15 +17,15 @@ from benchmarks.processes import memory
 from benchmarks.timing import Row, at_least, at_most, medians
 from fedilc.aggregation import WeightedGeometricMean
 from fedilc.data import LossName, Silo
-from fedilc.gradients import Loss, SiloComputation, Workbench
+from fedilc.gradients import Loss, ModelRunner, SiloComputation
 from fedilc.models import build_model
 
 
 def voter(model: nn.Module, loss: LossName, silo: Silo) -> SiloComputation:
     """A silo in which every example is an environment."""
-    bench = Workbench(model, Loss(loss))
-    x, y = bench.inputs(silo.x), bench.labels(silo.y)
-    return SiloComputation(bench, silo.name, x, y, 1, WeightedGeometricMean(), seed=0)
+    runner = ModelRunner(model, Loss(loss))
+    x, y = runner.inputs(silo.x), runner.labels(silo.y)
+    return SiloComputation(runner, silo.name, x, y, 1, WeightedGeometricMean(), seed=0)
 
 
 def vote(computation: SiloComputation) -> dict[str, Tensor]:
@@ -35,8 +35,8 @@ def vote(computation: SiloComputation) -> dict[str, Tensor]:
 
 def plain(computation: SiloComputation) -> None:
     """One forward and one backward pass over the whole silo."""
-    model = computation.bench.model
-    loss = computation.bench.loss
+    model = computation.runner.model
+    loss = computation.runner.loss
     value = loss.per_example(loss.logits(model(computation.x)), computation.y).mean()
     torch.autograd.grad(value, list(model.parameters()))
 
@@ -122,9 +122,9 @@ def _measure(what: str, examples: int) -> None:
     before = memory()
     vote(computation)
     after = memory("VmHWM")
-    bench = computation.bench
-    parameters = sum(p.numel() * p.element_size() for p in bench.parameters.values())
-    print(after - before, parameters + examples * bench.example_bytes(computation.x))
+    runner = computation.runner
+    parameters = sum(p.numel() * p.element_size() for p in runner.parameters.values())
+    print(after - before, parameters + examples * runner.example_bytes(computation.x))
 
 
 if __name__ == "__main__":

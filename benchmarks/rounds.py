@@ -19,7 +19,7 @@ from benchmarks.federations import (
 from benchmarks.timing import Row, at_most, medians
 from fedilc import algorithms
 from fedilc.data import Federation
-from fedilc.gradients import Loss, Workbench
+from fedilc.gradients import Loss, ModelRunner
 
 MLP_GOALS = {
     "geometric": 1.2,
@@ -82,7 +82,7 @@ def _against_loop(federation: Federation, repeats: int) -> Row:
     server = local_server(federation, rotated_cifar10_cnn(), "fedsgd")
     numbers = count(1)
     model = rotated_cifar10_cnn().to(memory_format=torch.channels_last)
-    size = Workbench(rotated_cifar10_cnn(), Loss("multiclass")).most_examples(federation.silos[0].x)
+    size = ModelRunner(rotated_cifar10_cnn(), Loss("multiclass")).most_examples(federation.silos[0].x)
     inputs = [silo.x.to(memory_format=torch.channels_last) for silo in federation.silos]
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fedilc.penalties import Penalty
     from fedilc.sklearn import FedILCClassifier, FedILCRegressor
     from fedilc.training.callbacks import Callback, EarlyStopping, KeepBest
-    from fedilc.training.loaded import load
+    from fedilc.training.loaded_model import load
     from fedilc.training.result import Result
 
 __version__ = "0.2.0.dev0"
@@ -47,7 +47,7 @@ _MODULES = {
     "fedilc.penalties": ("Penalty",),
     "fedilc.sklearn": ("FedILCClassifier", "FedILCRegressor"),
     "fedilc.training.callbacks": ("Callback", "EarlyStopping", "KeepBest"),
-    "fedilc.training.loaded": ("load",),
+    "fedilc.training.loaded_model": ("load",),
     "fedilc.training.result": ("Result",),
 }
 

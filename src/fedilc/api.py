@@ -145,7 +145,7 @@ def train(
     spec = Specification.of(store.outline(), model, algorithm, options)
     store.check_classes(spec.outputs)
     if runtime is None:
-        runtime = runtime_here(store, spec.model, spec.program, partial(measure, spec.bench.loss))
+        runtime = runtime_here(store, spec.model, spec.program, partial(measure, spec.runner.loss))
     if report is not None and runtime.leads:
         report.warn()
     return Training(spec, runtime).run(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -103,3 +103,12 @@ def listed(names: Sequence[str], most: int = 3) -> str:
     if len(names) <= most + 1:
         return ", ".join(names)
     return f"{', '.join(names[:most])} and {len(names) - most} more"
+
+
+def silos_with_reasons(reasons: Mapping[str, str]) -> str:
+    """Return silos, each with its reason, as text.
+
+    >>> silos_with_reasons({"north": "its gradient is long", "south": "its gradient is longer"})
+    "silo 'north' (its gradient is long) and silo 'south' (its gradient is longer)"
+    """
+    return " and ".join(f"silo {silo!r} ({reason})" for silo, reason in reasons.items())

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import ttest_1samp, ttest_rel
 
 from fedilc.errors import ConfigError
+from fedilc.evaluation.campaign import Campaign
 from fedilc.evaluation.significance import (
     compare,
     detectable_difference,
@@ -24,7 +25,6 @@ from fedilc.evaluation.significance import (
     sign_flip_p,
     smallest_flip_p,
 )
-from fedilc.evaluation.summary import Campaign
 
 pairs = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=3, max_size=8)
 OPPOSITE = {"better": "worse", "worse": "better", "within noise": "within noise"}

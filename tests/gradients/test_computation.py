@@ -14,7 +14,7 @@ from torch.nn import functional
 from fedilc import Federation, Silo, train
 from fedilc.aggregation import Accumulation, WeightedGeometricMean
 from fedilc.errors import ConfigError, ModelError
-from fedilc.gradients import Loss, Workbench
+from fedilc.gradients import Loss, ModelRunner
 
 
 class PositionTable(nn.Module):
@@ -120,8 +120,8 @@ def oracle(model: nn.Module, data: Silo) -> dict[str, Tensor]:
 
 
 def stream(model: nn.Module, data: Silo) -> dict[str, Tensor]:
-    bench = Workbench(model, Loss("binary"))
-    return computation_of(bench, data, 1, WeightedGeometricMean()).gradients(1).gradient
+    runner = ModelRunner(model, Loss("binary"))
+    return computation_of(runner, data, 1, WeightedGeometricMean()).gradients(1).gradient
 
 
 @pytest.mark.parametrize("examples", [2, 3, 6])
@@ -140,8 +140,8 @@ def test_the_way_of_a_layer_does_not_depend_on_weights_that_are_zero_at_first(
 ) -> None:
     model, data = redraw(Tied()).double(), silo(generator)
     nn.init.zeros_(model.head.weight)
-    bench = Workbench(model, Loss("binary"))
-    plan = bench.plan(data.x, bench.labels(data.y))
+    runner = ModelRunner(model, Loss("binary"))
+    plan = runner.plan(data.x, runner.labels(data.y))
     assert set(plan.tapped) == {"head"}
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedilc import LocalSteps, Silo
-from fedilc.gradients import Loss, SiloComputation, Workbench
+from fedilc.gradients import Loss, ModelRunner, SiloComputation
 from fedilc.gradients.local_steps import batches, take_steps
 
 
@@ -40,12 +40,12 @@ def computation(generator: torch.Generator) -> SiloComputation:
         for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator))
     x = torch.randn(6, 3, generator=generator, dtype=torch.float64)
-    return computation_of(Workbench(model, Loss("regression")), Silo("a", x, x[:, 0]))
+    return computation_of(ModelRunner(model, Loss("regression")), Silo("a", x, x[:, 0]))
 
 
 def by_hand(work: SiloComputation, local: LocalSteps, correction: float) -> dict[str, Tensor]:
     """Full-batch SGD with the gradient of the mean squared error written down."""
-    start = {name: p.detach().clone() for name, p in work.bench.parameters.items()}
+    start = {name: p.detach().clone() for name, p in work.runner.parameters.items()}
     w = dict(start)
     for _ in range(local.count(len(work.x))):
         error = (work.x @ w["weight"].T + w["bias"])[:, 0] - work.y
@@ -62,12 +62,12 @@ def test_the_update_is_that_of_plain_steps_and_the_weights_are_restored(
     proximal: float, correction: float, generator: torch.Generator
 ) -> None:
     work, local = computation(generator), LocalSteps(steps=4, learning_rate=0.2, proximal=proximal)
-    before = {name: p.detach().clone() for name, p in work.bench.parameters.items()}
+    before = {name: p.detach().clone() for name, p in work.runner.parameters.items()}
     added = {name: torch.full_like(p, correction) for name, p in before.items()}
     found = take_steps(work, local, 1, correction=added if correction else None)
     for name, expected in by_hand(work, local, correction).items():
         torch.testing.assert_close(found.update[name], expected)
-        assert torch.equal(work.bench.parameters[name], before[name])
+        assert torch.equal(work.runner.parameters[name], before[name])
 
 
 def test_the_mean_gradient_is_without_the_correction_and_the_loss_is_that_of_all_steps(
@@ -75,7 +75,7 @@ def test_the_mean_gradient_is_without_the_correction_and_the_loss_is_that_of_all
 ) -> None:
     work, rate = computation(generator), 0.2
     first = work.gradients(1)
-    added = {name: torch.ones_like(p) for name, p in work.bench.parameters.items()}
+    added = {name: torch.ones_like(p) for name, p in work.runner.parameters.items()}
     found = take_steps(work, LocalSteps(steps=1, learning_rate=rate), 1, correction=added)
     assert found.loss == first.loss
     for name, gradient in first.gradient.items():

@@ -16,7 +16,7 @@ from torch.nn import functional
 from fedilc import Federation, Silo
 from fedilc.errors import ModelError
 from fedilc.evaluation.inconsistency import curvatures
-from fedilc.gradients import Loss, SiloComputation, Workbench
+from fedilc.gradients import Loss, ModelRunner, SiloComputation
 from fedilc.penalties import Fishr
 
 LOSSES = {
@@ -66,9 +66,9 @@ def test_fishr_of_a_squared_error_has_autograds_variance_and_product(
     model = mlp().double()
     x = torch.randn(examples, 6, generator=generator, dtype=torch.float64)
     y = 2 * torch.randn(examples, generator=generator, dtype=torch.float64)
-    bench = Workbench(model, Loss(name))
-    bench.most_examples = lambda _: chunk  # type: ignore[method-assign]  # any chunks give the same
-    computation = computation_of(bench, Silo("s", x, y), penalty=Fishr(kind))
+    runner = ModelRunner(model, Loss(name))
+    runner.most_examples = lambda _: chunk  # type: ignore[method-assign]  # any chunks give the same
+    computation = computation_of(runner, Silo("s", x, y), penalty=Fishr(kind))
     right = classifier_variance(model, LOSSES[name](model(x)[:, 0], y), kind)
     torch.testing.assert_close(computation.statistics(1, keep_bytes=0), right, rtol=1e-9, atol=1e-12)
     vector = torch.randn(right.shape, generator=generator, dtype=torch.float64)
@@ -90,11 +90,11 @@ def test_class_weights_weigh_each_examples_loss_and_gradient(
     y = torch.randint(0, max(2, outputs), (7,), generator=generator)
     weights = (0.5, 2.0, 1.5)[: max(2, outputs)]
     loss = replace(Loss(name), class_weights=weights)
-    bench = Workbench(model, Loss(name))
-    labels = bench.labels(y)
+    runner = ModelRunner(model, Loss(name))
+    labels = runner.labels(y)
     losses = Loss(name).per_example(model(x), labels) * torch.tensor(weights, dtype=torch.float64)[y]
     torch.testing.assert_close(loss.per_example(model(x), labels), losses)
-    computation = SiloComputation(bench, "s", x, labels, penalty=Fishr(), loss=loss)
+    computation = SiloComputation(runner, "s", x, labels, penalty=Fishr(), loss=loss)
     right = classifier_variance(model, losses, "diagonal")
     torch.testing.assert_close(computation.statistics(1, keep_bytes=0), right, rtol=1e-9, atol=1e-12)
     found = computation.gradients(1)

@@ -12,7 +12,7 @@ import torch
 from computations import computation_of
 
 from fedilc import Silo
-from fedilc.gradients import Loss, SiloComputation, Workbench
+from fedilc.gradients import Loss, ModelRunner, SiloComputation
 from fedilc.models import build_model
 from fedilc.penalties import Fishr
 
@@ -27,15 +27,15 @@ import torch
 
 class Owner: ...
 
-def resident():
+def runner():
     return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
 
 owner = Owner()
 keep_freed_memory(owner)
 torch.ones(50 << 20)
-kept = resident()
+kept = runner()
 del owner
-print(kept - resident())
+print(kept - runner())
 """
 
 
@@ -43,10 +43,10 @@ def computation(images: int, chunk_bytes: int) -> SiloComputation:
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(images, 3, 16, 16, generator=generator)
     silo = Silo("s", x, torch.randint(0, 10, (images,), generator=generator))
-    bench = Workbench(
+    runner = ModelRunner(
         build_model("cnn", (3, 16, 16), 10, seed=0), Loss("multiclass"), chunk_bytes=chunk_bytes
     )
-    return computation_of(bench, silo, penalty=Fishr())
+    return computation_of(runner, silo, penalty=Fishr())
 
 
 @needs_glibc
@@ -57,7 +57,7 @@ def test_gradients_after_the_first_take_their_memory_from_the_process() -> None:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         work.gradients(number)
         pages.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-    activations = 256 * work.bench.example_bytes(work.x)
+    activations = 256 * work.runner.example_bytes(work.x)
     assert min(pages[1:]) * resource.getpagesize() < activations / 10
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 from fedilc.aggregation import Mean, WeightedGeometricMean, build_aggregator
 from fedilc.data import Silo
 from fedilc.errors import ModelError
-from fedilc.gradients import Loss, SiloComputation, Workbench, register_rule
+from fedilc.gradients import Loss, ModelRunner, SiloComputation, register_rule
 from fedilc.gradients.rules import RULES
 
 CASES = {
@@ -73,8 +73,8 @@ def oracle(model: nn.Module, silo: Silo, loss: str, groups: list[Tensor]) -> dic
 def stream(
     model: nn.Module, silo: Silo, loss: str, size: int, chunk_bytes: int = 1 << 28
 ) -> tuple[dict[str, Tensor], SiloComputation, float]:
-    bench = Workbench(model, Loss(loss), chunk_bytes=chunk_bytes)
-    computation = computation_of(bench, silo, size, WeightedGeometricMean())
+    runner = ModelRunner(model, Loss(loss), chunk_bytes=chunk_bytes)
+    computation = computation_of(runner, silo, size, WeightedGeometricMean())
     computed = computation.gradients(1)
     return computed.gradient, computation, computed.loss
 
@@ -134,16 +134,16 @@ def test_chunks_do_not_change_the_result(case: str, size: int, generator: torch.
 
 def test_what_has_no_rule_goes_through_vmap_and_the_rest_does_not(generator: torch.Generator) -> None:
     model, silo, loss = make("layers without a rule", 4, generator)
-    bench = Workbench(model, Loss(loss))
-    plan = bench.plan(bench.inputs(silo.x), bench.labels(silo.y))
+    runner = ModelRunner(model, Loss(loss))
+    plan = runner.plan(runner.inputs(silo.x), runner.labels(silo.y))
     assert set(plan.tapped) == {"classifier"}
     assert plan.fallback == ["scale.factor", "twice.weight", "twice.bias", "tied.weight", "tied.bias"]
 
 
 def test_a_transformer_uses_rules_for_all_but_the_attention(generator: torch.Generator) -> None:
     model, silo, loss = make("transformer block", 4, generator)
-    bench = Workbench(model, Loss(loss))
-    plan = bench.plan(bench.inputs(silo.x), bench.labels(silo.y))
+    runner = ModelRunner(model, Loss(loss))
+    plan = runner.plan(runner.inputs(silo.x), runner.labels(silo.y))
     assert all("self_attn" in name for name in plan.fallback)
     assert {"table", "norm", "classifier", "block.linear1", "block.norm1"} <= set(plan.tapped)
 
@@ -161,10 +161,10 @@ def test_frozen_parameters_are_left_out(generator: torch.Generator) -> None:
 
 def test_other_aggregations_of_single_examples_work_too(generator: torch.Generator) -> None:
     model, silo, loss = make("mlp", 10, generator)
-    bench = Workbench(model, Loss(loss))
+    runner = ModelRunner(model, Loss(loss))
     for name in ("mean", "and-mask", "absolute-geometric"):
         aggregator = build_aggregator(name)
-        found = computation_of(bench, silo, 1, aggregator).gradients(1).gradient
+        found = computation_of(runner, silo, 1, aggregator).gradients(1).gradient
         if isinstance(aggregator, Mean):
             model.zero_grad()
             plain_loss(model, silo.x, silo.y, loss).backward()
@@ -179,8 +179,8 @@ def test_a_rule_of_ones_own_is_used(generator: torch.Generator) -> None:
     model, silo, loss = make("layers without a rule", 5, generator)
     register_rule(Scale)(lambda _, a, d: {"factor": (a * d).sum(1)})
     try:
-        bench = Workbench(model, Loss(loss))
-        assert "scale" in bench.plan(bench.inputs(silo.x), bench.labels(silo.y)).tapped
+        runner = ModelRunner(model, Loss(loss))
+        assert "scale" in runner.plan(runner.inputs(silo.x), runner.labels(silo.y)).tapped
         found, _, _ = stream(model, silo, loss, 1)
     finally:
         del RULES[Scale]

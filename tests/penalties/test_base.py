@@ -42,7 +42,7 @@ def test_a_mean_over_examples_and_its_product_with_a_vector_equal_autograd(
     right = torch.autograd.grad(vector * expected, list(model.parameters()))
     found = [torch.zeros_like(parameter) for parameter in model.parameters()]
     for chunk in chunks:
-        places, seeds = zip(*penalty.carry_back(chunk, total, vector), strict=True)
-        for sum_, part in zip(found, torch.autograd.grad(places, chunk.parameters, seeds), strict=True):
+        places, gradients = zip(*penalty.carry_back(chunk, total, vector), strict=True)
+        for sum_, part in zip(found, torch.autograd.grad(places, chunk.parameters, gradients), strict=True):
             sum_ += part
     torch.testing.assert_close(found, list(right))

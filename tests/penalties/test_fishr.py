@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from fedilc import Algorithm, Federation, Silo, algorithms, train
 from fedilc.errors import ModelError
-from fedilc.gradients import Loss, Workbench, logits_layer
+from fedilc.gradients import Loss, ModelRunner, logits_layer
 from fedilc.penalties import Fishr
 
 KINDS = ("diagonal", "full")
@@ -59,8 +59,8 @@ def test_the_variance_equals_per_example_gradients(
     if not bias:
         model[-1] = redraw(nn.Linear(8, LOSSES[loss], bias=False)).double()
     silo = silo_of(loss, 15, generator)
-    bench = Workbench(model, Loss(loss))
-    found = computation_of(bench, silo, penalty=Fishr(kind)).statistics(1, keep_bytes=0)
+    runner = ModelRunner(model, Loss(loss))
+    found = computation_of(runner, silo, penalty=Fishr(kind)).statistics(1, keep_bytes=0)
     torch.testing.assert_close(found, central_variance(model, silo, loss, kind), rtol=1e-10, atol=1e-14)
 
 
@@ -77,8 +77,8 @@ def test_the_product_equals_autograd_in_chunks_or_whole(
     vector = torch.randn(variance.shape, generator=generator, dtype=torch.float64)
     vector = vector + vector.T if kind == "full" else vector
     expected = torch.autograd.grad((variance * vector).sum(), list(model.parameters()))
-    bench = Workbench(model, Loss(loss), chunk_bytes=chunk_bytes)
-    computation = computation_of(bench, silo, penalty=Fishr(kind))
+    runner = ModelRunner(model, Loss(loss), chunk_bytes=chunk_bytes)
+    computation = computation_of(runner, silo, penalty=Fishr(kind))
     computation.statistics(1, keep)
     found = computation.gradients(1, vector).penalty_gradient
     assert found is not None
@@ -201,8 +201,8 @@ def test_the_variance_is_right_where_gradients_hardly_vary() -> None:
     x = 100 + 0.1 * torch.randn(500, 6, generator=generator)
     silo = Silo("s", x, torch.ones(500))
     model = redraw(nn.Linear(6, 1), scale=1e-4)
-    bench = Workbench(model, Loss("binary"))
-    found = computation_of(bench, silo, penalty=Fishr()).statistics(1, keep_bytes=0)
+    runner = ModelRunner(model, Loss("binary"))
+    found = computation_of(runner, silo, penalty=Fishr()).statistics(1, keep_bytes=0)
     wide = Silo("s", x.double(), torch.ones(500))
     expected = central_variance(model.double(), wide, "binary", "diagonal")
     torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-12)
@@ -215,8 +215,8 @@ def test_rows_taken_in_blocks_give_the_same_variance_and_product(
     silo = silo_of("multiclass", 23, generator)
 
     def computed() -> list[Tensor]:
-        bench = Workbench(mlp(10).double(), Loss("multiclass"))
-        computation = computation_of(bench, silo, penalty=Fishr(kind))
+        runner = ModelRunner(mlp(10).double(), Loss("multiclass"))
+        computation = computation_of(runner, silo, penalty=Fishr(kind))
         variance = computation.statistics(1, keep_bytes=1 << 30)
         found = computation.gradients(1, variance - 0.5)
         assert found.penalty_gradient is not None

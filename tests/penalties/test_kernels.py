@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedilc.penalties import _kernels
-from fedilc.penalties.fishr import classifier_moments, vector_jacobian_seeds
+from fedilc.penalties.fishr import classifier_moments, start_gradients
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -40,7 +40,7 @@ def variance(z: Tensor, delta: Tensor, bias: bool) -> Tensor:
     scale=st.sampled_from([1e-6, 1.0, 1e6]),
     seed=st.integers(0, 1000),
 )
-def test_variance_and_seeds_equal_autograd_in_float64(
+def test_variance_and_start_gradients_equal_autograd_in_float64(
     rows: int, width: int, bias: bool, scale: float, seed: int
 ) -> None:
     z, delta, vector = drawn(rows, width, seed, scale)
@@ -54,16 +54,16 @@ def test_variance_and_seeds_equal_autograd_in_float64(
     )
 
     right = torch.autograd.grad((expected * vector.double()).sum(), (wide_z, wide_delta))
-    seeds = vector_jacobian_seeds(z, delta, bias, found, vector)
+    ours = start_gradients(z, delta, bias, found, vector)
     sizes = sizes_of_terms(z, delta, bias, found.mean(), vector)
-    for ours, exact, size in zip(seeds, right, sizes, strict=True):
-        assert bool(((ours.double() - exact).abs() <= 1e-6 * size).all())
+    for one, exact, size in zip(ours, right, sizes, strict=True):
+        assert bool(((one.double() - exact).abs() <= 1e-6 * size).all())
 
 
 def sizes_of_terms(
     z: Tensor, delta: Tensor, bias: bool, mean: Tensor, vector: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the sums of magnitudes that the seeds are differences of; float32 is right to a part of them."""
+    """Return the sums of the terms' magnitudes; float32 gradients are right to a small part of them."""
     inputs = (torch.cat([z, torch.ones_like(delta)], 1) if bias else z).double()
     terms = 2 / len(z) * vector.double().abs() * ((delta.double() * inputs).abs() + mean.abs())
     at_features = (delta.double().abs() * terms)[:, : z.shape[1]]
@@ -78,8 +78,8 @@ def test_the_number_of_threads_does_not_change_a_bit() -> None:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             moments = classifier_moments(z, delta, True, "diagonal")
-            seeds = vector_jacobian_seeds(z, delta, True, moments, vector)
-            found.append([moments.first, moments.second, *seeds])
+            ours = start_gradients(z, delta, True, moments, vector)
+            found.append([moments.first, moments.second, *ours])
     finally:
         torch.set_num_threads(before)
     for others in found[1:]:
@@ -93,8 +93,8 @@ def test_features_may_be_a_view_of_something_larger() -> None:
     again = classifier_moments(*views, True, "diagonal")
     assert torch.equal(moments.second, again.second)
     for one, other in zip(
-        vector_jacobian_seeds(z, delta, True, moments, vector),
-        vector_jacobian_seeds(*views, True, again, vector),
+        start_gradients(z, delta, True, moments, vector),
+        start_gradients(*views, True, again, vector),
         strict=True,
     ):
         assert torch.equal(one, other)
@@ -105,7 +105,7 @@ def test_what_is_not_finite_stays_so() -> None:
     z[5, 3], delta[7, 0] = float("inf"), float("nan")
     moments = classifier_moments(z, delta, True, "diagonal")
     assert np.isnan(moments.variance()[3].item())
-    at_features, at_delta = vector_jacobian_seeds(z, delta, True, moments, vector)
+    at_features, at_delta = start_gradients(z, delta, True, moments, vector)
     assert not at_delta[7].isfinite().any()
     assert not at_features[7].isfinite().any()
 

@@ -15,7 +15,7 @@ from fedilc import algorithms
 from fedilc.config import read_experiment, shipped_experiments
 from fedilc.errors import ConfigError
 from fedilc.evaluation import select
-from fedilc.evaluation.summary import Campaign
+from fedilc.evaluation.campaign import Campaign
 from fedilc.report.campaign.folder import write_campaign
 from fedilc.studies.jobs import Work, run_jobs
 from fedilc.studies.reproduce import BENCHMARKS, Plan, score

@@ -10,7 +10,7 @@ from fedilc.aggregation.geometric import WeightedGeometricMean, weighted_geometr
 from fedilc.aggregation.masks import AbsoluteGeometricMean, AndMask
 from fedilc.aggregation.mean import Mean, Sum
 from fedilc.aggregation.sums.state import Sums, add_up
-from fedilc.algorithms.parts import Parts
+from fedilc.algorithms.part_registry import PartRegistry
 
 AGGREGATORS: dict[str, Callable[..., Aggregator]] = {
     "mean": Mean,
@@ -19,7 +19,7 @@ AGGREGATORS: dict[str, Callable[..., Aggregator]] = {
     "absolute-geometric": AbsoluteGeometricMean,
     "and-mask": AndMask,
 }
-_PARTS = Parts[Aggregator]("aggregation", Aggregator, AGGREGATORS)
+_PARTS = PartRegistry[Aggregator]("aggregation", Aggregator, AGGREGATORS)
 aggregator_options = _PARTS.options
 build_aggregator = _PARTS.build
 

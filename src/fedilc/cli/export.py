@@ -21,7 +21,7 @@ def export(
 ) -> None:
     """Write the trained model as a file of torch.export, and its preprocessing as JSON."""
     with quick_imports():
-        from fedilc.training.loaded import export_model
+        from fedilc.training.loaded_model import export_model
 
     written = export_model(load_run(run, criterion, model), out)
     say(make_console(), f"written: {', '.join(map(str, written))}")

@@ -17,7 +17,7 @@ from fedilc.cli.quick_imports import quick_imports
 from fedilc.errors import ConfigError, DataError, nearest
 
 if TYPE_CHECKING:
-    from fedilc.training.loaded import LoadedModel
+    from fedilc.training.loaded_model import LoadedModel
 
 _PATIENCE_SECONDS = 30.0
 
@@ -69,7 +69,7 @@ def load_run(
 ) -> LoadedModel:
     """Return the model of a run folder or URL; its network may be that of the user's own function."""
     with quick_imports():
-        from fedilc.training.loaded import load
+        from fedilc.training.loaded_model import load
 
     network = None
     if model is not None:

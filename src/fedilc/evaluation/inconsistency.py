@@ -28,8 +28,8 @@ from torch import Tensor, nn
 
 from fedilc.data import Federation, Silo
 from fedilc.errors import ConfigError
-from fedilc.evaluation.summary import INCONSISTENCY, Campaign
-from fedilc.gradients import Loss, SiloComputation, Workbench
+from fedilc.evaluation.campaign import INCONSISTENCY, Campaign
+from fedilc.gradients import Loss, ModelRunner, SiloComputation
 from fedilc.penalties import Fishr
 
 FLOOR = 1e-6
@@ -47,32 +47,32 @@ def curvatures(
     """Return the curvature of every silo along each of the classifier's parameters, in float64."""
     if curvature not in CURVATURES:
         raise ConfigError(f"curvature={curvature!r} is unknown; give one of {', '.join(CURVATURES)}")
-    bench = Workbench(model, Loss(federation.loss), classifier)
+    runner = ModelRunner(model, Loss(federation.loss), classifier)
     if curvature == "hessian":
-        return {silo.name: _hessian_diagonal(bench, silo) for silo in federation.silos}
+        return {silo.name: _hessian_diagonal(runner, silo) for silo in federation.silos}
     found = {}
     for silo in federation.silos:
-        x, y = bench.inputs(silo.x), bench.labels(silo.y)
-        computation = SiloComputation(bench, silo.name, x, y, penalty=Fishr())
+        x, y = runner.inputs(silo.x), runner.labels(silo.y)
+        computation = SiloComputation(runner, silo.name, x, y, penalty=Fishr())
         found[silo.name] = computation.statistics(1, keep_bytes=0).double()
     return found
 
 
 @torch.no_grad()
-def _hessian_diagonal(bench: Workbench, silo: Silo) -> Tensor:
+def _hessian_diagonal(runner: ModelRunner, silo: Silo) -> Tensor:
     """Return the diagonal of the mean loss's Hessian over the classifier: per logit its weights and bias."""
-    x, y = bench.inputs(silo.x), bench.labels(silo.y)
-    rows = bench.most_examples(x)
-    bench.model.eval()
+    x, y = runner.inputs(silo.x), runner.labels(silo.y)
+    rows = runner.most_examples(x)
+    runner.model.eval()
     total = torch.zeros((), dtype=torch.float64)
     for inputs, labels in zip(x.split(rows), y.split(rows), strict=True):
-        chunk = bench.forward(inputs, labels, {})
+        chunk = runner.forward(inputs, labels, {})
         squares = chunk.only_features().double().square()
-        if bench.classifier is not None and bench.classifier.bias is not None:
+        if runner.classifier is not None and runner.classifier.bias is not None:
             squares = torch.cat([squares, squares.new_ones(len(squares), 1)], 1)
-        curvature = bench.loss.curvature(chunk.logits.double(), labels.double())
+        curvature = runner.loss.curvature(chunk.logits.double(), labels.double())
         total = total + curvature.T @ squares
-    bench.model.train()
+    runner.model.train()
     return (total / len(silo)).flatten()
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedilc.errors import ConfigError
-from fedilc.evaluation.summary import Campaign, lower_is_better
+from fedilc.evaluation.campaign import Campaign, lower_is_better
 
 LEVEL = 0.05
 POWER = 0.8

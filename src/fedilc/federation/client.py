@@ -27,7 +27,7 @@ from fedilc.federation.program import (
     Program,
 )
 from fedilc.federation.steps import DOMAINS
-from fedilc.gradients import SiloComputation, Workbench
+from fedilc.gradients import ModelRunner, SiloComputation
 from fedilc.gradients.balance import balanced
 from fedilc.gradients.forward import KEPT_BYTES
 from fedilc.gradients.local_steps import take_steps
@@ -36,38 +36,38 @@ Metrics = Callable[[Tensor, Tensor], dict[str, float | None]]
 
 
 class SiloClient:
-    """One silo: its examples, the workbench that computes, and the metrics of its validation set."""
+    """One silo: its examples, the model that computes, and the metrics of its validation set."""
 
     def __init__(
         self,
         silo: Silo,
-        bench: Workbench,
+        runner: ModelRunner,
         program: Program,
         metrics: Metrics,
         state: SiloState | None = None,
     ) -> None:
         self.silo = silo
-        self.bench = bench
+        self.runner = runner
         self.program = program
         self.metrics = metrics
         self.state = state or SiloState(silo.name)
         self.parts = parts = program.parts
         size = parts.options.environment_size if parts.intra is not None else None
         intra = None if size is None or isinstance(parts.intra, Mean) else parts.intra
-        x, y = bench.inputs(silo.x), bench.labels(silo.y)
-        x, y, loss = balanced(x, y, bench.loss, parts.options.balance, parts.options.seed, silo.name)
+        x, y = runner.inputs(silo.x), runner.labels(silo.y)
+        x, y, loss = balanced(x, y, runner.loss, parts.options.balance, parts.options.seed, silo.name)
         self.computation = SiloComputation(
-            bench, silo.name, x, y, size, intra, parts.options.seed, parts.penalty, loss=loss
+            runner, silo.name, x, y, size, intra, parts.options.seed, parts.penalty, loss=loss
         )
 
     @property
     def weights(self) -> dict[str, Tensor]:
         """Return the weights of the last request, by name."""
-        return {name: parameter.detach() for name, parameter in self.bench.parameters.items()}
+        return {name: parameter.detach() for name, parameter in self.runner.parameters.items()}
 
     def answer(self, request: Request, keep_bytes: int = KEPT_BYTES) -> Reply:
         """Return the reply to a request; keep forward passes of up to `keep_bytes` for the next step."""
-        self.bench.load(request.weights, request.version)
+        self.runner.load(request.weights, request.version)
         reply = Reply(self.silo.name, request.step, request.round)
         if request.step not in self.program.steps:
             raise ProtocolError(f"step {request.step!r} is unknown to silo {self.silo.name!r}")
@@ -110,7 +110,7 @@ class SiloClient:
         correction, own = None, dict[str, Tensor]()
         if local.control_variates:
             used, own = self.state.before(request.round, int(request.numbers[STATE_SINCE]))
-            own = own or {name: torch.zeros_like(p) for name, p in self.bench.parameters.items()}
+            own = own or {name: torch.zeros_like(p) for name, p in self.runner.parameters.items()}
             reply.numbers[STATE_ROUND] = used
             common: Mapping[str, Tensor] = request.tensors[CONTROL]
             correction = {name: common[name].to(mine) - mine for name, mine in own.items()}
@@ -136,8 +136,8 @@ class SiloClient:
         """Return the metrics of the validation set, and of each of its sub-domains."""
         if self.silo.x_val is None or self.silo.y_val is None:
             return {}
-        logits = self.bench.predict(self.bench.inputs(self.silo.x_val))
-        y = self.bench.labels(self.silo.y_val)
+        logits = self.runner.predict(self.runner.inputs(self.silo.x_val))
+        y = self.runner.labels(self.silo.y_val)
         found: dict[str, Any] = dict(self.metrics(logits, y))
         names = self.silo.domains or []
         domains = {}

@@ -15,8 +15,7 @@ from urllib.parse import quote
 import torch
 from torch import Tensor
 
-from fedilc.errors import CheckpointError, FedILCWarning
-from fedilc.federation.outliers import sentence
+from fedilc.errors import CheckpointError, FedILCWarning, silos_with_reasons
 from fedilc.federation.program import STATE_ROUND
 from fedilc.federation.runtime import Facts
 from fedilc.federation.tensor_files import read_tensors, write_tensors
@@ -115,7 +114,7 @@ class ControlVariates:
                 had = f"that of round {used}" if used else "none"
                 found[silo] = f"it should have used its state of round {expected} and used {had}"
         if found:
-            raise StateMismatchError(sentence(found))
+            raise StateMismatchError(silos_with_reasons(found))
 
     def reset(self, number: int, reason: str) -> None:
         """Set c to zero and let all silos start without state, because c is no longer their mean."""

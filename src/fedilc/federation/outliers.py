@@ -92,12 +92,3 @@ def suspects(norms: Mapping[str, Norms]) -> dict[str, str]:
             if norm > _SUSPECT * typical:
                 named[silo] = f"its {kind} has the norm {norm:.3g}, and the median is {typical:.3g}"
     return named
-
-
-def sentence(reasons: Mapping[str, str]) -> str:
-    """Return silos and reasons as text.
-
-    >>> sentence({"north": "its gradient is long", "south": "its gradient is longer"})
-    "silo 'north' (its gradient is long) and silo 'south' (its gradient is longer)"
-    """
-    return " and ".join(f"silo {silo!r} ({reason})" for silo, reason in reasons.items())

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from fedilc.aggregation import Aggregate
 from fedilc.aggregation.base import is_finite
-from fedilc.errors import DivergedError
+from fedilc.errors import DivergedError, silos_with_reasons
 from fedilc.federation.control_variates import ControlVariates, StateMismatchError
 from fedilc.federation.messages import AggregatedReply, Reply, Request, check_reply
-from fedilc.federation.outliers import Norms, sentence, suspects
+from fedilc.federation.outliers import Norms, suspects
 from fedilc.federation.program import CONTROL, EVALUATE, PENALTY, PENALTY_WEIGHT, STATE_SINCE, Program
 from fedilc.federation.runtime import Facts, Runtime
-from fedilc.federation.silo_selection import LostError, SiloSelection
+from fedilc.federation.silo_selection import RepeatRoundError, SiloSelection
 from fedilc.federation.silo_weights import SiloWeights
 from fedilc.federation.step_sums import METRICS, NORMS, StepSums
 from fedilc.federation.steps import Step
@@ -117,7 +117,7 @@ class Server:
             try:
                 record = self._train(number, asked)
                 break
-            except LostError as lost:
+            except RepeatRoundError as lost:
                 asked = self.selection.without(lost, asked, number, aside)
             except StateMismatchError as mismatch:
                 self.control.reset(number, str(mismatch))
@@ -199,7 +199,7 @@ class Server:
             total.add(reply)
         missing = [silo for silo in asked if silo not in total.replies]
         if missing:
-            raise LostError(missing)
+            raise RepeatRoundError(missing)
         found = self.runtime.combine(list(total.sums.values()), total.facts())
         answers = {silo: found[silo] for silo in request.silos if silo in found}
         norms = {name: self._norms(step, name, answers) for name in step.answers}
@@ -230,18 +230,18 @@ class Server:
         norms = {silo: facts[NORMS][name] for silo, facts in answers.items()}
         outliers = self.selection.bound.outliers(name, norms, step.answers[name].cancels)
         if outliers:
-            raise LostError(outliers, outliers)
+            raise RepeatRoundError(outliers, outliers)
         return norms
 
     def _diverged(self, number: int, norms: Mapping[str, Norms]) -> Exception:
         """Return the error to raise after an update that was undone."""
         named = suspects(norms)
         if named and self.on_divergence == "exclude":
-            return LostError(named, named)
+            return RepeatRoundError(named, named)
         what = f"the update of round {number} made weights or optimiser infinite and was undone"
         if named:
             return DivergedError(
-                f"{what}; {sentence(named)} stands out: correct the problem there, or resume with "
+                f"{what}; {silos_with_reasons(named)} stands out: correct the problem there, or resume with "
                 "on_divergence=exclude to continue without it"
             )
         return DivergedError(f"{what}; no silo stands out: lower the learning rate or the penalty")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from fedilc.errors import SilosLostError
-from fedilc.federation.outliers import NormBound, sentence
+from fedilc.errors import SilosLostError, silos_with_reasons
+from fedilc.federation.outliers import NormBound
 from fedilc.federation.runtime import Runtime
 from fedilc.seeds import numpy_generator
 
 
-class LostError(Exception):
-    """Silos that were asked and did not reply, or whose replies are set aside for a reason."""
+class RepeatRoundError(Exception):
+    """Silos without which the round is repeated: they did not reply, or are set aside for a reason."""
 
     def __init__(self, silos: Iterable[str], reasons: Mapping[str, str] | None = None) -> None:
         super().__init__(", ".join(silos))
@@ -54,9 +54,9 @@ class SiloSelection:
         present = tuple(silo for silo in self.runtime.present() if silo not in excluded)
         if excluded and len(present) < needed:
             raise SilosLostError(
-                f"round {number} sets {sentence(excluded)} aside, and {len(present)} of {total} silos are "
-                f"left, fewer than min_silos={needed}; correct the problem there and start again, or start "
-                "with a lower min_silos or a larger outlier_factor"
+                f"round {number} sets {silos_with_reasons(excluded)} aside, and {len(present)} of {total} "
+                f"silos are left, fewer than min_silos={needed}; correct the problem there and start "
+                "again, or start with a lower min_silos or a larger outlier_factor"
             )
         if self.silos_per_round is None or self.silos_per_round >= len(present):
             return present
@@ -65,7 +65,7 @@ class SiloSelection:
         return tuple(present[place] for place in chosen)
 
     def without(
-        self, lost: LostError, asked: tuple[str, ...], number: int, aside: dict[str, str]
+        self, lost: RepeatRoundError, asked: tuple[str, ...], number: int, aside: dict[str, str]
     ) -> tuple[str, ...]:
         """Return the silos with which to repeat a round after some were lost; raise if too few are left.
 
@@ -86,8 +86,8 @@ class SiloSelection:
         too_few = f"{len(left)} of {total} silos are left, fewer than min_silos={needed}"
         if reasons:
             raise SilosLostError(
-                f"round {number} sets {sentence(reasons)} aside, and {too_few}; correct the problem "
-                "there and resume, or start again with a lower min_silos or a larger outlier_factor"
+                f"round {number} sets {silos_with_reasons(reasons)} aside, and {too_few}; correct the "
+                "problem there and resume, or start again with a lower min_silos or a larger outlier_factor"
             )
         known = self.runtime.reasons(lost.silos)
         names = [f"{silo} ({known[silo]})" if silo in known else silo for silo in lost.silos]

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from fedilc.gradients.environments import Chunk, Layout, later, lay_out, lay_out_mean
-from fedilc.gradients.forward import KEPT_BYTES, Pass, Seeds, private_randomness
+from fedilc.gradients.forward import KEPT_BYTES, BackwardStarts, Pass, private_randomness
 from fedilc.gradients.losses import Loss
+from fedilc.gradients.model_runner import ModelRunner
 from fedilc.gradients.penalty_weight import add_penalty
 from fedilc.gradients.per_example import stream_environments
-from fedilc.gradients.workbench import Workbench
 from fedilc.seeds import seed_for
 
 if TYPE_CHECKING:
@@ -34,22 +34,22 @@ class Computed:
 
 @dataclass(eq=False)
 class SiloComputation:
-    """One silo's examples on a workbench, and what it remembers between the steps of a round.
+    """One silo's examples, and what it remembers between the steps of a round.
 
     Args:
-        bench: the model to compute with.
+        runner: runs the model, which all silos of a process share.
         name: the silo's, from which its random choices derive.
-        x: inputs, on the device and in the dtype of the bench.
+        x: inputs, on the device and in the dtype of the model.
         y: labels, as the loss needs them.
         environment_size: examples per environment; None is all of them.
         intra: how the gradients of environments, each a vote, become one; None averages them.
         seed: the run's.
         penalty: what the silos match, if anything.
-        step: the number of a local step; random choices of the first are those of the whole gradient.
-        loss: the silo's own, if its classes have weights; None is the bench's.
+        step: the number of a local step; step 1 draws the same random numbers as a run without local steps.
+        loss: the silo's own, if its classes have weights; None is the runner's.
     """
 
-    bench: Workbench
+    runner: ModelRunner
     name: str
     x: Tensor
     y: Tensor
@@ -77,14 +77,14 @@ class SiloComputation:
     @property
     def kept_bytes(self) -> int:
         """Estimate the memory of the forward passes that are kept for the next step, in bytes."""
-        return sum(len(chunk.x) for chunk in self._kept.values()) * self.bench.example_bytes(self.x)
+        return sum(len(chunk.x) for chunk in self._kept.values()) * self.runner.example_bytes(self.x)
 
     def statistics(self, round_: int, keep_bytes: int) -> Tensor:
         """Return s_e at the current weights; forward passes of up to `keep_bytes` stay for the gradients."""
         assert self.penalty is not None, "the algorithm has no penalty"
         self.forget()
         layout = self.layout(round_)
-        kept = keep_bytes // self.bench.example_bytes(self.x)
+        kept = keep_bytes // self.runner.example_bytes(self.x)
         total: Any = None
         for number, cut in enumerate(layout.chunks):
             keep = cut.stop <= kept
@@ -117,7 +117,7 @@ class SiloComputation:
         """
         if vector is not None:
             self.prepare(round_)
-        layout, parameters = self.layout(round_), self.bench.parameters
+        layout, parameters = self.layout(round_), self.runner.parameters
         votes = None if self.intra is None else self.intra.stream(parameters, f"silo {self.name!r}")
         gradient = self._zeros() if votes is None else {}
         penalty_gradient = None
@@ -130,7 +130,7 @@ class SiloComputation:
         for cut, chunk in self._passes(layout, round_):
             losses = chunk.losses()
             loss += float(losses.detach().double().sum())
-            product: Seeds = []
+            product: BackwardStarts = []
             if vector is not None:
                 assert self.penalty is not None, "the algorithm has no penalty"
                 product = self.penalty.carry_back(chunk, self._total, vector)
@@ -138,10 +138,10 @@ class SiloComputation:
                 self._vote(votes, cut, chunk, losses, partial, keep_graph=bool(product))
             else:
                 mean = layout.mean(cut, losses)
-                begin = [(mean, torch.ones_like(mean))]
+                starts = [(mean, torch.ones_like(mean))]
                 if penalty_gradient is None:
-                    begin, product = begin + product, []
-                self._add_gradient(gradient, begin, keep_graph=bool(product))
+                    starts, product = starts + product, []
+                self._add_gradient(gradient, starts, keep_graph=bool(product))
             if product and penalty_gradient is not None:
                 self._add_gradient(penalty_gradient, product, keep_graph=False)
         self.forget()
@@ -153,7 +153,7 @@ class SiloComputation:
 
     def layout(self, round_: int) -> Layout:
         """Return how the examples are cut into environments and chunks in a round."""
-        most = self.bench.most_examples(self.x)
+        most = self.runner.most_examples(self.x)
         votes = lay_out(len(self.x), self.environment_size, most, self.seed, round_, self.name, self.step)
         return lay_out_mean(votes, most) if self.intra is None else votes
 
@@ -166,25 +166,27 @@ class SiloComputation:
 
     def _pass(self, layout: Layout, cut: Chunk, taps: bool) -> Pass:
         x, y = layout.rows(cut, self.x), layout.rows(cut, self.y)
-        tapped = self.bench.plan(self.x, self.y).tapped if taps and self.intra is not None else {}
-        return self.bench.forward(x, y, tapped, self.loss)
+        tapped = self.runner.plan(self.x, self.y).tapped if taps and self.intra is not None else {}
+        return self.runner.forward(x, y, tapped, self.loss)
 
     def _randomness(self, round_: int, chunk: int) -> AbstractContextManager[None]:
         """Return a random stream per chunk, so that keeping some chunks changes no bit of the others."""
         number = [chunk] if chunk else []
         seed = seed_for(self.seed, round_, self.name, "forward", *number, *later(self.step))
-        return private_randomness(self.bench.device, seed)
+        return private_randomness(self.runner.device, seed)
 
-    def _add_gradient(self, total: dict[str, Tensor], begin: Seeds, keep_graph: bool) -> None:
-        """Add to `total` the gradient that a backward pass from these places brings."""
-        places, seeds = zip(*begin, strict=True)
-        weights = list(self.bench.parameters.values())
-        found = torch.autograd.grad(places, weights, seeds, retain_graph=keep_graph, materialize_grads=True)
+    def _add_gradient(self, total: dict[str, Tensor], starts: BackwardStarts, keep_graph: bool) -> None:
+        """Add to `total` the gradient of a backward pass that begins there."""
+        outputs, start_gradients = zip(*starts, strict=True)
+        weights = list(self.runner.parameters.values())
+        found = torch.autograd.grad(
+            outputs, weights, start_gradients, retain_graph=keep_graph, materialize_grads=True
+        )
         for name, value in zip(total, found, strict=True):
             total[name] += value
 
     def _zeros(self) -> dict[str, Tensor]:
-        return {name: torch.zeros_like(parameter) for name, parameter in self.bench.parameters.items()}
+        return {name: torch.zeros_like(parameter) for name, parameter in self.runner.parameters.items()}
 
     def _vote(
         self,
@@ -197,8 +199,8 @@ class SiloComputation:
     ) -> None:
         """Add the mean gradients of the chunk's environments to the votes."""
         if cut.stop - cut.start >= cut.size and cut.closes and not partial:
-            plan = self.bench.plan(self.x, self.y)
-            stream_environments(self.bench.model, chunk, cut.size, plan, votes, keep_graph)
+            plan = self.runner.plan(self.x, self.y)
+            stream_environments(self.runner.model, chunk, cut.size, plan, votes, keep_graph)
             return
         if not partial:
             partial.update(self._zeros())

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from fedilc.errors import ModelError
 from fedilc.gradients.losses import Loss
 
-Seeds = list[tuple[Tensor, Tensor]]
 CHUNK_BYTES = 64 << 20
 KEPT_BYTES = 640 << 20
+
+# Where a backward pass begins: tensors with a graph, each with the gradient that it begins with.
+BackwardStarts = list[tuple[Tensor, Tensor]]
 
 
 @dataclass

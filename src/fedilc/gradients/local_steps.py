@@ -59,7 +59,7 @@ def take_steps(
         weight: lambda E, by which J_e^T v_e is multiplied when it is added to the gradients.
         correction: added to every gradient (c - c_e of SCAFFOLD).
     """
-    parameters = whole.bench.parameters
+    parameters = whole.runner.parameters
     start = {name: parameter.detach().clone() for name, parameter in parameters.items()}
     options = {"momentum": local.momentum} if local.momentum else {}
     optimizer = make_optimizer(local.optimizer, list(parameters.values()), local.learning_rate, 0.0, options)

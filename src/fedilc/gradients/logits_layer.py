@@ -17,7 +17,7 @@ from torch.autograd.graph import Node
 from fedilc.errors import ModelError
 from fedilc.gradients.forward import private_randomness
 from fedilc.gradients.losses import Loss
-from fedilc.gradients.validation import set_training
+from fedilc.gradients.model_support import set_training
 from fedilc.models import find_classifier
 
 _SAME_VALUES = re.compile(

@@ -2,7 +2,7 @@
 
 glibc returns every large block to the system as soon as it is freed. The activations of a chunk are such
 blocks, and the next chunk needs them again: up to 40 % of a round of the paper's CNN went into the kernel,
-which unmaps pages and clears new ones. From its first gradient on, a `Workbench` keeps freed blocks in the
+which unmaps pages and clears new ones. From its first gradient on, a `ModelRunner` keeps freed blocks in the
 heap, where they are used again; when the last one is gone, they are returned.
 """
 

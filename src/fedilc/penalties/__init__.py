@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedilc.algorithms.parts import Parts
+from fedilc.algorithms.part_registry import PartRegistry
 from fedilc.penalties.base import ExampleMean, Penalty, Total
 from fedilc.penalties.coral import Coral
 from fedilc.penalties.fishr import Fishr
@@ -11,7 +11,7 @@ from fedilc.penalties.irm import IRM
 from fedilc.penalties.vrex import VREx
 
 PENALTIES: dict[str, type[Penalty]] = {"fishr": Fishr, "vrex": VREx, "coral": Coral, "iga": IGA, "irm": IRM}
-_PARTS = Parts[Penalty]("penalty", Penalty, PENALTIES)
+_PARTS = PartRegistry[Penalty]("penalty", Penalty, PENALTIES)
 penalty_options = _PARTS.options
 build_penalty = _PARTS.build
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from fedilc.gradients.forward import Pass, Seeds
+from fedilc.gradients.forward import BackwardStarts, Pass
 
 
 class Penalty(ABC):
@@ -47,7 +47,7 @@ class Penalty(ABC):
         """Return s_e from the sums over all examples of the silo."""
 
     @abstractmethod
-    def carry_back(self, chunk: Pass, total: Any, vector: Tensor) -> Seeds:
+    def carry_back(self, chunk: Pass, total: Any, vector: Tensor) -> BackwardStarts:
         """Return where a backward pass begins, and with what, to give a chunk's part of J_e^T v_e.
 
         The pairs are places in the chunk's graph and new tensors of their shape.
@@ -94,7 +94,7 @@ class ExampleMean(Penalty):
         """Return the mean number."""
         return total.mean()
 
-    def carry_back(self, chunk: Pass, total: Total, vector: Tensor) -> Seeds:
+    def carry_back(self, chunk: Pass, total: Total, vector: Tensor) -> BackwardStarts:
         """Return v/n at each example's number."""
         numbers = self.numbers(chunk)
         return [(numbers, (vector.to(numbers) / total.count).expand_as(numbers).clone())]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedilc.gradients.forward import Pass, Seeds
+from fedilc.gradients.forward import BackwardStarts, Pass
 from fedilc.models import find_classifier
 from fedilc.penalties.base import Penalty, Total
 
@@ -40,13 +40,13 @@ class Coral(Penalty):
         return torch.cat([mean, covariance.flatten()]).to(total.dtype)
 
     @torch.no_grad()
-    def carry_back(self, chunk: Pass, total: Total, vector: Tensor) -> Seeds:
+    def carry_back(self, chunk: Pass, total: Total, vector: Tensor) -> BackwardStarts:
         """Return the gradient at every example's features."""
         z = chunk.only_features()
         first, matrix = _split(vector.to(z))
         mean = _split(total.sum / total.count)[0].to(z)
-        seed = (z - mean) @ (matrix + matrix.T) / max(1, total.count - 1) + first / total.count
-        return [(z, seed)] if z.requires_grad else []
+        gradient = (z - mean) @ (matrix + matrix.T) / max(1, total.count - 1) + first / total.count
+        return [(z, gradient)] if z.requires_grad else []
 
 
 def _split(values: Tensor) -> tuple[Tensor, Tensor]:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from fedilc.aggregation.base import wide_dtype
-from fedilc.gradients.forward import Pass, Seeds
+from fedilc.gradients.forward import BackwardStarts, Pass
 from fedilc.models import find_classifier
 from fedilc.penalties import _kernels
 from fedilc.penalties.base import Penalty
@@ -62,12 +62,12 @@ class Fishr(Penalty):
         """Return C_e."""
         return total.variance().to(total.dtype)
 
-    def carry_back(self, chunk: Pass, total: Moments, vector: Tensor) -> Seeds:
+    def carry_back(self, chunk: Pass, total: Moments, vector: Tensor) -> BackwardStarts:
         """Return the gradients at the features and at the logits' gradient, both of which have a graph."""
         features, delta, bias = _classifier_pass(chunk)
-        seeds = vector_jacobian_seeds(features, delta, bias, total, vector)
-        pairs = zip((features, delta), seeds, strict=True)
-        return [(place, seed) for place, seed in pairs if place.requires_grad]
+        gradients = start_gradients(features, delta, bias, total, vector)
+        pairs = zip((features, delta), gradients, strict=True)
+        return [(place, gradient) for place, gradient in pairs if place.requires_grad]
 
 
 def _classifier_pass(chunk: Pass) -> tuple[Tensor, Tensor, bool]:
@@ -106,7 +106,7 @@ class Moments:
 def classifier_moments(features: Tensor, delta: Tensor, bias: bool, kind: Covariance) -> Moments:
     """Return the moments over these examples.
 
-    They are float64: the variance is a difference of nearly equal numbers where gradients vary little.
+    They are float64: the variance is a difference of nearly equal numbers if gradients vary little.
 
     Args:
         features: z, the classifier's inputs, (examples, width).
@@ -143,23 +143,21 @@ def _cached_rows(features: Tensor) -> Iterator[slice]:
 
 
 @torch.no_grad()
-def vector_jacobian_seeds(
+def start_gradients(
     features: Tensor, delta: Tensor, bias: bool, whole: Moments, vector: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients at z and delta from which a backward pass gives a chunk's part of J_e^T v_e."""
     mean, vector = whole.mean().to(features), vector.to(features) * (2 / whole.count)
     if vector.dim() == 1 and _kernels.usable(features, delta):
-        return _kernels.seeds(features, delta, vector, vector * mean.flatten())
+        return _kernels.start_gradients(features, delta, vector, vector * mean.flatten())
     at_features, at_delta = torch.empty_like(features), torch.empty_like(delta)
-    seeds = _diagonal_seeds if vector.dim() == 1 else _full_seeds
+    of_rows = _diagonal if vector.dim() == 1 else _full
     for rows in _cached_rows(features):
-        at_features[rows], at_delta[rows] = seeds(features[rows], delta[rows], bias, mean, vector)
+        at_features[rows], at_delta[rows] = of_rows(features[rows], delta[rows], bias, mean, vector)
     return at_features, at_delta
 
 
-def _diagonal_seeds(
-    z: Tensor, delta: Tensor, bias: bool, mean: Tensor, vector: Tensor
-) -> tuple[Tensor, Tensor]:
+def _diagonal(z: Tensor, delta: Tensor, bias: bool, mean: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
     """Return v (g - m) carried to z and delta, by matrix products with v and v m."""
     v = vector.view_as(mean)
     weighted, width = v * mean, z.shape[1]
@@ -170,13 +168,13 @@ def _diagonal_seeds(
     return at_features, at_delta
 
 
-def _full_seeds(z: Tensor, delta: Tensor, bias: bool, mean: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
+def _full(z: Tensor, delta: Tensor, bias: bool, mean: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
     """Return V (g - m) carried to z and delta."""
     ones = _with_ones(z, bias)
     samples = (delta.unsqueeze(2) * ones.unsqueeze(1)).flatten(1)
-    seeds = ((samples - mean.flatten()) @ vector).unflatten(1, mean.shape)
-    at_features = torch.einsum("nk,nkd->nd", delta, seeds[:, :, : z.shape[1]])
-    return at_features, torch.einsum("nkd,nd->nk", seeds, ones)
+    carried = ((samples - mean.flatten()) @ vector).unflatten(1, mean.shape)
+    at_features = torch.einsum("nk,nkd->nd", delta, carried[:, :, : z.shape[1]])
+    return at_features, torch.einsum("nkd,nd->nk", carried, ones)
 
 
 def _with_ones(features: Tensor, bias: bool) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedilc.gradients.forward import Pass, Seeds
+from fedilc.gradients.forward import BackwardStarts, Pass
 from fedilc.penalties.base import Penalty, Total
 
 
@@ -31,7 +31,7 @@ class IGA(Penalty):
         """Return the mean gradient."""
         return total.mean()
 
-    def carry_back(self, chunk: Pass, total: Total, vector: Tensor) -> Seeds:
+    def carry_back(self, chunk: Pass, total: Total, vector: Tensor) -> BackwardStarts:
         """Return v at the chunk's gradient, whose own graph leads to the Hessian."""
         loss = chunk.losses().sum() / total.count
         found = torch.autograd.grad(loss, chunk.parameters, create_graph=True, materialize_grads=True)

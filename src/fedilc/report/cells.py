@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from fedilc.evaluation.campaign import Campaign, spread
 from fedilc.evaluation.significance import PairedTest
-from fedilc.evaluation.summary import Campaign, spread
 from fedilc.report.campaign.paper import PaperNumber
 from fedilc.report.table_formats import Cell
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedilc.evaluation.campaign import lower_is_better
 from fedilc.evaluation.selection import CRITERIA, ORACLE, Record, selections
-from fedilc.evaluation.summary import lower_is_better
 from fedilc.report.cells import NOTHING, mean_cell, with_best
 from fedilc.report.table_formats import Cell, Column, TableData, words
 

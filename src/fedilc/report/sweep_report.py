@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedilc.errors import ConfigError
+from fedilc.evaluation.campaign import spread
 from fedilc.evaluation.selection import ORACLE
-from fedilc.evaluation.summary import spread
 from fedilc.report.cells import mean_cell
 from fedilc.report.style import COLOURS, STYLE, add_title, save
 from fedilc.report.table_formats import Cell, Column, TableData, write_tables

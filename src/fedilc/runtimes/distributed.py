@@ -237,7 +237,7 @@ class DistributedRuntime(LocalRuntime):
         first = self.group.gather({"layout": layout, "facts": facts})[0]
         if not self.leads:
             tensors = {
-                name: torch.zeros(shape, dtype=getattr(torch, dtype), device=self.bench.device)
+                name: torch.zeros(shape, dtype=getattr(torch, dtype), device=self.runner.device)
                 for name, (dtype, shape) in first["layout"].items()
             }
         for tensor in tensors.values():

@@ -15,7 +15,7 @@ from fedilc.federation.control_variates import SiloState
 from fedilc.federation.messages import Reply, Request
 from fedilc.federation.program import Program
 from fedilc.federation.runtime import Runtime
-from fedilc.gradients import Loss, Workbench
+from fedilc.gradients import Loss, ModelRunner
 from fedilc.gradients.forward import CHUNK_BYTES, KEPT_BYTES
 
 
@@ -41,7 +41,7 @@ class LocalRuntime(Runtime):
         self.kept_bytes = kept_bytes
         self.program, self.metrics = program, metrics
         parts = program.parts
-        self.bench = Workbench(copy.deepcopy(model), Loss(parts.loss), parts.classifier, chunk_bytes)
+        self.runner = ModelRunner(copy.deepcopy(model), Loss(parts.loss), parts.classifier, chunk_bytes)
         self.clients: dict[str, SiloClient] = {}
         self._folder: Path | None = None
         self._states: dict[str, SiloState] = {}
@@ -63,7 +63,7 @@ class LocalRuntime(Runtime):
         client = self.clients.get(name)
         if client is None:
             silo = self.store.open(name)
-            client = SiloClient(silo, self.bench, self.program, self.metrics, self._state(name))
+            client = SiloClient(silo, self.runner, self.program, self.metrics, self._state(name))
             if self.store.resident:
                 self.clients[name] = client
         return client

@@ -31,7 +31,7 @@ from fedilc.evaluation.shift import (
 from fedilc.federation.run_folder import SUMMARIES
 from fedilc.federation.tensor_files import write_atomically
 from fedilc.models import build_model
-from fedilc.training.loaded import read_preprocessing
+from fedilc.training.loaded_model import read_preprocessing
 
 FILE = "inspection.json"
 _LEARNING_RATE = 1e-3

@@ -9,6 +9,7 @@ from pathlib import Path
 from fedilc.algorithms import PAPER, find_algorithm
 from fedilc.config import Experiment, read_experiment
 from fedilc.errors import ConfigError, nearest
+from fedilc.evaluation.campaign import Campaign
 from fedilc.evaluation.inconsistency import (
     CURVATURES,
     Curvature,
@@ -17,7 +18,6 @@ from fedilc.evaluation.inconsistency import (
     curvatures,
     inconsistency,
 )
-from fedilc.evaluation.summary import Campaign
 from fedilc.federation import RunFolder
 from fedilc.studies.jobs import Job
 

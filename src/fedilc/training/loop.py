@@ -12,11 +12,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedilc.config import Options
-from fedilc.errors import ConfigError, FedILCWarning
+from fedilc.errors import ConfigError, FedILCWarning, silos_with_reasons
 from fedilc.evaluation import measure, thresholded_areas
 from fedilc.federation import Program, RunFolder, Runtime, Server
 from fedilc.federation.control_variates import FOLDER as SILO_STATES
-from fedilc.federation.outliers import NormBound, sentence
+from fedilc.federation.outliers import NormBound
 from fedilc.federation.run_folder import PREPROCESSING
 from fedilc.federation.silo_selection import SiloSelection
 from fedilc.federation.silo_weights import make_weights
@@ -88,21 +88,21 @@ class Training:
         """Return the metrics of the out-of-distribution test set; of several processes, one measures them."""
         assert self.outline.x_test is not None
         assert self.outline.y_test is not None
-        bench = self.spec.bench
+        runner = self.spec.runner
         logits = self._test_logits(self.outline.x_test)
         if not self.runtime.leads:
             return {}
-        y = bench.labels(self.outline.y_test)
-        found = measure(bench.loss, logits, y)
-        if self.options.thresholded_batch is not None and bench.loss.name == "binary":
+        y = runner.labels(self.outline.y_test)
+        found = measure(runner.loss, logits, y)
+        if self.options.thresholded_batch is not None and runner.loss.name == "binary":
             areas = thresholded_areas(logits, y, self.options.thresholded_batch)
             found |= {f"thresholded_{key}": area for key, area in areas.items()}
         return found
 
     def _test_logits(self, x: Tensor) -> Tensor:
         """Return the model's logits of the test set; every process computes its part."""
-        bench, mine = self.spec.bench, self.runtime.own_rows(len(x))
-        part = bench.predict(bench.inputs(x[mine]))
+        runner, mine = self.spec.runner, self.runtime.own_rows(len(x))
+        part = runner.predict(runner.inputs(x[mine]))
         if len(part) == len(x):
             return part
         logits = part.new_zeros(len(x), self.spec.outputs)
@@ -173,7 +173,9 @@ class Training:
         run.history.append(record)
         if "set_aside" in record and self.runtime.leads:
             warnings.warn(
-                f"round {number} went on without {sentence(record['set_aside'])}", FedILCWarning, stacklevel=2
+                f"round {number} went on without {silos_with_reasons(record['set_aside'])}",
+                FedILCWarning,
+                stacklevel=2,
             )
         for callback in callbacks:
             callback.on_round(run, record)

@@ -13,7 +13,7 @@ from fedilc.data.outline import Outline
 from fedilc.errors import CheckpointError
 from fedilc.evaluation.intervals import Interval, bootstrap_intervals
 from fedilc.evaluation.selection import selections
-from fedilc.gradients import Loss, Workbench
+from fedilc.gradients import Loss, ModelRunner
 from fedilc.training.result import Result
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ def _intervals(
         model = result.best_model(criterion)
     except CheckpointError:
         return {}
-    bench = Workbench(model, Loss(loss))
-    logits = bench.predict(bench.inputs(x)).double().cpu().numpy()
+    runner = ModelRunner(model, Loss(loss))
+    logits = runner.predict(runner.inputs(x)).double().cpu().numpy()
     return bootstrap_intervals(loss, y.cpu().numpy(), logits, resamples=_RESAMPLES)
 
 

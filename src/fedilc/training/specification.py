@@ -19,7 +19,7 @@ from fedilc.data.outline import Outline, data_facts
 from fedilc.errors import ConfigError, FedILCError, FedILCWarning, ModelError
 from fedilc.federation import Program
 from fedilc.federation.program import RunParts, make_parts, unused_options
-from fedilc.gradients import Loss, Workbench, find_device, logits_layer, require_logits, require_supported
+from fedilc.gradients import Loss, ModelRunner, find_device, logits_layer, require_logits, require_supported
 from fedilc.gradients.optimizers import make_optimizer
 from fedilc.models import input_hint
 
@@ -36,7 +36,7 @@ class Specification:
         algorithm: with the parts that the options replace.
         options: every other setting.
         model: the copy that is trained, on its device.
-        bench: computes with that copy.
+        runner: runs that copy.
         program: the steps of a round.
         outputs: how many logits the model gives.
     """
@@ -46,7 +46,7 @@ class Specification:
     algorithm: Algorithm
     options: Options
     model: nn.Module
-    bench: Workbench
+    runner: ModelRunner
     program: Program
     outputs: int
 
@@ -65,13 +65,13 @@ class Specification:
             _require_local_optimizer(found.local)
         votes = parts.intra is not None and options.environment_size is not None
         require_supported(model, environments=votes)
-        bench = Workbench(model, loss)
-        sample, outputs = _try_model(bench, outline.sample)
+        runner = ModelRunner(model, loss)
+        sample, outputs = _try_model(runner, outline.sample)
         if loss.has_classes:
             require_logits(model, sample)
         if parts.penalty is not None and parts.penalty.needs_classifier:
             parts = replace(parts, classifier=logits_layer(model, loss, sample, options.classifier))
-        return cls(outline, name, found, options, model, bench, Program.of(parts, model), outputs)
+        return cls(outline, name, found, options, model, runner, Program.of(parts, model), outputs)
 
     def note_settings(self) -> None:
         """Say which settings leave out something that the algorithm is about, or change nothing in it."""
@@ -122,13 +122,13 @@ def _require_local_optimizer(local: LocalSteps) -> None:
     make_optimizer(local.optimizer, [nn.Parameter(torch.zeros(1))], local.learning_rate, 0.0, options)
 
 
-def _try_model(bench: Workbench, inputs: Tensor) -> tuple[Tensor, int]:
+def _try_model(runner: ModelRunner, inputs: Tensor) -> tuple[Tensor, int]:
     """Run the model on two examples, to report what cannot work before the first round."""
-    sample, model = bench.inputs(inputs), bench.model
+    sample, model = runner.inputs(inputs), runner.model
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
-        bench.example_bytes(sample)
-        logits = bench.predict(sample)
+        runner.example_bytes(sample)
+        logits = runner.predict(sample)
     except FedILCError:
         raise
     except Exception as error:  # a user's network may raise anything
@@ -181,7 +181,7 @@ def _say(sentence: str) -> None:
 
 def _classes(spec: Specification) -> list[int] | None:
     """Return the labels of the classes that the model tells apart; None if it predicts a quantity."""
-    if not spec.bench.loss.has_classes:
+    if not spec.runner.loss.has_classes:
         return None
     first = spec.outline.first_label
     return [0, 1] if spec.outline.loss == "binary" else list(range(first, first + spec.outputs))

@@ -8,7 +8,7 @@ import pytest
 from campaigns import SIX, campaign
 from scipy.stats import ttest_rel
 
-from fedilc.evaluation.summary import Campaign, lower_is_better
+from fedilc.evaluation.campaign import Campaign, lower_is_better
 from fedilc.report.campaign.claims import CLAIMS, SECTION_4, Claim, claims_of, claims_table, judge
 from fedilc.report.campaign.paper import paper_numbers
 

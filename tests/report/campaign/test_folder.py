@@ -10,8 +10,8 @@ import pytest
 from campaigns import campaign, history
 
 from fedilc.errors import ConfigError
+from fedilc.evaluation.campaign import Campaign, summarise
 from fedilc.evaluation.inconsistency import Scores
-from fedilc.evaluation.summary import Campaign, summarise
 from fedilc.report.campaign.folder import history_csv, read_campaign, remake_campaign, write_campaign
 
 

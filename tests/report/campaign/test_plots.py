@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from fedilc import algorithms
-from fedilc.evaluation.summary import Campaign
+from fedilc.evaluation.campaign import Campaign
 from fedilc.report import run_plots
 from fedilc.report.campaign import plots as campaign_plots
 from fedilc.report.campaign.plots import (

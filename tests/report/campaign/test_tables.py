@@ -9,7 +9,7 @@ import pytest
 from campaigns import DOMAINS, SIX, campaign, history
 from terminals import in_terminal
 
-from fedilc.evaluation.summary import Campaign
+from fedilc.evaluation.campaign import Campaign
 from fedilc.report.campaign.paper import ORDER
 from fedilc.report.campaign.tables import campaign_tables
 from fedilc.report.table_formats import TableData, latex, markdown, rich_table, write_tables

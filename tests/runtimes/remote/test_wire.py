@@ -284,7 +284,7 @@ class TestTheSiloReads:
             unpack_request(short, queue.manifest, "other weights", request.weights)
 
     def test_other_weights_of_the_same_round_have_another_version(self) -> None:
-        """The workbench keeps what it has while the version stays."""
+        """The model keeps what it has while the version stays."""
         queue = queue_of()
         versions = set()
         for fill in (0.5, 0.25):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fedilc.algorithms.loss_name import LossName, has_classes
-from fedilc.data.checks.columns import column_notes
+from fedilc.data.checks.column_notes import column_notes
 from fedilc.data.checks.profile import TEST, Profile, profile_of
 from fedilc.data.checks.shared_rows import is_trained_on, same_rows, shared_rows
 from fedilc.data.silo import Federation, Silo

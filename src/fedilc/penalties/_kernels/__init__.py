@@ -36,11 +36,13 @@ def moments(features: Tensor, delta: Tensor, bias: bool) -> tuple[Tensor, Tensor
     return first, second
 
 
-def seeds(features: Tensor, delta: Tensor, vector: Tensor, weighted: Tensor) -> tuple[Tensor, Tensor]:
+def start_gradients(
+    features: Tensor, delta: Tensor, vector: Tensor, weighted: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return the gradients at z and at delta from v and v m, vectors of the classifier's parameters."""
     at_features, at_delta = torch.empty(features.shape), torch.empty(delta.shape)
     vectors = vector.contiguous().numpy(), weighted.contiguous().numpy()
-    _run("seeds", features, delta, *vectors, at_features.numpy(), at_delta.view(-1).numpy())
+    _run("start_gradients", features, delta, *vectors, at_features.numpy(), at_delta.view(-1).numpy())
     return at_features, at_delta
 
 

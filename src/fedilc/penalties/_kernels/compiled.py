@@ -35,7 +35,7 @@ def moments(start, stop, features, delta, block, sums):
     fastmath={"reassoc", "contract"},
     **OPTIONS,
 )
-def seeds(start, stop, features, delta, vector, weighted, at_features, at_delta):
+def start_gradients(start, stop, features, delta, vector, weighted, at_features, at_delta):
     """Carry v (g_i - m) on to z_i and delta_i, for rows start..stop; `weighted` is v m.
 
     `fastmath` lets the compiler add up a row in as many parts as the processor adds at once.

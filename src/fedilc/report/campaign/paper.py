@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from fedilc.evaluation.summary import DOMAIN_ACCURACY
+from fedilc.evaluation.campaign import DOMAIN_ACCURACY
 
 BENCHMARKS = ("color-mnist", "rotated-cifar10", "eicu")
 ORDER = ("fedsgd", "geometric", "fedcurv", "fishr-inter-geo", "fishr-intra-arith", "fishr-intra-geo")

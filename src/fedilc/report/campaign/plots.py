@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
 from fedilc.evaluation import CRITERIA
-from fedilc.evaluation.summary import DOMAIN_ACCURACY, Campaign, spread
+from fedilc.evaluation.campaign import DOMAIN_ACCURACY, Campaign, spread
 from fedilc.report.campaign.paper import (
     PaperNumber,
     in_paper_order,

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fedilc.evaluation import CRITERIA
-from fedilc.evaluation.inconsistency import CURVATURES
-from fedilc.evaluation.significance import FEWEST_SEEDS, LEVEL, compare, smallest_flip_p
-from fedilc.evaluation.summary import (
+from fedilc.evaluation.campaign import (
     DOMAIN_ACCURACY,
     INCONSISTENCY,
     Campaign,
@@ -16,6 +14,8 @@ from fedilc.evaluation.summary import (
     same_choices,
     unequal_runs,
 )
+from fedilc.evaluation.inconsistency import CURVATURES
+from fedilc.evaluation.significance import FEWEST_SEEDS, LEVEL, compare, smallest_flip_p
 from fedilc.report.campaign.claims import claims_table
 from fedilc.report.campaign.paper import (
     PaperNumber,

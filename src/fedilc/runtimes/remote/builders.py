@@ -26,7 +26,7 @@ from fedilc.errors import ConfigError, DataError, FedILCError
 from fedilc.evaluation import measure
 from fedilc.federation.client import SiloClient
 from fedilc.federation.control_variates import SiloState
-from fedilc.gradients import Loss, Workbench, find_device, require_supported
+from fedilc.gradients import Loss, ModelRunner, find_device, require_supported
 from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.remote.survey import silo_from_table
 from fedilc.seeds import seed_for
@@ -59,12 +59,12 @@ def make_client(
     if manifest.loss == "multiclass":
         check_classes([silo], None, manifest.model.outputs)
     loss, program = Loss(manifest.loss), manifest.program
-    bench = Workbench(model.to(find_device(device)), loss, program.parts.classifier)
+    runner = ModelRunner(model.to(find_device(device)), loss, program.parts.classifier)
     state = None
     if program.keeps_state:
         folder = None if state_folder is None else state_folder / manifest.hash[:16]
         state = SiloState(name, folder, manifest.hash)
-    return SiloClient(silo, bench, program, partial(measure, loss), state)
+    return SiloClient(silo, runner, program, partial(measure, loss), state)
 
 
 def refuse_many_silos(data: Source, needs: str) -> None:

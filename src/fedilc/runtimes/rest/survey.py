@@ -35,7 +35,7 @@ from fedilc.runtimes.rest.reply_spool import Spool
 from fedilc.runtimes.rest.request_limits import read_body, read_json, refusals
 from fedilc.runtimes.rest.silo_routes import Receipt
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens
-from fedilc.training.loaded import read_preprocessing
+from fedilc.training.loaded_model import read_preprocessing
 
 MAX_SUMMARY_BYTES = 8 << 20
 _SWITCH_SECONDS = 0.2

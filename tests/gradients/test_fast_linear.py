@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedilc.gradients.linear import FastLinear, suits
+from fedilc.gradients.fast_linear import FastLinear, suits
 
 SHAPES = [(300, 390, 390), (300, 392, 390), (300, 390, 392), (256, 1399, 65), (300, 64, 71)]
 

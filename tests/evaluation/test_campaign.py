@@ -12,7 +12,7 @@ from campaigns import DOMAINS, LATER, SIX, campaign, history
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedilc.evaluation.summary import (
+from fedilc.evaluation.campaign import (
     Campaign,
     lower_is_better,
     measurements,

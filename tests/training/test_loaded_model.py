@@ -16,7 +16,7 @@ from fedilc.data.tables.silo_tables import TableSettings, read_tables, tables_of
 from fedilc.errors import CheckpointError, ConfigError, DataError, FedILCWarning
 from fedilc.federation import RunFolder
 from fedilc.models import build_model
-from fedilc.training.loaded import LoadedModel, export_model
+from fedilc.training.loaded_model import LoadedModel, export_model
 
 
 def patients(rows: int, seed: int) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""One resident model that many silos compute with, and the device that it is on."""
+"""Run the one model of a process for all its silos: weights, forward passes, predictions, device."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import convert_conv2d_weight_memory_format
 
 from fedilc.errors import ConfigError
+from fedilc.gradients.fast_linear import FastLinear
 from fedilc.gradients.forward import (
     CHUNK_BYTES,
     Pass,
@@ -18,11 +19,10 @@ from fedilc.gradients.forward import (
     private_randomness,
     tapped,
 )
-from fedilc.gradients.linear import FastLinear
 from fedilc.gradients.losses import Loss
 from fedilc.gradients.memory import keep_freed_memory
+from fedilc.gradients.model_support import set_training
 from fedilc.gradients.per_example import Plan, plan_layers
-from fedilc.gradients.validation import set_training
 from fedilc.models import find_classifier
 
 
@@ -44,8 +44,8 @@ def find_device(name: str) -> torch.device:
     return device
 
 
-class Workbench:
-    """One resident model that many silos compute with, its parameters restored in place."""
+class ModelRunner:
+    """The one model of a process, with which all its silos compute; weights are copied into it in place."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Parts of an algorithm by name, with their options: aggregations and penalties. This file needs no torch."""
+"""Find parts of an algorithm (aggregations, penalties) by name, and their options; needs no torch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
-class Parts(Generic[Part]):
+class PartRegistry(Generic[Part]):
     """One kind of part: what it is called in errors, its base class, and its classes by name.
 
-    >>> numbers = Parts[int]("number", int, {"one": lambda: 1})
+    >>> numbers = PartRegistry[int]("number", int, {"one": lambda: 1})
     >>> numbers.build("one"), numbers.build(5), numbers.options("one")
     (1, 5, ())
     >>> numbers.build("one", base=2)
