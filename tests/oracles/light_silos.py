@@ -59,7 +59,7 @@ def light_silo(url: str, name: str, late: float = 0.0) -> None:
             return
         if status == 200:
             asked = unpack_request(body, manifest, have, weights)
-            have, weights = asked.weights, dict(asked.request.weights)
+            have, weights = asked.weights_digest, dict(asked.request.weights)
             time.sleep(late)
             open_request, request = OpenRequest(asked.request, manifest, have), asked.request
             path = f"/v1/silos/{name}/rounds/{request.round}/{request.step}?task={open_request.name}"

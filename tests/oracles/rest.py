@@ -196,8 +196,8 @@ class LightSilo:
             assert response.status_code in (204, 410), response.text
             return None
         asked = unpack_request(response.content, self.manifest, self.have, self.weights)
-        self.have, self.weights = asked.weights, dict(asked.request.weights)
-        return OpenRequest(asked.request, self.manifest, asked.weights)
+        self.have, self.weights = asked.weights_digest, dict(asked.request.weights)
+        return OpenRequest(asked.request, self.manifest, asked.weights_digest)
 
     def answer(self, open_request: OpenRequest) -> None:
         response = put(self.client, open_request, self.name, good_body(open_request, self.name))

@@ -44,7 +44,7 @@ def test_hundreds_of_silos_at_once_get_one_and_the_same_bytes() -> None:
 def test_who_has_the_weights_does_not_get_them_again() -> None:
     queue = queue_of(remote(hidden=[100], inputs=100))
     open_request = post(queue, "statistics")
-    whole, short = open_request.body(""), open_request.body(open_request.weights)
+    whole, short = open_request.body(""), open_request.body(open_request.weights_digest)
     assert whole is not None
     assert short is not None
     assert len(short) < 2000 < 40_000 < len(whole)
@@ -56,9 +56,9 @@ def test_weights_of_one_version_are_named_once(monkeypatch: pytest.MonkeyPatch) 
     runtime = RestRuntime(queue, 2, 1)
     statistics, gradients = request_for(queue, "statistics"), request_for(queue, "matched-update")
     first, second = runtime.opener.open(statistics), runtime.opener.open(gradients)
-    assert first.weights == second.weights
+    assert first.weights_digest == second.weights_digest
     other = request_for(queue, "statistics", round_=2, fill=0.1)
-    assert runtime.opener.open(other).weights != first.weights
+    assert runtime.opener.open(other).weights_digest != first.weights_digest
 
 
 @pytest.mark.parametrize("covariance", ["diagonal", "full"])

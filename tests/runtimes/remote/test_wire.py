@@ -268,7 +268,7 @@ class TestTheSiloReads:
         asked = unpack_request(body, queue.manifest, "", {})
         assert (asked.request.step, asked.request.round) == ("matched-update", 1)
         assert asked.request.silos == ("a", "b")
-        assert tensors_digest(asked.request.weights) == asked.weights == weights
+        assert tensors_digest(asked.request.weights) == asked.weights_digest == weights
         assert asked.request.numbers == {"penalty_weight": 1.0}
         assert torch.equal(
             asked.request.tensors["variance"]["variance"], request.tensors["variance"]["variance"]

@@ -83,6 +83,6 @@ def test_contact_with_a_sub_coordinator_is_contact_with_its_silos() -> None:
 
 def test_too_few_silos_that_are_not_set_aside_end_the_wait_with_a_sentence() -> None:
     queue = queue_of(remote(("a", "b")))
-    queue.leave_out({"a": "its gradient is long"})
+    queue.leave_out_of_run({"a": "its gradient is long"})
     with pytest.raises(SilosLostError, match=r"a was set aside \(a: its gradient is long\).*min_silos=2"):
         queue.wait_for_silos(2, 60)

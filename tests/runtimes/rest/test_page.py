@@ -240,7 +240,7 @@ def test_an_answer_that_was_set_aside_is_shown_with_its_round_and_reason_live_an
 ) -> None:
     reason = "its gradient has the norm 1e+30, and 0.5 is usual"
     queue = queue_of()
-    queue.show_set_aside(3, {"b": reason})
+    queue.set_aside_in_round(3, {"b": reason})
     with shown(tab, queue) as url:
         open_run(tab, url)
         assert tab.all("#silos .reason") == ["", f"set aside in round 3: {reason}"]

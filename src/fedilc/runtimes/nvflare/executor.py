@@ -111,5 +111,5 @@ class Site:
         received = unpack_request(body, manifest, self._held, client.weights)
         received.require_for(self.silo, manifest)
         reply = client.answer(received.request)
-        self._held = received.weights
+        self._held = received.weights_digest
         return pack_reply(reply, manifest)

@@ -75,8 +75,8 @@ class NVFlareRuntime(Runtime):
         assert self._site_of is not None
         open_request = self._opener.open(request)
         silo_at = {self._site_of[silo]: silo for silo in request.silos}
-        all_hold = all(self._held.get(silo) == open_request.weights for silo in request.silos)
-        body = open_request.body(open_request.weights if all_hold else "") or b""
+        all_hold = all(self._held.get(silo) == open_request.weights_digest for silo in request.silos)
+        body = open_request.body(open_request.weights_digest if all_hold else "") or b""
         open_request.close()
         silent = set(request.silos)
         for site, result in self.send(STEP, body, list(silo_at)):
@@ -84,7 +84,7 @@ class NVFlareRuntime(Runtime):
             silent.discard(silo)
             reply = self._read(open_request, silo, result)
             if reply is not None:
-                self._held[silo] = open_request.weights
+                self._held[silo] = open_request.weights_digest
                 yield reply
         for silo in sorted(silent):
             self._silent.add(silo)

@@ -21,36 +21,37 @@ class OpenRequest:
     never after `close`, because the server may change them then.
     """
 
-    def __init__(self, request: Request, manifest: Manifest, weights: str | None = None) -> None:
+    def __init__(self, request: Request, manifest: Manifest, weights_digest: str | None = None) -> None:
         self.request = request
         self.manifest = manifest
-        self.weights = weights or tensors_digest(request.weights)
-        self.name = task_name(request, manifest.hash, self.weights)
+        self.weights_digest = weights_digest or tensors_digest(request.weights)
+        self.name = task_name(request, manifest.hash, self.weights_digest)
         self.step = manifest.program.steps[request.step]
         self.schemas = reply_schemas(self.step, manifest.wire)
         self._bodies: dict[tuple[bool, bool], bytes] = {}
         self._lock = threading.Lock()
         self._closed = False
 
-    def body(self, held: str, to_sub_coordinator: bool = False) -> bytes | None:
-        """Return the task for a silo that has the weights of the name `held`; None once it is closed.
+    def body(self, weights_digest: str, to_sub_coordinator: bool = False) -> bytes | None:
+        """Return the task for a silo whose weights have this digest; None once it is closed.
 
         The task for a sub-coordinator differs only if there are adaptive weights of silos.
         """
-        kind = self._kind(held, to_sub_coordinator)
+        kind = self._kind(weights_digest, to_sub_coordinator)
         with self._lock:
             if self._closed:
                 return None
             if kind not in self._bodies:
-                self._bodies[kind] = pack_request(self.request, self.manifest, self.weights, *kind)
+                self._bodies[kind] = pack_request(self.request, self.manifest, self.weights_digest, *kind)
             return self._bodies[kind]
 
-    def packed_body(self, held: str, to_sub_coordinator: bool = False) -> bytes | None:
+    def packed_body(self, weights_digest: str, to_sub_coordinator: bool = False) -> bytes | None:
         """Return the same without waiting; None if it is not packed yet."""
-        return self._bodies.get(self._kind(held, to_sub_coordinator))
+        return self._bodies.get(self._kind(weights_digest, to_sub_coordinator))
 
-    def _kind(self, held: str, to_sub_coordinator: bool) -> tuple[bool, bool]:
-        return held != self.weights, to_sub_coordinator and bool(self.request.silo_weights)
+    def _kind(self, weights_digest: str, to_sub_coordinator: bool) -> tuple[bool, bool]:
+        with_weights = weights_digest != self.weights_digest
+        return with_weights, to_sub_coordinator and bool(self.request.silo_weights)
 
     def close(self) -> None:
         """Give the task to no further silo."""
@@ -94,6 +95,6 @@ class RequestOpener:
         last, known = self._last, None
         if last is not None:
             last.close()
-            known = last.weights if last.request.version == request.version else None
+            known = last.weights_digest if last.request.version == request.version else None
         self._last = OpenRequest(request, self.manifest, known)
         return self._last

@@ -163,7 +163,7 @@ def _decode(name: str, tensor: Tensor, schema: TensorSchema, about: Mapping[str,
             raise ProtocolError(f"the tensor {name!r} has the scale {_short(scale)}, which is not valid")
         tensor = (tensor.double() * scale).to(like.dtype)
     if tensor.shape != like.shape or tensor.dtype != like.dtype:
-        raise ProtocolError(f"the tensor {name!r} is declared twice")
+        raise ProtocolError(f"the tensor {name!r} differs from what the header declares")
     if not is_finite(tensor):
         raise ProtocolError(f"the tensor {name!r} holds a NaN or an infinity")
     return tensor
@@ -174,9 +174,10 @@ def _short(value: object) -> str:
     return text if len(text) <= 120 else text[:117] + "..."
 
 
-def task_name(request: Request, run: str, weights: str) -> str:
+def task_name(request: Request, run: str, weights_digest: str) -> str:
     """Return a task's name: a hash of everything that its reply depends on, the same after a restart."""
-    facts = [run, request.step, request.round, weights, list(request.silos), sorted(request.numbers.items())]
+    numbers = sorted(request.numbers.items())
+    facts = [run, request.step, request.round, weights_digest, list(request.silos), numbers]
     digest = hashlib.sha256(json.dumps(facts).encode())
     for group, tensors in sorted(request.tensors.items()):
         digest.update(f"{group} {tensors_digest(tensors)}".encode())
@@ -199,12 +200,12 @@ class _Task(Section):
 
 @dataclass(frozen=True)
 class ReceivedRequest:
-    """A request as a silo receives it, with the names of its task, its run and its weights."""
+    """A request as a silo receives it, with its task's name, its run's hash and the digest of its weights."""
 
     request: Request
     task: str
     run: str
-    weights: str
+    weights_digest: str
 
     def require_for(self, silo: str, manifest: Manifest) -> None:
         """Raise if the task is of another run, or for other silos."""
@@ -215,7 +216,11 @@ class ReceivedRequest:
 
 
 def pack_request(
-    request: Request, manifest: Manifest, weights: str, with_weights: bool, to_sub_coordinator: bool = False
+    request: Request,
+    manifest: Manifest,
+    weights_digest: str,
+    with_weights: bool,
+    to_sub_coordinator: bool = False,
 ) -> bytes:
     """Return a task as bytes, with w if the silo does not have it yet.
 
@@ -223,8 +228,8 @@ def pack_request(
     """
     about: dict[str, Any] = {
         "run": manifest.hash,
-        "task": task_name(request, manifest.hash, weights),
-        "weights": weights,
+        "task": task_name(request, manifest.hash, weights_digest),
+        "weights": weights_digest,
         "step": request.step,
         "round": request.round,
         "silos": list(request.silos),
@@ -237,9 +242,9 @@ def pack_request(
 
 
 def unpack_request(
-    body: bytes, manifest: Manifest, held: str, weights: Mapping[str, Tensor]
+    body: bytes, manifest: Manifest, weights_digest: str, weights: Mapping[str, Tensor]
 ) -> ReceivedRequest:
-    """Return a received task; raise if it is damaged. The silo has `weights`, whose name is `held`."""
+    """Return a received task; raise if it is damaged. The silo has `weights` with this digest."""
     try:
         require_digest(body)
     except ValueError as error:
@@ -252,7 +257,8 @@ def unpack_request(
     if step is None:
         raise ProtocolError(f"the coordinator asks for {about.step!r}, which is not a step of this run")
     check_numbers(about.numbers, step.sent_numbers)
-    expected = {} if about.weights == held and not any(name in own for name in entries) else own
+    known = about.weights == weights_digest and not any(name in own for name in entries)
+    expected = {} if known else own
     groups, _ = unpack(body, expected | tensor_schemas(step.sends, lambda _: False))
     if not 1 <= about.round <= manifest.rounds or not set(about.silos) <= set(manifest.silos):
         raise ProtocolError("the coordinator asks for a round or for silos that the run does not have")

@@ -121,7 +121,7 @@ class Membership:
     def join_sub_coordinator(self, name: str, silos: Mapping[str, int], lost: Mapping[str, str]) -> None:
         """Let a sub-coordinator join with all its silos' examples; `lost` says why it lost others.
 
-        One that has neither yet only learns that it may join.
+        With no silos and no lost ones, only check that it may join.
         """
         with self._changed:
             if name in self.silos:
@@ -236,16 +236,16 @@ class Membership:
                 silo.reason = (reasons or {}).get(silo.name, "did not reply in time")
                 self.audit.event("lost", silo=silo.name, round=self.progress.round)
 
-    def show_set_aside(self, round_: int, reasons: Mapping[str, str]) -> None:
-        """Show that a round continues without the replies of these silos; the next round asks them again."""
+    def set_aside_in_round(self, round_: int, reasons: Mapping[str, str]) -> None:
+        """Show that one round continues without these silos' replies; the next round asks them again."""
         with self._changed:
             for name, reason in reasons.items():
                 self.silos[name].reason = f"set aside in round {round_}: {reason}"
                 self.audit.event("set aside", silo=name, round=round_, reason=reason)
             self._notify()
 
-    def leave_out(self, reasons: Mapping[str, str]) -> None:
-        """Continue without these silos until the end of the run."""
+    def leave_out_of_run(self, reasons: Mapping[str, str]) -> None:
+        """Continue without these silos until the end of the run; their state becomes "set aside"."""
         with self._changed:
             for silo in (self.silos[name] for name in reasons):
                 if silo.state != "set aside":

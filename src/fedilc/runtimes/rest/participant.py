@@ -75,10 +75,10 @@ class RunMember(ABC):
 
     def _work(self, manifest: Manifest) -> str:
         """Work until the run is over; return how it ended."""
-        have, following, retries = "", None, None
+        weights_digest, following, retries = "", None, None
         self._join(manifest)
         while True:
-            response = following or self._next(manifest, have)
+            response = following or self._next(manifest, weights_digest)
             following = None
             if response.status == 410:
                 return response.reason
@@ -90,24 +90,24 @@ class RunMember(ABC):
                 self._join(manifest)
             elif response.status == 200:
                 try:
-                    received = self._receive(response, manifest, have)
+                    received = self._receive(response, manifest, weights_digest)
                 except DamagedError as error:
                     following = Response(400, json.dumps({"detail": str(error)}).encode())
                     continue
-                have = received.weights
+                weights_digest = received.weights_digest
                 following = self._send_reply(manifest, received)
                 retries = retries if following is not None and following.status in _RETRIED else None
             elif response.status in _RETRIED:
-                have, retries = "", retries or Retries(self.http)
+                weights_digest, retries = "", retries or Retries(self.http)
                 retries.pause(response.reason)
             elif response.status == 204:
                 retries = None
             else:
                 self._refused(response)
 
-    def _next(self, manifest: Manifest, have: str) -> Response:
+    def _next(self, manifest: Manifest, weights_digest: str) -> Response:
         """Wait for the next task; if a response comes at once without one, pause before asking again."""
-        asked_at, params = time.monotonic(), {"have": have, "wait": POLL_SECONDS}
+        asked_at, params = time.monotonic(), {"have": weights_digest, "wait": POLL_SECONDS}
         response = self.http.call("GET", self._path("task"), _max_task_bytes(manifest), params=params)
         if response.status == 204 and time.monotonic() - asked_at < _EMPTY_PAUSE_SECONDS:
             self.http.sleep(_EMPTY_PAUSE_SECONDS)
@@ -116,9 +116,9 @@ class RunMember(ABC):
     def _path(self, rest: str) -> str:
         return f"/v1/silos/{quote(self.name, safe='')}/{rest}"
 
-    def _receive(self, response: Response, manifest: Manifest, have: str) -> ReceivedRequest:
+    def _receive(self, response: Response, manifest: Manifest, weights_digest: str) -> ReceivedRequest:
         """Return the task; raise if it is not of this run."""
-        received = unpack_request(response.body, manifest, have, self._weights())
+        received = unpack_request(response.body, manifest, weights_digest, self._weights())
         if received.run != manifest.hash:
             self._require_same(manifest)
             raise CoordinatorError("the coordinator sent a task of another run than its manifest's")
@@ -138,7 +138,7 @@ class RunMember(ABC):
             "PUT",
             self._path(f"rounds/{request.round}/{quote(request.step, safe='')}"),
             _max_task_bytes(manifest),
-            params={"task": received.task, "have": received.weights, "wait": POLL_SECONDS},
+            params={"task": received.task, "have": received.weights_digest, "wait": POLL_SECONDS},
             content=body,
             headers={"Content-Type": MEDIA_TYPE, "Content-Digest": content_digest(body)},
         )

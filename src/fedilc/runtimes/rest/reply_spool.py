@@ -36,7 +36,7 @@ class Spool:
             return True
 
     def exceed(self, size: int, body: object) -> bool:
-        """Count bytes beyond the limit for one body at a time: a full disk must not end the round."""
+        """Let one body at a time exceed the limit, so that a full disk does not end the round."""
         with self._lock:
             if self._larger not in (None, id(body)):
                 return False
@@ -98,7 +98,7 @@ class Body:
         return self._parts[0] if self._parts else b""
 
     def drop_parts(self) -> None:
-        """Release the bytes; their count now stands for the tensors read from them."""
+        """Release the bytes, but keep counting them: the decoded tensors take as much memory."""
         self._parts.clear()
 
     def forget(self) -> None:

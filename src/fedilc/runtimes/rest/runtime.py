@@ -35,12 +35,12 @@ class RestRuntime(Runtime):
 
     def set_aside(self, round_: int, reasons: Mapping[str, str]) -> None:
         """Show on the page whose replies a round continues without."""
-        self.queue.show_set_aside(round_, reasons)
+        self.queue.set_aside_in_round(round_, reasons)
 
     def leave_out(self, reasons: Mapping[str, str]) -> None:
         """Tell silos that they are not asked any more, and stop waiting for them."""
         self._left_out.update(reasons)
-        self.queue.leave_out(reasons)
+        self.queue.leave_out_of_run(reasons)
 
     def reasons(self, silos: Sequence[str]) -> Mapping[str, str]:
         """Return why these silos did not reply, as the page shows it."""

@@ -30,7 +30,7 @@ _BYTES = {"schema": {"type": "string", "format": "binary"}}
 _TENSORS = {MEDIA_TYPE: _BYTES, "application/octet-stream": _BYTES}
 
 StepName = Annotated[str, Path(max_length=64, description="the step of the round")]
-Have = Annotated[str, Query(max_length=64, description="the name of the weights it has")]
+Have = Annotated[str, Query(max_length=64, description="the digest of the weights that it has")]
 Wait = Annotated[float, Query(ge=0, le=MAX_POLL_SECONDS, description="seconds to wait for the next task")]
 
 
@@ -184,7 +184,7 @@ async def _receive_reply(
 
 
 async def _next_task(
-    request: Request, queue: TaskQueue, notifier: Notifier, silo: str, have: str, wait: float
+    request: Request, queue: TaskQueue, notifier: Notifier, silo: str, weights_digest: str, wait: float
 ) -> bytes | None:
     """Return the task's bytes; None if the time is up, the silo has disconnected, or the server stops."""
     notifier.attach()
@@ -193,8 +193,8 @@ async def _next_task(
         open_request = queue.task_for(silo)
         if open_request is not None:
             to_sub_coordinator = silo not in queue.silos
-            body = open_request.packed_body(have, to_sub_coordinator) or await run_in_threadpool(
-                open_request.body, have, to_sub_coordinator
+            body = open_request.packed_body(weights_digest, to_sub_coordinator) or await run_in_threadpool(
+                open_request.body, weights_digest, to_sub_coordinator
             )
             if body is None:
                 continue

@@ -2,7 +2,8 @@
 
 The manifest and the requests that its silos get are those of the coordinator above, to the bit: a silo need
 not know whether there is a tree. It sends up sums, and for each silo what the server needs besides: its
-numbers, metrics and norms, or that it is lost.
+numbers, metrics and norms, or that it is lost. `federation/step_sums.py` adds up, as at the server;
+`aggregation/sums/packed.py` turns the sums into tensors that are sent.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class SubCoordinator(RunMember):
         self._changed.set()
 
     def _join(self, manifest: Manifest) -> None:
-        """Announce all silos that are present; one thread at a time, so that the last one is the newest."""
+        """Announce the silos here, one thread at a time, so that an older list never replaces a newer one."""
         with self._join_lock:
             super()._join(manifest)
 
@@ -138,7 +139,7 @@ class SubCoordinator(RunMember):
         return self._sent
 
     def _reply(self, manifest: Manifest, received: ReceivedRequest) -> bytes | None:
-        """Ask the silos here and add up; return None if none replies, which joining again announces."""
+        """Ask the silos here and add up; None if no silo replies: the next join reports them as lost."""
         request, step = received.request, manifest.program.steps[received.request.step]
         self._sent = request.weights
         if received.task == self._task:

@@ -199,7 +199,7 @@ class TaskQueue(Membership):
         return open_request, silos
 
     def _require_same_count(self, reply: Reply | AggregatedReply) -> None:
-        """Raise if a silo now has another number of examples than when it joined: it may be its weight."""
+        """Raise if a silo's number of examples has changed, because that number may be the silo's weight."""
         for one in _each(reply):
             joined = self.silos[one.silo].examples
             now = one.numbers.get("examples", joined)
