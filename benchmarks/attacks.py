@@ -24,7 +24,7 @@ from benchmarks.timing import Row, at_least, at_most
 from benchmarks.travel import PROVIDER, write_experiment
 from fedilc.runtimes.rest.tokens import add_token
 
-ORACLES = Path(__file__).parents[1] / "tests" / "oracles"
+HELPERS = Path(__file__).parents[1] / "tests" / "helpers"
 SILOS, MANY_SILOS = 3, 300
 LATE_SECONDS = 10
 MOST_MIB, MOST_MIB_OF_MANY = 50, 200
@@ -193,7 +193,7 @@ def main() -> None:
         os.nice(15)
         asyncio.run(_attack(ATTACKS[first], others[0]))
     else:
-        sys.path.insert(0, str(ORACLES))
+        sys.path.insert(0, str(HELPERS))
         from light_silos import light_silos
 
         light_silos(first, others[1:], float(others[0]))

@@ -1,4 +1,4 @@
-"""What every test may use: the oracles that lie beside it, a generator of its own, a command that refuses."""
+"""What every test may use: the modules of `helpers` and `oracles`, a generator, a command that refuses."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent / "oracles"))
+sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 
 from command import Refusal
 

@@ -159,7 +159,8 @@ def test_every_module_has_a_test_file_of_its_name(module: str) -> None:
 
 # Of torch, httpx, asyncio and NVIDIA FLARE, which have no public name for it.
 OTHERS_PRIVATE = {"_forward_hooks", "_transport", "_pool", "_value", "_path_matches_prefix"}
-TESTS = [path for path in Path(__file__).parent.rglob("*.py") if "oracles" not in path.parts]
+SHARED = ("helpers", "oracles")
+TESTS = [path for path in Path(__file__).parent.rglob("*.py") if path.parent.name not in SHARED]
 
 
 @pytest.mark.parametrize("path", TESTS, ids=[str(path.relative_to(Path(__file__).parent)) for path in TESTS])
