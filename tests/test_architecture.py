@@ -142,6 +142,16 @@ def test_no_file_unpickles_or_runs_text_as_code(path: Path) -> None:
         assert not name.endswith(("np.load", "numpy.load")) or "allow_pickle=False" in call
 
 
+def test_no_two_places_share_ten_lines() -> None:
+    found: dict[tuple[str, ...], str] = {}
+    for module, path in MODULES.items():
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        code = [line for line in lines if line and not line.startswith(("from ", "import ", "#"))]
+        for start in range(len(code) - 9):
+            other = found.setdefault(tuple(code[start : start + 10]), f"{module} from line of code {start}")
+            assert other == f"{module} from line of code {start}", code[start : start + 10]
+
+
 IN_CONTRACTS = {  # tested with all others of their kind in tests/contracts
     *("aggregation.masks", "aggregation.mean", "algorithms.catalogue", "federation.runtime"),
     *("penalties.coral", "penalties.iga", "penalties.irm", "penalties.vrex"),
