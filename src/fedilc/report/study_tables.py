@@ -12,7 +12,7 @@ from fedilc.report.table_formats import Cell, Column, TableData, words
 from fedilc.studies.study.tasks import ALONE, POOLED
 from fedilc.studies.study.verdict import CALIBRATION, NAMES
 
-_MOST_SITES, _LONGEST = 4, 12  # columns of sites, and characters of their names, that fit in 80 characters
+_MAX_SITES, _MAX_NAME = 4, 12  # columns of sites, and characters of their names, that fit in 80 characters
 _SITE, _METHOD = words("site", "method")
 _ENDS = (
     "site alone: the site's own examples, cross-validated; pooled: the other sites' examples together, "
@@ -37,7 +37,7 @@ def study_tables(study: Study) -> list[TableData]:
 def summary_tables(study: Study) -> list[TableData]:
     """Return the tables that a terminal shows: the deciding score by site, all scores, the comparison."""
     names = study["held_out"]
-    many = len(names) > _MOST_SITES or max(map(len, names)) > _LONGEST
+    many = len(names) > _MAX_SITES or max(map(len, names)) > _MAX_NAME
     sites = [] if many else [sites_table(study)]
     shown = (study["deciding_metric"], "log_loss")
     comparisons = comparison_tables(study, shown, brief=True)

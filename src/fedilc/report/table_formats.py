@@ -74,7 +74,10 @@ class TableData:
         *,
         grouped: bool = False,
     ) -> TableData:
-        """Return a table; what is no `Column` becomes the heading of numbers, what is no `Cell` a plain one.
+        """Return a table.
+
+        Anything that is not a `Column` becomes a right-aligned heading; anything that is not a `Cell`, a
+        plain cell.
 
         >>> TableData.of("sites", "demo", "Sites", [*words("site"), "examples"], [("a", 30)]).rows[0]
         (Cell(text='a', bold=False, parts=()), Cell(text='30', bold=False, parts=()))

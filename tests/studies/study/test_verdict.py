@@ -81,8 +81,8 @@ def test_a_column_that_nearly_is_the_label_is_part_of_what_is_not_shown(tmp_path
     areas = {"fedavg": [0.99, 0.99, 0.98, 0.99], "geometric": [0.99, 0.98, 0.99, 0.99]}
     _, _, power = verdict(found(tmp_path, areas, rows=30))
     assert power.endswith(
-        "they cannot show, nor how well a model does without 'expired', which alone predicts the label "
-        "almost perfectly."
+        "they cannot show whether smaller differences exist, nor how well a model does without 'expired', "
+        "which alone predicts the label almost perfectly."
     )
     assert "nor how well" not in verdict(found(tmp_path, areas))[2]  # too few rows to know
 

@@ -133,7 +133,8 @@ def _notes(tests: int, judged: Iterable[Judgement]) -> list[str]:
             "Under each criterion: yes if the winner is better than each of those that were run, no if one "
             "is better than it, by the paired t-test over seeds; in brackets its p, corrected by Holm's "
             f"method for the {tests} different tests of this table. yes and no: that is below {LEVEL:g}. "
-            "uncorrected: only the p of the test taken alone is. Else within noise."
+            f"'uncorrected' means that p is below {LEVEL:g} only before the correction; 'within noise' means "
+            "neither."
         )
     if any(one.verdict.endswith("?") for one in judged):
         notes.append(

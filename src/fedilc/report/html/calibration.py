@@ -15,8 +15,8 @@ from fedilc.report.html.page import grid, note
 from fedilc.report.study_files import PREDICTIONS
 from fedilc.report.study_tables import Study
 
-_MOST_SITES = 24
-_BINS, _FEWEST = 8, 15
+_MAX_SITES = 24
+_MAX_BINS, _MIN_PER_BIN = 8, 15
 Floats = NDArray[np.float64]
 
 
@@ -26,7 +26,7 @@ def calibration_charts(folder: Path, study: Study) -> list[tuple[str, str]]:
         return []
     frame = pl.read_parquet(folder / PREDICTIONS, glob=False)
     shown = _shown(study)
-    sites = study["held_out"][:_MOST_SITES]
+    sites = study["held_out"][:_MAX_SITES]
     loss = study["loss"]
     points = {
         (site, method): _predicted(frame.filter(site=site, method=method), loss)
@@ -79,7 +79,7 @@ def _predicted(frame: pl.DataFrame, loss: str) -> tuple[Floats, Floats]:
 def binned(label: str, colour: int, predicted: Floats, observed: Floats, seeds: int) -> Line:
     """Return means of groups of examples that are predicted alike, with intervals of the observed mean."""
     order = np.argsort(predicted, kind="stable")
-    count = int(np.clip(len(order) // seeds // _FEWEST, 1, _BINS))
+    count = int(np.clip(len(order) // seeds // _MIN_PER_BIN, 1, _MAX_BINS))
     groups = [group for group in np.array_split(order, count) if len(group)]
     limits = [_limits(observed[group], seeds) for group in groups]
     return Line(

@@ -1,4 +1,4 @@
-"""Charts of an HTML report as SVG; colours and fonts are those of the page, in the light and in the dark."""
+"""Charts of an HTML report as SVG; colours and fonts are those of the page, in light and dark mode."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedilc.report.run_plots import common_rounds
 
 WIDTH, HEIGHT = 380, 212
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 10, 8, 36
-_MOST_POINTS = 200
+_MAX_POINTS = 200
 _COLOURS = 8
 
 
@@ -255,7 +255,7 @@ def _thinned(line: Line) -> Line:
     """Return the line with finite points alone, and no more than can be seen."""
     parts = [part for part in (line.x, line.y, line.low, line.high) if part is not None]
     points = [point for point in zip(*parts, strict=True) if all(map(math.isfinite, point))]
-    step = -(-len(points) // _MOST_POINTS) or 1
+    step = -(-len(points) // _MAX_POINTS) or 1
     kept = points[::-1][::step][::-1]
     columns: list[list[float]] = [list(column) for column in zip(*kept, strict=True)] or [[] for _ in parts]
     return Line(line.label, line.colour, *columns)

@@ -8,7 +8,7 @@ from fedilc.report.html.page import Part, boxed, lines, note, table, text
 from fedilc.report.inspection_report import inspection_tables, shift_shares
 from fedilc.studies.inspection import Inspection
 
-_MOST_TINT = 35  # per cent of the colour, so that the text keeps its contrast
+_MAX_TINT = 35  # per cent of the colour, so that the text keeps its contrast
 
 
 def inspection_part(found: Inspection, judged: bool) -> Part:
@@ -63,4 +63,4 @@ def _shift(value: float, is_number: bool) -> str:
 
 
 def _cell(shown: str, value: float, kind: str) -> str:
-    return f'<td class="{kind}" style="--share:{round(_MOST_TINT * min(1.0, abs(value)))}">{shown}</td>'
+    return f'<td class="{kind}" style="--share:{round(_MAX_TINT * min(1.0, abs(value)))}">{shown}</td>'

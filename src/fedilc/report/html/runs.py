@@ -30,7 +30,7 @@ from fedilc.report.table_formats import Cell, TableData, words
 from fedilc.studies.study.plan import REFERENCES
 from fedilc.studies.study.result import mean_agreement
 
-_MOST_SILOS, _MOST_ROWS = 24, 100
+_MAX_SILOS, _MAX_ROWS = 24, 100
 
 
 def runs_part(group: RunGroup) -> Part:
@@ -164,8 +164,8 @@ def _silos(group: RunGroup) -> list[tuple[str, str]]:
         return []
     order = sorted(by_silo, key=lambda silo: min(sign * (row[2].value or 0.0) for row in by_silo[silo]))
     ends = common_limits(row[2] for rows in by_silo.values() for row in rows)
-    panels = (intervals(silo, by_silo[silo], ends, kind=kind) for silo in order[:_MOST_SILOS])
-    more = f" {len(order) - _MOST_SILOS} more silos do better." if len(order) > _MOST_SILOS else ""
+    panels = (intervals(silo, by_silo[silo], ends, kind=kind) for silo in order[:_MAX_SILOS])
+    more = f" {len(order) - _MAX_SILOS} more silos do better." if len(order) > _MAX_SILOS else ""
     about = note(f"Validation {name}, the silos where it is worst first.")
     return [("Each silo that was trained on", about + grid(panels, "wide") + note(told + more))]
 
@@ -243,9 +243,9 @@ def _silo_table(methods: Mapping[str, Mapping[str, Any]]) -> str:
     silos = next(iter(methods.values()))["silos"]
     rows = (
         (name, *(about.get(key, "-") for key in ("examples", "digest")))
-        for name, about in list(silos.items())[:_MOST_ROWS]
+        for name, about in list(silos.items())[:_MAX_ROWS]
     )
-    more = [f"{len(silos) - _MOST_ROWS} more silos are in run.json."] if len(silos) > _MOST_ROWS else []
+    more = [f"{len(silos) - _MAX_ROWS} more silos are in run.json."] if len(silos) > _MAX_ROWS else []
     columns = (*words("silo"), "training examples", *words("digest"))
     return table(TableData.of("silos", "", "Silos of the first run", columns, rows, more))
 

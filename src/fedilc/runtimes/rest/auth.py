@@ -1,4 +1,7 @@
-"""Authenticate requests: bearer tokens, client certificates, and a limit on wrong tokens."""
+"""Authenticate requests by bearer token or client certificate, and refuse those of others.
+
+`tokens.py` compares tokens, knows when they expire, and counts wrong ones per address (`FailureLimit`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Count open connections, and limit how many each client may hold."""
+"""Count open connections, and choose which one to close if there are too many.
+
+`http_server.py` accepts connections, adds them here, and reads what they send.
+"""
 
 from __future__ import annotations
 

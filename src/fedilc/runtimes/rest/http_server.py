@@ -1,7 +1,8 @@
-"""Serve HTTP with limits on connections, TLS handshakes and headers, which apply before a token is shown.
+"""Accept connections and read requests, with limits that apply before a token is shown.
 
 uvicorn limits neither the size of headers, nor the number of connections, nor the time that headers may take.
-`request_limits.py` has the limits on bodies.
+`connections.py` decides which connection is closed if there are too many, `request_limits.py` has the limits
+on bodies, and `listener.py` starts the server.
 """
 
 from __future__ import annotations

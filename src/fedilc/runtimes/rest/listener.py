@@ -1,4 +1,7 @@
-"""Listen for HTTP: the thread that serves an app, its TLS, and what systemd is told."""
+"""Start and stop serving an app: the thread, its TLS, and what systemd is told.
+
+What is started is the server of `http_server.py`, whose connections `connections.py` counts.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Collect the silos' summaries of their tables over HTTP, before a run; no row is sent.
 
-The run's preprocessing follows from them.
+`remote/survey.py` says what is asked and what follows from the summaries: the run's preprocessing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Bearer tokens: made and shown once, stored as hashes, compared in constant time."""
+"""Bearer tokens: made and shown once, stored as hashes, compared in constant time, with an expiry date.
+
+`auth.py` uses them to admit or refuse a request.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from fedilc.studies.study.tasks import PLAIN, POOLED, AloneTask, RunTask
 
 ALGORITHMS = ("fedavg", "fedsgd", "fishr-inter-geo", "fishr-intra-geo", "geometric")
 REFERENCES = ("fedavg", "fedsgd")
-GROUPS, FOLDS, FEWEST_PER_FOLD = 4, 5, 2
+GROUPS, FOLDS, MIN_PER_FOLD = 4, 5, 2
 VALIDATION_SHARE = 0.2
 SCORED_ROUNDS = 20
 TINY = 20
@@ -41,7 +41,7 @@ class StudySettings:
     """The settings of a study.
 
     Attributes:
-        algorithms: by name; the first of "fedavg", "fedsgd" among them, or else the first, is compared with.
+        algorithms: by name; the first of "fedavg", "fedsgd" among them, or else the first, is the reference.
         hold_out: the silos to leave out in turn; () is every one.
         seeds: how many; each draws other first weights.
         rounds: the most rounds that a model is trained; fewer are used if they score better.
@@ -218,7 +218,7 @@ class StudyPlan:
         """Return how many folds a site's own model is cross-validated in; 0 if it cannot be."""
         y = self.data.labels[silo]
         if not has_classes(self.data.loss):
-            fewest = len(y) // FEWEST_PER_FOLD
+            fewest = len(y) // MIN_PER_FOLD
         else:
             counts = np.unique(y, return_counts=True)[1]
             fewest = int(counts.min()) if len(counts) > 1 else 0

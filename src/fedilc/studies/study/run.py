@@ -1,4 +1,8 @@
-"""Do the runs of a study: leave one silo out in turn, train several methods on the others."""
+"""Do a whole study: the runs that choose settings, then the final ones without each held-out silo in turn.
+
+`plan.py` says which runs these are, `tasks.py` what one run is and where it is stored, `training.py` how its
+model is trained; `workers.py` does several at a time.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""The runs of a study: each trains one model on some silos, and is kept in a file named for what it is.
+"""The runs of a study: each trains one model on some silos, and is stored in a file.
 
-A run's file is named by a digest of everything that the run depends on: its settings and the data of its
+`plan.py` lists them, `training.py` trains the model of one, and `run.py` does all of them in order.
+
+The name of a run's file is a digest of everything that the run depends on: its settings and the data of its
 training silos. A study that was stopped, or that is asked for more seeds or algorithms, finds the runs that
 it has done and does the others. A run gets the silo that it predicts without that silo's labels.
 """

@@ -1,4 +1,7 @@
-"""One model of a study: its network, its training with losses by round, its predictions, its units."""
+"""Train one model of a study, with its losses by round, and predict with it.
+
+`tasks.py` calls this for each run and stores what it gives; `run.py` does all runs.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,7 @@ def fit(
     """Train the study's network over silos, with the losses of the scored sets by round.
 
     Args:
-        data: whose task it is.
+        data: the study's data, which has the loss and the number of outputs.
         silos: to train on.
         hidden: the widths of the hidden layers; None is a convolutional network for images.
         algorithm: by name.
@@ -121,9 +124,9 @@ def fit(
 def choosing_loss(loss: Loss, outputs: Tensor, y: Tensor) -> float:
     """Return the loss that settings are chosen by: the mean loss, of binary labels with a refitted intercept.
 
-    Sites differ in how common the positive class is. Without the refit the settings that know least win,
-    since they are the least surprised by another share of positives. A set with one class has no intercept,
-    and gives NaN.
+    Sites differ in how common the positive class is. Without the refit, settings that predict almost nothing
+    win, since their loss depends least on the share of positives. A set with one class has no intercept, and
+    gives NaN.
     """
     outputs = outputs.double()
     if loss.name == "binary":

@@ -107,7 +107,7 @@ def _power(result: StudyResult, leader: Comparison, metric: str) -> str:
         )
     return (
         f"With {size} these data could have shown a mean difference of {leader.detectable:.3f} or more "
-        f"(80 % power); that smaller differences exist, or do not, they cannot show{_without_leaks(result)}."
+        f"(80 % power); they cannot show whether smaller differences exist{_without_leaks(result)}."
     )
 
 

@@ -71,8 +71,8 @@ def _side_by_side(pool: ProcessPoolExecutor, tasks: Mapping[Path, Task], done: D
                 done(running.pop(future), future.result())
     except BrokenProcessPool as error:
         raise WorkerError(
-            "a worker process of the study ended, perhaps because memory ran out; the same command goes on, "
-            "with --jobs 1 it needs the least memory"
+            "a worker process of the study ended, perhaps because memory ran out; run the "
+            "same command to continue; --jobs 1 needs the least memory"
         ) from error
 
 
