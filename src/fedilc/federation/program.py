@@ -76,6 +76,12 @@ def make_parts(algorithm: Algorithm, loss: LossName, options: Options) -> RunPar
     penalty = None
     if algorithm.penalty is not None:
         known = penalty_options(algorithm.penalty)
+        unknown = [key for key in known if key not in Options.model_fields]
+        if unknown:
+            raise ConfigError(
+                f"penalty {algorithm.penalty!r} takes {', '.join(unknown)}, and a run has no such option; "
+                "give the algorithm the penalty as an object, with its arguments"
+            )
         penalty = build_penalty(algorithm.penalty, **{key: getattr(options, key) for key in known})
     return RunParts(
         algorithm,
