@@ -8,7 +8,7 @@ from typing import Any
 
 
 class FedILCError(Exception):
-    """Base of every error a user can cause; the command prints it and exits with code 2."""
+    """Base of all errors that have a message for the user; the command prints it and exits with code 2."""
 
 
 class ConfigError(FedILCError, ValueError):
@@ -47,7 +47,7 @@ class NonFiniteError(FedILCError, ValueError):
 
 
 class ProtocolError(FedILCError):
-    """A silo answered something other than what it was asked."""
+    """A message is not what the protocol allows."""
 
 
 class SilosLostError(FedILCError):
@@ -59,7 +59,7 @@ class DivergedError(FedILCError):
 
 
 class CheckpointError(FedILCError):
-    """A run folder cannot be written or continued; nothing in it was changed."""
+    """A run folder cannot be read, written or continued."""
 
 
 class StoppedError(Exception):
@@ -67,7 +67,7 @@ class StoppedError(Exception):
 
 
 class FedILCWarning(UserWarning):
-    """A setting is legal but probably not what was meant."""
+    """Something that the user should know, and that does not stop the run."""
 
 
 def printable(text: str) -> str:

@@ -51,7 +51,7 @@ def test_sums_of_a_sub_coordinator_are_the_same_bits(aggregator: object, weights
     root.add(REPLIES[2])
     root.add(below.aggregated_reply())
     assert aggregate(root) == aggregate(flat)
-    assert root.facts() == {silo: flat.facts()[silo] for silo in "cab"}
+    assert root.silo_numbers() == {silo: flat.silo_numbers()[silo] for silo in "cab"}
 
 
 def test_an_infinite_reply_is_left_out_of_the_sums_and_its_norm_is_infinite() -> None:
@@ -59,7 +59,7 @@ def test_an_infinite_reply_is_left_out_of_the_sums_and_its_norm_is_infinite() ->
     sums.add(REPLIES[0])
     sums.add(reply("d", math.nan, 0.0, 0.0))
     assert aggregate(sums) == [1.0, -2.0, 3.0]
-    assert sums.facts()["d"][NORMS] == {"gradient": math.inf}
+    assert sums.silo_numbers()["d"][NORMS] == {"gradient": math.inf}
 
 
 def test_an_infinite_reply_is_an_error_if_strict() -> None:

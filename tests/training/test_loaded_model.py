@@ -184,7 +184,7 @@ def test_a_network_of_ones_own_is_asked_for(tmp_path: Path) -> None:
     federation = fedilc.Federation("own", [fedilc.Silo("a", x, x[:, 0] > 0)], columns=["u", "v"])
     network = torch.nn.Linear(2, 1)
     result = fedilc.train(federation, network, "fedsgd", rounds=2, learning_rate=0.1, out=tmp_path / "r")
-    with pytest.raises(ConfigError, match="a network of one's own; give it"):
+    with pytest.raises(ConfigError, match="trained with your own network; pass it with load"):
         fedilc.load(tmp_path / "r", "last")
     with pytest.raises(CheckpointError, match="this network does not take"):
         fedilc.load(tmp_path / "r", "last", model=torch.nn.Linear(3, 1))
@@ -193,6 +193,14 @@ def test_a_network_of_ones_own_is_asked_for(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.logits({"v": x[:, 1].numpy(), "u": x[:, 0].numpy()}), wanted, rtol=1e-6)
     with pytest.raises(DataError, match=r"column 'v' holds None \(in row 1\)"):
         found.logits({"u": [1.0], "v": [None]})
+    with pytest.raises(
+        DataError, match="does not name its label column, so labels cannot be found; give an NPZ"
+    ):
+        found.labelled({"u": [1.0], "v": [2.0], "y": [1]})
+    np.savez(tmp_path / "rows.npz", x=x.numpy(), y=(x[:, 0] > 0).numpy())
+    y, logits = found.labelled(tmp_path / "rows.npz")
+    assert y.tolist() == (x[:, 0] > 0).tolist()
+    np.testing.assert_allclose(logits, wanted, rtol=1e-6)
 
 
 def test_an_exported_model_gives_the_same_logits_without_fedilc(tmp_path: Path, loaded: LoadedModel) -> None:

@@ -160,7 +160,7 @@ class Aggregator(ABC):
     def _add(self, state: Sums, name: str, stack: Tensor, source: str, index: Tensor | None = None) -> None:
         """Add values stacked along the first axis to one parameter; the caller counts them.
 
-        With `index` value i is zero but for its row index[i], which is stack[i].
+        With `index`, stack[i] is added at row index[i] of the parameter only.
         """
         terms = self.terms(stack) | ({_SIGNS: stack} if self.by_sign else {})
         for key, term in terms.items():

@@ -38,7 +38,7 @@ class WeightedGeometricMean(Aggregator):
 
     `zeros` says what a zero is: "ignore", counted in E and in neither product; "strict", a factor
     of both products, so that the coordinate is 0; "authors", a negative value of size 1e-10.
-    `agreement` zeroes a coordinate where |mean(sign g)| is below it. `min_side` drops a side that has fewer
+    `agreement` zeroes a coordinate if |mean(sign g)| is below it. `min_side` drops a side that has fewer
     members.
 
     Every value is one vote, whatever it stands for: "weighted" refers to the shares of the two signs,
@@ -142,7 +142,7 @@ def weighted_geometric_mean(
             The result is detached: no gradient flows back to values that require one.
         dim: the axis that holds the E values.
         zeros: "ignore", "strict" or "authors"; see `WeightedGeometricMean`.
-        agreement: zero a coordinate where |mean(sign g)| is below this share (0 is off).
+        agreement: zero a coordinate if |mean(sign g)| is below this share (0 is off).
         min_side: drop a side with fewer members (1 is off).
 
     >>> import torch

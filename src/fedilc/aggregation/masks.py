@@ -11,7 +11,7 @@ from fedilc.aggregation.sums.fixed_point import AUTHORS_ZERO, LOG2_AUTHORS_ZERO,
 
 
 class AndMask(Aggregator):
-    """The arithmetic mean where |mean(sign g)| reaches `agreement`, and 0 elsewhere.
+    """The arithmetic mean of a coordinate if |mean(sign g)| reaches `agreement`, and 0 if not.
 
     With `rescale` the surviving coordinates of a parameter are divided by their share, which keeps
     the length of the step.

@@ -93,7 +93,8 @@ CATALOGUE: dict[str, Algorithm] = {
         penalty="irm", summary="arithmetic mean; one scale of the logits is to be best in every silo (IRM)"
     ),
     "and-mask": Algorithm(
-        inter="and-mask", summary="mean of the gradients where all silos agree on the sign, and 0 elsewhere"
+        inter="and-mask",
+        summary="mean of the coordinates on whose sign all silos agree, and 0 for the others",
     ),
     "group-dro": Algorithm(
         weights="group-dro", summary="mean whose weights grow with the losses of the silos (group DRO)"

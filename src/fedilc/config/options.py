@@ -52,7 +52,9 @@ class Options(Section):
     fishr_reduction: Literal["mean", "sum"] = Field("mean", description="of the penalty over silos")
     penalty_anneal_rounds: int = Field(0, ge=0, description="first rounds, in which lambda is penalty_start")
     penalty_start: float = Field(1.0, ge=0, description="lambda of those rounds")
-    min_silos: int | None = Field(None, ge=1, description="silos a round needs; none is all")
+    min_silos: int | None = Field(
+        None, ge=1, description="silos that a round needs; none is all that it asks"
+    )
     silos_per_round: int | None = Field(None, ge=1, description="silos drawn for each round; none is all")
     on_divergence: Literal["stop", "exclude"] = Field(
         "stop", description="if weights become infinite: stop, or ask again without silos that stand out"
@@ -60,15 +62,17 @@ class Options(Section):
     outlier_factor: float = Field(
         100.0, ge=0, description="set answers aside whose norm is over this many times the median; 0 is never"
     )
-    max_norm: float | None = Field(None, gt=0, description="clip each silo's gradient to this norm")
+    max_norm: float | None = Field(None, gt=0, description="clip each silo's answers to this norm")
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")
-    classifier: str | None = Field(None, description="the layer Fishr matches; none is the last")
+    classifier: str | None = Field(
+        None, description="the layer that gives the logits, for Fishr and CORAL; none: it is found"
+    )
     thresholded_batch: int | None = Field(
         None, ge=2, description="report areas of thresholded predictions too, in batches of this many"
     )
 
     def quorum(self, silos: int) -> int:
-        """Return how many of the run's silos a round needs at least."""
+        """Return how many silos a round needs at least: `min_silos`, or all that a round asks."""
         return self.min_silos or self.silos_per_round or silos
 
     @field_validator("balance", mode="before")

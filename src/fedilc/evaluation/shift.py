@@ -9,8 +9,9 @@ and deviation, or its categories), so no row leaves a silo. Between two silos,
 
 A column of names has the largest difference of its categories' shares. Half a count is added to each bin, so
 that an empty bin gives no infinity. Columns with fewer than 20 values in a silo are not compared with it.
-Both numbers are above 0 by chance alone, about (bins - 1) (1/n_a + 1/n_b) and sqrt(1/n_a + 1/n_b): a shift is
-called large if the index exceeds that by 0.25, and the difference 0.25 and twice that.
+Both numbers are above 0 by chance alone: the difference about sqrt(1/n_a + 1/n_b), the index about
+(bins - 1) (1/n_a + 1/n_b). A shift is large if the index exceeds its chance value by more than 0.25, and the
+difference exceeds both 0.25 and twice its chance value.
 """
 
 from __future__ import annotations
@@ -119,7 +120,8 @@ def describe_summary(summary: SiloSummary, preprocessing: Preprocessing) -> Silo
     names = preprocessing.label.classes
     classes = [summary.labels.get(name, 0) for name in names]
     if classes:
-        classes[0] += summary.rows - sum(classes)  # of a class that is "not" another, the counts by value
+        # Rows whose label is none of the named classes belong to class 0.
+        classes[0] += summary.rows - sum(classes)
     return SiloDescription(
         silo=summary.name, rows=summary.rows, classes=tuple(classes), columns=tuple(columns)
     )

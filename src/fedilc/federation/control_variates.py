@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedilc.errors import CheckpointError, FedILCWarning, silos_with_reasons
 from fedilc.federation.program import STATE_ROUND
-from fedilc.federation.runtime import Facts
+from fedilc.federation.runtime import SiloNumbers
 from fedilc.federation.tensor_files import read_tensors, write_tensors
 
 State = tuple[int, dict[str, Tensor]]
@@ -105,11 +105,11 @@ class ControlVariates:
         self.rounds = dict(facts.get("state_rounds", {}))
         self.since = int(facts.get("state_since", 0))
 
-    def require_matching(self, answers: Facts) -> None:
+    def require_matching(self, replies: SiloNumbers) -> None:
         """Raise if a silo used another state than the one that is part of c."""
         found: dict[str, str] = {}
-        for silo, facts in answers.items() if self.tensors else ():
-            used, expected = int(facts[STATE_ROUND]), self.rounds.get(silo, 0)
+        for silo, reply in replies.items() if self.tensors else ():
+            used, expected = int(reply[STATE_ROUND]), self.rounds.get(silo, 0)
             if used != expected:
                 had = f"that of round {used}" if used else "none"
                 found[silo] = f"it should have used its state of round {expected} and used {had}"
@@ -124,9 +124,9 @@ class ControlVariates:
         warnings.warn(f"{reason}: all silos start again without state", FedILCWarning, stacklevel=3)
 
     @torch.no_grad()
-    def learn(self, number: int, moved: Mapping[str, Tensor], answers: Facts, silos: int) -> None:
+    def learn(self, number: int, moved: Mapping[str, Tensor], replies: SiloNumbers, silos: int) -> None:
         """Add the mean change of the control variates, times the share of silos that replied."""
         for name, control in self.tensors.items():
-            control += len(answers) / silos * moved[name]
+            control += len(replies) / silos * moved[name]
         if self.tensors:
-            self.rounds |= dict.fromkeys(answers, number)
+            self.rounds |= dict.fromkeys(replies, number)

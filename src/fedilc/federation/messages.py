@@ -84,7 +84,12 @@ class AggregatedReply:
 
 
 def check_reply(reply: Reply | AggregatedReply, request: Request, step: Step) -> None:
-    """Raise if a reply does not belong to the request, or is not what the step declares."""
+    """Raise if a reply does not belong to the request, or its names, shapes and dtypes are not the step's.
+
+    Ranges of numbers and metrics are checked when a reply is read from a network (`check_numbers` and
+    `check_metrics` of `steps.py`, called in `runtimes/remote/open_request.py`), and NaN and infinities in
+    tensors when they are added up (`step_sums.py`).
+    """
     if isinstance(reply, AggregatedReply):
         for one in reply.replies.values():
             _check_asked(one, request, step)

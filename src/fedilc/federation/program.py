@@ -1,11 +1,12 @@
 """The parts of a run, and the program of a round: the steps that they need, declared for server and silos.
 
-    statistics         each silo answers s_e, if silos match a statistic; the server needs its mean
+    statistics         each silo answers s_e, if it is compared with the silos' mean, which the server takes
     update             each silo answers its gradient, or w - w_e after local steps
     matched-update     the same with the penalty, given the mean of s_e and lambda
     evaluate           each silo evaluates the model on its validation set
 
-A round is `statistics` and `matched-update` if there is a penalty with lambda > 0, and `update` if not.
+A round without a penalty, or with lambda = 0, is `update`. With a penalty it is `statistics` and
+`matched-update`, or `matched-update` alone if s_e is compared with 0 (IRM).
 """
 
 from __future__ import annotations

@@ -5,6 +5,11 @@
     preprocessing.json                how inputs are made from a table, if they are
     summaries.json                    the silos' summaries of their tables, over HTTP
     .lock                             held while a process trains here
+    .launch                           under torchrun, the name of the launch, by which a restart knows its run
+
+    during the run
+    audit.jsonl                       the events of a coordinator, over HTTP
+    silo-state/                       the state of silos in this process, if they keep any
 
     after each round, in this order
     best-*.safetensors                weights of the best round by validation or test loss, if it is this one
@@ -12,11 +17,10 @@
     timing.jsonl                      the seconds, and for the first round of a process its command
     checkpoint-previous.safetensors   the checkpoint of the round before
     checkpoint.safetensors            weights, optimiser and other state of the server (see `Checkpoint`)
-    silo-state/                       the state of silos in this process, while they compute
 
     at the end
     model-card.md                     what the model was trained on, and its metrics
-    audit.jsonl                       the events of a coordinator, as they happen
+    loss.png                          a picture of the losses, by `fedilc run` and `fedilc serve`
 
 Each file is replaced by writing, syncing and renaming, or is appended to and on resume cut back to the round
 of the checkpoint: a run that is killed at any time continues after the last completed round. A checkpoint

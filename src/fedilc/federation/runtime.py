@@ -12,7 +12,8 @@ from torch import Tensor
 from fedilc.aggregation import Aggregator, Sums
 from fedilc.federation.messages import AggregatedReply, Reply, Request
 
-Facts = dict[str, dict[str, Any]]
+# The replies of silos without their tensors: numbers, norms and metrics, by silo.
+SiloNumbers = dict[str, dict[str, Any]]
 
 
 class Runtime(ABC):
@@ -38,9 +39,9 @@ class Runtime(ABC):
         """Return those of the silos that this process asks."""
         return silos
 
-    def combine(self, _sums: Sequence[tuple[Aggregator, Sums]], answers: Facts) -> Facts:
-        """Add up the sums of all processes in place; return the answers of all silos besides tensors."""
-        return answers
+    def combine(self, _sums: Sequence[tuple[Aggregator, Sums]], replies: SiloNumbers) -> SiloNumbers:
+        """Add up the sums of all processes in place; return the replies of all silos, without tensors."""
+        return replies
 
     def set_aside(self, _round: int, _reasons: Mapping[str, str]) -> None:
         """Show that a round continues without the replies of these silos, and why."""

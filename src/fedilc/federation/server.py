@@ -19,7 +19,7 @@ from fedilc.federation.control_variates import ControlVariates, StateMismatchErr
 from fedilc.federation.messages import AggregatedReply, Reply, Request, check_reply
 from fedilc.federation.outliers import Norms, suspects
 from fedilc.federation.program import CONTROL, EVALUATE, PENALTY, PENALTY_WEIGHT, STATE_SINCE, Program
-from fedilc.federation.runtime import Facts, Runtime
+from fedilc.federation.runtime import Runtime, SiloNumbers
 from fedilc.federation.silo_selection import RepeatRoundError, SiloSelection
 from fedilc.federation.silo_weights import SiloWeights
 from fedilc.federation.step_sums import METRICS, NORMS, StepSums
@@ -133,44 +133,44 @@ class Server:
         known: dict[str, Mapping[str, Tensor]] = {CONTROL: self.control.tensors}
         measurements: dict[str, dict[str, float]] = {}
         norms: dict[str, Norms] = {}
-        answers: Facts = {}
+        replies: SiloNumbers = {}
         for step in self.program.round(penalty_weight):
             numbers = {PENALTY_WEIGHT: penalty_weight, STATE_SINCE: self.control.since}
             request = self._request(step, number, silos, known, numbers)
-            aggregates, answers, found = self._ask(step, request)
+            aggregates, replies, found = self._ask(step, request)
             known |= {name: aggregate.value for name, aggregate in aggregates.items()}
             norms |= found
             if self.program.update in aggregates:
                 measurements = aggregates[self.program.update].measurements
-        self.control.require_matching(answers)
+        self.control.require_matching(replies)
         update = known[self.program.update]
         if PENALTY in known:
             update = add_penalty(update, known[PENALTY], penalty_weight)
         if not self._update(number, update):
             raise self._diverged(number, norms)
-        record = self._record(number, answers, penalty_weight)
+        record = self._record(number, replies, penalty_weight)
         record["norms"] = self.selection.bound.remember(norms)
         record |= {key: dict(by_name) for key, by_name in measurements.items()}
-        record["silos"] = self._silo_records(answers, norms[self.program.update])
-        self.silo_weights.learn({silo: facts["loss"] or 0.0 for silo, facts in answers.items()})
-        self.control.learn(number, known[CONTROL], answers, len(self.silos))
+        record["silos"] = self._silo_records(replies, norms[self.program.update])
+        self.silo_weights.learn({silo: reply["loss"] or 0.0 for silo, reply in replies.items()})
+        self.control.learn(number, known[CONTROL], replies, len(self.silos))
         return record
 
-    def _record(self, number: int, answers: Facts, penalty_weight: float) -> Record:
+    def _record(self, number: int, replies: SiloNumbers, penalty_weight: float) -> Record:
         """Return the round, the train loss and, if there is a penalty, L and lambda."""
-        record: Record = {"round": number, "train_loss": self.silo_weights.mean_loss(answers)}
+        record: Record = {"round": number, "train_loss": self.silo_weights.mean_loss(replies)}
         if penalty_weight:
-            distances = [facts["distance"] or 0.0 for facts in answers.values()]
+            distances = [reply["distance"] or 0.0 for reply in replies.values()]
             mean = self.program.parts.options.fishr_reduction == "mean"
             record["penalty"] = sum(distances) / len(distances) * (1 if mean else len(distances))
             record["penalty_weight"] = penalty_weight
         return record
 
-    def _silo_records(self, answers: Facts, norms: Norms) -> dict[str, dict[str, Any]]:
+    def _silo_records(self, replies: SiloNumbers, norms: Norms) -> dict[str, dict[str, Any]]:
         """Return examples and loss per silo, and the norm of an update that was clipped."""
         max_norm, found = self.program.parts.options.max_norm, dict[str, dict[str, Any]]()
-        for silo, facts in answers.items():
-            found[silo] = {"examples": facts["examples"], "train_loss": facts["loss"]}
+        for silo, reply in replies.items():
+            found[silo] = {"examples": reply["examples"], "train_loss": reply["loss"]}
             if max_norm is not None and norms[silo] > max_norm:
                 found[silo]["clipped_from"] = norms[silo]
         return found
@@ -188,7 +188,9 @@ class Server:
         learnt = self.silo_weights.state()
         return Request(step.name, number, self.version, silos, self.weights, tensors, sent, learnt)
 
-    def _ask(self, step: Step, request: Request) -> tuple[dict[str, Aggregate], Facts, dict[str, Norms]]:
+    def _ask(
+        self, step: Step, request: Request
+    ) -> tuple[dict[str, Aggregate], SiloNumbers, dict[str, Norms]]:
         """Ask silos for a step, and raise if one is lost or an outlier.
 
         Return the aggregate of each group of tensors, the rest of each silo's reply, and the norms by group.
@@ -200,11 +202,11 @@ class Server:
         missing = [silo for silo in asked if silo not in total.replies]
         if missing:
             raise RepeatRoundError(missing)
-        found = self.runtime.combine(list(total.sums.values()), total.facts())
-        answers = {silo: found[silo] for silo in request.silos if silo in found}
-        norms = {name: self._norms(step, name, answers) for name in step.answers}
+        found = self.runtime.combine(list(total.sums.values()), total.silo_numbers())
+        replies = {silo: found[silo] for silo in request.silos if silo in found}
+        norms = {name: self._norms(step, name, replies) for name in step.answers}
         aggregates = {name: rule.finalize(state) for name, (rule, state) in total.sums.items()}
-        return aggregates, answers, norms
+        return aggregates, replies, norms
 
     def _like(self, step: Step) -> dict[str, Mapping[str, Tensor]]:
         """Return tensors like the aggregates of a step, on the device of w."""
@@ -225,9 +227,9 @@ class Server:
                 seen.update(reply.silos)
                 yield reply
 
-    def _norms(self, step: Step, name: str, answers: Facts) -> Norms:
+    def _norms(self, step: Step, name: str, replies: SiloNumbers) -> Norms:
         """Return the norms of a group of tensors by silo; raise if some are outliers."""
-        norms = {silo: facts[NORMS][name] for silo, facts in answers.items()}
+        norms = {silo: reply[NORMS][name] for silo, reply in replies.items()}
         outliers = self.selection.bound.outliers(name, norms, step.answers[name].cancels)
         if outliers:
             raise RepeatRoundError(outliers, outliers)
@@ -268,7 +270,7 @@ class Server:
         total = StepSums(step, {}, self.silo_weights)
         for reply in self._checked(step, request):
             total.add(reply)
-        measured = {silo: facts for silo, facts in total.facts().items() if METRICS in facts}
+        measured = {silo: reply for silo, reply in total.silo_numbers().items() if METRICS in reply}
         found = self.runtime.combine([], measured)
         record: Record = {"validation": {silo: found[silo][METRICS] for silo in silos if silo in found}}
         if self.test is not None:

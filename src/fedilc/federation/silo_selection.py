@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from fedilc.config import Options
 from fedilc.errors import SilosLostError, silos_with_reasons
 from fedilc.federation.outliers import NormBound
 from fedilc.federation.runtime import Runtime
@@ -30,25 +31,24 @@ class SiloSelection:
     Args:
         runtime: says which silos are present.
         bound: says which silos are left out of the rest of the run.
-        min_silos: how many silos a round needs at least; None is all.
-        silos_per_round: how many silos are drawn at random per round; None is all.
-        seed: the seed of that draw.
+        options: `min_silos` says how many silos a round needs at least, `silos_per_round` how many are drawn
+            at random, and `seed` which.
     """
 
     runtime: Runtime
     bound: NormBound
-    min_silos: int | None
-    silos_per_round: int | None
-    seed: int
+    options: Options
 
     def draw(self, number: int, aside: Mapping[str, str]) -> tuple[str, ...]:
         """Return the silos to ask in a round: all that are present, or `silos_per_round` of them.
 
-        Silos that are left out of the run, or set `aside` in this round, are not among them.
+        Silos that are left out of the run, or set `aside` in this round, are not among them. If silos are
+        drawn, others take their places, so that without `min_silos` one silo is enough.
         """
+        drawn = self.options.silos_per_round
         total = len(self.runtime.silos)
         excluded = self.bound.left_out | dict(aside)
-        needed = self.min_silos or (1 if self.silos_per_round else total)
+        needed = self.options.quorum(total) if drawn is None else self.options.min_silos or 1
         if self.bound.left_out:
             self.runtime.leave_out(self.bound.left_out)
         present = tuple(silo for silo in self.runtime.present() if silo not in excluded)
@@ -58,10 +58,10 @@ class SiloSelection:
                 f"silos are left, fewer than min_silos={needed}; correct the problem there and start "
                 "again, or start with a lower min_silos or a larger outlier_factor"
             )
-        if self.silos_per_round is None or self.silos_per_round >= len(present):
+        if drawn is None or drawn >= len(present):
             return present
-        random = numpy_generator(self.seed, number, "silos")
-        chosen = sorted(random.choice(len(present), self.silos_per_round, replace=False))
+        random = numpy_generator(self.options.seed, number, "silos")
+        chosen = sorted(random.choice(len(present), drawn, replace=False))
         return tuple(present[place] for place in chosen)
 
     def without(
@@ -76,11 +76,11 @@ class SiloSelection:
         aside |= reasons
         if reasons:
             self.runtime.set_aside(number, reasons)
-            if self.silos_per_round is not None:
+            if self.options.silos_per_round is not None:
                 return self.draw(number, aside)
         total = len(self.runtime.silos)
         left = tuple(silo for silo in asked if silo not in lost.silos)
-        needed = self.min_silos or self.silos_per_round or total
+        needed = self.options.quorum(total)
         if len(left) >= needed and left:
             return left
         too_few = f"{len(left)} of {total} silos are left, fewer than min_silos={needed}"

@@ -24,11 +24,11 @@ class SiloWeights:
         """Return the weight of a reply; None is 1."""
         return None
 
-    def mean_loss(self, answers: Mapping[str, Numbers]) -> float:
+    def mean_loss(self, replies: Mapping[str, Numbers]) -> float:
         """Return the mean training loss over silos, with the weights of their updates."""
-        weights = [self.of(silo, numbers) for silo, numbers in answers.items()]
+        weights = [self.of(silo, numbers) for silo, numbers in replies.items()]
         counts = [1 if weight is None else weight for weight in weights]
-        losses = [numbers["loss"] or 0.0 for numbers in answers.values()]
+        losses = [numbers["loss"] or 0.0 for numbers in replies.values()]
         return sum(count * loss for count, loss in zip(counts, losses, strict=True)) / sum(counts)
 
     def learn(self, losses: Mapping[str, float]) -> None:

@@ -12,7 +12,7 @@ from fedilc.aggregation import Aggregator, Sums, norm_of
 from fedilc.aggregation.base import require_finite
 from fedilc.aggregation.sums.packed import add_packed, pack_sums
 from fedilc.federation.messages import AggregatedReply, Reply
-from fedilc.federation.runtime import Facts
+from fedilc.federation.runtime import SiloNumbers
 from fedilc.federation.silo_weights import SiloWeights
 from fedilc.federation.steps import Step
 
@@ -51,9 +51,9 @@ class StepSums:
         else:
             self._add(reply)
 
-    def facts(self) -> Facts:
+    def silo_numbers(self) -> SiloNumbers:
         """Return the numbers, norms and metrics of each silo."""
-        found: Facts = {}
+        found: SiloNumbers = {}
         for silo, reply in self.replies.items():
             found[silo] = {**reply.numbers, NORMS: self.norms[silo]}
             if reply.metrics:

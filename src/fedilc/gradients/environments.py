@@ -13,10 +13,10 @@ from fedilc.seeds import torch_generator
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows start..stop of the ordered examples, which are votes of `size` examples each.
+    """Rows start..stop of the ordered examples, in environments of `size` examples each.
 
-    `closes` says that the last of its environments ends with it; a chunk of an environment that is
-    larger than memory does not, unless it is the last one.
+    `closes`: whether the chunk's last row completes an environment. An environment larger than memory spans
+    several chunks, and only the last closes it.
     """
 
     start: int

@@ -31,7 +31,7 @@ from fedilc.data.silo_store import SiloStore
 from fedilc.errors import ConfigError, FedILCError
 from fedilc.federation.client import Metrics
 from fedilc.federation.program import Program
-from fedilc.federation.runtime import Facts
+from fedilc.federation.runtime import SiloNumbers
 from fedilc.runtimes.local import LocalRuntime
 from fedilc.runtimes.rendezvous import Attempt, RankLostError, join_attempt
 from fedilc.runtimes.torchrun import restart_count, started_as_group, with_slurm
@@ -223,11 +223,11 @@ class DistributedRuntime(LocalRuntime):
         """Return those of the silos that are this rank's."""
         return tuple(silo for silo in silos if silo in self.own)
 
-    def combine(self, sums: Sequence[tuple[Aggregator, Sums]], answers: Facts) -> Facts:
-        """Add up all sums in one all-reduce; return the facts of all silos."""
+    def combine(self, sums: Sequence[tuple[Aggregator, Sums]], replies: SiloNumbers) -> SiloNumbers:
+        """Add up all sums in one all-reduce; return the replies of all silos, without tensors."""
         if sums:
             add_up([state for _, state in sums], self.group.take_largest, self.group.add)
-        return {silo: facts for part in self.group.gather(answers) for silo, facts in part.items()}
+        return {silo: reply for part in self.group.gather(replies) for silo, reply in part.items()}
 
     def broadcast(
         self, tensors: Mapping[str, Tensor], facts: dict[str, Any]

@@ -118,8 +118,13 @@ class LoadedModel:
             if not isinstance(made, Preprocessing):
                 return self._class_numbers(held.y, where), self.logits(held.x)
             rows = as_frame(held.x, made, where).with_columns(pl.Series(made.label.column, held.y))
-        if column is None or column not in rows.columns:
-            raise DataError(f"{where} has no label column {column or 'that the run knows'!r}; add it")
+        if column is None:
+            raise DataError(
+                "the run folder does not name its label column, so labels cannot be found; give an NPZ file "
+                "with the arrays 'x' and 'y'"
+            )
+        if column not in rows.columns:
+            raise DataError(f"{where} has no label column {column!r}; add it")
         missing = made.missing if isinstance(made, Preprocessing) else ()
         frame, labels = LabelRule.labelled_rows(rows, column, missing)
         if frame.is_empty():
@@ -206,7 +211,7 @@ def load(
 def _network(path: Path, about: dict[str, Any], inputs: tuple[int, ...], facts: dict[str, Any]) -> nn.Module:
     if about.get("name") is None:
         raise ConfigError(
-            f"{path} was trained with a network of one's own; give it: load(run, model=...) or --model"
+            f"{path} was trained with your own network; pass it with load(run, model=...) or --model"
         )
     sizes = {"hidden": about["hidden"]} if about.get("hidden") is not None else {}
     return build_model(about["name"], inputs, int(about.get("outputs") or 1), facts.get("seed", 0), **sizes)

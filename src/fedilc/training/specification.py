@@ -143,8 +143,8 @@ def _try_model(runner: ModelRunner, inputs: Tensor) -> tuple[Tensor, int]:
     for name, buffer in model.named_buffers():
         if not torch.equal(buffer, before[name]):
             raise ModelError(
-                f"the buffer {name!r} changes in the forward pass, and what silos see does not travel; "
-                "use a layer without running statistics"
+                f"the buffer {name!r} changes in the forward pass, and buffers are never sent "
+                "between silos and server; use a layer without running statistics"
             )
     return sample, logits.shape[1]
 

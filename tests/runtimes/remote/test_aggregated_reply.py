@@ -113,15 +113,15 @@ FORGED: dict[str, tuple[Forge, str]] = {
     "more members than silos": (tensor(f"{FIRST}/counts", lambda t: t + 3), "are not those of 2 values"),
     "impossible logarithms": (
         tensor(f"{FIRST}/high", lambda t: t + (1 << 20)),
-        "no such torch.float32",
+        "are outside the range that values of these norms can have",
     ),
     "more words than a sum has": (
         tensor("penalty/1.weight/total", lambda t: t.repeat(9, 1)),
-        "no sum of float32 has others than 28 to 38",
+        "but a sum of float32 may only use words 28 to 38",
     ),
     "a sum that is far away": (
         told(lambda about: about["lowest"].update({"penalty/1.weight/total": 10**9})),
-        "no sum of float32 has others",
+        "a sum of float32 may only use words",
     ),
     "no place of a sum": (told(lambda about: about["lowest"].clear()), "no lowest word"),
     "no places": (told(lambda about: about.update(lowest=3)), "no object of lowest words"),

@@ -36,7 +36,7 @@ def load() -> None:
 def run(kernel: str, size: int, rows: int, *arguments: Any, tile: int = TILE, ranges: int = 8) -> list[Any]:
     """Return the results of a kernel, as in "logs.spill", for ranges of `size` columns, in whole tiles.
 
-    Threads share large work (`rows` values per column), each in about so many ranges.
+    Threads share large work (`rows` values per column): each thread gets about `ranges` ranges.
     """
     threads = threads_for(size * rows)
     step = max(1, math.ceil(size / threads / ranges / tile)) * tile if threads > 1 else max(1, size)

@@ -130,7 +130,7 @@ def add_logs(start, stop, stack, offsets, packed):
 
 @njit(inline="always", **OPTIONS)
 def _factors(left, i, row, stop):
-    """Four rows of `left` from i on, at one column; what is outside is 0."""
+    """Return four rows of `left` from i on, at one column; what is outside is 0."""
     inside = row < stop
     return (
         left[i, row] if inside else np.float32(0),

@@ -6,7 +6,8 @@ numbers whose lowest 29 bits are zero. A sum is kept in int64 words: word k coun
 32 bits (a float64 in two parts, of 24 and 29 bits). What exceeds 32 bits is carried into the next word before
 a word can overflow. Only words that a tensor needs are there: two or three for most gradients.
 
-The total is rounded once, to the nearest float64, ties to even.
+The total is rounded once, to the nearest float64, ties to even. Sums of logarithms have a fixed unit and
+need fewer words: see `fixed_point.py` and `signed_logs.py`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class ExactSum:
     def add(self, stack: Tensor, index: Tensor | None = None) -> bool:
         """Add every row of `stack`, or return False if one is NaN or infinite.
 
-        With `index` row i is zero but for its part index[i] along the first axis of the sum.
+        With `index`, stack[i] is added at row index[i] of the sum only.
         """
         halves = stack.dtype == torch.float64 or not stack.is_floating_point()
         stack = stack.detach().to(self.device, torch.float64 if halves else torch.float32)

@@ -9,7 +9,7 @@ A+ = [a > 0], A- = [a < 0] as 0/1 matrices,
 
 and likewise for N with A+ and A- exchanged: matrix products of the batch, O(parameters) memory. The
 products of one sum are joined along the batch. Both counts come from one product: a chunk has fewer than
-4096 rows, so |P| + 4096 |N| is a whole number that float32 holds exactly. After ReLU there is no A-. Where
+4096 rows, so |P| + 4096 |N| is a whole number that float32 holds exactly. After ReLU there is no A-. If
 there is one, the sums over both signs and their difference, T and Q below, need half as many products.
 """
 

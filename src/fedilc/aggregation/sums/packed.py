@@ -71,7 +71,7 @@ class SumsForm:
     Args:
         aggregator: how the answers become one.
         like: the parameters, as tensors without storage.
-        weighted: whether answers have weights, by which their products are of float64.
+        weighted: whether answers are multiplied by weights, which makes them float64.
     """
 
     aggregator: Aggregator
@@ -106,8 +106,8 @@ class SumsForm:
                     raise ProtocolError(f"its sum {place!r} is not there, or has no lowest word")
                 if count < 0 or (count > 0 and not (least <= first and first + count <= stop)):
                     raise ProtocolError(
-                        f"its sum {place!r} has the words {first} to {first + count - 1}, and no sum of "
-                        f"{str(dtype).removeprefix('torch.')} has others than {least} to {stop - 1}"
+                        f"its sum {place!r} has the words {first} to {first + count - 1}, but a sum of "
+                        f"{str(dtype).removeprefix('torch.')} may only use words {least} to {stop - 1}"
                     )
                 found[place] = count
         return found
@@ -154,7 +154,9 @@ def _check_logs(
         most = min(most, math.floor(math.log2(largest) * 2 ** (fraction - 32)) + 1)
     wrong = (high < least * counts) | (high > most * counts) | ((counts == 0) & (low != 0))
     if bool(wrong.any()):
-        raise ProtocolError(f"its sums of logarithms of {place!r} are those of no such {dtype} values")
+        raise ProtocolError(
+            f"its sums of logarithms of {place!r} are outside the range that values of these norms can have"
+        )
 
 
 def _log_dtypes(part: SignedLogs, values: int) -> dict[str, torch.dtype]:

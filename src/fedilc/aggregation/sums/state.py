@@ -20,8 +20,9 @@ MOST_VALUES = (1 << 31) - 1
 class Sums:
     """How many values came, and named exact sums for each parameter; for a mean, the sum of weights.
 
-    `weights` is that of the `weighted` values that came with a weight; each of the others counts 1. `like`
-    has an empty tensor of each parameter's shape and dtype on no device; aggregates go to `devices`.
+    `weights`: the exact sum of the given weights; `weighted`: how many values had one. Values without a
+    weight count 1. `like`: tensors of each parameter's shape and dtype, without storage. `devices`: where the
+    aggregates go.
     """
 
     like: dict[str, Tensor]

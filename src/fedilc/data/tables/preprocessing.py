@@ -2,6 +2,9 @@
 
 It is fitted to sums over silos (counts, values, squares) and the union of their categories, all exact, so
 that it does not depend on the order of silos or on the distribution of rows over them.
+
+Cells are parsed before, in `column_values.py`. Only the source "tables" fills missing cells; the source
+"files" takes numbers as they are, and refuses empty cells (`file_reader.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ from fedilc.errors import DataError
 if TYPE_CHECKING:
     from fedilc.data.tables.silo_tables import TableSettings
 
-CONSTANT = "it has the same value in every row"  # another value at a new site would be far from all known
+# Another value at a new site would lie far outside the training range.
+CONSTANT = "it has the same value in every row"
 DATES = "it holds dates or times"
 IDENTIFIER = "it differs in every row, like an identifier"
 TOO_MANY_NAMES = "it holds more than {} different names"
@@ -211,4 +215,6 @@ def _moments(parts: Sequence[ColumnSummary]) -> tuple[float, float]:
     try:
         return float(mean), sqrt(variance) if variance > 0 else 0.0
     except OverflowError as error:
-        raise DataError(f"the sums of column {parts[0].name!r} are larger than any numbers have") from error
+        raise DataError(
+            f"the sums of column {parts[0].name!r} are too large for float64; rescale the column"
+        ) from error
