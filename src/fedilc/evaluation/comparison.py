@@ -1,5 +1,6 @@
 """Compare methods over sites: the difference, its uncertainty, and the smallest one that could be found.
 
+The tests themselves are in `significance.py`.
 The unit is the site, because the question is about the next site: seeds are averaged per site first, and the
 paired t-test is over the sites' differences. Resamples of the examples (`fedilc.evaluation.intervals`) say
 how far the mean difference at exactly these sites could be off; they say nothing about other sites.

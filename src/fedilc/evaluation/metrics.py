@@ -1,4 +1,7 @@
-"""Metrics of a model on a set of examples, and the fairness of its accuracies over silos."""
+"""Metrics of a model on a set of examples, as a run records them by round, and their fairness over silos.
+
+`scores.py` has the scores of studies and reports, for many resamples of a set at once.
+"""
 
 from __future__ import annotations
 

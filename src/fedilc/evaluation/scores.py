@@ -1,5 +1,6 @@
 """Scores of a model on one set of examples, for many resamples of it at once.
 
+They are for the intervals of studies and reports; `metrics.py` has what a run records by round.
 A resample is a row of counts: how often each example occurs in it. All scores of all rows are computed
 from one sort of the examples, so that a bootstrap costs little more than a matrix product.
 

@@ -1,4 +1,7 @@
-"""Paired tests of the difference between two algorithms over seeds or sites, and their power."""
+"""Paired tests of the difference between two algorithms over seeds or sites, and their power.
+
+These are functions of numbers; `comparison.py` applies them to the methods of a study, site by site.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Train over the ranks of `torch.distributed`: each rank adds up its silos, an all-reduce adds up the ranks.
 
+`torchrun.py` reads which rank this process is and which run it continues; `rendezvous.py` lets the ranks find
+each other.
+
 Every rank runs the same server. In each step it asks its own silos and adds up their replies with the same
 aggregator. One all-reduce then gives every rank the sums of all, and all take the same step. No rank sees
 the examples, or the gradient of a single silo, of another rank. Only tensors are sent, never pickled objects.
@@ -66,7 +69,7 @@ class Group:
     def share(self, sizes: Mapping[str, int]) -> tuple[str, ...]:
         """Return this rank's silos, in order.
 
-        The largest silo first, each silo goes to the rank with the fewest examples so far.
+        Silos are assigned from largest to smallest, each to the rank with the fewest examples so far.
         """
         load: list[tuple[int, int]] = [(0, rank) for rank in range(self.size)]
         mine = set()

@@ -1,5 +1,8 @@
 """Let the ranks find each other after a restart, over a store that still has keys of earlier attempts.
 
+`torchrun.py` reads which rank this process is and which run it continues; `distributed.py` trains over the
+ranks once they are connected.
+
 torchrun keeps one store over all restarts, and tells each rank only how often its own machine restarted;
 another machine may have another count, so that count cannot name an attempt. Instead, every rank writes a
 nonce, and the nonces of all ranks together name the attempt. A rank that still reads the nonce of an attempt

@@ -1,5 +1,7 @@
 """Read what torchrun, or SLURM's srun, says about this process, and recognise a launch after a restart.
 
+`rendezvous.py` then lets the ranks find each other, and `distributed.py` trains over them.
+
 A restart continues the run of its own launch and no older one. torchrun's environment does not say which run
 folder that is, so the first rank writes the launch's name into the folder in which it begins a run.
 """

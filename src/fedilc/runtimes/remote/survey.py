@@ -1,5 +1,6 @@
-"""The survey before a run over tables: silos send summaries, from which the preprocessing is derived.
+"""What is asked before a run over tables, and the preprocessing that follows from the silos' summaries.
 
+`rest/survey.py` collects the summaries over HTTP.
 A summary has counts, sums, squares and names per column, never a row (see `fedilc.data.tables.silo_summary`).
 """
 
