@@ -81,7 +81,9 @@ def serve(
     algorithm: Annotated[list[str] | None, typer.Option("--algorithm", "-a", help="An algorithm.")] = None,
     rounds: Rounds = None,
     seed: Seed = None,
-    min_silos: Annotated[int | None, typer.Option(help="How many silos a round needs (default: all)")] = None,
+    min_silos: Annotated[
+        int | None, typer.Option(help="How many silos a round needs (default: all that it asks)")
+    ] = None,
     round_timeout: Annotated[
         float,
         typer.Option(
