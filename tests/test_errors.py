@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from torch import nn
 
 from fedilc import Federation, Silo, algorithms, train, weighted_geometric_mean
-from fedilc.errors import FedILCError
+from fedilc.errors import FedILCError, writing
 
 
 def test_a_wrong_value_is_a_value_error() -> None:
@@ -29,3 +31,8 @@ def test_a_wrong_type_is_a_type_error() -> None:
     assert isinstance(found.value, FedILCError | ValueError)
     with pytest.raises(TypeError, match="give an Algorithm"):
         algorithms.register("mine", "fedsgd")
+
+
+def test_a_file_that_cannot_be_written_is_named_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(FedILCError, match="cannot be written: Is a directory"), writing(tmp_path):
+        tmp_path.write_text("")

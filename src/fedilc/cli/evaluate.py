@@ -9,8 +9,9 @@ import typer
 
 from fedilc.cli.console import make_console
 from fedilc.cli.options import Authority, Criterion, ModelFunction, RunFolderOrUrl, SiloTokenFile
-from fedilc.cli.predict import load_run, writing
+from fedilc.cli.predict import load_run
 from fedilc.cli.quick_imports import quick_imports
+from fedilc.errors import writing
 
 
 def evaluate(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +12,7 @@ from fedilc.algorithms.loss_name import has_classes
 from fedilc.cli.console import make_console, say
 from fedilc.cli.options import Authority, Criterion, ModelFunction, RunFolderOrUrl, SiloTokenFile
 from fedilc.cli.quick_imports import quick_imports
-from fedilc.errors import ConfigError, DataError, nearest
+from fedilc.errors import ConfigError, DataError, nearest, writing
 
 if TYPE_CHECKING:
     from fedilc.training.loaded_model import LoadedModel
@@ -103,12 +101,3 @@ def _scores(loaded: LoadedModel, rows: object) -> dict[str, object]:
         return {"probability": shares[:, 1], "prediction": predicted}
     named = {f"probability {name}": shares[:, place] for place, name in enumerate(loaded.classes)}
     return {**named, "prediction": predicted}
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn a failure to write a file into an error of one sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"{path} cannot be written: {error.strerror or error}") from error

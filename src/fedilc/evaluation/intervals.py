@@ -45,12 +45,7 @@ class Interval:
 
 
 def resampled(
-    loss: str,
-    y: Any,
-    outputs: Any,
-    *,
-    seed: int = 0,
-    resamples: int = RESAMPLES,
+    loss: str, y: Any, outputs: Any, *, seed: int = 0, resamples: int = RESAMPLES
 ) -> dict[str, Floats]:
     """Return every score: first of the examples themselves, then of each resample.
 

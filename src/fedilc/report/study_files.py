@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from fedilc.algorithms.loss_name import has_classes
-from fedilc.errors import ConfigError
+from fedilc.errors import ConfigError, writing
 from fedilc.evaluation.scores import HIGHER_IS_BETTER
 from fedilc.federation.run_identity import command_line
 from fedilc.federation.tensor_files import write_atomically
@@ -101,13 +101,11 @@ def predictions(result: StudyResult) -> pl.DataFrame:
 def write_study(folder: Path, result: StudyResult) -> Study:
     """Write study.json, verdict.txt, predictions.parquet and the tables; return the content of study.json."""
     study = study_facts(result)
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / FILE, f"{json.dumps(study, indent=1, allow_nan=False)}\n".encode())
         write_atomically(folder / "verdict.txt", ("\n".join(study["verdict"]) + "\n").encode())
         predictions(result).write_parquet(folder / PREDICTIONS)
-    except OSError as error:
-        raise ConfigError(f"{folder} cannot be written: {error.strerror or error}") from error
     write_tables(folder, study_tables(study))
     return study
 

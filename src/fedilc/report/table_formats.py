@@ -15,7 +15,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from fedilc.errors import ConfigError
+from fedilc.errors import ConfigError, writing
 from fedilc.federation.tensor_files import write_atomically
 
 _TERMINAL, _MIN_WIDTH = 80, 5  # characters
@@ -252,11 +252,9 @@ def write_tables(folder: Path, tables: Sequence[TableData]) -> list[Path]:
     }
     contents |= {folder / "tables" / f"{table.name}.csv": csv_text(table) for table in tables}
     for path, text in contents.items():
-        try:
+        with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, text.encode())
-        except OSError as error:
-            raise ConfigError(f"the table {path} cannot be written: {error.strerror or error}") from error
     return list(contents)
 
 

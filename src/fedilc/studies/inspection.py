@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from fedilc.data.tables.preprocessing import Preprocessing
 from fedilc.data.tables.silo_summary import SiloSummary
 from fedilc.data.tables.silo_tables import SiloTables
 from fedilc.data.tables.table_notes import table_notes
-from fedilc.errors import CheckpointError, ConfigError, DataError, FedILCWarning, listed
+from fedilc.errors import CheckpointError, ConfigError, DataError, FedILCWarning, listed, writing
 from fedilc.evaluation.inconsistency import curvatures, inconsistency
 from fedilc.evaluation.shift import (
     LARGE_INDEX,
@@ -125,8 +124,7 @@ def inspect_run(folder: Path) -> Inspection:
     """Return the inspection of silos elsewhere, from the summaries that they sent before round 1."""
     preprocessing = read_preprocessing(folder)
     try:
-        values = json.loads((folder / SUMMARIES).read_text())
-        summaries = [SiloSummary.model_validate(value) for value in values]
+        summaries = TypeAdapter(list[SiloSummary]).validate_json((folder / SUMMARIES).read_bytes())
     except FileNotFoundError as error:
         raise ConfigError(
             f"{folder} has no {SUMMARIES}: only a run over tables elsewhere (fedilc serve) keeps summaries"
@@ -150,11 +148,9 @@ def _require_two(name: str, silos: Sequence[str]) -> None:
 
 def write_inspection(folder: Path, found: Inspection) -> None:
     """Write inspection.json, from which a report is made: counts and sums, and no row."""
-    try:
+    with writing(folder / FILE):
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / FILE, TypeAdapter(Inspection).dump_json(found, indent=1) + b"\n")
-    except OSError as error:
-        raise ConfigError(f"{folder / FILE} cannot be written: {error.strerror or error}") from error
 
 
 def read_inspection(folder: Path) -> Inspection:

@@ -19,7 +19,7 @@ from fedilc.config import Experiment, Options, read_experiment
 from fedilc.config.section import Section
 from fedilc.data.digest import weights_digest
 from fedilc.data.outline import data_facts
-from fedilc.errors import ConfigError, FedILCError
+from fedilc.errors import ConfigError, FedILCError, writing
 from fedilc.federation import RunFolder
 from fedilc.federation.json_files import complete_lines
 from fedilc.federation.run_identity import require_same
@@ -204,11 +204,9 @@ def run_jobs(work: Work, show: Callable[[Work], None]) -> None:
 
 def start_run(job: Job, threads: int) -> subprocess.Popen[bytes]:
     """Start a run in a process of its own, with its output in the run folder's log.txt."""
-    try:
+    with writing(job.folder):
         job.folder.mkdir(parents=True, exist_ok=True)
         log = (job.folder / "log.txt").open("wb")
-    except OSError as error:
-        raise ConfigError(f"{job.folder} cannot be written: {error.strerror}") from error
     with log:
         return subprocess.Popen(
             job.command(),

@@ -40,12 +40,7 @@ class Plan:
 
     @classmethod
     def of(
-        cls,
-        benchmark: str,
-        names: Sequence[str],
-        seeds: int,
-        changes: Sequence[str],
-        out: Path | None,
+        cls, benchmark: str, names: Sequence[str], seeds: int, changes: Sequence[str], out: Path | None
     ) -> Plan:
         """Return a plan; raise if a name is unknown. Without names it has all algorithms of the paper."""
         known = BENCHMARKS | SMALL

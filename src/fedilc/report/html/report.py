@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedilc.errors import ConfigError
+from fedilc.errors import ConfigError, writing
 from fedilc.federation.run_folder import SUMMARIES
 from fedilc.federation.tensor_files import write_atomically
 from fedilc.report.html.inspection import inspection_part
@@ -38,8 +38,6 @@ def write_html_report(path: Path, folders: Sequence[Path]) -> None:
             "(study.json), of an inspection (inspection.json), or of runs with a completed round (run.json)"
         )
     title = "Report: " + ", ".join(dict.fromkeys(part.title.partition(": ")[0] for part in parts))
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, page(title, parts).encode())
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from error

@@ -10,7 +10,7 @@ from string import Template
 from fedilc import __version__
 from fedilc.config import Experiment, read_experiment, shipped_experiments
 from fedilc.data.tables.numeric_files import matching
-from fedilc.errors import ConfigError
+from fedilc.errors import ConfigError, writing
 from fedilc.runtimes.remote.builders import refuse_many_silos
 
 _PYPROJECT = Template("""\
@@ -121,12 +121,10 @@ def new_app(folder: Path, experiment: str) -> int:
     }
     if copied:
         files[copied] = Path(experiment).read_text()
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             (folder / name).write_text(text)
-    except OSError as error:
-        raise ConfigError(f"{folder} cannot be written: {error.strerror}") from error
     return silos
 
 

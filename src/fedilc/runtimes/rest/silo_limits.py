@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedilc.errors import ConfigError
+from fedilc.errors import ConfigError, writing
 from fedilc.federation.tensor_files import write_atomically
 from fedilc.runtimes.remote.manifest import Manifest
 
@@ -67,11 +67,9 @@ class SiloLimits:
         if self.state is None:
             return
         known = self._known() | {f"{silo} {url}": manifest.hash}
-        try:
+        with writing(self.state):
             self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomically(self.state / _FILE, (json.dumps(known, indent=2) + "\n").encode())
-        except OSError as error:
-            raise ConfigError(f"the state folder {self.state} cannot be written: {error.strerror}") from error
 
     def _known(self) -> dict[str, str]:
         file = None if self.state is None else self.state / _FILE

@@ -358,7 +358,7 @@ def test_a_table_of_another_kind_than_parquet_is_refused(tmp_path: Path) -> None
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     write(tmp_path, **SMALL)
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=r"eicu.parquet cannot be written: "):
+    with pytest.raises(ConfigError, match=r"eicu.parquet cannot be written: "):
         prepare(tmp_path, tmp_path / "file" / "eicu.parquet", min_patients=1)
 
 

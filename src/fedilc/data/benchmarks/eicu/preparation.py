@@ -12,7 +12,7 @@ import polars as pl
 
 from fedilc.data.benchmarks.eicu.medicines import find_uses, read_catalogue
 from fedilc.data.benchmarks.eicu.tables import gather_orders, read_regions, read_stays
-from fedilc.errors import ConfigError, DataError, nearest
+from fedilc.errors import ConfigError, DataError, nearest, writing
 
 SILO_BY = ("hospital", "region")
 
@@ -84,7 +84,7 @@ def prepare(
     _check(silo_by, limits, out)
     report = PreparationReport({"silo_by": silo_by, **limits, "keep_cancelled": keep_cancelled})
     stays = _stays(folder, silo_by)
-    try:
+    with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".eicu-", dir=out.parent) as name:
             work = Path(name)
@@ -96,8 +96,6 @@ def prepare(
             (work / "report").write_text(report.json(), encoding="utf-8")
             (work / "report").replace(report_file(out))
             (work / "table").replace(out)
-    except OSError as error:
-        raise DataError(f"{out} cannot be written: {error.strerror or error}") from error
     return report
 
 
