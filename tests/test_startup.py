@@ -62,4 +62,4 @@ def test_a_site_of_nvidia_flare_loads_no_trainer() -> None:
 def test_a_run_loads_neither_scikit_learn_nor_the_compiler_of_torch(tmp_path: Path) -> None:
     found = loaded(COMMAND, "run", "color-digits", "--rounds", "1", "--out", "run", folder=tmp_path)
     assert "matplotlib" in found, "which draws the picture"
-    assert not found & {"polars", "scipy.stats", "sklearn", "torch._dynamo", *SERVER}
+    assert not found & {"polars", "scipy.stats", "sklearn", "sympy", "torch._dynamo", *SERVER}

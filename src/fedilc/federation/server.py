@@ -214,7 +214,7 @@ class Server:
         return {
             name: self.weights
             if answer.like is self.program.weights
-            else {key: torch.empty_like(t, device=device) for key, t in answer.like.items()}
+            else {key: torch.empty(t.shape, dtype=t.dtype, device=device) for key, t in answer.like.items()}
             for name, answer in step.answers.items()
         }
 

@@ -177,11 +177,10 @@ class SiloComputation:
 
     def _add_gradient(self, total: dict[str, Tensor], starts: BackwardStarts, keep_graph: bool) -> None:
         """Add to `total` the gradient of a backward pass that begins there."""
-        outputs, start_gradients = zip(*starts, strict=True)
+        # Torch imports sympy, for half a second, if it is given gradients of outputs instead of one number.
+        number = torch.stack([(output * start).sum() for output, start in starts]).sum()
         weights = list(self.runner.parameters.values())
-        found = torch.autograd.grad(
-            outputs, weights, start_gradients, retain_graph=keep_graph, materialize_grads=True
-        )
+        found = torch.autograd.grad(number, weights, retain_graph=keep_graph, materialize_grads=True)
         for name, value in zip(total, found, strict=True):
             total[name] += value
 
