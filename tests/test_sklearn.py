@@ -94,7 +94,7 @@ def test_a_pipeline_and_a_grid_search_pass_groups_on(sites: Any) -> None:
 
 
 def test_frames_of_pandas_keep_their_columns_names_and_a_pickle_predicts_the_same(sites: Any) -> None:
-    pandas = pytest.importorskip("pandas")
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed: pip install pandas")
     x, y, site = sites
     frame = pandas.DataFrame(x, columns=["lactate", "age"])
     groups = pandas.Series(site, dtype="category")

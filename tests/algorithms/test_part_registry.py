@@ -26,6 +26,6 @@ def test_a_name_or_an_option_that_is_unknown_is_refused() -> None:
     with pytest.raises(ConfigError, match="penalty 'fisher' is unknown; did you mean 'fishr'"):
         build_penalty("fisher")
     with pytest.raises(ConfigError, match="aggregation 'None' is unknown"):
-        build_aggregator(None)  # type: ignore[arg-type]  # what a caller without types may give
+        build_aggregator(None)
     with pytest.raises(ConfigError, match="penalty 'vrex' has no option 'covariance'; it takes none"):
         build_penalty("vrex", covariance="full")

@@ -200,7 +200,7 @@ def test_a_penalty_of_ones_own_is_one_class(problem: tuple[Federation, Network])
         """Twice the risk, so that the penalty is four times as large."""
 
         def value(self, total: object) -> Tensor:
-            return 2 * super().value(total)  # type: ignore[arg-type]  # the base's own sums
+            return 2 * super().value(total)
 
     own = train(federation, model, Algorithm(penalty=Doubled()), rounds=1, learning_rate=0.1)
     plain = train(federation, model, Algorithm(penalty="vrex"), rounds=1, learning_rate=0.1)

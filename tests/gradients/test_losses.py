@@ -67,7 +67,7 @@ def test_fishr_of_a_squared_error_has_autograds_variance_and_product(
     x = torch.randn(examples, 6, generator=generator, dtype=torch.float64)
     y = 2 * torch.randn(examples, generator=generator, dtype=torch.float64)
     runner = ModelRunner(model, Loss(name))
-    runner.most_examples = lambda _: chunk  # type: ignore[method-assign]  # any chunks give the same
+    runner.most_examples = lambda _: chunk  # any chunks give the same
     computation = computation_of(runner, Silo("s", x, y), penalty=Fishr(kind))
     right = classifier_variance(model, LOSSES[name](model(x)[:, 0], y), kind)
     torch.testing.assert_close(computation.statistics(1, keep_bytes=0), right, rtol=1e-9, atol=1e-12)

@@ -75,14 +75,14 @@ def test_every_kind_of_table_gives_the_same_scores(tmp_path: Path, loaded: Loade
 
 
 def test_a_data_frame_of_pandas_gives_the_same_scores(loaded: LoadedModel) -> None:
-    pandas = pytest.importorskip("pandas")
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed: pip install pandas")
     frame = patients(20, 9)
     other = pandas.DataFrame({"sex": frame["sex"].to_list(), "age": frame["age"].to_numpy()})
     np.testing.assert_array_equal(loaded.predict_proba(other), loaded.predict_proba(frame))
 
 
 def test_gaps_of_pandas_are_missing_values(loaded: LoadedModel) -> None:
-    pandas = pytest.importorskip("pandas")
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed: pip install pandas")
     wanted = loaded.predict_proba({"age": [None, 61.0], "sex": ["m", None]})
     for gap in (None, float("nan"), pandas.NA):
         frame = pandas.DataFrame({"age": [gap, 61.0], "sex": ["m", gap]})

@@ -97,7 +97,10 @@ def test_a_tracker_has_the_losses_of_every_round_in_the_run_folder(
 
 
 def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
-    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    reader = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="TensorBoard is not installed: pip install 'fedilc[tensorboard]'",
+    )
     trained(TensorBoard(), out=tmp_path / "run", rounds=2)
     history = trained(TensorBoard(), out=tmp_path / "run", resume=True)
     found = reader.EventAccumulator(str(tmp_path / "run" / "tensorboard"))
@@ -107,7 +110,7 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
 
 
 def test_mlflow_reads_what_was_written(tmp_path: Path) -> None:
-    mlflow = pytest.importorskip("mlflow")
+    mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed: pip install 'fedilc[mlflow]'")
     history = trained(MLflow(name="first"), out=tmp_path / "run")
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'run' / 'mlflow.db'}")
     (run,) = client.search_runs([client.get_experiment_by_name("fedilc").experiment_id])
