@@ -17,16 +17,27 @@ $(BIN)/python $(PYTEST) $(1) || failed=yes; \
 test -z "$$failed"
 endef
 
-.PHONY: run test test-all coverage lint bench wheel clean
+.PHONY: run test test-all test-fresh browser coverage lint bench wheel clean
 
 run: .venv/installed
 	$(BIN)/fedilc run
+	$(BIN)/fedilc run site-shortcuts
 
 test: lint .venv-flower/installed
 	$(call tests,-m 'not long')
 
 test-all: lint .venv-flower/installed
 	$(call tests)
+
+# The tests of milliseconds and seconds, as on a machine that has no data sets, no cache and an empty home.
+test-fresh: .venv/installed-dev .venv-flower/installed
+	@home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; \
+	unset FEDILC_DATA; export HOME="$$home" XDG_CACHE_HOME="$$home/.cache" XDG_CONFIG_HOME="$$home/.config"; \
+	$(call tests,-m 'not slow and not long')
+
+# The page and the report are tested in a browser; without one, those tests say so and are skipped.
+browser:
+	command -v chromium >/dev/null && command -v chromedriver >/dev/null || (apt-get update -q && apt-get install -y -q chromium chromium-driver)
 
 coverage: .venv/installed-dev
 	$(BIN)/python $(PYTEST) --cov --cov-report=term:skip-covered

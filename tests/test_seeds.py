@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedilc import Federation, Silo, train
 from fedilc.seeds import numpy_generator, seed_for, torch_generator
 
 
@@ -62,3 +63,31 @@ def test_generators_leave_the_global_random_states_alone() -> None:
     numpy_generator(0, "a").random(3)
     assert torch.equal(torch.get_rng_state(), before_torch)
     assert np.array_equal(numpy_state()[1], before_numpy)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options", "same"),
+    [
+        ("fedavg", {"batch_size": 3}, False),
+        ("scaffold", {"batch_size": 3}, False),
+        ("fedsgd", {"balance": "oversample"}, False),
+        ("fedsgd", {}, True),
+        ("fishr-inter-geo", {}, True),
+        ("fedavg", {"batch_size": 12}, True),
+    ],
+)
+def test_renamed_silos_draw_other_batches_and_have_the_same_full_batch_gradients(
+    algorithm: str, options: dict[str, object], same: bool
+) -> None:
+    def trained(*names: str) -> list[torch.Tensor]:
+        random = torch.Generator().manual_seed(0)
+        x = [torch.randn(12, 2, generator=random) for _ in names]
+        y = (torch.arange(12) < 4).long()
+        silos = [Silo(name, values, y) for name, values in zip(names, x, strict=True)]
+        torch.manual_seed(0)
+        model = torch.nn.Linear(2, 1)
+        result = train(Federation("f", silos), model, algorithm, rounds=2, learning_rate=0.5, **options)
+        return list(result.model.parameters())
+
+    pairs = zip(trained("a", "b"), trained("north", "south"), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs) is same

@@ -63,6 +63,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         "py.typed",
         "experiments/color-digits.toml",
         "data/benchmarks/digits.csv.gz",
+        "data/benchmarks/heart-disease/ATTRIBUTION.md",
+        "data/benchmarks/heart-disease/processed.va.data.gz",
         "runtimes/rest/page/index.html",
     ):
         assert f"fedilc/{needed}" in names

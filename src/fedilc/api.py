@@ -97,7 +97,10 @@ def train(
         optimizer, optimizer_options: any torch optimiser by name, and its options.
         learning_rate_schedule: "constant", "step" (with `decay_rounds`, `decay_factor`) or "cosine".
         warmup_rounds: first rounds, in which the rate rises.
+        inter: how silos' updates become one, in place of the algorithm's own: "mean", "geometric",
+            "and-mask", "absolute-geometric", "trimmed-mean" or "median"; the last two keep all replies.
         zeros, agreement, min_side: of aggregations that take them; see `weighted_geometric_mean`.
+        trim: the share of silos that "trimmed-mean" drops at each end of each coordinate; None is 0.2.
 
     Silos and rounds:
         silos_per_round: how many silos are drawn for each round; None is all.

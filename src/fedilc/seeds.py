@@ -1,4 +1,9 @@
-"""Derive seeds from the run's seed and a purpose, so that no two uses share a random stream."""
+"""Derive seeds from the run's seed and a purpose, so that no two uses share a random stream.
+
+What a silo draws (batches, environments, repeated examples) is seeded by its name: the draws do not depend on
+which other silos take part, nor on their order. So a silo that is renamed draws others, and the bits of a run
+with batches change; those of full-batch gradients do not.
+"""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_options_of_a_run_replace_parts(given: dict[str, object], part: str, exp
 
 
 def test_another_optimiser_drops_the_options_of_the_algorithms_own() -> None:
-    entry = algorithms.get("fedadam")
+    entry = Algorithm(optimizer="adam", optimizer_options={"eps": 1e-3})
     assert entry.configured(options(optimizer="sgd")).optimizer_options == {}
     assert entry.configured(options()) == entry
 

@@ -15,8 +15,24 @@ def test_scores_have_intervals_on_screen_and_as_json(table_run: Path, new_rows: 
     assert found["rows"] == 30
     auroc = found["scores"]["auroc"]
     assert auroc["low"] <= auroc["value"] <= auroc["high"]
+    shown = "auroc {value:.3f} [{low:.3f}, {high:.3f}] (caution: {caution})".format(**auroc)
     (line,) = (line for line in printed.splitlines() if line.split()[:1] == ["auroc"])
-    assert line.split() == ["auroc", *"{value:.3f} [{low:.3f}, {high:.3f}]".format(**auroc).split()]
+    assert line.split() == shown.split()
+    assert auroc["caution"].endswith("events, fewer than 100")
+
+
+def test_few_events_are_counted_and_their_scores_are_null_with_a_reason(
+    table_run: Path, new_rows: Path, tmp_path: Path
+) -> None:
+    rows = pl.read_csv(new_rows)
+    values = sorted(rows["died"].unique().to_list(), key=str)
+    label = pl.when(pl.int_range(pl.len()) < 3).then(pl.lit(values[1])).otherwise(pl.lit(values[0]))
+    rows.with_columns(label.alias("died")).write_csv(tmp_path / "few.csv")
+    printed = fedilc("evaluate", table_run, tmp_path / "few.csv", "--json", tmp_path / "scores.json")
+    auroc = json.loads((tmp_path / "scores.json").read_text())["scores"]["auroc"]
+    assert (auroc["value"], auroc["reason"]) == (None, "3 events, fewer than 10")
+    assert "3 events and 27 non-events" in " ".join(printed.split())
+    assert "not estimable (3 events, fewer than 10)" in printed
 
 
 def test_the_seed_of_the_bootstrap_moves_the_intervals_and_not_the_scores(

@@ -39,23 +39,29 @@ def test_a_run_ends_with_a_table_and_says_where_its_picture_and_folder_are(
     assert f"run folder: {out}" in printed
 
 
-def test_run_alone_trains_two_algorithms_and_ends_with_a_table_a_picture_and_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+FOUR = ("fedsgd", "geometric", "fedcurv", "fishr-inter-geo")
+
+
+@pytest.mark.parametrize(
+    ("experiment", "words"),
+    [("color-digits-shift", ("--set", "data.copies=1", *SMALL)), ("site-shortcuts", ())],
+)
+def test_an_embedded_comparison_trains_the_method_without_each_part_and_ends_with_table_picture_and_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, experiment: str, words: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    printed = fedilc("run", "--rounds", 2, "--set", "data.copies=1", *SMALL)
-    folder = Path("runs/color-digits-shift/fedsgd+fishr-inter-geo-seed0")
-    last = {name: records(folder / name)[-1] for name in ("fedsgd", "fishr-inter-geo")}
-    right = [
-        f"{record[key]:.0%}"[:-1]
-        for record in last.values()
-        for key in ("validation_accuracy", "test_accuracy")
-    ]
-    assert (
-        "In this run, fedsgd is right in {} % of the cases at the silos and in {} % at the new site, and "
-        "fishr-inter-geo in {} % and {} %: ".format(*right)
-    ) in " ".join(printed.split())
-    assert "new site" in printed
+    named = [experiment] * (experiment != "color-digits-shift")  # the other one needs no name
+    printed = fedilc("run", *named, "--rounds", 2, *words)
+    folder = Path(f"runs/{experiment}/{'+'.join(FOUR)}-seed0")
+    site = {name: records(folder / name)[-1]["test_accuracy"] for name in FOUR}
+    points = {name: f"{round(100 * (site[name] - site['fedsgd'])):+d}" for name in FOUR}
+    sentence = " ".join(printed.split())
+    assert "In this run, compared with fedsgd, the accuracy at the new site changes by " in sentence
+    assert f"by {points['fedcurv']} points with the Fishr penalty" in sentence
+    assert f"by {points['geometric']} points with the weighted geometric mean" in sentence
+    assert f"and by {points['fishr-inter-geo']} points with both: here " in sentence
+    for name in FOUR:
+        assert re.search(rf"^ *{name} +2 .* {site[name]:.3f} *$", printed, re.MULTILINE)
     assert f"picture: {folder / 'accuracy.png'}" in printed
     assert (folder / "accuracy.png").stat().st_size > 1000
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from command import Refusal
 from hospitals import hospitals
 from PIL import Image
 from typer.testing import CliRunner
@@ -112,7 +113,7 @@ def test_folders_of_images_by_site_and_class_are_studied(tmp_path: Path) -> None
         for name, level in (("dark", 60), ("light", 180)):
             folder = tmp_path / "pictures" / site / name
             folder.mkdir(parents=True)
-            for number in range(5):
+            for number in range(10):
                 pixels = random.integers(level - 50, level + 50, (16, 16, 3)).astype(np.uint8)
                 Image.fromarray(pixels).save(folder / f"{number}.png")
     out = tmp_path / "study"
@@ -122,3 +123,26 @@ def test_folders_of_images_by_site_and_class_are_studied(tmp_path: Path) -> None
     assert facts["loss"] == "binary"
     assert facts["choose_by"] == "validation"
     assert facts["sites"]["c"]["fedavg"]["auroc"]["value"] is not None
+
+
+def test_without_arguments_four_hospitals_are_studied_with_no_data_folder_and_the_report_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FEDILC_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    few = ("-a", "fedavg", "--seeds", "1", "--rounds", "1", "--jobs", "1", "--no-references")
+    said = study(*few, "--learning-rates", "0.1", "--hold-out", "va")
+    assert "for a page of it: fedilc report results/heart-disease-study -o report.html" in said
+    assert json.loads(Path("results/heart-disease-study/study.json").read_text())["held_out"] == ["va"]
+    report = CliRunner().invoke(app, ["report", "results/heart-disease-study"], catch_exceptions=False)
+    assert "AUROC at each site" in report.stdout
+    page = ["report", "results/heart-disease-study", "-o", "report.html"]
+    CliRunner().invoke(app, page, catch_exceptions=False)
+    assert "heart-disease" in Path("report.html").read_text()
+    assert {path.name for path in tmp_path.iterdir()} == {"results", "report.html"}
+
+
+def test_options_of_a_table_without_the_table_are_refused(refusal: Refusal) -> None:
+    said = refusal("study", "--label", "died")
+    assert said == "DATA is missing; name the table to study before the options that describe it"

@@ -14,6 +14,7 @@ from fedilc.config.benchmark_sources import (
     EicuSynthetic,
     ManySilos,
     RotatedCifar10,
+    SiteShortcuts,
 )
 from fedilc.config.section import Source
 from fedilc.errors import ConfigError, DataError
@@ -35,6 +36,8 @@ from fedilc.errors import ConfigError, DataError
         (RotatedCifar10, {"size": "large"}, "data.size='large' is not valid: .* 16 or 32"),
         (RotatedCifar10, {"subset": 0}, "data.subset=0 is not valid: .* greater than 0"),
         (ManySilos, {"silos": 0}, "data.silos=0 is not valid: .* greater than or equal to 1"),
+        (SiteShortcuts, {"silos": 0}, "data.silos=0 is not valid: .* greater than or equal to 1"),
+        (SiteShortcuts, {"marker_effect": float("inf")}, "data.marker_effect=inf is not valid: .* finite"),
         (Eicu, {"validation_share": 1.0}, "data.validation_share=1.0 is not valid: .* less than 1"),
     ],
 )

@@ -46,6 +46,9 @@ def expected(aggregator: Aggregator, stack: torch.Tensor) -> torch.Tensor:
     if name == "AndMask":
         kept = (share >= 1.0).double()
         return stack.mean(0) * kept / kept.mean().clamp(min=1e-10)
+    if name in ("TrimmedMean", "Median"):
+        drop = 1 if name == "TrimmedMean" else (len(stack) - 1) // 2
+        return stack.sort(0).values[drop : len(stack) - drop].mean(0)
     if name == "AbsoluteGeometricMean":
         sizes = stack.abs().where(stack != 0, 1e-10)
         return stack.mean(0).sign() * sizes.log().mean(0).exp()
@@ -187,7 +190,9 @@ def test_nothing_has_no_aggregate(aggregator: Aggregator) -> None:
         aggregator.finalize(aggregator.zero({"w": torch.zeros(1)}))
 
 
-@every_aggregator
+@pytest.mark.parametrize(
+    "aggregator", [a for a in EVERY if not a.keeps_values], ids=lambda a: type(a).__name__
+)
 def test_memory_does_not_grow_with_the_number_of_values(aggregator: Aggregator) -> None:
     state = aggregator.zero({"w": torch.zeros(10)})
     for _ in range(50):

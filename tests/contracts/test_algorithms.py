@@ -244,6 +244,22 @@ def test_yogi_is_what_its_paper_says(federation: Federation) -> None:
     assert_same(run(federation, Algorithm(optimizer="yogi"), 3, learning_rate=0.05), w)
 
 
+def test_fedadam_is_what_its_paper_says(federation: Federation) -> None:
+    """Reddi et al. 2021, algorithm 2: no bias correction, v begins as tau^2, tau is outside the root."""
+    w = weights_of(network())
+    first = {name: torch.zeros_like(tensor) for name, tensor in w.items()}
+    second = {name: torch.full_like(tensor, 1e-6) for name, tensor in w.items()}
+    for _ in range(4):
+        g = mean_of([gradient_of(w, silo.x, silo.y) for silo in federation.silos], [1, 1, 1])
+        for name in w:
+            first[name] = 0.9 * first[name] + 0.1 * g[name]
+            second[name] = 0.99 * second[name] + 0.01 * g[name] ** 2
+            w[name] = w[name] - 0.05 * first[name] / (second[name].sqrt() + 1e-3)
+    assert_same(run(federation, Algorithm(optimizer="fedadam"), 4, learning_rate=0.05), w)
+    entry = algorithms.get("fedadam")
+    assert (entry.optimizer, entry.optimizer_options) == ("fedadam", {})
+
+
 STATEFUL = {
     "local steps": Algorithm(update=LocalSteps(epochs=1, batch_size=3), optimizer="sgd"),
     "local adam": Algorithm(update=LocalSteps(steps=3, optimizer="adam", learning_rate=0.01)),
@@ -252,6 +268,7 @@ STATEFUL = {
     "afl": Algorithm(weights="afl"),
     "momentum": Algorithm(optimizer="sgd", optimizer_options={"momentum": 0.9}),
     "adamw": Algorithm(optimizer="adamw"),
+    "fedadam": Algorithm(optimizer="fedadam"),
     "yogi": Algorithm(optimizer="yogi"),
     "cosine": Algorithm(optimizer="sgd"),
     "fishr with local steps": algorithms.get("fishr-inter-geo-local"),
@@ -393,6 +410,41 @@ def test_parts_that_make_no_sense_are_refused_in_a_sentence(make: Any, sentence:
         make()
 
 
+def test_inter_replaces_how_silos_become_one_and_trim_is_its_option(
+    federation: Federation,
+) -> None:
+    start = weights_of(network())
+    gradients = [gradient_of(start, silo.x, silo.y) for silo in federation.silos]
+    middle = {name: torch.stack([g[name] for g in gradients]).median(0).values for name in start}
+    right = plus(start, middle, -1.0)
+    options: dict[str, Any] = {"optimizer": "sgd"}
+    assert_same(run(federation, "geometric", inter="median", **options), right)
+    assert_same(run(federation, "median", **options), right)
+    assert_same(run(federation, "trimmed-mean", trim=0.4, **options), right)
+    ends = [local(start, silo, LocalSteps(steps=2, learning_rate=RATE)) for silo in federation.silos]
+    middle = {name: torch.stack([end[name] for end in ends]).median(0).values for name in start}
+    steps = {"local_steps": 2, "batch_size": 10**6, "local_learning_rate": RATE}
+    assert_same(run(federation, "fedavg", inter="median", **steps), middle)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "sentence"),
+    [
+        ("fedsgd", {"inter": "medain"}, "aggregation 'medain' is unknown; did you mean 'median'"),
+        ("fedsgd", {"inter": "median", "weights": "examples"}, "weighs a mean across silos"),
+        ("afl", {"inter": "trimmed-mean"}, "weights='afl' weighs a mean across silos"),
+        ("fedsgd", {"inter": "median", "silos_per_round": 2}, "a round asks 2 silos; it needs at least 3"),
+        ("fedsgd", {"inter": "trimmed-mean", "trim": 0.5}, "trim"),
+        (Algorithm(intra="median"), {}, "keep the gradient of every environment"),
+    ],
+)
+def test_a_robust_rule_is_refused_if_it_cannot_work(
+    name: str | Algorithm, given: dict[str, Any], sentence: str, federation: Federation
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        run(federation, name, **given)
+
+
 def test_an_optimiser_or_an_option_that_is_unknown_is_refused(federation: Federation) -> None:
     with pytest.raises(ConfigError, match="optimizer 'adm' is unknown; did you mean 'adam'"):
         run(federation, "fedsgd", optimizer="adm")
@@ -415,6 +467,7 @@ def test_a_number_as_penalty_is_its_weight_with_a_note(federation: Federation) -
         ({"proximal": 0.1}, "proximal=0.1 changes nothing"),
         ({"weights_step": 0.5}, "weights_step=0.5 changes nothing"),
         ({"decay_rounds": 3}, "decay_rounds=3 changes nothing"),
+        ({"trim": 0.3}, "trim=0.3 changes nothing"),
     ],
 )
 def test_a_setting_that_no_part_takes_is_said_to_change_nothing(

@@ -12,12 +12,13 @@ from worked_examples import OWN_PENALTY
 
 from fedilc import Algorithm, Federation, Silo, train
 from fedilc.aggregation import AGGREGATORS, build_aggregator
+from fedilc.algorithms.algorithm import ROBUST
 from fedilc.gradients.environments import lay_out
 from fedilc.penalties import PENALTIES
 
 LAMBDA = 0.7
 EXAMPLES = (6, 7, 9)
-INTER = sorted(set(AGGREGATORS) - {"wgm"})
+INTER = sorted(set(AGGREGATORS) - {"wgm", *ROBUST})
 
 Losses = Callable[[Tensor], Tensor]
 
@@ -168,6 +169,31 @@ def test_the_federated_gradient_equals_centralised_autograd(
     )
     for (key, value), term in zip(right.items(), matched, strict=True):
         torch.testing.assert_close(found[key], value + LAMBDA * term, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("inter", ROBUST)
+@pytest.mark.parametrize("name", STATISTICS)
+def test_a_robust_rule_takes_in_the_penalty_of_each_silo_and_silos_match_its_centre(
+    name: str, inter: str, reduction: str, problem: tuple[Federation, Network]
+) -> None:
+    federation, model = problem
+    found = step_of(
+        federation, model, Algorithm(inter=inter, penalty=name, optimizer="sgd"), fishr_reduction=reduction
+    )
+    statistics = [STATISTICS[name](model, silo.x, silo.y) for silo in federation.silos]
+    centre = combined(inter, [{"s": value.detach()} for value in statistics])["s"]
+    centre = torch.zeros_like(centre) if name == "irm" else centre
+    updates = []
+    for silo, statistic in zip(federation.silos, statistics, strict=True):
+        distance = (statistic - centre).square().sum() * (1 if reduction == "mean" else len(EXAMPLES))
+        terms = torch.autograd.grad(distance, list(model.parameters()), materialize_grads=True)
+        gradient = silo_gradient(model, silo, "whole", None)
+        updates.append(
+            {key: g + LAMBDA * term for (key, g), term in zip(gradient.items(), terms, strict=True)}
+        )
+    for key, value in combined(inter, updates).items():
+        torch.testing.assert_close(found[key], value, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", STATISTICS)

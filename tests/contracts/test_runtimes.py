@@ -75,13 +75,16 @@ def test_a_runtime_gives_the_bits_of_local(
     ("runtime", "algorithm"),
     [
         *(("rest", name) for name in ("fedavg", "scaffold", "group-dro", OWN_ALGORITHM, OWN_PENALTY)),
+        ("rest", "fedcurv inter=trimmed-mean trim=0.4"),
         ("distributed", "scaffold"),
+        ("distributed", "fedcurv inter=median"),
     ],
 )
 def test_so_it_does_with_local_steps_silo_state_adaptive_weights_and_parts_of_ones_own(
     runtime: str, algorithm: str, tmp_path: Path
 ) -> None:
-    changes = ["rounds=4", "model.hidden=[8]", "penalty_weight=0.1", f"algorithm={algorithm}"]
+    name, *more = algorithm.split()
+    changes = ["rounds=4", "model.hidden=[8]", "penalty_weight=0.1", f"algorithm={name}", *more]
     silos = run_locally(changes, tmp_path / "local")
     RUNTIMES[runtime](silos, changes, tmp_path)
     assert_same_run(tmp_path / "local", tmp_path / runtime)

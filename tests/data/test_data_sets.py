@@ -49,3 +49,8 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_an_unknown_data_set_is_an_error_that_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match="data set 'cifar10' is unknown; did you mean 'cifar-10'"):
         find_data_set("cifar10")
+
+
+def test_what_is_inside_the_package_needs_no_download() -> None:
+    with pytest.raises(ConfigError, match="heart-disease is part of the package; it needs no download"):
+        find_data_set("heart-disease")

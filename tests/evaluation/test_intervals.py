@@ -9,7 +9,7 @@ from scipy.special import expit
 from sklearn.metrics import roc_auc_score
 
 from fedilc.evaluation import intervals
-from fedilc.evaluation.intervals import bootstrap_intervals, interval_of, resampled
+from fedilc.evaluation.intervals import Interval, bootstrap_intervals, interval_of, resampled
 from fedilc.seeds import numpy_generator
 
 
@@ -53,13 +53,32 @@ def test_the_same_seed_draws_the_same_examples_for_two_models_and_in_parts(
 
 
 def test_resamples_without_a_score_are_left_out_and_a_set_without_it_has_none() -> None:
-    y = np.array([1.0, 0, 0, 0, 0])
-    found = bootstrap_intervals("binary", y, np.arange(5.0), resamples=100)
-    assert found["auroc"].value == 0.0
-    assert found["auroc"].low is not None
-    alone = bootstrap_intervals("binary", np.zeros(5), np.arange(5.0), resamples=100)
-    assert alone["auroc"] == interval_of(np.full(3, np.nan))
-    assert alone["log_loss"].value is not None
+    found = interval_of(np.array([0.5, np.nan, 0.4, 0.6, np.nan]))
+    assert (found.value, found.low, found.high) == pytest.approx((0.5, 0.405, 0.595))
+    assert interval_of(np.full(3, np.nan)) == Interval(None, None, None)
+    assert interval_of(np.array([0.5, np.nan])) == Interval(0.5, None, None)
+
+
+def test_eight_events_in_eight_thousand_examples_have_no_area_but_a_log_loss() -> None:
+    y = np.repeat([1.0, 0.0], [8, 7992])
+    logits = np.random.default_rng(0).normal(-7, 1, 8000)
+    found = bootstrap_intervals("binary", y, logits, resamples=50)
+    for name in ("auroc", "auprc", "calibration_slope", "calibration_intercept"):
+        assert found[name] == Interval(None, None, None, reason="8 events, fewer than 10")
+        assert np.isnan(resampled("binary", y, logits, resamples=2)[name]).all()
+    assert str(found["auroc"]) == "not estimable (8 events, fewer than 10)"
+    assert found["log_loss"].value is not None
+    assert found["log_loss"].caution is None
+
+
+def test_fewer_than_a_hundred_events_have_an_area_with_a_caution() -> None:
+    y = np.repeat([1.0, 0.0], [10, 200])
+    found = bootstrap_intervals("binary", y, np.linspace(1, -1, 210), resamples=50)
+    assert found["auroc"].value == 1.0
+    assert found["auroc"].caution == "10 events, fewer than 100"
+    assert str(found["auroc"]).endswith("(caution: 10 events, fewer than 100)")
+    many = bootstrap_intervals("binary", np.repeat([1.0, 0.0], 100), np.linspace(1, -1, 200), resamples=50)
+    assert many["auroc"].caution is None
 
 
 def test_about_95_of_100_intervals_hold_the_true_value() -> None:

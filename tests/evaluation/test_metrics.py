@@ -65,7 +65,7 @@ def test_multiclass_metrics_are_scikit_learns_one_against_rest(seed: int) -> Non
 
 
 def test_binary_metrics_by_hand() -> None:
-    logits, y = torch.tensor([[-2.0], [0.5], [1.0], [3.0]]), torch.tensor([0.0, 1.0, 0.0, 1.0])
+    logits, y = torch.tensor([[-2.0], [0.5], [1.0], [3.0]] * 5), torch.tensor([0.0, 1.0, 0.0, 1.0] * 5)
     found = measure(BINARY, logits, y)
     losses = np.log1p(np.exp([-2.0, -0.5, 1.0, -3.0]))
     assert found["loss"] == pytest.approx(losses.mean(), rel=1e-6)
@@ -94,6 +94,15 @@ def test_a_single_class_has_no_area_but_a_loss_and_an_accuracy(loss: Loss, label
     assert found["loss"] is not None
 
 
+@pytest.mark.parametrize(("events", "estimable"), [(9, False), (10, True), (50, True), (51, False)])
+def test_areas_of_fewer_than_ten_events_or_non_events_are_none(events: int, estimable: bool) -> None:
+    logits, _ = examples(0, 2)
+    y = (torch.arange(60) < events).float()
+    found = measure(BINARY, logits, y)
+    assert (found["auroc"] is not None, found["auprc"] is not None) == (estimable, estimable)
+    assert found["loss"] is not None
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_what_is_not_finite_becomes_none_so_that_it_can_be_written_as_json(bad: float) -> None:
     logits, y = examples(0, 2)
@@ -109,8 +118,8 @@ def test_huge_logits_still_have_a_finite_loss() -> None:
 
 
 def test_confident_multiclass_logits_keep_their_order() -> None:
-    logits = torch.tensor([[20.0, 0.0], [25.0, 0.0], [30.0, 0.0], [35.0, 0.0]])
-    found = measure(MULTICLASS, logits, torch.tensor([1, 1, 0, 0]))
+    logits = torch.tensor([[20.0, 0.0], [25.0, 0.0], [30.0, 0.0], [35.0, 0.0]] * 5)
+    found = measure(MULTICLASS, logits, torch.tensor([1, 1, 0, 0] * 5))
     assert (found["auroc"], found["auprc"]) == (1.0, 1.0)
 
 

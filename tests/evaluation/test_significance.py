@@ -16,6 +16,7 @@ from scipy.stats import ttest_1samp, ttest_rel
 from fedilc.errors import ConfigError
 from fedilc.evaluation.campaign import Campaign
 from fedilc.evaluation.significance import (
+    LEVEL,
     compare,
     detectable_difference,
     detectable_effect,
@@ -92,11 +93,43 @@ def test_five_seeds_that_all_agree_have_the_least_p_and_the_t_test_decides() -> 
     assert (faint.flip_p, faint.verdict) == (0.0625, "within noise")
 
 
-def test_equal_values_are_no_difference_and_a_constant_difference_is_beyond_doubt() -> None:
+def test_equal_values_are_no_difference_and_equal_differences_are_tested_by_their_signs() -> None:
     same = paired_test([0.1, 0.2, 0.3], [0.1, 0.2, 0.3])
     assert (same.t_p, same.flip_p, same.verdict) == (1.0, 1.0, "within noise")
     shifted = paired_test([0.1, 0.2, 0.3], [0.2, 0.3, 0.4])
-    assert (shifted.t_p, shifted.flip_p, shifted.verdict) == (0.0, 0.25, "better")
+    assert (shifted.t_p, shifted.flip_p, shifted.verdict) == (0.25, 0.25, "within noise")
+    six = paired_test([0.1] * 6, [0.2] * 6)
+    assert (six.t_p, six.verdict) == (2 / 2**6, "better")
+    assert paired_test([0.1] * 40, [0.2] * 40).t_p == 2 / 2**40
+
+
+@given(
+    st.integers(-30, 30),
+    st.lists(st.integers(0, 10**6), min_size=3, max_size=8),
+    st.sampled_from([1.0, 0.1, 1e-7]),
+)
+def test_equal_differences_have_the_p_of_every_way_to_sign_them_also_if_they_are_rounded(
+    difference: int, reference: list[int], unit: float
+) -> None:
+    theirs = [unit * one for one in reference]
+    ours = [unit * (one + difference) for one in reference]
+    test = paired_test(ours, theirs)
+    assert test.t_p == every_sign([difference] * len(reference))
+    assert test.t_p > 0
+
+
+def test_accuracies_of_three_equal_small_sites_reject_true_null_hypotheses_in_at_most_5_percent() -> None:
+    """Four methods and the reference, all as good as each other, each right in about 80 % of 20 examples."""
+    generator = np.random.default_rng(0)
+    studies, sites, examples, methods = 20_000, 3, 20, 4
+    easy = generator.random((studies, sites, examples)) < 0.8
+    right = [(easy ^ (generator.random(easy.shape) < 0.05)).sum(2, dtype=np.int8) for _ in range(methods + 1)]
+    differences = np.sort(np.stack([one - right[0] for one in right[1:]], 1), axis=2)
+    kinds, places = np.unique(differences.reshape(-1, sites), axis=0, return_inverse=True)
+    p_values = np.array([paired_test(kind / examples, np.zeros(sites)).t_p for kind in kinds])
+    by_study = p_values[places].reshape(studies, methods)
+    any_rejected = np.array([min(holm(row)) < LEVEL for row in by_study.tolist()])
+    assert any_rejected.mean() <= 0.05
 
 
 def test_rounding_is_no_difference() -> None:
@@ -173,3 +206,6 @@ def test_more_pairs_find_smaller_differences_and_a_stricter_level_larger_ones() 
     assert detectable_effect(20) < detectable_effect(4) < detectable_effect(4, level=0.05 / 4)
     assert detectable_difference([0.1, 0.2, 0.3]) == pytest.approx(0.1 * detectable_effect(3))
     assert detectable_difference([0.1, 0.2]) is None
+    assert detectable_difference([0.1, 0.1, 0.1]) is None
+    assert detectable_difference([0.3 - 0.2, 0.4 - 0.3, 0.5 - 0.4]) is None
+    assert detectable_difference([0.0, 0.0, 0.0]) is None

@@ -13,7 +13,7 @@ from networks import mlp
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedilc import Algorithm, Federation, Silo, train
+from fedilc import Algorithm, Federation, Silo, train, weighted_geometric_mean
 from fedilc.errors import ConfigError
 from fedilc.gradients.balance import class_weights, oversampled_rows
 
@@ -66,6 +66,51 @@ def test_weights_step_along_the_mean_of_the_classes_mean_losses(generator: torch
     expected = torch.autograd.grad(total, list(model.parameters()))
     for found, right in zip(step(federation, model, balance="weights"), expected, strict=True):
         torch.testing.assert_close(found, right, rtol=1e-9, atol=1e-12)
+
+
+def test_weights_leave_votes_equal_and_scale_the_factors_of_the_geometric_mean(
+    generator: torch.Generator,
+) -> None:
+    federation, model = rare(generator), mlp().double()
+    (silo, _), parameters = federation.silos, list(model.parameters())
+    alone = Federation("alone", [silo])
+    votes = []
+    for x, y, weight in zip(silo.x, silo.y, torch.tensor(class_weights(silo.y))[silo.y], strict=True):
+        loss = functional.binary_cross_entropy_with_logits(model(x[None])[0, 0], y.double())
+        votes.append([weight * g for g in torch.autograd.grad(loss, parameters)])
+    trained = train(
+        alone, model, Algorithm(intra="geometric", optimizer="sgd"), rounds=1, learning_rate=1.0,
+        environment_size=1, balance="weights", outlier_factor=0,
+    ).model  # fmt: skip
+    for place, (before, after) in enumerate(zip(parameters, trained.parameters(), strict=True)):
+        expected = weighted_geometric_mean(torch.stack([vote[place] for vote in votes]))
+        torch.testing.assert_close((before - after).detach(), expected.to(before), rtol=1e-6, atol=1e-9)
+
+
+def test_an_example_counts_by_its_weight_squared_in_the_second_moment_of_fishr(
+    generator: torch.Generator,
+) -> None:
+    federation, model = rare(generator), mlp().double()
+
+    def weighted(silo: Silo) -> tuple[Tensor, Tensor]:
+        """The weights, and every example's unweighted classifier gradient (sigmoid(f) - y) [z; 1]."""
+        z = model[:-1](silo.x)
+        rest = torch.sigmoid(model[-1](z)[:, 0]) - silo.y
+        w = torch.tensor(class_weights(silo.y), dtype=torch.float64)[silo.y]
+        return w, rest[:, None] * torch.cat([z, torch.ones(len(z), 1)], 1)
+
+    statistics = []
+    for silo in federation.silos:
+        w, g = weighted(silo)
+        mean = (w[:, None] * g).mean(0)
+        statistics.append((w[:, None] ** 2 * g**2).mean(0) - mean**2)
+    every = torch.stack(statistics)
+    penalty = (every - every.mean(0)).square().sum() / len(every)
+    expected = torch.autograd.grad(penalty, list(model.parameters()))
+    plain = step(federation, model, balance="weights")
+    matched = step(federation, model, balance="weights", penalty="fishr", penalty_weight=1.0)
+    for before, after, right in zip(plain, matched, expected, strict=True):
+        torch.testing.assert_close(after - before, right, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("balance", ["weights", "oversample"])

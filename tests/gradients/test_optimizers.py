@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedilc.gradients.optimizers import Yogi, make_optimizer, optimizer_tensors, restore_optimizer
+from fedilc.gradients.optimizers import FedAdam, Yogi, make_optimizer, optimizer_tensors, restore_optimizer
 
 CASES: list[tuple[str, type[torch.optim.Optimizer], dict[str, Any]]] = [
     ("adam", torch.optim.Adam, {}),
@@ -18,6 +18,7 @@ CASES: list[tuple[str, type[torch.optim.Optimizer], dict[str, Any]]] = [
     ("adamw", torch.optim.AdamW, {"foreach": True}),
     ("sgd", torch.optim.SGD, {}),
     ("sgd", torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
+    ("fedadam", FedAdam, {}),
     ("yogi", Yogi, {}),
 ]
 

@@ -104,10 +104,16 @@ def test_the_cifar_networks_weights_fill_torchs_usual_interval() -> None:
         assert bool((norm.bias == 0).all())
 
 
-INPUTS = {"mlp": (2, 4, 4), "eicu-mlp": (6,), "cnn": (3, 16, 16)}
+INPUTS = {"mlp": (2, 4, 4), "eicu-mlp": (6,), "cnn": (3, 16, 16), "linear": (6,)}
 
 
-@pytest.mark.parametrize("name", MODELS)
+def test_the_linear_network_is_one_layer_whose_weights_are_0_whatever_the_seed() -> None:
+    _, layer = build_model("linear", (2, 3), 1, seed=5)
+    assert tuple(layer.weight.shape) == (1, 6)
+    assert not any(bool(weights.any()) for weights in layer.parameters())
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "linear"])
 def test_one_seed_gives_one_model_to_the_bit_and_another_seed_another(name: str) -> None:
     first, again, other = (build_model(name, INPUTS[name], 2, seed) for seed in (3, 3, 4))
     for layer, twin, different in zip(linears(first), linears(again), linears(other), strict=True):

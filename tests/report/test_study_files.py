@@ -36,7 +36,7 @@ def test_what_is_written_is_returned_and_read_back(tmp_path: Path) -> None:
     assert "calibration_slope" not in study["comparisons"]
 
 
-def test_a_score_that_is_not_defined_is_null(tmp_path: Path) -> None:
+def test_a_score_that_is_not_estimable_is_null_with_the_reason(tmp_path: Path) -> None:
     result = found(tmp_path)
     result.scores["H1"]["fedavg"]["auroc"][:] = np.nan
     result.by_seed["H1"]["fedavg"]["auroc"] = [np.nan]
@@ -45,6 +45,8 @@ def test_a_score_that_is_not_defined_is_null(tmp_path: Path) -> None:
         "value": None,
         "low": None,
         "high": None,
+        "reason": "6 events, fewer than 10",
+        "caution": None,
         "seeds": [None],
     }
 

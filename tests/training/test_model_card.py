@@ -51,6 +51,22 @@ def test_the_card_of_tables_has_columns_data_results_and_settings(tmp_path: Path
     assert "outlier_factor" not in card
 
 
+def test_scores_of_few_events_are_not_estimable_in_the_card_and_its_means_say_so(tmp_path: Path) -> None:
+    frames = {name: patients(seed) for seed, name in enumerate("abc")}
+    row = pl.int_range(pl.len())
+    few = pl.when(row < 5).then(pl.lit("yes")).otherwise(pl.lit("no")).alias("died")
+    frames["a"], frames["c"] = frames["a"].with_columns(few), frames["c"].with_columns(few)
+    frames["b"] = pl.concat([frames["b"]] * 3)
+    tables = tables_of(frames, TableSettings(label="died", positive="yes"))
+    federation = tables.federation("patients", test="c", seed=0, validation=0.3)
+    model = build_model("mlp", federation.inputs, 1, 0, hidden=[4])
+    train(federation, model, "fedsgd", rounds=2, learning_rate=0.05, out=tmp_path)
+    card = (tmp_path / "model-card.md").read_text()
+    assert "| auroc | not estimable (5 events, fewer than 10) |" in card
+    assert re.search(r"^\| a \| \d\.\d+ \| \d\.\d+ \| not estimable \| not estimable \|$", card, re.MULTILINE)
+    assert re.search(r"^\| mean over sites .* \d\.\d+ \(1 of 2 sites\) \|$", card, re.MULTILINE)
+
+
 def test_the_card_of_arrays_says_what_was_not_measured(tmp_path: Path) -> None:
     torch.manual_seed(0)
     train(Federation("f", [silo("a", 1), silo("b", 2)]), nn.Linear(3, 1), out=tmp_path, **QUICK)

@@ -9,6 +9,7 @@ from fedilc.aggregation.clipping import Clipped, norm_of
 from fedilc.aggregation.geometric import WeightedGeometricMean, weighted_geometric_mean
 from fedilc.aggregation.masks import AbsoluteGeometricMean, AndMask
 from fedilc.aggregation.mean import Mean, Sum
+from fedilc.aggregation.order_statistics import KeptValues, Median, TrimmedMean
 from fedilc.aggregation.sums.state import Sums, add_up
 from fedilc.algorithms.part_registry import PartRegistry
 
@@ -18,6 +19,8 @@ AGGREGATORS: dict[str, Callable[..., Aggregator]] = {
     "wgm": WeightedGeometricMean,
     "absolute-geometric": AbsoluteGeometricMean,
     "and-mask": AndMask,
+    "trimmed-mean": TrimmedMean,
+    "median": Median,
 }
 _PARTS = PartRegistry[Aggregator]("aggregation", Aggregator, AGGREGATORS)
 aggregator_options = _PARTS.options
@@ -31,9 +34,12 @@ __all__ = [
     "Aggregator",
     "AndMask",
     "Clipped",
+    "KeptValues",
     "Mean",
+    "Median",
     "Sum",
     "Sums",
+    "TrimmedMean",
     "WeightedGeometricMean",
     "add_up",
     "aggregator_options",

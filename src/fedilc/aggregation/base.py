@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -84,11 +85,18 @@ class Aggregator(ABC):
 
     `takes_weights` says whether a reply may have a weight. `by_sign` asks for four sums beside those of the
     terms: "positives" and "negatives", how many values there are, and "log_positive" and "log_negative", the
-    sums of log2|g| over them.
+    sums of log2|g| over them. `keeps_values` says that it is not a function of sums: its state keeps every
+    value, so it needs every reply itself, and memory grows with their number (`order_statistics.py`).
+    `max_norm` is the norm to which replies are clipped, and `bounded_terms` the
+    largest magnitudes of terms that are bounded whatever the values: what a sub-coordinator's sums are
+    checked against.
     """
 
     takes_weights = False
     by_sign = False
+    keeps_values = False
+    max_norm = math.inf
+    bounded_terms: Mapping[str, float] = MappingProxyType({})
 
     @abstractmethod
     def terms(self, values: Tensor) -> dict[str, Tensor]:
@@ -102,7 +110,9 @@ class Aggregator(ABC):
         """Return the empty state for parameters of these names, shapes, dtypes and devices."""
         shapes = {name: torch.empty_like(tensor, device="meta") for name, tensor in like.items()}
         devices = {name: tensor.device for name, tensor in like.items()}
-        sums = {name: self._empty_sums(shapes[name], _summing(device)) for name, device in devices.items()}
+        sums = {
+            name: self._empty_sums(shapes[name], summing_device(device)) for name, device in devices.items()
+        }
         return Sums(shapes, devices, sums, ExactSum(torch.Size(), _CPU))
 
     def accumulate(
@@ -191,13 +201,13 @@ class Aggregator(ABC):
         return self.finish(state.total_weight(), sums)
 
 
-def _summing(device: torch.device) -> torch.device:
+def summing_device(device: torch.device) -> torch.device:
     """Return where sums for a device are kept: there, or on the CPU if it has no float64."""
     return _CPU if device.type == "mps" else device
 
 
 def _weighted(value: Tensor, weight: float) -> Tensor:
-    return (value.detach().to(_summing(value.device)).double() * weight).unsqueeze(0)
+    return (value.detach().to(summing_device(value.device)).double() * weight).unsqueeze(0)
 
 
 @dataclass

@@ -42,6 +42,7 @@ class Clipped(Aggregator):
             raise ConfigError(f"max_norm={max_norm} must be greater than 0")
         self.inner, self.max_norm = inner, max_norm
         self.takes_weights, self.by_sign = inner.takes_weights, inner.by_sign
+        self.keeps_values, self.bounded_terms = inner.keeps_values, inner.bounded_terms
 
     def terms(self, values: Tensor) -> dict[str, Tensor]:
         """Return the inner aggregation's terms."""
@@ -50,6 +51,14 @@ class Clipped(Aggregator):
     def finish(self, count: float, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
         """Return the inner aggregation's result."""
         return self.inner.finish(count, sums)
+
+    def zero(self, like: Mapping[str, Tensor]) -> Sums:
+        """Return the inner aggregation's empty state."""
+        return self.inner.zero(like)
+
+    def merge(self, left: Sums, right: Sums) -> Sums:
+        """Return the state of both sides' values."""
+        return self.inner.merge(left, right)
 
     def accumulate(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from torch import Tensor
 
@@ -16,6 +17,8 @@ class AndMask(Aggregator):
     With `rescale` the surviving coordinates of a parameter are divided by their share, which keeps
     the length of the step.
     """
+
+    bounded_terms = MappingProxyType({"signs": 1.0})
 
     def __init__(self, agreement: float = 1.0, rescale: bool = True) -> None:
         require_share(agreement)

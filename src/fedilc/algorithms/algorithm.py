@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 WEIGHTS = ("equal", "examples", "group-dro", "afl", "q-ffl")
 GRADIENT = "gradient"
+ROBUST = ("trimmed-mean", "median")
 _ALIASES = {None: "whole", "whole silo": "whole", "wgm": "geometric"}
 _MEANS = "fedsgd, fedcurv, fishr-intra-arith, fishr-intra-geo, fedavg"
 
@@ -88,7 +89,8 @@ class Algorithm:
         weights: how much each silo counts in a mean across silos: "equal"; "examples" for n_e/n over the
             silos that answer; weights that follow the silos' losses: "group-dro", "afl", "q-ffl"; or a
             weight for each silo, as in {"a": 2.0, "b": 1.0}. The penalty is a mean over silos in any case.
-        optimizer: what the server does with the result: "adam", "adamw", "sgd" or "yogi".
+        optimizer: what the server does with the result: "adam", "adamw", "sgd", "fedadam" or
+            "yogi".
         optimizer_options: its options, as in {"momentum": 0.9}.
         summary: one line for tables.
         defaults: settings that a comparison gives the algorithm unless the user sets them, such as a
@@ -136,9 +138,17 @@ class Algorithm:
     def adds_up_in_silo(self) -> bool:
         """Return whether a silo adds the penalty gradient to its own: for a plain mean, or with local steps.
 
-        In a weighted mean it cannot: that weighs the gradients, and never the penalty's terms.
+        In a weighted mean it cannot: that weighs the gradients, and never the penalty's terms. In a trimmed
+        mean or a median it does, so that a wrong penalty gradient is dropped as a wrong gradient is.
         """
-        return self.local is not None or (self.inter == "mean" and self.weights == "equal")
+        if self.local is not None or self.is_robust:
+            return True
+        return self.inter == "mean" and self.weights == "equal"
+
+    @property
+    def is_robust(self) -> bool:
+        """Return whether silos become one by a trimmed mean or a median, which needs every reply itself."""
+        return self.inter in ROBUST or bool(getattr(self.inter, "keeps_values", False))
 
     def describe(self) -> dict[str, Any]:
         """Return the choices with their settings, as run folders record them."""
@@ -157,7 +167,9 @@ class Algorithm:
         >>> Algorithm().configured(Options(rounds=1, learning_rate=0.1, local_steps=5)).local.steps
         5
         """
-        changes = _given(weights=options.weights, penalty=options.penalty)
+        changes = _given(weights=options.weights, penalty=options.penalty, inter=options.inter)
+        if self.weights == "examples" and options.inter not in (None, "mean"):
+            changes.setdefault("weights", "equal")  # no other aggregation has weights
         if options.optimizer is not None:
             changes |= {"optimizer": options.optimizer, "optimizer_options": {}}
         if options.optimizer_options:

@@ -59,10 +59,9 @@ CATALOGUE: dict[str, Algorithm] = {
     "fedadam": Algorithm(
         update=_EPOCH,
         weights="examples",
-        optimizer="adam",
-        optimizer_options={"betas": (0.9, 0.99), "eps": 1e-3},
+        optimizer="fedadam",
         defaults={"learning_rate": 0.01, "weight_decay": 0.0},
-        summary="fedavg with Adam on the server",
+        summary="fedavg with Adam on the server, without bias correction",
     ),
     "fedyogi": Algorithm(
         update=_EPOCH,
@@ -101,4 +100,11 @@ CATALOGUE: dict[str, Algorithm] = {
     ),
     "afl": Algorithm(weights="afl", summary="mean whose weights seek the worst mixture of silos (AFL)"),
     "q-ffl": Algorithm(weights="q-ffl", summary="mean weighted by powers of the silos' losses (q-FFL)"),
+    "trimmed-mean": Algorithm(
+        inter="trimmed-mean",
+        summary="mean of the silos' gradients without the smallest and largest values of each coordinate",
+    ),
+    "median": Algorithm(
+        inter="median", summary="median of the silos' gradients in each coordinate; each silo counts equally"
+    ),
 }

@@ -27,7 +27,7 @@ Name = Annotated[str, typer.Argument(help="A data set, as `fedilc data list` nam
 @data_app.command("list")
 def list_(data_dir: DataDir = None) -> None:
     """Show all data sets, the folder that they are in, and which are present."""
-    from fedilc.data.data_sets import DATA_SETS
+    from fedilc.data.data_sets import DATA_SETS, EMBEDDED
     from fedilc.data.download import data_folder
 
     folder = data_folder(data_dir).absolute()
@@ -40,6 +40,7 @@ def list_(data_dir: DataDir = None) -> None:
     say(console, f"folder: {folder}")
     by_hand = [name for name, data in DATA_SETS.items() if not data.mirrors]
     console.print(f"`fedilc data fetch NAME` gets one, or says how to get it ({', '.join(by_hand)})")
+    console.print(f"part of the package, without download: {', '.join(EMBEDDED)}")
 
 
 def _present(data: DataSet, folder: Path) -> str:

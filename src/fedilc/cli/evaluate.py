@@ -17,7 +17,8 @@ from fedilc.errors import writing
 def evaluate(
     run: RunFolderOrUrl,
     table: Annotated[
-        Path, typer.Argument(help="Rows with labels: .csv, .parquet, .npz, or a folder of images.")
+        Path,
+        typer.Argument(help="Rows with labels: .csv, .xlsx, .parquet, .npz, ..., or a folder of images."),
     ],
     criterion: Criterion = "validation",
     seed: Annotated[int, typer.Option(min=0, help="The seed of the bootstrap.")] = 0,
@@ -29,22 +30,25 @@ def evaluate(
     """Measure the trained model on a site's table, with bootstrap intervals; nothing leaves the machine."""
     with quick_imports():
         import json
+        from dataclasses import asdict
 
         from rich.table import Table
 
+        from fedilc.evaluation.estimability import size
         from fedilc.evaluation.intervals import bootstrap_intervals
 
     loaded = load_run(run, criterion, model, token_file, ca)
     y, logits = loaded.labelled(table)
     found = bootstrap_intervals(loaded.loss, y, logits, seed=seed)
-    shown = Table(title=f"{table} · round {loaded.round} · {len(y)} rows", box=None, title_justify="left")
+    title = f"{table} · round {loaded.round} · {size(loaded.loss, y)}"
+    shown = Table(title=title, box=None, title_justify="left")
     shown.add_column("score")
     shown.add_column("value [95% interval]")
     for name, interval in found.items():
         shown.add_row(name.replace("_", " "), str(interval))
     make_console().print(shown)
     if json_file is not None:
-        numbers = {name: {"value": i.value, "low": i.low, "high": i.high} for name, i in found.items()}
+        numbers = {name: asdict(interval) for name, interval in found.items()}
         content = {"run": str(run), "round": loaded.round, "rows": len(y), "scores": numbers}
         with writing(json_file):
             json_file.write_text(json.dumps(content, indent=2) + "\n")

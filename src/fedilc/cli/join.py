@@ -34,7 +34,9 @@ def join(
     url: Annotated[str, typer.Argument(help="The coordinator's address, https://HOST:8443.")],
     silo: Annotated[str, typer.Option(help="This silo's name in the run.")],
     token_file: Annotated[Path | None, typer.Option(help="A file with this silo's token.")] = None,
-    data: Annotated[Path | None, typer.Option(help="The silo's examples: .csv, .parquet or .npz.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="The silo's examples: .csv, .xlsx, .parquet, .npz, ...")
+    ] = None,
     label: Annotated[
         str | None, typer.Option(help="The column of --data that holds the label (default: label)")
     ] = None,

@@ -22,7 +22,9 @@ _PATIENCE_SECONDS = 30.0
 
 def predict(
     run: RunFolderOrUrl,
-    table: Annotated[Path, typer.Argument(help="New rows: .csv, .parquet, .npz, or a folder of images.")],
+    table: Annotated[
+        Path, typer.Argument(help="New rows: .csv, .xlsx, .parquet, .npz, ..., or a folder of images.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file for the scores, .csv or .parquet.")],
     copy: Annotated[
         list[str] | None,

@@ -19,8 +19,8 @@ def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="Run folders, folders of run folders, or the folder of a campaign; for HTML also those of "
-            "studies and inspections."
+            help="Run folders, folders of run folders, the folder of a study or of a campaign; for HTML also "
+            "those of inspections."
         ),
     ],
     out: Annotated[
@@ -30,7 +30,8 @@ def report(
 ) -> None:
     """Compare finished or unfinished runs; those of other data or another test site have their own table.
 
-    For the folder of a campaign without its runs, write its tables and pictures again from its numbers.
+    For the folder of a study, print its tables and its verdict. For the folder of a campaign without its
+    runs, write its tables and pictures again from its numbers.
     """
     with quick_imports():
         from fedilc.report.run_groups import run_groups
@@ -41,6 +42,12 @@ def report(
     if out.suffix.lower() in (".html", ".htm"):
         _write_html(console, out, runs)
         return
+    studies = [path for path in runs if (path / "study.json").exists()]
+    for path in studies:
+        _show(console, path)
+    runs = [path for path in runs if path not in studies]
+    if not runs:
+        return
     places = [file.parent for path in runs for file in sorted(path.rglob("run.json"))]
     if not places and all((path / "campaign.json").exists() for path in runs):
         for path in runs:
@@ -48,8 +55,8 @@ def report(
         return
     if not places:
         raise ConfigError(
-            f"no run folder in {', '.join(map(str, runs))}; a run folder holds run.json (a study or an "
-            "inspection is reported with -o report.html)"
+            f"no run folder in {', '.join(map(str, runs))}; a run folder holds run.json, and the folder "
+            "of a study study.json (an inspection is reported with -o report.html)"
         )
     groups = run_groups(places)
     if not groups:
@@ -73,6 +80,14 @@ def _write_html(console: Console, out: Path, folders: list[Path]) -> None:
 
     write_html_report(out, folders)
     say(console, f"report: {out}")
+
+
+def _show(console: Console, study: Path) -> None:
+    from fedilc.cli.study import show_study
+    from fedilc.report.study_files import read_study
+
+    show_study(console, read_study(study))
+    say(console, f"\nfor a page of it: fedilc report {study} -o report.html")
 
 
 def _remake(console: Console, campaign: Path) -> None:

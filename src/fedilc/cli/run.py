@@ -88,7 +88,7 @@ def run(
             name = one.algorithm
             again = going_on and (name in begun or (resume and not begun))
             histories[name] = _train(console, one, folder, places[name], again, model)
-        _show(console, settings, histories, target, bool(beside))
+        _show(console, settings, histories, target, chosen if beside else [])
 
 
 def _algorithms(given: list[str]) -> tuple[list[str], str]:
@@ -171,21 +171,27 @@ def _help_to_train(settings: Experiment, folder: Path, own: str | None) -> None:
 
 
 def _show(
-    console: Console, settings: Experiment, histories: dict[str, list[Record]], target: Path, beside: bool
+    console: Console,
+    settings: Experiment,
+    histories: dict[str, list[Record]],
+    target: Path,
+    compared: list[Experiment],
 ) -> None:
     """Print the table and where the picture is; if the experiment compares algorithms, explain the result."""
     with quick_imports():
+        from fedilc.report.findings import finding
         from fedilc.report.run_plots import accuracy_picture, comparison_picture, loss_picture
-        from fedilc.report.run_tables import comparison_table, finding, last_round_table, run_table
+        from fedilc.report.run_tables import comparison_table, last_round_table, run_table
 
     title, picture = settings.name, target / "loss.png"
     if len(histories) == 1:
         (name, history), *_ = histories.items()
         line = drawn(loss_picture, picture, f"{title} · {name}", history)
         console.print(run_table(f"{title} · {name}", history))
-    elif beside and (told := finding(histories)) is not None:
+    elif compared and (told := finding(histories, parts := {e.algorithm: e.parts() for e in compared})):
         begin = settings.penalty_anneal_rounds
-        note = f"after round {begin}, {settings.algorithm} matches the silos' gradients" if begin else ""
+        matching = " and ".join(name for name, algorithm in parts.items() if algorithm.penalty is not None)
+        note = f"after round {begin}, lambda is {settings.penalty_weight:g} in {matching}" if begin else ""
         line = drawn(accuracy_picture, target / "accuracy.png", title, note, histories)
         console.print(last_round_table(title, histories))
         console.print(f"{told}\n", markup=False, highlight=False)

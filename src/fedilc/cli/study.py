@@ -15,7 +15,7 @@ from fedilc.cli.console import make_console, say
 from fedilc.cli.jobs import Seeds, noted_bars, time_left
 from fedilc.cli.options import DataDir, comma_numbers, use_data_folder
 from fedilc.cli.table_options import Names, TableOptions, with_table_options
-from fedilc.errors import StoppedError
+from fedilc.errors import ConfigError, StoppedError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,14 +35,15 @@ class ChooseBy(StrEnum):
 
 @with_table_options
 def study(
+    *,
     data: Annotated[
-        list[str],
+        Names,
         typer.Argument(
-            metavar="DATA...",
+            metavar="[DATA]...",
             help="A table with --silo-column, one table per site, a folder of images by site and class, a "
-            "TOML file, or heart-disease.",
+            "TOML file, or a data set. (default: heart-disease, four hospitals inside the package)",
         ),
-    ],
+    ] = None,
     tables: TableOptions,
     image_size: Annotated[
         int, typer.Option(min=16, help="Pixels per side, for a folder of images by domain and class.")
@@ -102,7 +103,10 @@ def study(
     from fedilc.studies.study.plan import ALGORITHMS, IMAGES, StudyPlan, StudySettings
 
     use_data_folder(data_dir)
-    read = study_data(data, image_size=image_size, **tables.given())
+    given = tables.given()
+    if not data and given:
+        raise ConfigError("DATA is missing; name the table to study before the options that describe it")
+    read = study_data(data or ["heart-disease"], image_size=image_size, **given)
     usual = StudySettings() if read.is_table else IMAGES
     settings = replace(
         usual,

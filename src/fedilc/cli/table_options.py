@@ -32,7 +32,8 @@ class TableOptions:
     categories: Annotated[
         Names,
         typer.Option(
-            help="The categories of a column, if not those in the data: ward=medical,surgical; may repeat."
+            help="The categories of a column, or the label's classes, if not those in the data: "
+            "ward=medical,surgical; may repeat."
         ),
     ] = None
     drop: Annotated[Names, typer.Option(help="A column that is not used; may repeat.")] = None
@@ -42,7 +43,7 @@ class TableOptions:
     missing: Annotated[
         Names,
         typer.Option(
-            help="A further mark of missing values, such as -9, or chol=0 for one column; may repeat."
+            help="A further mark of missing values, such as -9, or job=8,9 for one column; may repeat."
         ),
     ] = None
 

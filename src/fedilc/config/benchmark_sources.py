@@ -93,6 +93,25 @@ class ManySilos(Source):
         return Federation(store.name, silos, store.x_test, store.y_test, store.loss)
 
 
+class SiteShortcuts(Source):
+    """Synthetic sites, each with columns that tell the label there and are noise elsewhere."""
+
+    source: str = "site-shortcuts"
+    silos: int = Field(10, ge=1, description="how many there are")
+    examples: int = Field(300, ge=2, description="training examples per silo")
+    validation: int = Field(100, ge=0, description="validation examples per silo")
+    features: int = Field(8, ge=0, description="columns that tell the label at every site")
+    effect: float = Field(0.25, description="their mean for the label 1, and minus that for the label 0")
+    markers: int = Field(6, ge=0, description="columns per silo that tell the label there alone")
+    marker_effect: float = Field(1.5, description="the same for them")
+
+    def build(self, seed: int, _folder: Path) -> Federation:
+        """Return the federation; it needs no download."""
+        from fedilc.data.benchmarks.site_shortcuts import site_shortcuts
+
+        return site_shortcuts(seed, **self.model_dump(exclude={"source"}))
+
+
 class RotatedCifar10(Source):
     """The paper's Rotated-CIFAR10, from CIFAR-10's own files."""
 
@@ -202,7 +221,7 @@ class HeartDisease(TableSource):
     test: str | None = Field("va", description="the hospital that is held out as the test set")
 
     def tables(self, _folder: Path) -> SiloTables:
-        """Return the four hospitals' tables, from the data folder."""
+        """Return the four hospitals' tables, from the data folder or else from the package."""
         from fedilc.data.benchmarks.heart_disease import heart_disease
         from fedilc.data.download import data_folder
 

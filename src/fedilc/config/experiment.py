@@ -39,12 +39,14 @@ SOURCES: dict[str, type[Source]] = {
     "many-silos": benchmarks.ManySilos,
     "remote": own.Remote,
     "remote-tables": own.RemoteTables,
+    "site-shortcuts": benchmarks.SiteShortcuts,
     "tables": own.Tables,
 }
 NETWORKS = {
     "mlp": "392-390-390-1 for Color-MNIST; set hidden = [..] for other widths",
     "cnn": "three 3x3 convolutions with GroupNorm for Rotated-CIFAR10",
     "eicu-mlp": "1024-1024-512-1 for eICU; set hidden = [..] for other widths",
+    "linear": "one linear layer whose weights begin at 0, as in logistic regression",
 }
 
 

@@ -24,6 +24,7 @@ class Options(Section):
     weight_decay: float = Field(0.0, ge=0, description="of the server's optimiser; Adam's is its L2 form")
     penalty: str | None = Field(None, description="what silos match; none is the algorithm's own")
     penalty_weight: float = Field(1.0, ge=0, description="lambda, the weight of the penalty")
+    inter: str | None = Field(None, description="how silos become one; none is the algorithm's own")
     environment_size: int | None = Field(None, ge=1, description="in examples; none is the whole silo")
     seed: int = Field(0, ge=0, description="every random choice derives from it")
     weights: str | dict[str, float] | None = Field(None, description="of silos: a rule, or a number each")
@@ -48,6 +49,9 @@ class Options(Section):
     zeros: Literal["ignore", "strict", "authors"] = Field("ignore", description="how wgm counts a zero")
     agreement: float | None = Field(None, ge=0, le=1, description="least |mean(sign)| of a coordinate")
     min_side: int | None = Field(None, ge=1, description="least values of one sign for wgm; none is 1")
+    trim: float | None = Field(
+        None, gt=0, lt=0.5, description="share of silos that trimmed-mean drops at each end; none is 0.2"
+    )
     covariance: Literal["diagonal", "full"] = Field("diagonal", description="that Fishr matches")
     fishr_reduction: Literal["mean", "sum"] = Field("mean", description="of the penalty over silos")
     penalty_anneal_rounds: int = Field(0, ge=0, description="first rounds, in which lambda is penalty_start")
@@ -114,6 +118,7 @@ class TrainOptions(TypedDict, total=False):
     """Further options of `train`; the docstring of `train` explains each."""
 
     penalty: str | None
+    inter: str | None
     weights_step: float
     weights_power: float
     local_steps: int | None
@@ -131,6 +136,7 @@ class TrainOptions(TypedDict, total=False):
     zeros: Literal["ignore", "strict", "authors"]
     agreement: float | None
     min_side: int | None
+    trim: float | None
     covariance: Literal["diagonal", "full"]
     fishr_reduction: Literal["mean", "sum"]
     penalty_anneal_rounds: int

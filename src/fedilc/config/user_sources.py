@@ -69,7 +69,9 @@ class ColumnSettings(Section):
     categorical: list[str] = Field([], description="columns of numbers that are names")
     drop: list[str] = Field([], description="columns that are not used")
     keep: list[str] = Field([], description="columns that are used although they look like identifiers")
-    categories: dict[str, list[str]] = Field({}, description="the names of some columns, if they are known")
+    categories: dict[str, list[str]] = Field(
+        {}, description="the names of some columns, or the label's classes"
+    )
     missing: list[str] = Field([], description="further marks of missing values: '-9', or 'chol=0'")
     loss: LossName | None = Field(None, description="the kind of task; none derives it from the label")
 

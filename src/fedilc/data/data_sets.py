@@ -58,10 +58,14 @@ def find_data_set(name: str) -> DataSet:
     Traceback (most recent call last):
     fedilc.errors.ConfigError: data set 'mnits' is unknown; did you mean 'mnist'?
     """
+    if name in EMBEDDED:
+        raise ConfigError(f"{name} is part of the package; it needs no download")
     if name not in DATA_SETS:
         raise ConfigError(f"data set {name!r} is unknown{nearest(name, DATA_SETS)}")
     return DATA_SETS[name]
 
+
+EMBEDDED = ("color-digits", "heart-disease")  # inside the package
 
 _MNIST = {
     "train-images-idx3-ubyte.gz": "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
@@ -88,12 +92,6 @@ _EICU_DEMO = {
     "patient.csv.gz": "sha256:15e1eb52169828e3cfff3b67132a087298de4d0365bbb31bb294f6043bffd474",
     "medication.csv.gz": "sha256:480a251570a27932110452f66f248061f712c306663c274f78f90875648cb720",
     "hospital.csv.gz": "sha256:4ed356f9c4e7c8ce80e89241697e94b77f21c2f325cd6ad126794b1e92805ef4",
-}
-_HEART_DISEASE = {
-    "processed.cleveland.data": "sha256:a74b7efa387bc9d108d7d0115d831fe9b414b29ae7124f331b622b4efa0427c8",
-    "processed.hungarian.data": "sha256:d1ad108f785768cd3d7e82dc522e6f5a61eea93cccfb3a46ee8076f73fc3d796",
-    "processed.switzerland.data": "sha256:834a405ccf5b66ab4056bb77794adc8df0b7125186454c0a1d002d33c6c3b314",
-    "processed.va.data": "sha256:e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f",
 }
 _EICU = ("patient", "medication", "hospital")
 
@@ -134,12 +132,6 @@ DATA_SETS: dict[str, DataSet] = {
             "https://physionet.org/files/eicu-crd-demo/2.0.1/",
             "https://physionet-open.s3.amazonaws.com/eicu-crd-demo/2.0.1/",
         ),
-    ),
-    "heart-disease": DataSet(
-        summary="920 patients of four hospitals and their heart disease (CC BY 4.0)",
-        size="40 kB",
-        forms=(Form("heart-disease", _HEART_DISEASE),),
-        mirrors=("https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/",),
     ),
     "eicu": DataSet(
         summary="the eICU database 2.0: 200,859 stays in intensive care; credentialed",

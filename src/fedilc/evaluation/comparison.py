@@ -29,11 +29,12 @@ class Comparison:
     Attributes:
         difference: the mean over sites of method minus reference, with its interval over examples.
         by_site: the same at each site.
-        t_p: of the paired t-test over sites; None below three sites.
+        t_p: of the paired t-test over sites (of the sign-flip test if the sites' differences are all equal);
+            None below three sites.
         flip_p: of the exact sign-flip test over sites; None below three sites and above 20.
         corrected_p: t_p after Holm's correction for all methods compared.
         detectable: the smallest mean difference that the t-test would find with 80 % power, at the level of
-            Holm's first step; None below three sites.
+            Holm's first step; None below three sites, and if their differences are all equal.
         detectable_here: the same for a test at exactly these sites, in which only the examples are resampled.
         verdict: "better", "worse", "not established" or "not tested" (below three sites).
     """

@@ -13,19 +13,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedilc.evaluation.estimability import support
 from fedilc.evaluation.scores import areas
 from fedilc.gradients import Loss
 
 
 def measure(loss: Loss, logits: Tensor, y: Tensor) -> dict[str, float | None]:
-    """Return metrics of all examples at once; a metric that is not defined (an area of one class) is None.
+    """Return metrics of all examples at once; a metric that is not defined or not estimable is None.
 
     For classes: loss, accuracy, AUROC and AUPRC; multiclass areas are one-against-rest means over the classes
-    that occur. For quantities: loss, root mean squared error, mean absolute error and R^2.
+    that occur. Areas are not estimable from few examples of a class (`estimability.py`). For quantities:
+    loss, root mean squared error, mean absolute error and R^2.
 
     >>> import torch
-    >>> scores = torch.tensor([[-2.0], [-1.0], [1.0], [3.0]])
-    >>> found = measure(Loss("binary"), scores, torch.tensor([0.0, 1.0, 0.0, 1.0]))
+    >>> scores = torch.tensor([[-2.0], [-1.0], [1.0], [3.0]] * 5)
+    >>> found = measure(Loss("binary"), scores, torch.tensor([0.0, 1.0, 0.0, 1.0] * 5))
     >>> found["accuracy"], found["auroc"]
     (0.5, 0.75)
     """
@@ -42,6 +44,8 @@ def measure(loss: Loss, logits: Tensor, y: Tensor) -> dict[str, float | None]:
         targets = y.unsqueeze(1) == y.unique().unsqueeze(0)
         logits = _log_odds(logits.double())[:, y.unique()]
     auroc, auprc = _areas(targets.numpy(), logits.double().numpy())
+    if support(loss.name, y.numpy(), "auroc").reason is not None:
+        auroc = auprc = None
     return {
         "loss": _finite(values.mean()),
         "accuracy": float(right.double().mean()),

@@ -117,8 +117,7 @@ def describe_summary(summary: SiloSummary, preprocessing: Preprocessing) -> Silo
             centred = squares - 2 * mean * total + rows * mean**2
             sums = float((total - rows * mean) / scale), float(centred / scale**2)
         columns.append(_describe_column(feature, summary.rows, count, sums))
-    names = preprocessing.label.classes
-    classes = [summary.labels.get(name, 0) for name in names]
+    classes = preprocessing.label.class_rows(summary.labels)
     if classes:
         # Rows whose label is none of the named classes belong to class 0.
         classes[0] += summary.rows - sum(classes)

@@ -28,7 +28,8 @@ class PairedTest:
     Attributes:
         seeds: the number of pairs.
         difference: the mean of value minus reference.
-        t_p: two-sided p of the paired t-test; None below three pairs.
+        t_p: two-sided p of the paired t-test; None below three pairs. If all differences are equal, they have
+            no deviation and the t-test is undefined: then it is p of the sign-flip test.
         flip_p: two-sided p of the exact sign-flip test; None below three pairs and above 20.
         verdict: "better" or "worse" if t_p < 0.05, else "within noise"; "not tested" below three pairs. The
             t-test decides, because flip_p of n pairs is never below 2 / 2^n: 0.0625 for the paper's five
@@ -65,7 +66,7 @@ def paired_test(
     mean = float(differences.mean())
     if len(differences) < FEWEST_SEEDS:
         return PairedTest(len(differences), mean, None, None, "not tested")
-    t_p = _t_test(differences, float(np.abs(ours).max()))
+    t_p = _t_test(differences, float(np.abs([ours, theirs]).max()))
     flip_p = sign_flip_p(differences) if len(differences) <= _MOST_EXACT else None
     verdict = "within noise"
     if t_p < LEVEL:
@@ -90,7 +91,7 @@ def sign_flip_p(differences: Sequence[float] | NDArray[np.float64]) -> float:
 
 
 def smallest_flip_p(seeds: int) -> float:
-    """Return the lowest p that a sign-flip test of this many pairs can have.
+    """Return the lowest p that a sign-flip test of this many pairs can have: that of equal differences.
 
     >>> smallest_flip_p(5)
     0.0625
@@ -132,12 +133,25 @@ def compare(
 
 
 def _t_test(differences: NDArray[np.float64], scale: float) -> float:
-    """Return p of the paired t-test; 0 or 1 if all differences are equal, because they have no deviation."""
-    if float(np.ptp(differences)) <= _ROUNDING * scale:
-        return 0.0 if differences.any() else 1.0
+    """Return p of the paired t-test, or of the sign-flip test if all differences are equal but for rounding.
+
+    Scores of few values, such as the accuracy at small sites, are often equal by chance at every site. Their
+    deviation is then 0, and p = 0 would call that beyond doubt.
+    """
+    if np.ptp(differences) <= _ROUNDING * scale:
+        return smallest_flip_p(len(differences)) if differences.any() else 1.0
     from scipy.stats import ttest_1samp
 
     return float(ttest_1samp(differences, 0.0).pvalue)
+
+
+def p_phrase(p: float) -> str:
+    """Return a p-value for a sentence.
+
+    >>> p_phrase(0.0312), p_phrase(4e-6)
+    ('p = 0.031', 'p < 0.001')
+    """
+    return f"p = {p:.2g}" if p >= 0.001 else "p < 0.001"
 
 
 def power_of(effect: float, pairs: int, level: float = LEVEL) -> float:
@@ -173,9 +187,12 @@ def detectable_difference(
 ) -> float | None:
     """Return the smallest mean difference that the paired t-test over these pairs finds with this power.
 
-    The deviation of the pairs' differences is taken from the data; None below three pairs. Give the level
-    after correction for many comparisons (level / comparisons) if it is corrected.
+    The deviation of the pairs' differences is taken from the data; None below three pairs, and if all are
+    equal, which says nothing about how far others would vary. Give the level after correction for many
+    comparisons (level / comparisons) if it is corrected.
     """
-    if len(differences) < 3:
+    if len(differences) < FEWEST_SEEDS:
+        return None
+    if np.ptp(differences) <= _ROUNDING * np.abs(differences).max():
         return None
     return detectable_effect(len(differences), level, power) * float(np.std(differences, ddof=1))

@@ -40,7 +40,7 @@ _FRACTION, _ANY = Range(0, _ONE), Range(-MAX_NUMBER, MAX_NUMBER)
 _AREAS = {"accuracy": _FRACTION, "auroc": _FRACTION, "auprc": _FRACTION}
 _CLASSIFICATION = {"loss": _ANY, **_AREAS, "examples": _ANY}
 _REGRESSION = {"loss": _ANY, "rmse": _ANY, "mae": _ANY, "r2": Range(-MAX_NUMBER, _ONE), "examples": _ANY}
-_AGGREGATION = ("zeros", "agreement", "min_side")
+_AGGREGATION = ("zeros", "agreement", "min_side", "trim")
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,17 @@ def make_parts(algorithm: Algorithm, loss: LossName, options: Options) -> RunPar
                 "give the algorithm the penalty as an object, with its arguments"
             )
         penalty = build_penalty(algorithm.penalty, **{key: getattr(options, key) for key in known})
+    intra = None if whole or algorithm.intra is None else _aggregator(options, algorithm.intra)
+    if intra is not None and intra.keeps_values:
+        raise ConfigError(
+            f"intra={algorithm.intra!r} would keep the gradient of every environment in memory; use it "
+            "across silos, as inter"
+        )
     return RunParts(
         algorithm,
         loss,
         options,
-        intra=None if whole or algorithm.intra is None else _aggregator(options, algorithm.intra),
+        intra=intra,
         inter=_aggregator(options, algorithm.inter),
         penalty=penalty,
         classifier=options.classifier,
@@ -201,7 +207,17 @@ class Program:
         assert self.parts.penalty is not None
         assert self.statistic is not None
         like = {self.parts.penalty.statistic: self.statistic}
-        return Answer(like, Mean(), order=self.parts.penalty.order, exact=True)
+        return Answer(like, self._mean, order=self.parts.penalty.order, exact=True)
+
+    @property
+    def keeps_replies(self) -> bool:
+        """Return whether the server needs each silo's reply itself, because sums of them are not enough."""
+        return self.parts.inter.keeps_values
+
+    @property
+    def _mean(self) -> Aggregator:
+        """Return how s_e and control variates become one: by a mean, or by `inter` if it is robust."""
+        return self.parts.inter if self.keeps_replies else Mean()
 
     def _clipped(self, aggregator: Aggregator) -> Aggregator:
         """Return an aggregator that clips to `max_norm`, if there is one."""
@@ -226,6 +242,6 @@ class Program:
         if self.keeps_state:
             sends[CONTROL] = self.weights
             sent_numbers[STATE_SINCE] = Range(0, MAX_ROUNDS)
-            answers[CONTROL] = Answer(self.weights, self._clipped(Mean()), exact=True)
+            answers[CONTROL] = Answer(self.weights, self._clipped(self._mean), exact=True)
             numbers[STATE_ROUND] = Range(0, MAX_ROUNDS)
         return Step(name, sends, sent_numbers, answers, numbers, completes=True)

@@ -30,11 +30,10 @@ def _without_compiler(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Opt
     return type(kind.__name__, (kind,), {**methods, "step": plain_step})
 
 
-class Yogi(torch.optim.Optimizer):
-    """Yogi (Zaheer et al. 2018), as FedYogi has it (Reddi et al. 2021): no bias correction.
+class FedAdam(torch.optim.Optimizer):
+    """Adam as FedAdam has it (Reddi et al. 2021): no bias correction, and v begins as eps^2 (their tau^2).
 
-    m = b1 m + (1 - b1) g;  v = v - (1 - b2) g^2 sign(v - g^2);  w = w - rate m / (sqrt(v) + eps).
-    v begins as eps^2.
+    m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  w = w - rate m / (sqrt(v) + eps).
     """
 
     def __init__(
@@ -62,16 +61,28 @@ class Yogi(torch.optim.Optimizer):
                 if not state:
                     state["exp_avg"] = torch.zeros_like(parameter)
                     state["exp_avg_sq"] = torch.full_like(parameter, group["eps"] ** 2)
-                square = gradient.square()
                 state["exp_avg"].lerp_(gradient, 1 - first)
-                difference = state["exp_avg_sq"] - square
-                state["exp_avg_sq"].sub_((1 - second) * square * difference.sign())
+                self._average(state["exp_avg_sq"], gradient.square(), second)
                 parameter.sub_(group["lr"] * state["exp_avg"] / (state["exp_avg_sq"].sqrt() + group["eps"]))
+
+    def _average(self, average: Tensor, square: Tensor, decay: float) -> None:
+        """Let the average of squares, v, follow a new square."""
+        average.lerp_(square, 1 - decay)
+
+
+class Yogi(FedAdam):
+    """Yogi (Zaheer et al. 2018), as FedYogi has it (Reddi et al. 2021): FedAdam with another v.
+
+    v = v - (1 - b2) g^2 sign(v - g^2).
+    """
+
+    def _average(self, average: Tensor, square: Tensor, decay: float) -> None:
+        average.sub_((1 - decay) * square * (average - square).sign())
 
 
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     kind.__name__.lower(): _without_compiler(kind)
-    for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, Yogi)
+    for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, FedAdam, Yogi)
 }
 _OWN = ("params", "lr", "weight_decay")
 

@@ -1,5 +1,14 @@
-"""The paper's networks, and how any torch module names its classifier."""
+"""The built-in networks, and how any torch module names its classifier."""
 
-from fedilc.models.networks import MODELS, build_model, cnn, eicu_mlp, find_classifier, input_hint, mlp
+from fedilc.models.networks import (
+    MODELS,
+    build_model,
+    cnn,
+    eicu_mlp,
+    find_classifier,
+    input_hint,
+    linear,
+    mlp,
+)
 
-__all__ = ["MODELS", "build_model", "cnn", "eicu_mlp", "find_classifier", "input_hint", "mlp"]
+__all__ = ["MODELS", "build_model", "cnn", "eicu_mlp", "find_classifier", "input_hint", "linear", "mlp"]

@@ -1,4 +1,4 @@
-"""The paper's three networks, and the classifier of any network."""
+"""The paper's three networks, a linear one, and the classifier of any network."""
 
 from __future__ import annotations
 
@@ -62,7 +62,24 @@ def cnn(inputs: Sequence[int], outputs: int, generator: torch.Generator) -> nn.S
     return _initialise(network, generator, _uniform_fan_in)
 
 
-MODELS: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "cnn": cnn, "eicu-mlp": eicu_mlp}
+def linear(inputs: Sequence[int], outputs: int, generator: torch.Generator) -> nn.Sequential:
+    """Return one linear layer whose weights are 0.
+
+    Its loss is convex, so that the start cannot decide which minimum is found, and a coordinate that no
+    aggregation ever moves stays 0.
+    """
+    network = mlp(inputs, outputs, generator, ())
+    for parameter in network.parameters():
+        nn.init.zeros_(parameter)
+    return network
+
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "mlp": mlp,
+    "cnn": cnn,
+    "eicu-mlp": eicu_mlp,
+    "linear": linear,
+}
 
 
 def build_model(name: str, inputs: Sequence[int], outputs: int, seed: int, **sizes: Any) -> nn.Module:

@@ -98,7 +98,7 @@ def accuracy_picture(path: Path, title: str, note: str, histories: Mapping[str, 
     curves = [Curve(name, [history], COLOURS[n % 8]) for n, (name, history) in enumerate(histories.items())]
     panels = {
         "validation_accuracy": "at the silos (validation)",
-        "test_accuracy": "at the new site, which took no part",
+        "test_accuracy": "at the new site (held out)",
     }
     draw_curves(path, title, note, curves, panels, "accuracy")
 

@@ -1,4 +1,4 @@
-"""Tables of one run and of several beside each other, and what two of them show in one sentence."""
+"""Tables of one run, and of several runs beside each other."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ METRICS = {
 }
 _SETS = {"test": "out-of-distribution test set", "validation": "validation sets", "train": "training sets"}
 _CHOSEN_BY = Column("round chosen by", words=True)
-_BOTH = ("validation_accuracy", "test_accuracy")  # at the silos, and at the new site
-CLEARLY = 0.05  # the least difference of accuracies that counts
+BOTH = ("validation_accuracy", "test_accuracy")  # at the silos, and at the new site
 _READINGS = {"oracle": "lowest OOD loss", "validation": "lowest val. loss", "last": "last round"}
 
 
@@ -82,46 +81,14 @@ def comparison_table(title: str, histories: Mapping[str, History], first: str = 
 def last_round_table(title: str, histories: Mapping[str, History]) -> TableData:
     """Return the accuracies of several runs' last rounds, at the silos and at the new site."""
     last = {name: history[-1] for name, history in histories.items()}
-    cells = [with_best({n: _cell(r, metric) for n, r in last.items()}, False) for metric in _BOTH]
+    cells = [with_best({n: _cell(r, metric) for n, r in last.items()}, False) for metric in BOTH]
     rows = [
         (name, record["round"], cells[0][name], _worst(record), cells[1][name])
         for name, record in last.items()
     ]
     columns = (*words("algorithm"), "round", "silos", "worst silo", "new site")
-    note = (
-        "Accuracy: the mean over the silos' validation sets, their lowest, and at the site that took no part."
-    )
+    note = "Accuracy: the mean over the silos' validation sets, their lowest, and at the held-out site."
     return TableData.of("last-round", title, title, columns, rows, [note])
-
-
-def finding(histories: Mapping[str, History]) -> str | None:
-    """Return how the last run does beside the first, at the silos and at the new site, in their last rounds.
-
-    None if a run has no accuracy at one of them.
-
-    >>> def ended(silos, site):
-    ...     return [{"round": 9, "validation_accuracy": silos, "test_accuracy": site}]
-    >>> finding({"fedsgd": ended(0.8, 0.3), "mine": ended(0.8, 0.7)})
-    'In this run, fedsgd is right in 80 % of the cases at the silos and in 30 % at the new site, and mine ...'
-    """
-    reference, *_, method = histories
-    last = [histories[name][-1] for name in (reference, method)]
-    if any(record.get(key) is None for record in last for key in _BOTH):
-        return None
-    silos, site = ([float(record[key]) for record in last] for key in _BOTH)
-    gain, cost = site[1] - site[0], silos[0] - silos[1]
-    if abs(gain) <= CLEARLY:
-        told = "neither is clearly better at the new site"
-    elif gain < 0:
-        told = f"{reference} is the better one at the new site"
-    elif cost > 0:
-        told = f"{reference} learnt more of what helps at the silos and misleads at the new site"
-    else:
-        told = f"{method} is the better one at both"
-    return (
-        f"In this run, {reference} is right in {silos[0]:.0%} of the cases at the silos and in {site[0]:.0%} "
-        f"at the new site, and {method} in {silos[1]:.0%} and {site[1]:.0%}: {told}."
-    ).replace("%", " %")
 
 
 def _cell(record: Record, metric: str) -> Cell:

@@ -15,7 +15,7 @@ from fedilc.errors import ConfigError, writing
 from fedilc.evaluation.scores import HIGHER_IS_BETTER
 from fedilc.federation.run_identity import command_line
 from fedilc.federation.tensor_files import write_atomically
-from fedilc.report.study_tables import Study, study_tables, undefined
+from fedilc.report.study_tables import Study, few_notes, study_tables
 from fedilc.report.table_formats import write_tables
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.tasks import ALONE, POOLED
@@ -54,7 +54,13 @@ def study_facts(result: StudyResult) -> dict[str, Any]:
             site: {method: asdict(choice) for method, choice in chosen.items()}
             for site, chosen in result.choices.items()
         },
-        "means": {m: {k: asdict(result.mean(m, k)) for k in metrics} for m in methods},
+        "means": {
+            method: {
+                metric: {**asdict(result.mean(method, metric)), "sites": len(result.sites_of(method, metric))}
+                for metric in metrics
+            }
+            for method in methods
+        },
         "sites": {
             site: {
                 method: {
@@ -75,7 +81,7 @@ def study_facts(result: StudyResult) -> dict[str, Any]:
             if found
         },
     }
-    facts["notes"] += undefined(facts)
+    facts["notes"] += few_notes(facts, metrics)
     return facts
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedilc.evaluation.intervals import Interval
+from fedilc.errors import listed
+from fedilc.evaluation.intervals import NOT_ESTIMABLE, Interval
 from fedilc.report.cells import NOTHING, p_text
 from fedilc.report.table_formats import Cell, Column, TableData, words
 from fedilc.studies.study.tasks import ALONE, POOLED
@@ -14,6 +15,7 @@ from fedilc.studies.study.verdict import CALIBRATION, NAMES
 
 _MAX_SITES, _MAX_NAME = 4, 12  # columns of sites, and characters of their names, that fit in 80 characters
 _SITE, _METHOD = words("site", "method")
+_CAUTION = "†"  # beside a score that rests on few events
 _ENDS = (
     "site alone: the site's own examples, cross-validated; pooled: the other sites' examples together, "
     "if sharing were allowed. They are the two ends of the scale, not federated methods."
@@ -46,9 +48,7 @@ def summary_tables(study: Study) -> list[TableData]:
 
 def interval(found: Mapping[str, Any] | None) -> Interval:
     """Return a score as study.json has it; one without values if there is none."""
-    return (
-        Interval(None, None, None) if found is None else Interval(*map(found.get, ("value", "low", "high")))
-    )
+    return Interval(*map((found or {}).get, ("value", "low", "high", "reason", "caution")))
 
 
 def _deciding_table(study: Study, *, down: bool) -> TableData:
@@ -64,13 +64,14 @@ def _deciding_table(study: Study, *, down: bool) -> TableData:
         for site, of in found.items():
             scores = (_score_cell(score, limits=False) for score in of.values())
             rows.append((site, study["silos"][site]["examples"], *scores))
-        notes = (*_ends(study), *undefined(study), "Intervals are in tables/by-site.csv.")
+        notes = (*_ends(study), *few_notes(study, [metric]), "Intervals are in tables/by-site.csv.")
     else:
         columns = (_METHOD, *sites, "mean")
         for method in methods:
             scores = (_short_cell(of[method]) for of in found.values())
             rows.append((method, *scores, _short_cell(study["means"][method][metric])))
-        notes = ("95 % bootstrap intervals over the examples.", *_ends(study), *undefined(study))
+        few = few_notes(study, [metric])
+        notes = ("95 % bootstrap intervals over the examples.", *_ends(study), *few)
     title = f"{NAMES[metric]} at each site that took no part"
     return TableData.of("score", study["name"], title, columns, rows, notes)
 
@@ -101,11 +102,13 @@ def means_table(study: Study, *, brief: bool = False) -> TableData:
         titles = (NAMES[metric].removeprefix("calibration ") for metric in metrics)
         ideal = ["Slope and intercept are of calibration; 1 and 0 are ideal."] * (CALIBRATION[0] in metrics)
         title = "Means over the sites that took no part"
-        return TableData.of("all-means", study["name"], title, (_METHOD, *titles), rows, ideal)
+        notes = [*ideal, *_fewer_sites(study)]
+        return TableData.of("all-means", study["name"], title, (_METHOD, *titles), rows, notes)
     title = "At sites that took no part: mean over sites"
     note = "Means over held-out sites and seeds; 95 % bootstrap intervals over the examples of these sites."
     columns = (_METHOD, *map(_score_column, metrics))
-    return TableData.of("means", study["name"], title, columns, rows, [note, *_ends(study)])
+    notes = [note, *_fewer_sites(study), *_ends(study)]
+    return TableData.of("means", study["name"], title, columns, rows, notes)
 
 
 def scores_table(study: Study) -> TableData:
@@ -116,7 +119,7 @@ def scores_table(study: Study) -> TableData:
         for row in _score_rows(study, found)
     ]
     note = "Means over seeds; 95 % bootstrap intervals over the site's examples."
-    notes = (note, *_ends(study), *undefined(study))
+    notes = (note, *_ends(study), *few_notes(study, study["metrics"]))
     columns = (_SITE, _METHOD, *map(_score_column, study["metrics"]))
     title = "At each site that took no part"
     return TableData.of("by-site", study["name"], title, columns, rows, notes, grouped=True)
@@ -171,15 +174,41 @@ def choices_table(study: Study) -> TableData:
     return TableData.of("choices", study["name"], title, columns, rows, notes, grouped=True)
 
 
-def undefined(study: Study) -> list[str]:
-    """Say which held-out sites lack a score, and why."""
+def few_notes(study: Study, metrics: Sequence[str]) -> list[str]:
+    """Say which of these scores are not estimable at which held-out sites, which need caution, and why."""
     notes = []
-    for site in study["held_out"]:
-        if len(study["silos"][site].get("classes", "")) == 1:
-            notes.append(f"{site} has one class only, so that it has no AUROC and is left out of its means")
-        elif ALONE not in study["sites"][site] and study["settings"]["references"]:
-            notes.append(f"{site} has too few examples of a class for a model of its own (site alone)")
+    for key, told in (("reason", "Not estimable"), ("caution", f"{_CAUTION} Caution")):
+        sites: dict[tuple[str, ...], list[str]] = {}
+        for site in study["held_out"]:
+            why: dict[str, list[str]] = {}
+            for metric in metrics:
+                found = [of[metric].get(key) for of in study["sites"][site].values()]
+                if any(found):
+                    why.setdefault(next(filter(None, found)), []).append(metric)
+            for reason, names in why.items():
+                sites.setdefault(tuple(names), []).append(f"{site} ({reason})")
+        for scores, where in sites.items():
+            notes.append(f"{told}: {listed([NAMES[name] for name in scores], 4)} at {listed(where, 5)}.")
+    if not study["settings"]["references"]:
+        return notes
+    small = [site for site in study["held_out"] if ALONE not in study["sites"][site]]
+    if small:
+        notes.append(f"Too few examples of a class for a site's own model (site alone): {listed(small, 5)}.")
     return notes
+
+
+def _fewer_sites(study: Study) -> list[str]:
+    """Say which means are not over all held-out sites, because a score is not estimable at some."""
+    every = len(study["held_out"])
+    counts: dict[int, list[str]] = {}
+    for metric in study["metrics"]:
+        count = study["means"][study["reference"]][metric].get("sites", every)
+        if count < every:
+            counts.setdefault(count, []).append(NAMES[metric])
+    return [
+        f"Means over {count} of {every} sites, those that have the score: {listed(names, 4)}."
+        for count, names in counts.items()
+    ]
 
 
 def _ends(study: Study) -> list[str]:
@@ -194,9 +223,10 @@ def _score_column(metric: str) -> Column:
 def _score_cell(found: Mapping[str, Any] | None, form: str = "{:.3f}", limits: bool = True) -> Cell:
     one = interval(found)
     if one.value is None:
-        return NOTHING
+        return NOTHING if one.reason is None else Cell(NOT_ESTIMABLE)
     ends = (one.low, one.high) if limits else (None, None)
     shown = [form.format(end) for end in (one.value, *ends) if end is not None]
+    shown[0] += _CAUTION * (one.caution is not None)
     text = f"{shown[0]} [{shown[1]},{shown[2]}]" if len(shown) == 3 else shown[0]
     return Cell(text, parts=tuple(_digits(end) for end in (one.value, *ends)))
 
@@ -210,7 +240,7 @@ def _short_cell(found: Mapping[str, Any] | None) -> Cell:
         (f"{end:.2f}" if abs(end) < 10 else f"{end:.3g}").replace("0.", ".", abs(end) < 1)
         for end in (one.low, one.high)
     )
-    return Cell(f"{one.value:.3f} [{low},{high}]")
+    return Cell(f"{one.value:.3f}{_CAUTION * (one.caution is not None)} [{low},{high}]")
 
 
 def _digits(value: float | None, digits: int = 6) -> str:

@@ -5,7 +5,8 @@ each other.
 
 Every rank runs the same server. In each step it asks its own silos and adds up their replies with the same
 aggregator. One all-reduce then gives every rank the sums of all, and all take the same step. No rank sees
-the examples, or the gradient of a single silo, of another rank. Only tensors are sent, never pickled objects.
+the examples of another rank; it sees the gradient of a single silo there only for a trimmed mean or a median.
+Only tensors are sent, never pickled objects.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
-from fedilc.aggregation import Aggregator, Sums, add_up
+from fedilc.aggregation import Aggregator, KeptValues, Sums, add_up
 from fedilc.data import Federation
 from fedilc.data.silo_store import SiloStore
 from fedilc.errors import ConfigError, FedILCError
@@ -96,6 +97,19 @@ class Group:
         with _name_lost_rank():
             dist.broadcast(row, 0)
         tensor.copy_(row)
+
+    def gather_rows(self, rows: Tensor) -> Tensor:
+        """Return the rows of every rank, the first rank's first; their numbers may differ."""
+        counts = torch.zeros(self.size, dtype=torch.int64, device=rows.device)
+        counts[self.rank] = len(rows)
+        self.add(counts)
+        most = int(counts.max())
+        mine = rows.new_zeros(most, *rows.shape[1:])
+        mine[: len(rows)] = rows
+        found = [torch.empty_like(mine) for _ in range(self.size)]
+        with _name_lost_rank():
+            dist.all_gather(found, mine)
+        return torch.cat([part[:count] for part, count in zip(found, counts.tolist(), strict=True)])
 
     def gather(self, values: JSONObject) -> list[JSONObject]:
         """Return the JSON object of every rank; they are sent as tensors of bytes, never pickled."""
@@ -227,9 +241,14 @@ class DistributedRuntime(LocalRuntime):
         return tuple(silo for silo in silos if silo in self.own)
 
     def combine(self, sums: Sequence[tuple[Aggregator, Sums]], replies: SiloNumbers) -> SiloNumbers:
-        """Add up all sums in one all-reduce; return the replies of all silos, without tensors."""
+        """Add up all sums in one all-reduce; return the replies of all silos, without tensors.
+
+        A trimmed mean or a median needs all values, so ranks exchange the updates of their silos for it.
+        """
         if sums:
             add_up([state for _, state in sums], self.group.take_largest, self.group.add)
+        for state in (state for _, state in sums if isinstance(state, KeptValues)):
+            state.exchange(self.group.gather_rows)
         return {silo: reply for part in self.group.gather(replies) for silo, reply in part.items()}
 
     def broadcast(

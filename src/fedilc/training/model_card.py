@@ -11,7 +11,7 @@ from fedilc.algorithms.loss_name import LossName
 from fedilc.config import Options
 from fedilc.data.outline import Outline
 from fedilc.errors import CheckpointError
-from fedilc.evaluation.intervals import Interval, bootstrap_intervals
+from fedilc.evaluation.intervals import NOT_ESTIMABLE, Interval, bootstrap_intervals
 from fedilc.evaluation.selection import selections
 from fedilc.gradients import Loss, ModelRunner
 from fedilc.training.result import Result
@@ -24,6 +24,7 @@ FILE = "model-card.md"
 _RESAMPLES = 200
 _MOST_EXAMPLES = 20_000
 _MOST_SILOS = 50
+_AREAS = ("validation_auroc", "validation_auprc")  # None if there are few events
 _ALWAYS = ("rounds", "learning_rate", "weight_decay", "penalty_weight", "seed")
 
 
@@ -133,13 +134,15 @@ def _data(facts: Mapping[str, Any], record: Mapping[str, Any], y: Tensor | None)
 def _results(record: Mapping[str, Any], intervals: Mapping[str, Interval]) -> str:
     """Return the scores: validation by site, and those of the test set."""
     parts = ["## Results", f"Train loss {record['train_loss']:.4f}, the mean over sites."]
+    silos = record.get("silos") or {}
     keys = [key for key in record if key.startswith("validation_")]
     if keys:
-        silos = list((record.get("silos") or {}).items())[:_MOST_SILOS]
+        keys += [key for key in _AREAS if key not in keys and any(key in of for of in silos.values())]
         rows = [
-            (name, *(_number(numbers.get(key)) for key in keys))
-            for name, numbers in (*silos, ("mean over sites", record))
+            (name, *(_validated(numbers, key) for key in keys))
+            for name, numbers in list(silos.items())[:_MOST_SILOS]
         ]
+        rows.append(("mean over sites", *(_validated_mean(record, key) for key in keys)))
         named = (key.removeprefix("validation_").replace("_", " ") for key in keys)
         parts += ["Validation examples of the training sites:", _table(("site", *named), rows)]
     tested = {key.removeprefix("test_"): _number(record[key]) for key in record if key.startswith("test_")}
@@ -153,6 +156,19 @@ def _results(record: Mapping[str, Any], intervals: Mapping[str, Interval]) -> st
             _table(("score", "value"), [(key.replace("_", " "), value) for key, value in tested.items()])
         )
     return "\n\n".join(parts)
+
+
+def _validated(numbers: Mapping[str, Any], key: str) -> str:
+    value = numbers.get(key)
+    return _number(value) if value is not None or key not in _AREAS else NOT_ESTIMABLE
+
+
+def _validated_mean(record: Mapping[str, Any], key: str) -> str:
+    """Return a mean over the sites that have the number, and how many these are if not all have it."""
+    silos = (record.get("silos") or {}).values()
+    count = sum(numbers.get(key) is not None for numbers in silos)
+    some = f" ({count} of {len(silos)} sites)" if 0 < count < len(silos) else ""
+    return _validated(record, key) + some
 
 
 def _number(value: float | None) -> str:

@@ -24,6 +24,7 @@ from fedilc.gradients.optimizers import make_optimizer
 from fedilc.models import input_hint
 
 _TIMES_LARGER = 10
+_LEAST_ROBUST = 3
 
 
 @dataclass(frozen=True)
@@ -108,11 +109,16 @@ class Specification:
 
 
 def _require_sides(parts: RunParts, silos: int, options: Options) -> None:
-    """Raise if no sign of the silos' geometric mean could ever have enough members."""
+    """Raise if a round has too few silos for what the aggregation drops."""
     asked, least = min(silos, options.silos_per_round or silos), options.min_side or 1
     if isinstance(parts.inter, WeightedGeometricMean) and least > asked:
         raise ConfigError(
             f"min_side={least} drops every value, because a round asks {asked} silos; lower min_side"
+        )
+    if parts.inter.keeps_values and asked < _LEAST_ROBUST:
+        raise ConfigError(
+            f"inter={parts.algorithm.inter!r} drops values at both ends, and a round asks {asked} silos; it "
+            f"needs at least {_LEAST_ROBUST}"
         )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 from pathlib import Path
 
 import pytest
-from real_data import real_data
 
 from fedilc.config import read_experiment
+from fedilc.data.benchmarks import heart_disease as module
 from fedilc.data.benchmarks.heart_disease import HOSPITALS, heart_disease
 from fedilc.errors import DataError
 
@@ -31,15 +33,48 @@ def test_every_patient_is_kept_and_zeros_of_cholesterol_count_as_missing(tmp_pat
     assert {"cp=3", "cp=4"} <= set(made.columns)
 
 
-def test_files_that_are_not_there_or_not_whole_are_said(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="fedilc data fetch heart-disease"):
-        heart_disease(tmp_path)
+def test_files_of_ones_own_that_are_missing_or_not_whole_are_said(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(
+        DataError, match=r"cleveland.data does not exist; correct it, or remove .*empty to use"
+    ):
+        heart_disease(tmp_path / "empty")
     with pytest.raises(DataError, match="has 5 columns in place of 14"):
         heart_disease(write(tmp_path / "h", 5))
 
 
-def test_the_published_files_have_920_patients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDILC_DATA", str(real_data("heart-disease")))
+PUBLISHED = {
+    "cleveland": "a74b7efa387bc9d108d7d0115d831fe9b414b29ae7124f331b622b4efa0427c8",
+    "hungarian": "d1ad108f785768cd3d7e82dc522e6f5a61eea93cccfb3a46ee8076f73fc3d796",
+    "switzerland": "834a405ccf5b66ab4056bb77794adc8df0b7125186454c0a1d002d33c6c3b314",
+    "va": "e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f",
+}
+
+
+def test_the_package_has_the_published_files_and_says_whose_they_are() -> None:
+    place = Path(module.__file__).with_name("heart-disease")
+    for hospital, digest in PUBLISHED.items():
+        content = gzip.decompress((place / f"processed.{hospital}.data.gz").read_bytes())
+        assert hashlib.sha256(content).hexdigest() == digest
+    said = (place / "ATTRIBUTION.md").read_text()
+    for needed in (
+        "Janosi",
+        "Steinbrunn",
+        "Pfisterer",
+        "Detrano",
+        "10.24432/C52P4X",
+        "CC BY 4.0",
+        "licenses/by/4.0",
+    ):
+        assert needed in said
+
+
+def test_without_any_data_folder_there_are_920_patients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FEDILC_DATA", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     settings, folder = read_experiment("heart-disease")
     store = settings.data.store(0, folder)
     assert store.y_test is not None
@@ -47,3 +82,13 @@ def test_the_published_files_have_920_patients(monkeypatch: pytest.MonkeyPatch) 
     assert counts == {"cleveland": 303, "hungarian": 294, "switzerland": 123}
     assert len(store.y_test) == 200
     assert store.columns[:4] == ("age", "sex", "cp=1", "cp=2")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_ones_own_is_read_in_place_of_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "heart-disease")
+    monkeypatch.setenv("FEDILC_DATA", str(tmp_path))
+    settings, folder = read_experiment("heart-disease")
+    assert len(settings.data.store(0, folder).y_test) == 2

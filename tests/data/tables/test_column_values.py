@@ -35,6 +35,10 @@ def test_further_marks_of_missing_values_may_be_for_one_column_alone() -> None:
     assert column_values(column, ["-9", "chol=0"])[1].to_list() == [None, 5.0, None]
     assert column_values(column, ["age=0"])[1].to_list() == [0.0, 5.0, -9.0]
     assert column_values(column, ["-9.0"])[1].to_list() == [0.0, 5.0, None]
+    assert column_values(column, ["chol=0,-9"])[1].to_list() == [None, 5.0, None]
+    assert column_values(column, ["age=0,-9"])[1].to_list() == [0.0, 5.0, -9.0]
+    words = pl.Series("ward", ["Refused", "a", "b"])
+    assert column_values(words, ["ward=refused,B"])[1].to_list() == [None, "a", None]
 
 
 def test_equal_numbers_have_equal_names_and_text_is_no_number() -> None:

@@ -83,7 +83,7 @@ def test_an_npz_may_hold_images_and_call_its_labels_y(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("a.txt", b"x,label\n1,0\n", "a.txt is not a .csv, .parquet or .npz file"),
+        ("a.txt", b"x,label\n1,0\n", "a.txt is a text; if it is a table, rename it to a.csv"),
         ("a.csv", b"", "a.csv .*empty"),
         ("a.csv", b"x,label\n", "a.csv is empty: it holds no example; leave it out or give it data"),
         ("a.csv", b"label\n0\n1\n", "a.csv is empty: it holds no column beside 'label'"),

@@ -164,8 +164,8 @@ def test_what_cannot_be_reported_is_said_in_a_sentence(study: Path, tmp_path: Pa
     with pytest.raises(ConfigError, match=r"damaged .*inspect the tables again"):
         write_html_report(tmp_path / "report.html", [tmp_path])
     assert not (tmp_path / "report.html").exists()
-    done = CliRunner().invoke(app, ["report", str(study)])
-    assert "is reported with -o report.html" in str(done.exception)
+    done = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert "an inspection is reported with -o report.html" in str(done.exception)
 
 
 @pytest.fixture(scope="module")

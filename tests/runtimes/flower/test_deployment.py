@@ -76,7 +76,7 @@ def test_a_run_whose_node_dies_ends_in_time_and_a_second_start_finishes_it(tmp_p
 
     status, rounds, log = told["second"]
     assert (status, rounds) == ("finished:completed", 2), log
-    assert "going on after round 1 of 2" in log
+    assert "and continues after round 1 of 2" in log
     assert (tmp_path / "asked").exists()
 
     settings, _ = read_experiment(str(tmp_path / "study.toml"))

@@ -18,6 +18,7 @@ NAMES = (*algorithms.PAPER, "fedavg")
 CHANGES = ["model.hidden=[16]", "penalty_weight=5", "learning_rate=0.01"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_simulation_equals_local_for_all_algorithms(tmp_path: Path) -> None:
     require_alone()

@@ -28,7 +28,10 @@ test = "elsewhere.csv"
 
 
 @pytest.mark.parametrize("experiment", [name for name in shipped_experiments() if name != "many-silos"])
-def test_every_shipped_experiment_becomes_an_app(experiment: str, tmp_path: Path) -> None:
+def test_every_shipped_experiment_becomes_an_app_without_any_data(
+    experiment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDILC_DATA", str(tmp_path / "empty"))
     silos = new_app(tmp_path / "my_app", experiment)
     project = tomllib.loads((tmp_path / "my_app" / "pyproject.toml").read_text())
     assert project["project"]["name"] == "my-app"

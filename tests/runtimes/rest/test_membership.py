@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import time
+
 import pytest
 
 from fedilc.errors import SilosLostError
-from fedilc.runtimes.rest.membership import STRIKES, Membership, RefusedError
+from fedilc.runtimes.rest.membership import (
+    CONTACT_SECONDS,
+    SENT_AWAY_SECONDS,
+    STRIKES,
+    Membership,
+    RefusedError,
+)
 from rest import queue_of, remote, training_of
+
+ELSEWHERE = "silo {!r} is connected elsewhere ({}); stop it there, or wait until that connection is gone"
 
 
 def members(**silos_of: str) -> Membership:
@@ -33,9 +44,49 @@ def test_a_silo_is_present_from_its_joining_until_it_is_lost_and_again_when_it_a
     assert (found.present(), found.reasons("a")) == ({"a": 3}, {})
 
 
-def test_a_silo_belongs_to_the_sub_coordinator_that_named_it_last() -> None:
-    found = members(north="ab", south="bc")
-    assert via(found) == ["north", "south", "south"]
+def test_a_silo_stays_where_it_is_connected_until_that_connection_is_gone() -> None:
+    found = members(north="ab")
+    refused = found.join_sub_coordinator("south", {"b": 10, "c": 10}, {})
+    assert refused == {"b": ELSEWHERE.format("b", "through 'north'")}
+    assert via(found) == ["north", "north", "south"]
+    with pytest.raises(RefusedError, match=re.escape(ELSEWHERE.format("a", "through 'north'"))) as direct:
+        found.join("a", 10)
+    assert direct.value.status == 409
+    found.mark_late("ab")
+    found.join("a", 10)
+    assert found.join_sub_coordinator("south", {"b": 10, "c": 10}, {}) == {}
+    assert via(found) == [None, "south", "south"]
+    again = found.join_sub_coordinator("north", {"a": 10}, {})
+    assert again == {"a": ELSEWHERE.format("a", "directly, not through 'north'")}
+
+
+def test_a_connection_is_gone_after_a_minute_of_silence_unless_somebody_there_computes() -> None:
+    found = members(north="ab")
+    for status in found.silos.values():
+        status.last_seen = time.time() - CONTACT_SECONDS - 1
+    found.silos["b"].state = "working"
+    with pytest.raises(RefusedError, match="connected elsewhere"):
+        found.join("a", 10)
+    found.silos["b"].state = "answered"
+    found.join("a", 10)
+    assert via(found) == [None, "north", None]
+
+
+def test_a_silo_that_is_sent_away_is_refused_with_the_reason_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = members(north="ab")
+    found.join("c", 10)
+    found.send_away({"a": "silo 'a' is elsewhere", "c": "silo 'c' is elsewhere"})
+    assert list(found.present()) == ["b"]
+    with pytest.raises(RefusedError, match="silo 'c' is elsewhere"):
+        found.join("c", 10)
+    both = {"a": 10, "b": 10}
+    assert found.join_sub_coordinator("north", both, {}) == {"a": "silo 'a' is elsewhere"}
+    now = time.monotonic()
+    monkeypatch.setattr("time.monotonic", lambda: now + SENT_AWAY_SECONDS)
+    found.join("c", 10)
+    assert found.join_sub_coordinator("north", both, {}) == {}
 
 
 def test_silos_that_a_sub_coordinator_no_longer_names_are_lost_for_its_reason() -> None:
@@ -48,12 +99,15 @@ def test_silos_that_a_sub_coordinator_no_longer_names_are_lost_for_its_reason() 
 
 def test_a_silo_that_joins_itself_belongs_to_none() -> None:
     found = members(north="ab")
+    found.mark_late("a")
     found.join("a", 10)
     assert via(found) == [None, "north", None]
 
 
 def test_a_sub_coordinator_without_silos_is_removed_unless_it_was_set_aside() -> None:
-    found = members(north="a", south="ab")
+    found = members(north="a")
+    found.mark_late("a")
+    found.join_sub_coordinator("south", {"a": 10, "b": 10}, {})
     assert not found.knows("north")
     for _ in range(STRIKES):
         found.strike("south", "its body is nonsense")

@@ -13,6 +13,7 @@ from ports import free_port
 from trees import (
     Root,
     assert_same,
+    calling,
     flat,
     grow,
     root,
@@ -25,6 +26,8 @@ from trees import (
 
 from fedilc import algorithms
 from fedilc.config import Experiment
+from fedilc.runtimes.rest.http_client import CoordinatorError
+from fedilc.runtimes.rest.sub_coordinator import SubCoordinator
 from fedilc.runtimes.rest.tokens import add_token
 from rest import eventually, in_background, remote
 
@@ -68,6 +71,17 @@ FEATURES: dict[str, dict[str, Any]] = {
 def test_nothing_of_an_algorithm_is_lost_on_the_way_up(what: str, tmp_path: Path) -> None:
     settings = remote(SILOS, **{"rounds": 4, **FEATURES[what]})
     assert_same(trained(settings, THREE_LEVELS, tmp_path), trained(settings, flat(*SILOS), tmp_path))
+
+
+@pytest.mark.parametrize("inter", ["trimmed-mean", "median"])
+def test_a_rule_that_needs_every_reply_refuses_a_tree_and_says_what_to_do(inter: str) -> None:
+    sentence = f"inter='{inter}' needs each silo's own reply, .* join this coordinator themselves"
+    with (
+        root(remote(SILOS, algorithm="fedsgd", inter=inter)) as top,
+        calling(top.url) as http,
+        pytest.raises(CoordinatorError, match=sentence),
+    ):
+        SubCoordinator(http, "north").find_run()
 
 
 def test_halves_on_the_wire_are_the_same_halves_below(tmp_path: Path) -> None:
@@ -130,6 +144,38 @@ def test_to_lose_a_sub_coordinator_is_to_lose_its_silos(tmp_path: Path) -> None:
         found = top.run()
         assert {top.queue.silos[name].state for name in "ab"} == {"lost"}
     assert_same(found, without(settings, "ab", tmp_path))
+
+
+@pytest.mark.parametrize("places", ["below, root", "root, deep"])
+def test_a_silo_with_tokens_at_two_levels_joins_at_one_until_that_connection_is_gone(
+    places: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedilc.runtimes.rest.membership.SENT_AWAY_SECONDS", 1.0)
+    monkeypatch.setattr("fedilc.runtimes.rest.sub_coordinator.INFORM_SECONDS", 0.0)
+    with root(remote(SILOS)) as top:
+        below = top.stack.enter_context(sub_coordinator(top.url, "north", tmp_path))
+        deep = top.stack.enter_context(sub_coordinator(below, "n1", tmp_path / "deep"))
+        urls, via = {"root": top.url, "below": below, "deep": deep}, {"root": None}
+        first, second = places.split(", ")
+        joins_and_is_silent(below, top, "b", examples=9)
+        joins_and_is_silent(deep, top, "c", examples=9)
+        joins_and_is_silent(urls[first], top, "a", examples=9)
+        silo = top.queue.silos["a"]
+        assert eventually(lambda: (silo.state, silo.via) == ("waiting", via.get(first, "north")))
+        told: list[httpx.Response] = []
+
+        def refused_at_the_second() -> bool:
+            said = {"manifest": top.queue.manifest.hash, "examples": 9}
+            told.append(httpx.post(f"{urls[second]}/v1/silos/a/join", json=said, trust_env=False))
+            return told[-1].status_code == 409
+
+        assert eventually(refused_at_the_second)
+        assert "silo 'a' is connected elsewhere (" in told[-1].json()["detail"]
+        assert (silo.state, silo.via) == ("waiting", via.get(first, "north"))
+        top.queue.mark_late(["a"])
+        assert eventually(lambda: not refused_at_the_second() and silo.via == via.get(second, "north"))
+        assert {name: status.strikes for name, status in top.queue.sub_coordinators.items()} == {"north": 0}
+        assert [top.queue.silos[name].via for name in "bc"] == ["north", "north"]
 
 
 CHANGES = ["rounds=40", "model.hidden=[16]", "penalty_weight=5", "learning_rate=0.01"]

@@ -47,7 +47,9 @@ def patients(rows: int, seed: int) -> pl.DataFrame:
             "stage": random.integers(1, 4 + seed % 2, rows),
             "lab": np.where(random.random(rows) < 0.2, -9, random.normal(5, 1, rows).round(3)),
             "sex": random.choice(["m", "f"], rows),
-            "died": np.where(age + random.normal(0, 8, rows) > 60, "yes", "no"),
+            "died": np.where(
+                age + random.normal(0, 8, rows) > 60, *(("yes", "no"), ("YES ", "No"))[seed % 2]
+            ),
         }
     )
 

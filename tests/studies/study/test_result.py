@@ -41,9 +41,10 @@ def test_the_best_is_the_highest_or_the_lowest_and_of_equal_ones_the_reference(p
     assert made_result(plan, {"geometric": 0.5, "fedavg": 0.5}).best("auroc") == "fedavg"
 
 
-def test_scores_are_the_mean_over_seeds_and_methods_share_resamples(plan: StudyPlan) -> None:
+def test_scores_are_the_mean_over_seeds_and_methods_share_resamples(tmp_path: Path, plan: StudyPlan) -> None:
+    plan = StudyPlan(study_table(tmp_path, hospitals(4, rows=60)), plan.settings)
     random = np.random.default_rng(0)
-    one, two = (random.normal(size=(20, 1)) for _ in range(2))
+    one, two = (random.normal(size=(60, 1)) for _ in range(2))
     result = StudyResult.of(plan, {}, {"H0": {"fedavg": [one, two], "geometric": [one]}}, {})
     y = plan.data.labels["H0"]
     values = [float(resampled("binary", y, each, resamples=0)["auroc"][0]) for each in (one, two)]

@@ -13,7 +13,7 @@ from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.verdict import verdict
 
 
-def found(folder: Path, areas: dict[str, list[float]], sites: int = 4, rows: int = 10) -> StudyResult:
+def found(folder: Path, areas: dict[str, list[float]], sites: int = 4, rows: int = 60) -> StudyResult:
     """A study whose methods have these areas at the sites, give or take 0.01 over the examples."""
     frame = hospitals(sites, rows).with_columns((pl.col("died") == "yes").alias("expired"))
     data = study_table(folder, frame)
@@ -41,7 +41,7 @@ def test_a_lead_at_every_site_is_more_than_chance(tmp_path: Path) -> None:
     assert "from fedavg is +0.100" in sure
     assert "better at 4 of 4 sites" in sure
     assert sure.endswith("more than chance between sites explains.")
-    assert "With 4 sites and 40 examples" in power
+    assert power.startswith("With 4 sites (125 events and 115 non-events), these data could have shown")
 
 
 def test_a_lead_at_some_sites_is_said_to_be_no_proof(tmp_path: Path) -> None:
@@ -84,7 +84,51 @@ def test_a_column_that_nearly_is_the_label_is_part_of_what_is_not_shown(tmp_path
         "they cannot show whether smaller differences exist, nor how well a model does without 'expired', "
         "which alone predicts the label almost perfectly."
     )
-    assert "nor how well" not in verdict(found(tmp_path, areas))[2]  # too few rows to know
+    assert "nor how well" not in verdict(found(tmp_path, areas, rows=10))[2]  # too few rows to know
+
+
+def few_events(folder: Path, deaths: list[int], rows: int = 60) -> StudyPlan:
+    """Sites of which each has this many events."""
+    frame = hospitals(len(deaths), rows)
+    row = pl.int_range(pl.len()) % rows
+    site = pl.int_range(pl.len()) // rows
+    died = row < site.replace_strict(dict(enumerate(deaths)))
+    frame = frame.with_columns(pl.when(died).then(pl.lit("yes")).otherwise(pl.lit("no")).alias("died"))
+    return StudyPlan(study_table(folder, frame), StudySettings(algorithms=("fedavg", "geometric")))
+
+
+def scored(plan: StudyPlan) -> StudyResult:
+    random = np.random.default_rng(0)
+    outputs = {
+        site: {name: [random.normal(size=(len(y), 1))] for name in plan.settings.algorithms}
+        for site, y in plan.data.labels.items()
+    }
+    return StudyResult.of(plan, {}, outputs, {})
+
+
+def test_sites_with_few_events_are_left_out_and_named_and_the_events_of_the_others_are_counted(
+    tmp_path: Path,
+) -> None:
+    result = scored(few_events(tmp_path, [30, 9, 20, 10, 0]))
+    assert result.sites_with("auroc") == ["H0", "H2", "H3"]
+    assert len(result.sites_with("log_loss")) == 5
+    assert np.isnan(result.by_seed["H1"]["fedavg"]["auroc"]).all()
+    which, sure, power = verdict(result)
+    assert "on average over 3 of 5 held-out sites" in which
+    assert which.endswith("; it is not estimable at H1 (9 events, fewer than 10), H4 (no events).")
+    assert "of 3 sites" in sure
+    assert power.startswith("With 3 sites (60 events and 120 non-events), these data could")
+
+
+def test_if_no_site_has_enough_events_the_log_loss_decides_and_if_none_has_ten_examples_nothing(
+    tmp_path: Path,
+) -> None:
+    which, _, power = verdict(scored(few_events(tmp_path, [9, 8, 7])))
+    assert "had the lowest log loss" in which
+    assert "AUROC" not in which
+    assert power.startswith("With 3 sites (24 events and 156 non-events)")
+    which, *_ = verdict(scored(few_events(tmp_path, [4, 4, 4], rows=9)))
+    assert which == "No score is estimable: every held-out site has fewer than 10 examples."
 
 
 def test_one_method_is_compared_with_nothing(tmp_path: Path) -> None:

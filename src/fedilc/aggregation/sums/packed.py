@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedilc.aggregation.sums.exact_sum import ExactSum
+from fedilc.aggregation.sums.exact_sum import DIGIT, ExactSum
 from fedilc.aggregation.sums.fixed_point import NARROW
 from fedilc.aggregation.sums.signed_logs import SignedLogs
 from fedilc.aggregation.sums.state import Sums
@@ -29,6 +29,7 @@ _WORDS = {torch.float32: (28, 39), torch.float64: (0, 67)}
 _LOGS = {torch.float32: (-149, 128), torch.float64: (-1074, 1024)}
 _CPU = torch.device("cpu")
 _ROUNDING = 1e-6
+_AT_ONCE = 1 << 20
 _LEAST_NORM = 1e-150  # below it the squares that a norm is made of may vanish
 _NARROW = (torch.float16, torch.bfloat16, torch.float32)
 _COUNTS = {255: torch.uint8, (1 << 15) - 1: torch.int16, (1 << 31) - 1: torch.int32}
@@ -112,23 +113,57 @@ class SumsForm:
                 found[place] = count
         return found
 
-    def check(self, packed: PackedSums, norms: Sequence[float]) -> None:
-        """Raise if these cannot be sums of answers of these norms; shapes and dtypes are right already."""
-        longest, squares = max(sum(norms), _LEAST_NORM), 0.0
+    def check(self, packed: PackedSums, norms: Sequence[float], weights: Sequence[float] = ()) -> None:
+        """Raise if these cannot be sums of answers of these norms; shapes and dtypes are right already.
+
+        A sum of answers is at most as long as the sum of their norms, each clipped to `max_norm` and times
+        its weight (1 without `weights`). For sums of logarithms: of k values of one sign, k times the square
+        of their geometric mean is at most the sum of their squares, and all squares are the squared norms.
+        """
+        lengths = [self._clipped(norm) for norm in norms]
+        factors = weights or [1.0] * len(lengths)
+        longest = sum(length * weight for length, weight in zip(lengths, factors, strict=True)) or _LEAST_NORM
+        together = math.hypot(*lengths) or _LEAST_NORM
+        squares, products = 0.0, 0.0
         for place, part, dtype in self._empty_sums():
             if isinstance(part, SignedLogs):
-                _check_logs(place, packed.tensors, part.kind.fraction, dtype, norms)
-            elif self._adds_values(place):
-                total = ExactSum(part.shape, _CPU)
-                total.add_digits(packed.lowest[place], packed.tensors[place])
+                _check_logs(place, packed.tensors, part.kind.fraction, dtype, lengths)
+                products += _squared_means(place, packed.tensors, part.kind.fraction, together)
+                continue
+            total = ExactSum(part.shape, _CPU)
+            total.add_digits(packed.lowest[place], packed.tensors[place])
+            bound = self.aggregator.bounded_terms.get(place.rpartition("/")[2])
+            if self._adds_values(place):
                 squares += float((total.total() / longest).square().sum())
-        if not (squares <= 1 + _ROUNDING or math.isinf(longest)):
-            raise ProtocolError("its sums are longer than the norms of its silos' answers together")
+            elif bound is not None and bool((total.total().abs() > bound * len(norms)).any()):
+                raise ProtocolError(f"its sums {place!r} are larger than those of {len(norms)} values")
+        for found, limit in ((squares, longest), (products, together)):
+            if not (found <= 1 + _ROUNDING or math.isinf(limit)):
+                raise ProtocolError(
+                    f"its sums are {math.sqrt(found):.3g} times as long as the norms of its silos' answers "
+                    f"together allow{self._conditions()}"
+                )
+
+    def _clipped(self, norm: float) -> float:
+        """Return how long an answer of this norm can be once it is clipped, with room for rounding."""
+        most = self.aggregator.max_norm
+        if norm > most:
+            dtypes = {tensor.dtype for tensor in self.like.values()}
+            size = sum(tensor.numel() for tensor in self.like.values())
+            share = max(torch.finfo(dtype).eps for dtype in dtypes)
+            step = max(torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps for dtype in dtypes)
+            norm = most * (1 + 2 * share) + step * math.sqrt(size)
+        return max(norm, _LEAST_NORM)
+
+    def _conditions(self) -> str:
+        """Return what the norms of answers are limited by, for an error."""
+        clipped = "" if math.isinf(self.aggregator.max_norm) else f", clipped to {self.aggregator.max_norm:g}"
+        return (", times the silos' weights" if self.weighted else "") + clipped
 
     def _adds_values(self, place: str) -> bool:
-        """Return whether a sum is of the answers themselves, rather than of products or functions of them."""
+        """Return whether a sum is of the answers themselves, or their products with weights."""
         probe = torch.empty(0)
-        return not self.weighted and self.aggregator.terms(probe)[place.rpartition("/")[2]] is probe
+        return self.aggregator.terms(probe)[place.rpartition("/")[2]] is probe
 
     def _empty_sums(self) -> Iterator[tuple[str, ExactSum | SignedLogs, torch.dtype]]:
         """Yield each sum's name, an empty one like it, and the dtype of the numbers that it adds up."""
@@ -157,6 +192,21 @@ def _check_logs(
         raise ProtocolError(
             f"its sums of logarithms of {place!r} are outside the range that values of these norms can have"
         )
+
+
+def _squared_means(place: str, tensors: Mapping[str, Tensor], fraction: int, unit: float) -> float:
+    """Return the sum of k times the squared geometric mean of k values, over both signs and all coordinates.
+
+    It is in units of `unit` squared.
+    """
+    shift, found = math.log2(unit) if unit < math.inf else 0.0, 0.0
+    words = [tensors[f"{place}/{key}"].flatten().split(_AT_ONCE) for key in ("counts", "low", "high")]
+    for counts, low, high in zip(*words, strict=True):
+        logs = (high.double() * 2.0**32 + (low.long() & DIGIT)) * 2.0**-fraction
+        members = counts.double()
+        squares = torch.exp2(2 * (logs / members.clamp(min=1.0) - shift))
+        found += float((members * squares).sum())
+    return found
 
 
 def _log_dtypes(part: SignedLogs, values: int) -> dict[str, torch.dtype]:

@@ -2,6 +2,8 @@
 
 Every patient of the published files is kept. Missing cells ("?") and zeros of cholesterol and blood pressure,
 which mean "not measured", are filled with the federated mean and have an indicator of their own.
+The files are inside the package; ATTRIBUTION.md beside them says who collected them, and their licence
+(CC BY 4.0).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import polars as pl
 from fedilc.data.tables.silo_tables import SiloTables, TableSettings, tables_of
 from fedilc.errors import DataError
 
+_EMBEDDED = Path(__file__).with_name("heart-disease")
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 COLUMNS = (
     *("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak"),
@@ -24,14 +27,16 @@ SETTINGS = TableSettings(
 
 
 def heart_disease(folder: Path) -> SiloTables:
-    """Return the four hospitals' tables from the published files in `folder`."""
+    """Return the four hospitals' tables, from `folder` if it exists, otherwise from the package."""
+    place, ending = (folder, "data") if folder.is_dir() else (_EMBEDDED, "data.gz")
+    otherwise = f"correct it, or remove {folder} to use the files of the package"
     frames = {}
     for hospital in HOSPITALS:
-        path = folder / f"processed.{hospital}.data"
+        path = place / f"processed.{hospital}.{ending}"
         if not path.is_file():
-            raise DataError(f"{path} does not exist; download it with `fedilc data fetch heart-disease`")
+            raise DataError(f"{path} does not exist; {otherwise}")
         frame = pl.read_csv(path, has_header=False, infer_schema=False, glob=False)
         if frame.width != len(COLUMNS):
-            raise DataError(f"{path} has {frame.width} columns in place of {len(COLUMNS)}; fetch it again")
+            raise DataError(f"{path} has {frame.width} columns in place of {len(COLUMNS)}; {otherwise}")
         frames[hospital] = frame.rename(dict(zip(frame.columns, COLUMNS, strict=True)))
     return tables_of(frames, SETTINGS)

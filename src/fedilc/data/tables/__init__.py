@@ -1,7 +1,8 @@
 """Users' tables: read files, summarise silos, fit the preprocessing, and make silos of the rows.
 
-Reading: `csv_reader` (CSV as programs write it), `file_reader` (CSV, Parquet or NPZ), `column_values` (a
-column as numbers or names), `label_rule` (a row's label).
+Reading: `csv_reader` (CSV as programs write it), `format_readers` (Excel, Stata, SPSS and others),
+`file_reader` (any of these, Parquet or NPZ), `column_values` (a column as numbers or names), `label_rule` (a
+row's label).
 The source "files": `numeric_files`, whose cells are all numbers and are taken as they are.
 The source "tables": `silo_tables`, summarised by `silo_summary`, converted to inputs by `preprocessing`, and
 commented on by `table_notes`.

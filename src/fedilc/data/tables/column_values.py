@@ -20,7 +20,8 @@ _DATE = r"^(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./-]\d{1,2}[./-](\d{4}|\d{2}))([T ].*)
 def column_values(column: pl.Series, missing: Iterable[str] = ()) -> tuple[Kind, pl.Series]:
     """Return the kind of a column, and its values as Float64 or String with null for missing ones.
 
-    `missing` has further texts or numbers that mean a missing value; "name=text" is for one column alone.
+    `missing` has further texts or numbers that mean a missing value; "name=text" is for one column alone, and
+    may list several: "name=8,9".
 
     >>> kind, values = column_values(pl.Series("age", ["61", "?", "58.5"]))
     >>> kind, values.to_list()
@@ -36,16 +37,19 @@ def column_values(column: pl.Series, missing: Iterable[str] = ()) -> tuple[Kind,
     else:
         return "other", pl.Series(column.name, [None] * len(column), dtype=pl.Float64)
     sort, values = found
-    marks = [text for mark in missing if (text := _mark(mark, column.name)) is not None]
+    marks = [text for mark in missing for text in _marks(mark, column.name)]
     if marks:
-        hit = names_of(values).is_in([names_of(pl.Series([mark]))[0] for mark in marks]).fill_null(False)
+        names = names_of(pl.Series(marks)).str.to_lowercase()
+        hit = names_of(values).str.to_lowercase().is_in(names.to_list()).fill_null(False)
         values = pl.select(pl.when(hit).then(None).otherwise(values).alias(column.name)).to_series()
     return ("empty" if values.null_count() == len(values) else sort), values
 
 
-def _mark(mark: str, column: str) -> str | None:
+def _marks(mark: str, column: str) -> list[str]:
     name, equals, text = mark.rpartition("=")
-    return text if not equals or name == column else None
+    if not equals:
+        return [text]
+    return [text, *text.split(",")] if name == column else []
 
 
 def _from_text(column: pl.Series) -> tuple[Kind, pl.Series]:

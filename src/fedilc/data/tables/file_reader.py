@@ -1,4 +1,4 @@
-"""Read the examples of one file: a table (CSV, Parquet) or arrays (NPZ); raise all its problems at once."""
+"""Read the examples of one file: a table (CSV, Parquet, Excel, ...) or arrays (NPZ)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from fedilc.data.checks.identifiers import is_identifier
 from fedilc.data.tables.column_values import number_of
 from fedilc.data.tables.csv_reader import MISSING, read_csv
-from fedilc.errors import DataError, DataProblemsError, listed, nearest
+from fedilc.data.tables.format_readers import CONVERSIONS, SUFFIXES, read_format
+from fedilc.errors import ConfigError, DataError, DataProblemsError, listed, nearest
 
 _INDEX_NAMES = ("", "Unnamed: 0", "__index_level_0__")
 _MOST_COLUMNS = 12
@@ -65,8 +66,13 @@ def file_kind(path: Path) -> str:
     if path.is_dir():
         raise DataError(f"{path} is a folder, not a file; name the files in it")
     suffix = path.with_suffix("").suffix.lower() if path.suffix == ".gz" else path.suffix.lower()
-    if suffix not in (".csv", ".tsv", ".parquet", ".npz"):
-        raise DataError(f"{path} is not a .csv, .parquet or .npz file; name tables only, such as '*.csv'")
+    if suffix in CONVERSIONS:
+        raise DataError(f"{path} is {CONVERSIONS[suffix].format(name=path.name, stem=path.stem)}")
+    if suffix not in (".csv", ".tsv", ".parquet", ".npz", *SUFFIXES):
+        raise DataError(
+            f"{path} is not a table; give .csv, .xlsx, .parquet, .dta, .sav, .feather, .json or .npz files, "
+            "such as '*.csv'"
+        )
     return suffix
 
 
@@ -79,20 +85,24 @@ def read_frame(
     """
     notes: list[str] = []
     suffix = file_kind(path)
+    lines: NDArray[np.int64] | None = None
     try:
         if suffix == ".parquet":
             frame = pl.read_parquet(path, glob=False)
-            numbers, unit = np.arange(1, len(frame) + 1), "row"
+        elif suffix in SUFFIXES:
+            frame = read_format(path, suffix, notes)
         else:
-            (frame, numbers, notes), unit = read_csv(path), "line"
-    except DataError:
+            frame, lines, notes = read_csv(path)
+    except (DataError, ConfigError):
         raise
     except (pl.exceptions.PolarsError, OSError, EOFError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
     frame = _without_index(path, frame, label, notes)
     if label is not None:
         _check_header(path, frame, label)
-    return frame, numbers, unit, notes
+    if lines is not None:
+        return frame, lines, "line", notes
+    return frame, np.arange(1, len(frame) + 1), "row", notes
 
 
 def _without_index(path: Path, frame: pl.DataFrame, label: str | None, notes: list[str]) -> pl.DataFrame:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from shlex import quote
 from typing import Any, Literal
 
 import numpy as np
@@ -17,10 +19,23 @@ from fedilc.errors import DataError, listed, nearest
 
 MOST_CLASSES = 20
 MOST_LEVELS = 100
+_RARE = 0.01
 _COMPARISON = re.compile(r"^\s*(.+?)\s*(>=|<=|==|!=|>|<)\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*$")
 _OPPOSITE = {">": "<=", "<=": ">", "<": ">=", ">=": "<", "==": "!=", "!=": "=="}
 _HOLDS = {">": np.greater, "<=": np.less_equal, "<": np.less, ">=": np.greater_equal}
 _HOLDS |= {"==": np.equal, "!=": np.not_equal}
+# Words without accents for yes and no in common languages, and for outcomes.
+_POSITIVE = """
+y yes ja oui si sim da tak ano igen evet kylla nai да ναι 是 はい true + pos positive positiv positif
+positivo positiva dead died death deceased expired mort decede decedee tot verstorben gestorben fallecido
+fallecida muerto muerta morto morta obito case event present abnormal diseased sick ill krank malade enfermo
+malignant relapse recurrence readmitted
+"""
+_NEGATIVE = """
+n no nein non nao ne nie nee nej nei nem nu ei hayır ochi нет не όχι οχι 否 いいえ false - neg negative
+negativ negatif negativo negativa alive survived survivor living lebend vivant vivo viva control none absent
+normal healthy gesund sain sano benign
+"""
 
 
 class LabelRule(BaseModel):
@@ -70,18 +85,30 @@ class LabelRule(BaseModel):
         return cls.model_validate(found_rule)
 
     def with_classes(
-        self, levels: Sequence[str], positive: str | None = None, loss: LossName | None = None
+        self,
+        rows: Mapping[str, int],
+        positive: str | None = None,
+        loss: LossName | None = None,
+        declared: Sequence[str] = (),
     ) -> LabelRule:
-        """Return the rule with the classes of all silos' values; no values stand for very many numbers."""
+        """Return the rule with the classes of all silos' values.
+
+        Args:
+            rows: how many rows have each value; no values stand for very many numbers.
+            positive: the value that counts as 1.
+            loss: the kind of task; without it, the values decide.
+            declared: all classes in order, if the user named them.
+        """
+        levels = list(label_names(pl.Series(list(declared)))) if declared else list(rows)
         if self.comparison is not None:
             if positive is not None:
                 raise DataError(f"--positive {positive!r} has no use beside the label {self.text!r}; drop it")
             return self
         if positive is not None:
-            return self._with_positive(levels, positive)
+            return self._with_positive(list(rows), positive)
         numbers = [number_of(level) for level in levels]
         numeric = all(number is not None for number in numbers)
-        measured = loss is None and numeric and _is_measured(numbers)
+        measured = loss is None and numeric and not declared and _is_measured(numbers)
         if measured or (loss is not None and not has_classes(loss)):
             if not numeric:
                 raise DataError(f"the label {self.text!r} holds text, not numbers; choose another loss")
@@ -90,7 +117,9 @@ class LabelRule(BaseModel):
             raise DataError(f"the label {self.text!r} has too many different values for classes")
         if len(levels) == 1:
             raise DataError(f"the label {self.text!r} is {levels[0]!r} everywhere; there is nothing to learn")
-        ordered = in_order(levels)
+        ordered = tuple(levels) if declared else _zero_first(in_order(levels))
+        if loss is None and not declared:
+            self._ask_about_rare_values(rows)
         kind: LossName = loss or ("binary" if len(ordered) == 2 else "multiclass")
         if kind == "binary" and len(ordered) > 2:
             raise DataError(
@@ -99,10 +128,33 @@ class LabelRule(BaseModel):
             )
         return self.model_copy(update={"loss": kind, "classes": ordered})
 
+    def _ask_about_rare_values(self, rows: Mapping[str, int]) -> None:
+        """Raise if a third value is too rare to be a class: it is rather a code of missing labels."""
+        few = _RARE * sum(rows.values())
+        rare = [name for name, count in rows.items() if count < few]
+        common = [name for name in rows if name not in rare]
+        if not rare or not 3 <= len(rows) <= MOST_CLASSES or not 1 <= len(common) <= 2:
+            return
+        every = in_order(rows)
+        options = {
+            "--missing": f"{self.column}={','.join(rare)}",
+            "--positive": common[-1],
+            "--categories": f"{self.column}={','.join(every)}",
+        }
+        missing, positive, classes = (f"{option} {quote(value)}" for option, value in options.items())
+        counts = listed([f"{name} in {rows[name]}" for name in every], 8)
+        verb = "is" if len(rare) == 1 else "are"
+        raise DataError(
+            f"the label {self.column!r} is {counts} of {sum(rows.values())} rows, and {listed(rare, 8)} "
+            f"{verb} too rare to be a class; say {missing} if such rows have no label, {positive} if all "
+            f"other values count as 0, or {classes} if each value is a class"
+        )
+
     def _with_positive(self, levels: Sequence[str], positive: str) -> LabelRule:
-        name = names_of(pl.Series([positive]))[0]
-        if name not in levels:
-            raise DataError(f"the label {self.text!r} is never {positive!r}{nearest(name, levels)}")
+        wanted = _folded(label_names(pl.Series([positive]))[0])
+        name = next((level for level in levels if _folded(level) == wanted), None)
+        if name is None:
+            raise DataError(f"the label {self.text!r} is never {positive!r}{nearest(positive, levels)}")
         others = [level for level in levels if level != name]
         if not others:
             raise DataError(f"the label {self.text!r} is {positive!r} everywhere; there is nothing to learn")
@@ -119,19 +171,41 @@ class LabelRule(BaseModel):
         return frame.filter(known).drop(column), label.filter(known)
 
     def levels(self, column: pl.Series) -> dict[str, int]:
-        """Return how often each value of the label occurs; none if they are too many to be classes."""
-        names = names_of(column)
+        """Return how often each value of the label occurs; none if they are too many to be classes.
+
+        Texts that differ in case or outer spaces alone are one value.
+        """
+        names = label_names(column)
         if self.comparison is not None:
             names = pl.Series([self.classes[holds] for holds in self._compared(column)])
         counts = names.alias("level").value_counts(name="rows")
         if len(counts) > MOST_LEVELS:
             return {}
-        return {str(name): int(rows) for name, rows in sorted(counts.iter_rows())}
+        return merged_levels([dict(counts.iter_rows())])
+
+    def spelled(self, silos: Iterable[Mapping[str, int]]) -> LabelRule:
+        """Return the rule with its classes spelled as in most rows of these silos, which train."""
+        names = {_folded(name): name for name in merged_levels(silos)}
+        classes = [names.get(_folded(name), name) for name in self.classes]
+        if self._is_against_others:
+            classes[0] = f"not {classes[1]}"
+        return self.model_copy(update={"classes": tuple(classes)})
+
+    @property
+    def _is_against_others(self) -> bool:
+        return (
+            self.loss == "binary" and len(self.classes) == 2 and self.classes[0] == f"not {self.classes[1]}"
+        )
+
+    def class_rows(self, levels: Mapping[str, int]) -> list[int]:
+        """Return how many rows have each class, from the rows of each value of a silo's label."""
+        rows = {_folded(name): count for name, count in levels.items()}
+        return [rows.get(_folded(name), 0) for name in self.classes]
 
     def own_scores(self, column: pl.Series, positive: str | None) -> NDArray[Any] | None:
         """Return the labels of one silo as 0 and 1, if it has two; it may not know the others' classes."""
         try:
-            rule = self.with_classes(list(self.levels(column)), positive)
+            rule = self.with_classes(self.levels(column), positive)
         except DataError:  # one class only
             return None
         return rule.encode(column) if rule.loss == "binary" else None
@@ -145,17 +219,19 @@ class LabelRule(BaseModel):
             if values.null_count():
                 raise DataError(f"the label {self.text!r} holds text, not numbers")
             return values.to_numpy().astype(np.float32)
-        names = names_of(column)
-        if self.loss == "binary" and self.classes[0] == f"not {self.classes[1]}":
-            return (names == self.classes[1]).to_numpy().astype(np.int64)
-        codes = {name: code for code, name in enumerate(self.classes)}
-        unknown = [name for name in names.unique(maintain_order=True) if name not in codes]
+        names = label_names(column)
+        codes = {_folded(name): code for code, name in enumerate(self.classes)}
+        different = names.unique(maintain_order=True).to_list()
+        if self._is_against_others:
+            codes = {_folded(name): int(_folded(name) == _folded(self.classes[1])) for name in different}
+        unknown = [name for name in different if _folded(name) not in codes]
         if unknown:
             raise DataError(
                 f"the label {self.text!r} holds {unknown[0]!r}, which is none of its classes: "
                 f"{listed(self.classes, 8)}"
             )
-        return names.replace_strict(codes, return_dtype=pl.Int64).to_numpy().copy()
+        places = [codes[_folded(name)] for name in different]
+        return names.replace_strict(different, places, return_dtype=pl.Int64).to_numpy().copy()
 
     def _compared(self, column: pl.Series) -> NDArray[Any]:
         values = numbers_of(column)
@@ -171,3 +247,44 @@ def _is_measured(numbers: Sequence[float | None]) -> bool:
     if len(numbers) <= 2:
         return not numbers
     return len(numbers) > MOST_CLASSES or any(n is not None and n != round(n) for n in numbers)
+
+
+def label_names(column: pl.Series) -> pl.Series:
+    """Return a label's values as names; true and false are 1 and 0, as in a file that has no other text."""
+    names = names_of(column)
+    return names.set(names.str.to_lowercase() == "true", "1").set(names.str.to_lowercase() == "false", "0")
+
+
+def merged_levels(silos: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return the rows of each value over silos; a value is spelled as in most of its rows.
+
+    >>> merged_levels([{"yes": 3, "Yes": 4}, {"YES": 1, "no": 5}])
+    {'Yes': 8, 'no': 5}
+    """
+    spellings: dict[str, dict[str, int]] = {}
+    for levels in silos:
+        for name, rows in levels.items():
+            found = spellings.setdefault(_folded(name), {})
+            found[name] = found.get(name, 0) + rows
+    named = {
+        min(found, key=lambda name: (-found[name], name)): sum(found.values()) for found in spellings.values()
+    }
+    return dict(sorted(named.items()))
+
+
+def _folded(name: str) -> str:
+    return name.strip().casefold()
+
+
+def _zero_first(classes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return two classes so that the second, which counts as 1, is "yes" and not "no", if words say so."""
+    if len(classes) != 2:
+        return classes
+    first, second = map(_meaning, classes)
+    return classes if first <= second else classes[::-1]
+
+
+def _meaning(name: str) -> int:
+    """Return 1 for a word that means yes, -1 for one that means no, 0 for any other."""
+    plain = "".join(c for c in unicodedata.normalize("NFKD", _folded(name)) if not unicodedata.combining(c))
+    return (plain in _POSITIVE.split()) - (plain in _NEGATIVE.split())

@@ -149,7 +149,12 @@ def fit_preprocessing(
             features.append(made)
     if not features:
         raise DataError("no column is left to learn from; drop fewer columns, or correct the label")
-    return Preprocessing(label=label, features=tuple(features), missing=settings.missing, left_out=left_out)
+    return Preprocessing(
+        label=label.spelled([silo.labels for silo in summaries]),
+        features=tuple(features),
+        missing=settings.missing,
+        left_out=left_out,
+    )
 
 
 def _reason(parts: Sequence[ColumnSummary]) -> str | None:

@@ -18,7 +18,7 @@ from fedilc.data.checks.federation import Report
 from fedilc.data.silo import Federation, Silo, split_silo
 from fedilc.data.tables.column_values import column_values, names_of
 from fedilc.data.tables.file_reader import file_kind, read_frame, read_npz
-from fedilc.data.tables.label_rule import LabelRule
+from fedilc.data.tables.label_rule import LabelRule, merged_levels
 from fedilc.data.tables.preprocessing import Preprocessing, fit_preprocessing
 from fedilc.data.tables.silo_summary import SiloSummary, summarise
 from fedilc.data.tables.table_notes import leaking_columns, table_notes
@@ -60,10 +60,9 @@ class TableSettings(BaseModel):
 
     def rule(self, levels: Sequence[Mapping[str, int]]) -> LabelRule:
         """Return the label's rule for the values that occur in each silo."""
-        union = list(dict.fromkeys(level for found in levels for level in found))
-        return LabelRule.parse(self.label).with_classes(
-            union if all(levels) else [], self.positive, self.loss
-        )
+        rule = LabelRule.parse(self.label)
+        rows = merged_levels(levels) if all(levels) else {}
+        return rule.with_classes(rows, self.positive, self.loss, self.categories.get(rule.column, ()))
 
     def split_label(self, name: str, frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series, int]:
         """Return features and label of the rows that have a label, and how many do not."""
@@ -134,7 +133,7 @@ class SiloTables:
 
 
 def read_tables(paths: Sequence[Path], settings: TableSettings, silo_column: str | None = None) -> SiloTables:
-    """Read tables from CSV, Parquet or NPZ; without a column of silos each file is a silo."""
+    """Read tables from files; without a column of silos each file is a silo."""
     notes: list[str] = []
     frames = {path: _frame(path, settings, notes) for path in paths}
     _check_names(frames, settings, silo_column)

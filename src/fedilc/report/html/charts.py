@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from fedilc.evaluation.intervals import Interval
+from fedilc.evaluation.intervals import NOT_ESTIMABLE, Interval
 from fedilc.report.html.page import boxed, grid, note, text
 from fedilc.report.run_plots import common_rounds
 
@@ -139,11 +139,13 @@ def _marks(found: Interval, limits: tuple[float, float]) -> str:
 
 def _in_numbers(found: Interval, form: str) -> str:
     if found.value is None:
-        return "-"
-    value = form.format(found.value)
-    if found.low is None or found.high is None:
-        return value
-    return f"{value} <small>[{form.format(found.low)}, {form.format(found.high)}]</small>"
+        return "-" if found.reason is None else f"{NOT_ESTIMABLE} <small>({text(found.reason)})</small>"
+    shown = form.format(found.value)
+    if found.low is not None and found.high is not None:
+        shown += f" <small>[{form.format(found.low)}, {form.format(found.high)}]</small>"
+    if found.caution is not None:
+        shown += f" <small>(caution: {text(found.caution)})</small>"
+    return shown
 
 
 def _heat(title: str, x_label: str, rounds: Sequence[int], rows: Mapping[str, Sequence[float]]) -> str:

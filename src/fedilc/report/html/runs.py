@@ -10,7 +10,7 @@ from fedilc.errors import ConfigError
 from fedilc.evaluation.campaign import lower_is_better, spread
 from fedilc.evaluation.intervals import Interval
 from fedilc.evaluation.selection import Record, select
-from fedilc.evaluation.significance import LEVEL, paired_test
+from fedilc.evaluation.significance import LEVEL, p_phrase, paired_test
 from fedilc.report.cells import mean_cell, with_best
 from fedilc.report.html.calibration import wilson_limits
 from fedilc.report.html.charts import (
@@ -127,7 +127,7 @@ def _how_sure(values: Mapping[str, Mapping[int, float]], best: str) -> list[str]
         count = "one seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
         return [f"{subject}; with {count}, chance between seeds cannot be told from a difference."]
     sure = "is more than" if test.t_p < LEVEL else "may be"
-    return [f"{subject} over {len(seeds)} seeds (p = {test.t_p:.2g}), which {sure} chance between seeds."]
+    return [f"{subject} over {len(seeds)} seeds ({p_phrase(test.t_p)}), which {sure} chance between seeds."]
 
 
 def _scores(group: RunGroup) -> str:

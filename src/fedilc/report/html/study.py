@@ -87,9 +87,10 @@ def _sites(study: Study) -> str:
 
 def _size(study: Study, site: str) -> str:
     silo = study["silos"][site]
-    positive = silo.get("classes", {}).get("1", 0) if study["loss"] == "binary" else None
-    share = "" if positive is None else f", {positive / silo['examples']:.0%} positive"
-    return f"{silo['examples']:,} examples{share}"
+    if study["loss"] != "binary":
+        return f"{silo['examples']:,} examples"
+    events = silo["classes"].get("1", 0)
+    return f"{events:,} events and {silo['examples'] - events:,} non-events"
 
 
 def _differences(study: Study) -> list[tuple[str, str]]:

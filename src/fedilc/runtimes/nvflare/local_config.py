@@ -26,7 +26,7 @@ class SiteConfig(Section):
 
     silo: str | None = Field(None, description="the silo's name in the run; default: the site's name")
     provider: str | None = Field(None, description="module:function, called with the silo's name")
-    data: str | None = Field(None, description="a table, .csv, .parquet or .npz")
+    data: str | None = Field(None, description="a table, such as .csv, .xlsx, .parquet or .npz")
     label: str = Field("label", description="the column of that table that holds the label")
     validation_share: float = Field(0.3, ge=0, le=0.9, description="the share of that table held out")
     experiment: str | dict[str, Any] | None = Field(

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedilc.aggregation.sums.packed import PackedSums, SumsForm
 from fedilc.errors import ProtocolError
 from fedilc.federation import AggregatedReply, Reply
+from fedilc.federation.silo_weights import SiloWeights
 from fedilc.federation.steps import Range, Step, check_metrics, check_numbers
 from fedilc.federation.tensor_files import byte_size
 from fedilc.runtimes.remote.wire import (
@@ -29,6 +30,13 @@ from fedilc.runtimes.remote.wire import (
 _MAX_HEADER_BYTES = 100_000_000
 _MAX_REASON_LENGTH = 500
 _NORM = Range(0.0, math.inf)
+
+
+class NotAskedError(ProtocolError):
+    """A sub-coordinator replies for a silo that it is not asked for now.
+
+    This is no fault: after a restart, a coordinator may have other replies than the one before it had.
+    """
 
 
 def pack_aggregated_reply(reply: AggregatedReply) -> bytes:
@@ -55,7 +63,12 @@ def max_aggregated_bytes(step: Step, silos: int) -> int:
 
 
 def read_aggregated_reply(
-    body: bytes, step: Step, round_: int, silos: Collection[str], wanted: Collection[str]
+    body: bytes,
+    step: Step,
+    round_: int,
+    silos: Collection[str],
+    wanted: Collection[str],
+    silo_weights: SiloWeights,
 ) -> AggregatedReply:
     """Return a sub-coordinator's reply for some of its `silos`; raise if it is not valid.
 
@@ -78,9 +91,18 @@ def read_aggregated_reply(
     sums: dict[str, PackedSums] = {}
     for group, form in forms.items():
         sums[group] = PackedSums(tensors[group], _of_group(group, lowest))
-        # A product that is too large is infinite; a power would be an OverflowError.
-        powers = (math.prod([norms[silo][group]] * step.answers[group].order) for silo in replies)
-        form.check(sums[group], [power for power in powers if power < math.inf])
+        answer, lengths, weights = step.answers[group], list[float](), list[float]()
+        for silo, reply in replies.items():
+            # A product that is too large is infinite; a power would be an OverflowError.
+            length = math.prod([norms[silo][group]] * answer.order)
+            weight = silo_weights.of(silo, reply.numbers) if answer.weighted else None
+            if length < math.inf:
+                lengths.append(length)
+                weights.append(1.0 if weight is None else weight)
+        try:
+            form.check(sums[group], lengths, weights)
+        except ProtocolError as error:
+            raise ProtocolError(f"{group}: {error}") from error
     lost = _lost(about.get("lost"), set(silos) - set(replies))
     return AggregatedReply(replies, norms, sums, lost)
 
@@ -94,7 +116,9 @@ def _replies(
     replies, norms = dict[str, Reply](), dict[str, dict[str, float]]()
     for silo, entry in found.items():
         if silo not in wanted:
-            raise ProtocolError(f"it replies for {silo[:100]!r}, for which it was not asked")
+            raise NotAskedError(
+                f"it replies for {silo[:100]!r}, for which it is not asked now; ask for the task again"
+            )
         try:
             if not isinstance(entry, Mapping) or set(entry) != {"numbers", "metrics", "norms"}:
                 raise ProtocolError("its keys are not numbers, metrics and norms")

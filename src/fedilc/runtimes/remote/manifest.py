@@ -122,6 +122,7 @@ class Manifest(Section):
     zeros: Literal["ignore", "strict", "authors"]
     agreement: float | None
     min_side: PositiveInt | None = None
+    trim: Annotated[float, Field(gt=0, lt=0.5)] | None = None
     covariance: Literal["diagonal", "full"]
     fishr_reduction: Literal["mean", "sum"]
     classifier: str | None

@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from fedilc.data.digest import tensors_digest
 from fedilc.federation import AggregatedReply, Reply, Request
+from fedilc.federation.silo_weights import SiloWeights, make_weights
 from fedilc.federation.steps import check_metrics, check_numbers
 from fedilc.federation.tensor_files import byte_size
 from fedilc.runtimes.remote.aggregated_reply import max_aggregated_bytes, read_aggregated_reply
@@ -14,15 +15,31 @@ from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.remote.wire import header_room, pack_request, reply_schemas, task_name, unpack
 
 
+def request_weights(request: Request, manifest: Manifest) -> SiloWeights:
+    """Return the weights of silos, as the server has learnt them when it makes a request."""
+    steps = manifest.weights_step, manifest.weights_power
+    weights = make_weights(manifest.choices.weights, manifest.silos, *steps)
+    weights.restore(request.silo_weights)
+    return weights
+
+
 class OpenRequest:
     """A request that silos can reply to.
 
     Its weights are the server's own tensors, not a copy: they are packed when the first silo needs them, and
-    never after `close`, because the server may change them then.
+    never after `close`, because the server may change them then. `asked` are the silos that must reply, by
+    default all of the request: a sub-coordinator may still wait for only some of them.
     """
 
-    def __init__(self, request: Request, manifest: Manifest, weights_digest: str | None = None) -> None:
+    def __init__(
+        self,
+        request: Request,
+        manifest: Manifest,
+        weights_digest: str | None = None,
+        asked: Collection[str] | None = None,
+    ) -> None:
         self.request = request
+        self.asked = request.asked if asked is None else frozenset(asked)
         self.manifest = manifest
         self.weights_digest = weights_digest or tensors_digest(request.weights)
         self.name = task_name(request, manifest.hash, self.weights_digest)
@@ -35,14 +52,18 @@ class OpenRequest:
     def body(self, weights_digest: str, to_sub_coordinator: bool = False) -> bytes | None:
         """Return the task for a silo whose weights have this digest; None once it is closed.
 
-        The task for a sub-coordinator differs only if there are adaptive weights of silos.
+        The task for a sub-coordinator differs only if there are adaptive weights of silos, or if not all of
+        the request's silos are asked.
         """
         kind = self._kind(weights_digest, to_sub_coordinator)
         with self._lock:
             if self._closed:
                 return None
             if kind not in self._bodies:
-                self._bodies[kind] = pack_request(self.request, self.manifest, self.weights_digest, *kind)
+                with_weights, to_sub = kind
+                asked = self.asked if to_sub else None
+                packed = pack_request(self.request, self.manifest, self.weights_digest, with_weights, asked)
+                self._bodies[kind] = packed
             return self._bodies[kind]
 
     def packed_body(self, weights_digest: str, to_sub_coordinator: bool = False) -> bytes | None:
@@ -51,7 +72,8 @@ class OpenRequest:
 
     def _kind(self, weights_digest: str, to_sub_coordinator: bool) -> tuple[bool, bool]:
         with_weights = weights_digest != self.weights_digest
-        return with_weights, to_sub_coordinator and bool(self.request.silo_weights)
+        differs = bool(self.request.silo_weights) or self.asked != self.request.asked
+        return with_weights, to_sub_coordinator and differs
 
     def close(self) -> None:
         """Give the task to no further silo."""
@@ -80,7 +102,8 @@ class OpenRequest:
         self, body: bytes, silos: Collection[str], wanted: Collection[str]
     ) -> AggregatedReply:
         """Return a sub-coordinator's reply for some of its silos; raise if it is not valid."""
-        return read_aggregated_reply(body, self.step, self.request.round, silos, wanted)
+        weights = request_weights(self.request, self.manifest)
+        return read_aggregated_reply(body, self.step, self.request.round, silos, wanted, weights)
 
 
 class RequestOpener:
@@ -90,11 +113,11 @@ class RequestOpener:
         self.manifest = manifest
         self._last: OpenRequest | None = None
 
-    def open(self, request: Request) -> OpenRequest:
-        """Open a request, and close the one before it."""
+    def open(self, request: Request, asked: Collection[str] | None = None) -> OpenRequest:
+        """Open a request to the silos that are `asked`, by default all, and close the one before it."""
         last, known = self._last, None
         if last is not None:
             last.close()
             known = last.weights_digest if last.request.version == request.version else None
-        self._last = OpenRequest(request, self.manifest, known)
+        self._last = OpenRequest(request, self.manifest, known, asked)
         return self._last

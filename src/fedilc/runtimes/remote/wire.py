@@ -10,7 +10,7 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -195,17 +195,23 @@ class _Task(Section):
     silos: list[str]
     numbers: dict[Name, float]
     silo_weights: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
+    asked: list[str] | None = None
     scales: dict[str, float]
 
 
 @dataclass(frozen=True)
 class ReceivedRequest:
-    """A request as a silo receives it, with its task's name, its run's hash and the digest of its weights."""
+    """A request as a silo receives it, with its task's name, its run's hash and the digest of its weights.
+
+    `asked` are the silos that a sub-coordinator may be asked for: all of the round, or those that the
+    coordinator above it still waits for.
+    """
 
     request: Request
     task: str
     run: str
     weights_digest: str
+    asked: frozenset[str]
 
     def require_for(self, silo: str, manifest: Manifest) -> None:
         """Raise if the task is of another run, or for other silos."""
@@ -220,11 +226,11 @@ def pack_request(
     manifest: Manifest,
     weights_digest: str,
     with_weights: bool,
-    to_sub_coordinator: bool = False,
+    asked: Collection[str] | None = None,
 ) -> bytes:
     """Return a task as bytes, with w if the silo does not have it yet.
 
-    A sub-coordinator also gets the adaptive weights of silos.
+    A sub-coordinator also gets the silos that are `asked`, and the adaptive weights of silos.
     """
     about: dict[str, Any] = {
         "run": manifest.hash,
@@ -235,8 +241,8 @@ def pack_request(
         "silos": list(request.silos),
         "numbers": dict(request.numbers),
     }
-    if to_sub_coordinator:
-        about["silo_weights"] = dict(request.silo_weights)
+    if asked is not None:
+        about |= {"silo_weights": dict(request.silo_weights), "asked": sorted(asked)}
     groups = dict(request.tensors) | ({WEIGHTS: request.weights} if with_weights else {})
     return pack(groups, about, lambda group: group == WEIGHTS and manifest.wire == "float16", digest=True)
 
@@ -262,13 +268,16 @@ def unpack_request(
     groups, _ = unpack(body, expected | tensor_schemas(step.sends, lambda _: False))
     if not 1 <= about.round <= manifest.rounds or not set(about.silos) <= set(manifest.silos):
         raise ProtocolError("the coordinator asks for a round or for silos that the run does not have")
+    asked = frozenset(about.silos if about.asked is None else about.asked)
+    if not asked <= set(about.silos):
+        raise ProtocolError("the coordinator asks for silos that are not in the round")
     sent = groups.pop(WEIGHTS, None) or weights
     version = int(hashlib.sha256(about.weights.encode()).hexdigest()[:15], 16)
     if not set(about.silo_weights) <= set(manifest.silos):
         raise ProtocolError("the coordinator gives weights to silos that the run does not have")
     content = tuple(about.silos), sent, groups, about.numbers, about.silo_weights
     request = Request(about.step, about.round, version, *content)
-    return ReceivedRequest(request, about.task, about.run, about.weights)
+    return ReceivedRequest(request, about.task, about.run, about.weights, asked)
 
 
 def reply_schemas(step: Step, wire: Wire) -> dict[str, TensorSchema]:

@@ -17,6 +17,8 @@ from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.rest.audit import Audit
 
 STRIKES = 3
+CONTACT_SECONDS = 60.0  # a silo or sub-coordinator that waits asks for its next task every 25 seconds
+SENT_AWAY_SECONDS = 5.0
 WAITING = "waiting for silos"
 _ABSENT = ("not joined", "lost", "set aside")
 State = Literal["not joined", "waiting", "working", "answered", "lost", "set aside"]
@@ -70,6 +72,8 @@ class Membership:
         self.progress = Progress()
         self.revision = 0
         self._join_deadline: float | None = None
+        self._sent_away: dict[str, tuple[str, float]] = {}
+        self._must_join_again: set[str] = set()
         self._changed = threading.Condition()
         self._listeners: list[Callable[[], None]] = []
         self._workers: list[Callable[[], None]] = []
@@ -104,23 +108,69 @@ class Membership:
         return status
 
     def _silos_of(self, name: str) -> tuple[str, ...]:
-        """Return the silos that a member replies for: itself, or those of a sub-coordinator."""
+        """Return the silos that a member replies for: itself, or those of a sub-coordinator.
+
+        A silo for which a sub-coordinator replies does not reply for itself, even if it asks here too.
+        """
         if name in self.silos:
-            return (name,)
+            return (name,) if self.silos[name].via is None else ()
         return tuple(silo.name for silo in self.silos.values() if silo.via == name)
 
-    def join(self, name: str, examples: int) -> None:
-        """Let a silo join, which replies for itself from now on."""
+    def _elsewhere(self, name: str, via: str | None) -> str | None:
+        """Return why a silo cannot join here, or through a sub-coordinator, now; None if it can.
+
+        A silo that is connected at two places of a tree would reply for itself twice. It is connected while
+        whoever replies for it computes, or asked for a task in the last minute.
+        """
+        sentence, until = self._sent_away.get(name, ("", 0.0))
+        if time.monotonic() < until:
+            return sentence
+        silo = self.silos[name]
+        if silo.state in _ABSENT or silo.via == via:
+            return None
+        together = [self.silos[other] for other in self._silos_of(silo.via or name)]
+        if time.time() - (silo.last_seen or 0.0) > CONTACT_SECONDS and all(
+            other.state != "working" for other in together
+        ):
+            return None
+        where = f"through {silo.via!r}" if silo.via is not None else f"directly, not through {via!r}"
+        return (
+            f"silo {name!r} is connected elsewhere ({where}); stop it there, or wait until that connection "
+            "is gone"
+        )
+
+    def send_away(self, reasons: Mapping[str, str]) -> None:
+        """Refuse silos that the coordinator above knows to be connected elsewhere, for a few seconds.
+
+        A sub-coordinator below that replies for one of them has to join again, and then learns the reason.
+        """
         with self._changed:
-            silo = self._admit(name)
+            for name, reason in reasons.items():
+                silo = self.silos[name]
+                if silo.via is not None:
+                    self._must_join_again.add(silo.via)
+                silo.state, silo.reason, silo.via = "not joined", reason, None
+                self._sent_away[name] = reason, time.monotonic() + SENT_AWAY_SECONDS
+            if reasons:
+                self._notify(workers=True)
+
+    def join(self, name: str, examples: int) -> None:
+        """Let a silo join, which replies for itself from now on; refuse one that is connected elsewhere."""
+        with self._changed:
+            silo, elsewhere = self._admit(name), self._elsewhere(name, None)
+            if elsewhere is not None:
+                raise RefusedError(409, elsewhere)
             self.audit.repeated("joined", {"silo": name}, examples=examples)
             silo.examples, silo.reason, silo.via = examples, None, None
             silo.state = "waiting"
             self._notify()
 
-    def join_sub_coordinator(self, name: str, silos: Mapping[str, int], lost: Mapping[str, str]) -> None:
+    def join_sub_coordinator(
+        self, name: str, silos: Mapping[str, int], lost: Mapping[str, str]
+    ) -> dict[str, str]:
         """Let a sub-coordinator join with all its silos' examples; `lost` says why it lost others.
 
+        Return the silos that it does not get, because they are connected elsewhere, with a sentence on each.
         With no silos and no lost ones, only check that it may join.
         """
         with self._changed:
@@ -128,21 +178,32 @@ class Membership:
                 raise RefusedError(
                     422, f"{name!r} is a silo of this run; give the sub-coordinator another name"
                 )
+            if self.manifest.program.keeps_replies:
+                raise RefusedError(
+                    422,
+                    f"inter={self.manifest.choices.inter!r} needs each silo's own reply, and a "
+                    "sub-coordinator sends sums; let the silos join this coordinator themselves",
+                )
             for silo in silos:
                 if silo not in self.silos:
                     raise RefusedError(422, f"no silo of this run is called {silo[:100]!r}")
             if name in self.sub_coordinators:
                 self._admit(name)
             if not silos and not lost:
-                return
+                return {}
+            found = {silo: self._elsewhere(silo, name) for silo in silos}
+            elsewhere = {silo: reason for silo, reason in found.items() if reason is not None}
+            silos = {silo: examples for silo, examples in silos.items() if silo not in elsewhere}
             self.sub_coordinators.setdefault(name, SiloStatus(name, "waiting"))
+            self._must_join_again.discard(name)
             self.audit.repeated("joined", {"silo": name}, carries=sorted(silos))
             self._assign(name, silos, lost)
             for status, examples in ((self.silos[silo], examples) for silo, examples in silos.items()):
                 if status.state in ("not joined", "lost"):
                     status.state, status.reason = "waiting", None
-                status.examples = examples
+                status.examples, status.last_seen = examples, time.time()
             self._notify(workers=True)
+            return elsewhere
 
     def _assign(self, name: str, silos: Collection[str], lost: Mapping[str, str]) -> None:
         """Set all silos that a sub-coordinator replies for; those that it no longer has are lost.
@@ -167,7 +228,8 @@ class Membership:
             status = self._status(name)
             status.bytes_received += received
             status.bytes_sent += sent
-            for one in (status, *(self.silos[silo] for silo in self._silos_of(name))):
+            own = [] if name in self.silos else [status]
+            for one in (*own, *(self.silos[silo] for silo in self._silos_of(name))):
                 one.last_seen = time.time()
 
     def mark_present(self, name: str) -> None:
@@ -272,8 +334,10 @@ class Membership:
             self.audit.event("nonsense", silo=name, reason=reason, strikes=status.strikes)
             if status.strikes >= STRIKES:
                 self.audit.event("set aside", silo=name, reason=reason)
+                sender = "" if name in self.silos else f"sub-coordinator {name!r}: "
                 for silo in (self.silos[silo] for silo in self._silos_of(name)):
-                    silo.state, silo.reason = "set aside", f"{name}: {reason}"
+                    silo.state, silo.reason = "set aside", f"{sender}{reason}"
                 status.state, status.reason = "set aside", reason
             self._notify(workers=status.state == "set aside")
-            return RefusedError(422, f"{reason} ({status.strikes} of {STRIKES} before the silo is set aside)")
+            who = "the silo is" if name in self.silos else f"sub-coordinator {name!r} and its silos are"
+            return RefusedError(422, f"{reason} ({status.strikes} of {STRIKES} before {who} set aside)")

@@ -196,15 +196,18 @@ class RunMember(ABC):
             )
 
     def _join(self, manifest: Manifest) -> None:
+        """Join; wait while the coordinator says that this silo is connected elsewhere."""
         body = {"manifest": manifest.hash, **self._joining()}
-        retries = Retries(self.http)
-        for _ in range(_ATTEMPTS):
+        retries, attempts = Retries(self.http), 0
+        while True:
             response = self.http.call("POST", self._path("join"), json=body)
-            if response.status not in _RETRIED:
+            if response.status == 409:
+                self._require_same(manifest)
+            elif response.status in _RETRIED and attempts < _ATTEMPTS:
+                attempts += 1
+            else:
                 break
             retries.pause(response.reason)
-        if response.status == 409:
-            self._require_same(manifest)
         if response.status != 200:
             self._refused(response)
         self._joined(manifest, response)

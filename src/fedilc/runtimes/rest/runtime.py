@@ -49,7 +49,7 @@ class RestRuntime(Runtime):
     def ask(self, request: Request) -> Iterator[Reply | AggregatedReply]:
         """Open the request; yield replies as they come."""
         asked = self.mine(request.silos)
-        self.queue.open(self.opener.open(request), asked)
+        self.queue.open(self.opener.open(request, asked))
         waiting, on_time = set(asked), True
         deadline = time.monotonic() + self.round_timeout
         try:

@@ -66,13 +66,18 @@ class Receipt(BaseModel):
 
 
 class JoinReply(BaseModel):
-    """The confirmation that a silo has joined; a sub-coordinator learns which silos have replied."""
+    """The confirmation that a silo has joined.
+
+    A sub-coordinator learns which of its silos have replied to the open task, and which ones it does not get,
+    because they are connected elsewhere.
+    """
 
     silo: str
     round: int
     round_timeout: float | None = None
     task: str = ""
     answered: list[str] = []
+    elsewhere: dict[str, str] = {}
 
 
 def add_silo_routes(app: FastAPI, queue: TaskQueue, auth: Auth) -> None:
@@ -105,10 +110,16 @@ def _add_join(app: FastAPI, queue: TaskQueue, auth: Auth, limits: RequestLimits)
                 raise HTTPException(409, "the silo has another manifest than this run's")
             if isinstance(joining, SubCoordinatorJoin):
                 auth.require_carries(request, silo, joining.silos)
-                queue.join_sub_coordinator(silo, joining.silos, joining.lost)
+                elsewhere = queue.join_sub_coordinator(silo, joining.silos, joining.lost)
                 task, answered = queue.answered(silo)
-                timeout, round_ = queue.round_timeout, queue.progress.round
-                return JoinReply(silo=silo, round=round_, round_timeout=timeout, task=task, answered=answered)
+                return JoinReply(
+                    silo=silo,
+                    round=queue.progress.round,
+                    round_timeout=queue.round_timeout,
+                    task=task,
+                    answered=answered,
+                    elsewhere=elsewhere,
+                )
             if silo not in queue.silos:
                 raise HTTPException(404, f"no silo of this run is called {silo!r}")
             queue.join(silo, joining.examples)

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from fedilc.aggregation import _kernels
 from fedilc.errors import ConfigError
-from fedilc.federation.messages import Request, check_reply
-from fedilc.federation.silo_weights import SiloWeights, make_weights
+from fedilc.federation.messages import check_reply
 from fedilc.federation.step_sums import StepSums
 from fedilc.federation.steps import Step
 from fedilc.runtimes.remote.aggregated_reply import pack_aggregated_reply
 from fedilc.runtimes.remote.manifest import MAX_NUMBERS, Manifest, read_received
+from fedilc.runtimes.remote.open_request import request_weights
 from fedilc.runtimes.remote.wire import ReceivedRequest
 from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.app import make_app
@@ -45,17 +45,21 @@ _CHECK_SECONDS = 1.0
 
 
 class _SubtreeRuntime(RestRuntime):
-    """A runtime over silos here, which asks those that the coordinator above still waits for."""
+    """A runtime over silos here, which asks those that the coordinator above still waits for.
+
+    `announced` are the silos that the coordinator above has accepted, and their examples; `due` those that it
+    asks for and that have not replied.
+    """
 
     def __init__(self, queue: TaskQueue, round_timeout: float) -> None:
         super().__init__(queue, 0, round_timeout)
-        self.answered: frozenset[str] = frozenset()
-        self.announced: frozenset[str] = frozenset()
+        self.due: frozenset[str] = frozenset()
+        self.announced: dict[str, int] = {}
 
     def mine(self, silos: tuple[str, ...]) -> tuple[str, ...]:
         """Return those of the silos that are asked here."""
-        here = self.queue.present()
-        return tuple(silo for silo in silos if silo in here and silo in self.announced - self.answered)
+        here, due = self.queue.present(), self.due
+        return tuple(silo for silo in silos if silo in here and silo in due and silo in self.announced)
 
 
 class SubCoordinator(RunMember):
@@ -77,6 +81,7 @@ class SubCoordinator(RunMember):
         self.round_timeout = round_timeout
         self._sent: Mapping[str, Tensor] = {}
         self._task, self._answered = "", ("", frozenset[str]())
+        self._announcing: dict[str, int] = {}
         self._join_lock = threading.Lock()
         self._changed = threading.Event()
         self._outcome: str | Exception | None = None
@@ -101,7 +106,7 @@ class SubCoordinator(RunMember):
         thread = threading.Thread(target=self._answer_tasks, args=(manifest,), name="fedilc-up", daemon=True)
         while self._outcome is None:
             self._changed.clear()
-            if frozenset(queue.present()) != self.runtime.announced:
+            if queue.present() != self.runtime.announced:
                 self._join(manifest)
                 if thread.ident is None:
                     thread.start()
@@ -123,9 +128,8 @@ class SubCoordinator(RunMember):
             super()._join(manifest)
 
     def _joining(self) -> dict[str, Any]:
-        silos = self.runtime.queue.present()
+        silos = self._announcing = self.runtime.queue.present()
         lost = self.runtime.reasons([silo for silo in self.runtime.announced if silo not in silos])
-        self.runtime.announced = frozenset(silos)
         return {"leaves": silos, "lost": {silo: reason[:500] for silo, reason in lost.items()}}
 
     def _joined(self, manifest: Manifest, answer: Response) -> None:
@@ -134,6 +138,9 @@ class SubCoordinator(RunMember):
         if reply.round_timeout is not None:
             self.runtime.round_timeout = min(self.round_timeout, SHARE_OF_TIMEOUT * reply.round_timeout)
         self._answered = reply.task, frozenset(reply.answered)
+        elsewhere = {silo: reply.elsewhere[silo] for silo in self._announcing if silo in reply.elsewhere}
+        self.runtime.announced = {s: n for s, n in self._announcing.items() if s not in elsewhere}
+        self.runtime.queue.send_away(elsewhere)
 
     def _weights(self) -> Mapping[str, Tensor]:
         return self._sent
@@ -146,9 +153,9 @@ class SubCoordinator(RunMember):
             self._join(manifest)
         self._task = received.task
         task, answered = self._answered
-        self.runtime.answered = answered if task == received.task else frozenset()
+        self.runtime.due = received.asked - (answered if task == received.task else frozenset())
         wanted = self.runtime.mine(request.silos)
-        total = StepSums(step, _blank(step), _weights_of(manifest, request))
+        total = StepSums(step, _blank(step), request_weights(request, manifest))
         for reply in self.runtime.ask(request):
             check_reply(reply, request, step)
             total.add(reply)
@@ -191,14 +198,6 @@ def serve_subtree(
         return outcome
     finally:
         queue.audit.flush(now=True)
-
-
-def _weights_of(manifest: Manifest, request: Request) -> SiloWeights:
-    """Return the weights of silos, as the server above has learnt them."""
-    steps = manifest.weights_step, manifest.weights_power
-    weights = make_weights(manifest.choices.weights, manifest.silos, *steps)
-    weights.restore(request.silo_weights)
-    return weights
 
 
 def _blank(step: Step) -> dict[str, dict[str, Tensor]]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from fedilc.errors import ProtocolError
 from fedilc.federation import AggregatedReply, Record, Reply
+from fedilc.runtimes.remote.aggregated_reply import NotAskedError
 from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.remote.wire import content_digest, is_whole
@@ -43,11 +44,11 @@ class TaskQueue(Membership):
         self._answered: dict[str, str] = {}
         self._replies: deque[SpooledReply] = deque()
 
-    def open(self, open_request: OpenRequest, asked: Iterable[str] | None = None) -> None:
-        """Open a request in place of any other; `asked` are the silos that must reply, by default all."""
+    def open(self, open_request: OpenRequest) -> None:
+        """Open a request in place of any other."""
         with self._changed:
             self.open_request, self._answered = open_request, {}
-            self._asked = open_request.request.asked if asked is None else frozenset(asked)
+            self._asked = open_request.asked
             self._replies.clear()
             self.progress.round, self.progress.phase = open_request.request.round, open_request.request.step
             for name in self._asked:
@@ -111,11 +112,11 @@ class TaskQueue(Membership):
     def task_for(self, name: str) -> OpenRequest | None:
         """Return the open request, if the silo, or one of a sub-coordinator's silos, has yet to reply."""
         with self._changed:
-            state, silos = self._admit(name).state, self._silos_of(name)
+            status, silos = self._admit(name), self._silos_of(name)
             if self.progress.outcome is not None:
                 self.informed.update((name, *silos))
                 raise RefusedError(410, f"the run is over: {self.progress.outcome}")
-            if state == "not joined":
+            if status.state == "not joined" or status.via is not None or name in self._must_join_again:
                 raise RefusedError(409, f"silo {name!r} has not joined; join first")
             due = self._due(silos)
             if self.open_request is None or not due:
@@ -161,6 +162,8 @@ class TaskQueue(Membership):
         try:
             reply = read(content)
             self._require_same_count(reply)
+        except NotAskedError as error:
+            raise RefusedError(409, str(error)) from error
         except ProtocolError as error:
             raise self.strike(name, str(error)) from error
         with self._changed:

@@ -170,7 +170,7 @@ def study_data(
     for path in paths:
         if not path.is_file():
             wrong = "is a folder" if path.is_dir() else "does not exist"
-            raise DataError(f"{path} {wrong}; give tables (.csv, .parquet, .npz)")
+            raise DataError(f"{path} {wrong}; give tables (.csv, .xlsx, .parquet, .dta, .sav, ...)")
     if label is None:
         raise ConfigError("--label is missing; name the column to predict, or a comparison such as 'num>0'")
     if len(paths) == 1 and silo_column is None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedilc.evaluation.calibration import Floats
 from fedilc.evaluation.comparison import Comparison, compare_methods, mean_over_sites
+from fedilc.evaluation.estimability import Support, support
 from fedilc.evaluation.intervals import Interval, interval_of, resampled
 from fedilc.evaluation.scores import HIGHER_IS_BETTER, SCORES
 from fedilc.seeds import seed_for
@@ -79,10 +80,16 @@ class StudyResult:
             if all(np.isfinite(methods[name][metric][0]) for name in names)
         ]
 
+    def support(self, site: str, metric: str) -> Support:
+        """Return what a score rests on at a held-out silo."""
+        return support(self.plan.data.loss, self.plan.data.labels[site], metric)
+
     def interval(self, site: str, method: str, metric: str) -> Interval:
         """Return a method's score at a held-out silo with its interval over examples."""
         found = self.scores[site].get(method)
-        return Interval(None, None, None) if found is None else interval_of(found[metric])
+        if found is None:
+            return Interval(None, None, None)
+        return interval_of(found[metric]).resting_on(self.support(site, metric))
 
     def sites_of(self, method: str, metric: str) -> list[str]:
         """Return those of `sites_with` at which this method has the score; a small site has no own model."""
@@ -93,7 +100,8 @@ class StudyResult:
         """Return a method's mean over the sites at which it has this score."""
         sites = self.sites_of(method, metric)
         if not sites:
-            return Interval(None, None, None)
+            known = all(self.support(site, metric).reason for site in self.scores)
+            return Interval(None, None, None, reason="at no held-out site" if known else None)
         return interval_of(mean_over_sites({site: self.scores[site][method][metric] for site in sites}))
 
     def comparisons(self, metric: str) -> dict[str, Comparison]:

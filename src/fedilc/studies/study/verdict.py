@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from fedilc.errors import listed
 from fedilc.evaluation.comparison import Comparison
+from fedilc.evaluation.estimability import MIN_COUNT, size
 from fedilc.evaluation.scores import HIGHER_IS_BETTER
-from fedilc.evaluation.significance import LEVEL
+from fedilc.evaluation.significance import LEVEL, p_phrase
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.tasks import ALONE, POOLED
 
@@ -27,13 +30,15 @@ CALIBRATION = ("calibration_slope", "calibration_intercept")  # of which neither
 
 
 def deciding_metric(result: StudyResult) -> str:
-    """Return the first score that is defined at a held-out silo."""
+    """Return the first score that is estimable at a held-out silo."""
     return next((name for name in result.metrics if result.sites_with(name)), "log_loss")
 
 
 def verdict(result: StudyResult) -> tuple[str, str, str]:
     """Return which method is best at sites that took no part; by how much and how sure; what is not shown."""
     metric = deciding_metric(result)
+    if not result.sites_with(metric):
+        return _nothing()
     best, reference = result.best(metric), result.plan.reference
     comparisons = result.comparisons(metric)
     if not comparisons:
@@ -51,7 +56,7 @@ def _which(result: StudyResult, metric: str, best: str) -> str:
     count = len(result.plan.settings.algorithms)
     return (
         f"Of {count} methods, {best} had the {extreme} {NAMES[metric]} at sites that took no part in "
-        f"training: {_mean_beside_others(result, metric, best)}."
+        f"training: {_mean_beside_others(result, metric, best)}{_not_at(result, metric)}."
     )
 
 
@@ -66,9 +71,27 @@ def _mean_beside_others(result: StudyResult, metric: str, best: str) -> str:
         if value is not None:
             some = f" at {len(own)} of them" if len(own) < len(sites) else ""
             beside.append(f"{called.get(name, name)} {value:.3f}{some}")
-    where = "at the held-out site" if len(sites) == 1 else f"on average over {len(sites)} held-out sites"
     brackets = f" ({'; '.join(beside)})" if beside else ""
-    return f"{result.mean(best, metric).value:.3f} {where}{brackets}"
+    return f"{result.mean(best, metric).value:.3f} {_where(result, sites)}{brackets}"
+
+
+def _where(result: StudyResult, sites: Sequence[str]) -> str:
+    """Return at which sites a mean was taken."""
+    every = len(result.plan.held_out)
+    if every == 1:
+        return "at the held-out site"
+    if len(sites) == every:
+        return f"on average over {every} held-out sites"
+    if len(sites) > 1:
+        return f"on average over {len(sites)} of {every} held-out sites"
+    return f"at {sites[0]}, one of {every} held-out sites"
+
+
+def _not_at(result: StudyResult, metric: str) -> str:
+    """Return at which sites the score is not estimable, and why."""
+    reasons = {site: result.support(site, metric).reason for site in result.plan.held_out}
+    few = [f"{site} ({reason})" for site, reason in reasons.items() if reason is not None]
+    return f"; it is not estimable at {listed(few)}" if few else ""
 
 
 def _how_sure(
@@ -83,7 +106,7 @@ def _how_sure(
         details.insert(0, f"95 % interval at these sites {mean.low:+.3f} to {mean.high:+.3f}")
     if found.corrected_p is not None:
         many = f" after correction for {others} comparisons" if others > 1 else ""
-        details.append(f"p = {found.corrected_p:.2g} over sites{many}")
+        details.append(f"{p_phrase(found.corrected_p)} over sites{many}")
     who = (
         "Its difference" if name == best else f"No method was better; the difference of the nearest, {name},"
     )
@@ -97,16 +120,16 @@ def _how_sure(
 
 
 def _power(result: StudyResult, leader: Comparison, metric: str) -> str:
-    sites = result.sites_with(metric)
-    examples = sum(len(result.plan.data.labels[site]) for site in sites)
-    size = f"{len(sites)} sites and {examples:,} examples"
+    sites, data = result.sites_with(metric), result.plan.data
+    informs = size(data.loss, np.concatenate([data.labels[site] for site in sites]))
+    many = f"{len(sites)} site{'s' * (len(sites) > 1)} ({informs})"
     if leader.detectable is None:
         return (
-            f"With {size}, these data show how methods differ at these sites; they cannot show how methods "
+            f"With {many}, these data show how methods differ at these sites; they cannot show how methods "
             f"differ at the next site{_without_leaks(result)}."
         )
     return (
-        f"With {size} these data could have shown a mean difference of {leader.detectable:.3f} or more "
+        f"With {many}, these data could have shown a mean difference of {leader.detectable:.3f} or more "
         f"(80 % power); they cannot show whether smaller differences exist{_without_leaks(result)}."
     )
 
@@ -128,7 +151,7 @@ def _tied(result: StudyResult, metric: str) -> tuple[str, str, str]:
     mean = _mean_beside_others(result, metric, result.plan.reference)
     return (
         f"All {count} methods had the same {NAMES[metric]} at every site that took no part in "
-        f"training: {mean}.",
+        f"training: {mean}{_not_at(result, metric)}.",
         "No method is better by this score; the other scores in the tables may tell them apart.",
         f"These data cannot show which method is better at a site where their {NAMES[metric]} differs"
         f"{_without_leaks(result)}.",
@@ -140,9 +163,18 @@ def _alone(result: StudyResult, metric: str) -> tuple[str, str, str]:
     name = result.plan.reference
     sites = result.sites_with(metric)
     return (
-        f"At sites that took no part in training, {name} had {NAMES[metric]} {result.mean(name, metric)} on "
-        f"average over {len(sites)} held-out sites.",
+        f"At sites that took no part in training, {name} had {NAMES[metric]} {result.mean(name, metric)} "
+        f"{_where(result, sites)}{_not_at(result, metric)}.",
         "No other method was trained, so that nothing is compared.",
         "Whether another method is better at the next site these numbers cannot show"
         f"{_without_leaks(result)}.",
+    )
+
+
+def _nothing() -> tuple[str, str, str]:
+    """Return the verdict on sites that are all too small for any score."""
+    return (
+        f"No score is estimable: every held-out site has fewer than {MIN_COUNT} examples.",
+        "So no method can be compared with another.",
+        "These data cannot show how any method does at a new site.",
     )
