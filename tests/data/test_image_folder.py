@@ -80,7 +80,7 @@ def test_from_pictures_to_scores_by_commands(folder: Path, tmp_path: Path) -> No
     assert scores["file"][0] == "bright/0.png"
     assert set(scores["prediction"]) <= {"bright", "dark"}
     shown = fedilc("evaluate", tmp_path / "run", folder / "sketch")
-    assert "16 rows" in " ".join(shown.split())  # a long path wraps the title
+    assert "8 events and 8 non-events" in " ".join(shown.split())  # a long path wraps the title
 
 
 def test_an_experiment_says_the_note(folder: Path, tmp_path: Path) -> None:

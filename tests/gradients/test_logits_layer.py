@@ -52,7 +52,7 @@ class Tied(nn.Module):
 
 def federation_of(generator: torch.Generator, classes: int = 2) -> Federation:
     silos = []
-    for e, examples in enumerate((9, 8)):
+    for e, examples in enumerate((9, 8, 7)):
         x = torch.randn(examples, 6, generator=generator, dtype=torch.float64) + 0.3 * e
         silos.append(Silo(f"s{e}", x, torch.randint(0, classes, (examples,), generator=generator)))
     return Federation("f", silos, loss="binary" if classes == 2 else "multiclass")

@@ -184,8 +184,12 @@ def test_the_test_set_measured_in_parts_is_that_of_the_local_runtime(ranks: tupl
     lines = (folder / "half" / "history.jsonl").read_text().splitlines()[:5]
     for line, record in zip(lines, expected, strict=True):
         found = {key: value for key, value in json.loads(line).items() if key.startswith("test_")}
-        assert "test_loss" in found
-        assert found == pytest.approx({key: record[key] for key in found}, rel=1e-6)
+        expected_here = {key: record[key] for key in found}
+        unknown = {key for key, value in expected_here.items() if value is None}  # too few events
+        assert unknown == {key for key, value in found.items() if value is None}
+        assert "test_loss" in found.keys() - unknown
+        for key in found.keys() - unknown:
+            assert found[key] == pytest.approx(expected_here[key], rel=1e-6)
 
 
 def runtime_of(group: Group, store: SiloStore) -> DistributedRuntime:

@@ -100,7 +100,9 @@ class Ranks:
         tensor.copy_(result)
 
 
-@pytest.mark.parametrize("aggregator", EVERY, ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize(
+    "aggregator", [a for a in EVERY if not a.keeps_values], ids=lambda a: type(a).__name__
+)
 def test_ranks_add_up_to_the_bits_of_one(aggregator: Aggregator, generator: torch.Generator) -> None:
     rows = torch.randn(7, 50, generator=generator) * 10.0 ** torch.tensor(
         [0, -40, 30, 5, -5, 0, 0]
