@@ -11,6 +11,7 @@ import pytest
 import sklearn
 from numpy.typing import NDArray
 from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import GridSearchCV, LeaveOneGroupOut, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -140,3 +141,12 @@ def test_what_train_refuses_is_refused_and_its_other_settings_are_taken(sites: A
     )
     losses = [model.fit(x, y, groups=site).history_[-1]["train_loss"] for model in (plain, weighed)]
     assert losses[0] != losses[1]
+
+
+def test_inputs_of_unlike_size_warn_that_a_group_stands_out_and_the_fit_ends() -> None:
+    x, y = load_breast_cancer(return_X_y=True)
+    model = FedILCClassifier(algorithm="fishr-inter-geo", hidden=[], scale=False)
+    with pytest.warns(FedILCWarning, match="stands out and still counts"):
+        model.fit(x, y, groups=np.arange(len(y)) % 5)
+    assert len(model.history_) == model.rounds
+    assert all(len(record["silos"]) == 5 for record in model.history_)

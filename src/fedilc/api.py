@@ -107,7 +107,8 @@ def train(
         min_silos: how many silos a round needs; None is all that were asked.
         evaluate_every: rounds between evaluations.
         on_divergence: "stop", or "exclude" silos that stand out, after a step that leaves weights infinite.
-        outlier_factor: leave out answers whose norm is over this many times the median; 0 is never.
+        outlier_factor: warn of answers whose norm is over this many times the median, or, over a network,
+            leave them out; 0 is never.
         max_norm: clip each silo's answers to this norm.
         thresholded_batch: report the areas of thresholded predictions too, in batches of this size.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,6 +126,35 @@ def test_an_answer_far_too_long_is_set_aside_and_the_round_equals_one_without_th
     assert sorted(result.history[BAD_ROUND]["silos"]) == list("abcde")
     assert liar.told == {BAD_ROUND: record["set_aside"]}
     assert "set_aside" not in result.history[0]
+
+
+def test_silos_of_one_process_are_never_set_aside_and_stand_in_one_warning_each() -> None:
+    generator = torch.Generator().manual_seed(3)
+    scale = torch.tensor([1.0, 1.0, 1000.0, 1.0, 1.0])
+    silos = []
+    for e, name in enumerate("abcde"):
+        x = torch.randn(12, 6, generator=generator) * scale[e]
+        silos.append(Silo(name, x, (x[:, 0] > 0).long()))
+    federation = Federation("f", silos)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = run(federation, None)
+        free = run(federation, None, outlier_factor=0)
+    sentences = [str(w.message) for w in caught if "still counts" in str(w.message)]
+    assert len(sentences) == 1
+    assert "from round 1 on, silo 'c' (its gradient has the norm" in sentences[0]
+    assert [record["silos"].keys() for record in result.history] == [set("abcde")] * ROUNDS
+    assert not any("set_aside" in record for record in result.history)
+    assert_same(weights(result.model), weights(free.model))
+
+
+def test_in_one_process_a_silo_with_infinite_answers_is_asked_no_more_only_with_exclude() -> None:
+    federation = federation_of()
+    liar = Liar(federation, "fedsgd", math.inf)
+    liar.sets_aside = False
+    with pytest.warns(FedILCWarning, match="round 4 went on without silo 'b'"):
+        result = run(federation, liar, on_divergence="exclude", min_silos=3)
+    assert sorted(result.history[BAD_ROUND - 1]["silos"]) == list("acde")
 
 
 def test_without_leave_to_go_on_the_run_stops_and_names_the_silo_and_its_norm(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from fedilc import Federation, Silo, train
 from fedilc.data.silo_store import SiloStore
 from fedilc.errors import ConfigError, FedILCWarning, SilosLostError
 from fedilc.federation import Record
+from fedilc.runtimes.local import LocalRuntime
 from fedilc.training.records import NAMED_SILOS
 from fedilc.training.result import Result
 
@@ -95,6 +96,12 @@ def test_a_record_names_silos_up_to_a_hundred_and_sums_up_more(number: int) -> N
 pytestmark = pytest.mark.filterwarnings("ignore::fedilc.errors.FedILCWarning")
 
 
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set outliers aside in one process too, as a served run does."""
+    monkeypatch.setattr(LocalRuntime, "sets_aside", True)
+
+
 def store_of(names: str = "abcde", outlier: str = "b") -> SiloStore:
     """Silos of which one has inputs in another unit."""
     generator = torch.Generator().manual_seed(3)
@@ -114,6 +121,7 @@ def aside(result: Result) -> list[list[str]]:
     return [list(record.get("set_aside", {})) for record in result.history]
 
 
+@pytest.mark.usefixtures("served")
 def test_after_three_rounds_the_silo_is_not_asked_any_more_and_a_note_says_so() -> None:
     with pytest.warns(FedILCWarning, match=r"silo 'b' \(its gradient .*; left out from now on, after 3 such"):
         result = run(store_of(), min_silos=3)
@@ -125,23 +133,27 @@ def test_after_three_rounds_the_silo_is_not_asked_any_more_and_a_note_says_so() 
 
 
 @pytest.mark.parametrize("rounds", [2, 4])
+@pytest.mark.usefixtures("served")
 def test_a_resumed_run_knows_how_often_answers_were_set_aside(tmp_path: Path, rounds: int) -> None:
     whole = run(store_of(), min_silos=3)
     run(store_of(), rounds, min_silos=3, out=tmp_path)
     assert run(store_of(), min_silos=3, out=tmp_path, resume=True).history == whole.history
 
 
+@pytest.mark.usefixtures("served")
 def test_of_silos_that_are_drawn_others_take_the_place_of_one_set_aside() -> None:
     result = run(store_of(), 12, silos_per_round=2)
     assert [names for names in aside(result) if names] == [["b"]] * 3
     assert all(len(record["silos"]) == 2 and "b" not in record["silos"] for record in result.history)
 
 
+@pytest.mark.usefixtures("served")
 def test_without_others_a_round_of_drawn_silos_has_one_fewer() -> None:
     result = run(store_of("abc"), silos_per_round=3)
     assert all(list(record["silos"]) == ["a", "c"] for record in result.history)
 
 
+@pytest.mark.usefixtures("served")
 def test_fewer_than_min_silos_end_the_run_with_the_reason() -> None:
     found = r"round 1 sets silo 'b' \(its gradient .*\) aside, and 2 of 3 silos are left, fewer than min"
     with pytest.raises(SilosLostError, match=found):

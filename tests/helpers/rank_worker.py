@@ -27,7 +27,13 @@ RESUMED = "fishr-inter-geo"
 WEIGHTED = {"algorithm": "fishr-intra-geo", "weights": "examples", "silos_per_round": 3}
 IMAGES = "images"
 NAMES = (*algorithms.PAPER, *OTHERS)
-OUTLYING = {"algorithm": "fishr-inter-geo", "rounds": 4, "kind": "outlying", "min_silos": 5}
+OUTLYING = {
+    "algorithm": "fishr-inter-geo",
+    "rounds": 4,
+    "kind": "outlying",
+    "min_silos": 5,
+    "on_divergence": "exclude",
+}
 
 
 def federation() -> Federation:
@@ -39,7 +45,7 @@ def federation() -> Federation:
         return x, (x.sum(1) + torch.randn(size, generator=random) > 0).float()
 
     silos = [Silo(f"silo-{i}", *some(size), *some(4)) for i, size in enumerate(SIZES)]
-    return Federation("small", silos, *some(8))
+    return Federation("small", silos, *some(50))
 
 
 def network() -> nn.Module:

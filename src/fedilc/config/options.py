@@ -64,7 +64,10 @@ class Options(Section):
         "stop", description="if weights become infinite: stop, or ask again without silos that stand out"
     )
     outlier_factor: float = Field(
-        100.0, ge=0, description="set answers aside whose norm is over this many times the median; 0 is never"
+        100.0,
+        ge=0,
+        description="over a network, set answers aside whose norm is over this many times the median; in one "
+        "process, warn; 0 is never",
     )
     max_norm: float | None = Field(None, gt=0, description="clip each silo's answers to this norm")
     evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")

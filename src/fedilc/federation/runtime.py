@@ -22,10 +22,13 @@ class Runtime(ABC):
     Attributes:
         silos: the names of all silos, in the order in which records list them.
         leads: whether this process writes files and prints; of several processes, one does.
+        sets_aside: whether a round is repeated without outliers. If all silos belong to whoever started the
+            run, outliers are honest, and the run warns of them and continues.
     """
 
     silos: tuple[str, ...] = ()
     leads: bool = True
+    sets_aside: bool = True
 
     @abstractmethod
     def ask(self, request: Request) -> Iterator[Reply] | Iterator[Reply | AggregatedReply]:

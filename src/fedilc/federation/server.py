@@ -5,6 +5,8 @@ The server holds w and the optimiser. Each reply is added to exact sums and drop
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -14,7 +16,7 @@ from torch import Tensor, nn
 
 from fedilc.aggregation import Aggregate
 from fedilc.aggregation.base import is_finite
-from fedilc.errors import DivergedError, silos_with_reasons
+from fedilc.errors import DivergedError, FedILCWarning, silos_with_reasons
 from fedilc.federation.control_variates import ControlVariates, StateMismatchError
 from fedilc.federation.messages import AggregatedReply, Reply, Request, check_reply
 from fedilc.federation.outliers import Norms, suspects
@@ -64,6 +66,7 @@ class Server:
     control: ControlVariates = field(init=False)
     _parameters: dict[str, nn.Parameter] = field(init=False)
     _rates: list[float] = field(init=False)
+    _warned: set[str] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         self._parameters = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
@@ -204,7 +207,7 @@ class Server:
             raise RepeatRoundError(missing)
         found = self.runtime.combine(list(total.sums.values()), total.silo_numbers())
         replies = {silo: found[silo] for silo in request.silos if silo in found}
-        norms = {name: self._norms(step, name, replies) for name in step.answers}
+        norms = {name: self._norms(step, name, request, replies) for name in step.answers}
         aggregates = {name: rule.finalize(state) for name, (rule, state) in total.sums.items()}
         return aggregates, replies, norms
 
@@ -227,12 +230,25 @@ class Server:
                 seen.update(reply.silos)
                 yield reply
 
-    def _norms(self, step: Step, name: str, replies: SiloNumbers) -> Norms:
-        """Return the norms of a group of tensors by silo; raise if some are outliers."""
+    def _norms(self, step: Step, name: str, request: Request, replies: SiloNumbers) -> Norms:
+        """Return the norms of a group of tensors by silo; raise if some are outliers.
+
+        If the runtime sets no silo aside, only infinite norms raise, and others are warned of once per silo.
+        """
         norms = {silo: reply[NORMS][name] for silo, reply in replies.items()}
         outliers = self.selection.bound.outliers(name, norms, step.answers[name].cancels)
-        if outliers:
-            raise RepeatRoundError(outliers, outliers)
+        aside = {s: why for s, why in outliers.items() if self.runtime.sets_aside or norms[s] == math.inf}
+        if aside:
+            raise RepeatRoundError(aside, aside)
+        new = {silo: reason for silo, reason in outliers.items() if silo not in self._warned}
+        self._warned |= new.keys()
+        if new and self.runtime.leads:
+            warnings.warn(
+                f"from round {request.round} on, {silos_with_reasons(new)} stands out and still counts; if "
+                "the model does not learn, standardise the inputs, lower the penalty, or set max_norm",
+                FedILCWarning,
+                stacklevel=2,
+            )
         return norms
 
     def _diverged(self, number: int, norms: Mapping[str, Norms]) -> Exception:

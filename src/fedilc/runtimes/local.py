@@ -27,6 +27,8 @@ class LocalRuntime(Runtime):
     opened for each request and released after it: at most one is in memory.
     """
 
+    sets_aside = False
+
     def __init__(
         self,
         store: SiloStore | Federation,
