@@ -5,7 +5,7 @@ examples, and its bootstrap interval, which draws the same 8 again and again, is
 that rests on fewer than `MIN_COUNT` examples of a kind is not estimable, and below `CAUTION_COUNT` a caution
 stands beside it. What a score rests on:
 
-    auroc, auprc, calibration slope and intercept   the rarer of events and non-events; several classes: the
+    auroc, auprc, O:E, calibration slope, intercept the rarer of events and non-events; several classes: the
                                                     rarest class that occurs
     all others (means over examples)                the examples
 """
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 MIN_COUNT, CAUTION_COUNT = 10, 100
-_BY_CLASS = ("auroc", "auprc", "calibration_slope", "calibration_intercept")
+_BY_CLASS = ("auroc", "auprc", "oe_ratio", "calibration_slope", "calibration_intercept")
 
 
 @dataclass(frozen=True)

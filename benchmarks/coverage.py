@@ -1,0 +1,109 @@
+"""How often the interval for the next site holds the AUROC of the next site, in simulated studies.
+
+A site's AUROC has the logit mu + u with u of variance tau^2; scores of events and non-events are normal, of
+the same variance, as far apart as that AUROC demands. Estimates and variances are those of a study. Every
+repetition is compared with 100 next sites. The mean AUROC is .75, a quarter of the patients have the event;
+sites have 300 patients each, or from 60 to 1,500. tau is given on the scale of the AUROC; "prior" draws it
+anew for each repetition from the empirical prior (`fedilc.evaluation.next_site`).
+
+    python -m benchmarks.coverage --out results/coverage          # about three minutes of one core
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Iterator, Mapping
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+from scipy.special import expit, logit
+from scipy.stats import norm
+
+from fedilc.evaluation.estimates import Estimate, estimate
+from fedilc.evaluation.next_site import PRIOR_SD, PRIOR_TAU, next_site
+from fedilc.seeds import numpy_generator
+
+SITES, TAUS = (4, 8, 20), (0.03, 0.055, 0.085, None)
+MEAN, PREVALENCE, NEXT = 0.75, 0.25, 100
+COLUMNS = ("sites", "sizes", "tau", "interval", "coverage", "standard error", "width")
+INTERVALS = {
+    "headline": ("low", "high"),
+    "REML": ("reml_low", "reml_high"),
+    "prior": ("prior_low", "prior_high"),
+}
+Row = Mapping[str, object]
+
+
+def site(generator: np.random.Generator, patients: int, auroc: float) -> Estimate:
+    """Return the estimate of a site with this many patients, of whom at least 10 have the event."""
+    events = max(10, generator.binomial(patients, PREVALENCE))
+    y = np.repeat([1.0, 0.0], [events, patients - events])
+    scores = generator.normal(size=patients) + np.sqrt(2) * norm.ppf(auroc) * y
+    found = estimate("binary", "auroc", y, [scores])
+    assert found is not None
+    return found
+
+
+def rows(sites: int, unequal: bool, tau: float | None, repetitions: int) -> Iterator[Row]:
+    """Yield the coverage of each interval at one number of sites, their sizes and tau."""
+    sizes = np.geomspace(60, 1500, sites).astype(int) if unequal else np.full(sites, 300)
+    slope = 1 / (MEAN * (1 - MEAN))
+    held: dict[str, list[float]] = {name: [] for name in INTERVALS}
+    widths: dict[str, list[float]] = {name: [] for name in INTERVALS}
+    for repetition in range(repetitions):
+        generator = numpy_generator(repetition, "coverage", f"{sites} {unequal} {tau}")
+        spread = abs(generator.normal(PRIOR_TAU, PRIOR_SD)) if tau is None else tau
+        true = expit(logit(MEAN) + spread * slope * generator.normal(size=sites + NEXT))
+        found = next_site([site(generator, n, a) for n, a in zip(sizes, true, strict=False)], "auroc")
+        for name, ends in INTERVALS.items():
+            low, high = (getattr(found, end) for end in ends)
+            held[name].append(float(np.mean((low <= true[sites:]) & (true[sites:] <= high))))
+            widths[name].append(high - low)
+    for name, shares in held.items():
+        yield {
+            "sites": sites,
+            "sizes": "60 to 1,500" if unequal else "300 each",
+            "tau": "prior" if tau is None else tau,
+            "interval": name,
+            "coverage": round(float(np.mean(shares)), 4),
+            "standard error": round(float(np.std(shares) / np.sqrt(repetitions)), 4),
+            "width": round(float(np.mean(widths[name])), 4),
+        }
+
+
+def table(found: list[Row]) -> str:
+    """Return coverage and mean width as a table in Markdown: a row per setting, a column per interval."""
+    lines = [
+        f"| sites | patients | tau | {' | '.join(INTERVALS)} |",
+        "|--:|---|--:|" + "--:|" * len(INTERVALS),
+    ]
+    for place in range(0, len(found), len(INTERVALS)):
+        group = found[place : place + len(INTERVALS)]
+        cells = [f"{row['coverage']:.3f} ({row['width']:.2f})" for row in group]
+        first = group[0]
+        lines.append(f"| {first['sites']} | {first['sizes']} | {first['tau']} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Simulate every setting, print the table, and write it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.coverage", description=__doc__)
+    parser.add_argument("--repetitions", type=int, default=500)
+    parser.add_argument("--out", type=Path, default=Path("results/coverage"))
+    arguments = parser.parse_args()
+    settings = product(SITES, (False, True), TAUS)
+    found = [row for setting in settings for row in rows(*setting, arguments.repetitions)]
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    with (arguments.out / "next-site.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(found)
+    text = f"Share of next sites inside the 95 % interval, and its mean width.\n\n{table(found)}"
+    (arguments.out / "next-site.md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

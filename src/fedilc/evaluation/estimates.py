@@ -1,0 +1,257 @@
+"""A score of a model at one site as an estimate with its variance, on a scale where it is close to normal.
+
+    auroc                    logit; DeLong's variance (`auroc.py`); several classes: the mean over them
+    auprc, accuracy          logit; infinitesimal jackknife, which for the accuracy is the binomial variance
+    log_loss, brier          log; variance of a mean
+    rmse, mae                log; variance of a mean, for rmse of the squares
+    r2                       log(1 - R^2); infinitesimal jackknife
+    oe_ratio                 log of observed to expected events; (1 - O/n)/O, expected risks taken as given
+    calibration_slope        as it is; inverse of the information matrix, as `glm` in R
+    calibration_intercept    as it is; the same
+
+Two models are scored on the same examples, so that their scores are correlated. An estimate therefore keeps
+its influences, one number per example (how far the example moves it): their squares add up to its variance,
+the products of two models' to a covariance. The models of several seeds are averaged on the scale of the
+table: the variance of the mean is that of the mean influences, plus the variance between seeds over their
+number.
+
+An AUROC, AUPRC or accuracy of 0 or 1 has neither a logit nor a variance. Of k examples that inform it, it
+counts as (k + 1/2)/(k + 1) or its complement: as if one more were half right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedilc.evaluation.auroc import area
+from fedilc.evaluation.calibration import Floats, calibration_intercept, calibration_slope
+from fedilc.evaluation.estimability import support
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A score with its influences, and the variance that is not of the examples.
+
+    Attributes:
+        value: the score, on the scale of the module's table or on its own.
+        influence: one number per example, on the same scale.
+        between_seeds: the variance between seeds over their number.
+        smoothed: the score if it is not at an end of its range, or else near that end.
+    """
+
+    value: float
+    influence: Floats
+    between_seeds: float = 0.0
+    smoothed: float | None = None
+
+    @property
+    def variance(self) -> float:
+        """Return the variance of the value."""
+        return float(self.influence @ self.influence) + self.between_seeds
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A scale on which a score is close to normal: to it, back from it, and its slope at a score."""
+
+    to: Callable[[float], float]
+    back: Callable[[float], float]
+    slope: Callable[[float], float]
+
+
+def _expit(x: float) -> float:
+    return float(np.exp(-np.logaddexp(0.0, -x)))
+
+
+IDENTITY = Scale(float, float, lambda _: 1.0)
+_LOGIT = Scale(lambda a: float(np.log(a) - np.log1p(-a)), _expit, lambda a: 1 / (a * (1 - a)))
+_LOG = Scale(lambda a: float(np.log(a)), lambda x: float(np.exp(x)), lambda a: 1 / a)
+_LOG_REST = Scale(lambda a: float(np.log1p(-a)), lambda x: float(-np.expm1(x)), lambda a: -1 / (1 - a))
+SCALES: Mapping[str, Scale] = {
+    **dict.fromkeys(("auroc", "auprc", "accuracy"), _LOGIT),
+    **dict.fromkeys(("log_loss", "brier", "rmse", "mae", "oe_ratio"), _LOG),
+    **dict.fromkeys(("calibration_slope", "calibration_intercept"), IDENTITY),
+    "r2": _LOG_REST,
+}
+
+
+def estimate(
+    loss: str, score: str, y: Any, outputs: Sequence[Any], *, own_scale: bool = False
+) -> Estimate | None:
+    """Return a score of the models of one or more seeds on a set of examples; None if it is not estimable.
+
+    Args:
+        loss: "binary", "multiclass", "regression" or "huber".
+        score: its name, as in the module's table.
+        y: one label per example.
+        outputs: per seed, one logit or number per example, or one logit per class.
+        own_scale: whether to stay on the score's own scale, as for differences of two methods.
+
+    >>> found = estimate("binary", "auroc", [0, 1] * 20, [[0.1, 0.9, 0.6, 0.4] * 10])
+    >>> round(found.value, 4), round(found.variance ** 0.5, 4)
+    (1.0986, 0.4326)
+    """
+    if support(loss, y, score).reason is not None:
+        return None
+    labels = np.asarray(y, float)
+    found = []
+    for given in outputs:
+        drawn = np.asarray(given, float)
+        one = _ESTIMATORS[score](labels, drawn if loss == "multiclass" else drawn.reshape(len(labels)))
+        if one is None:
+            return None
+        found.append(one if own_scale else _transformed(one, SCALES[score]))
+    values = [one.value for one in found]
+    if not np.isfinite(values).all():
+        return None
+    between = float(np.var(values, ddof=1)) / len(values) if len(values) > 1 else 0.0
+    return Estimate(float(np.mean(values)), np.mean([one.influence for one in found], axis=0), between)
+
+
+def difference(ours: Estimate, theirs: Estimate) -> Estimate:
+    """Return the difference of two models' estimates on the same examples, whose covariance counts."""
+    between = ours.between_seeds + theirs.between_seeds
+    return Estimate(ours.value - theirs.value, ours.influence - theirs.influence, between)
+
+
+def _transformed(found: Estimate, scale: Scale) -> Estimate:
+    value = found.value if found.smoothed is None else found.smoothed
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return Estimate(scale.to(value), found.influence * scale.slope(value) if value else found.influence)
+
+
+def _share(value: float, influence: Floats, informs: NDArray[np.bool_]) -> Estimate:
+    """Return a share of the examples that inform it, moved from 0 and 1, where it would have no variance."""
+    if 0.0 < value < 1.0:
+        return Estimate(value, influence)
+    count = int(informs.sum())
+    smoothed = abs(value - 0.5 / (count + 1))
+    spread = np.sqrt(smoothed * (1 - smoothed) / (count + 1) / count)
+    return Estimate(value, np.where(informs, spread, 0.0), smoothed=smoothed)
+
+
+def _mean(values: Floats) -> Estimate:
+    n = len(values)
+    mean = float(values.mean())
+    return Estimate(mean, (values - mean) / np.sqrt(n * max(1, n - 1)))
+
+
+def _auroc(y: Floats, outputs: Floats) -> Estimate | None:
+    if outputs.ndim == 1:
+        found = [area(y, outputs)]
+    else:
+        from scipy.special import logsumexp
+
+        classes = y.astype(int)
+        found = [
+            area(classes == c, outputs[:, c] - logsumexp(np.delete(outputs, c, axis=1), axis=1))
+            for c in np.unique(classes)
+        ]
+    usable = [one for one in found if one is not None]
+    if not usable:
+        return None
+    influence: Floats = np.mean([one.influence for one in usable], axis=0)
+    smoothed = float(np.mean([one.smoothed for one in usable]))
+    return Estimate(float(np.mean([one.value for one in usable])), influence, smoothed=smoothed)
+
+
+def _auprc(y: Floats, outputs: Floats) -> Estimate | None:
+    """Return the average precision; its influences are its derivatives by the weights of the examples."""
+    event = y > 0.5
+    events = int(event.sum())
+    if not 0 < events < len(y):
+        return None
+    values, place = np.unique(-outputs, return_inverse=True)
+    hits = np.bincount(place, event, len(values))
+    taken = np.bincount(place, minlength=len(values)).cumsum()
+    found = hits.cumsum()
+    precision = found / taken
+    value = float(hits @ precision / events)
+    below = (hits / taken)[::-1].cumsum()[::-1]  # sums over the events at this place or after it
+    missed = (hits * precision / taken)[::-1].cumsum()[::-1]
+    moved = np.where(event, precision[place] - value + below[place], 0.0) - missed[place]
+    return _share(value, moved / events, event)
+
+
+def _accuracy(y: Floats, outputs: Floats) -> Estimate:
+    right = (outputs > 0) == (y > 0.5) if outputs.ndim == 1 else outputs.argmax(1) == y
+    found = _mean(right.astype(float))
+    return _share(found.value, found.influence, np.ones(len(y), bool))
+
+
+def _log_loss(y: Floats, outputs: Floats) -> Estimate:
+    if outputs.ndim == 1:
+        return _mean(np.logaddexp(0.0, (1 - 2 * y) * outputs))
+    from scipy.special import log_softmax
+
+    return _mean(-log_softmax(outputs, axis=1)[np.arange(len(y)), y.astype(int)])
+
+
+def _risks(logits: Floats) -> Floats:
+    from scipy.special import expit
+
+    found: Floats = expit(logits)
+    return found
+
+
+def _rmse(y: Floats, outputs: Floats) -> Estimate:
+    squares = _mean((outputs - y) ** 2)
+    root = float(np.sqrt(squares.value))
+    return Estimate(root, squares.influence / (2 * root) if root else squares.influence)
+
+
+def _r2(y: Floats, outputs: Floats) -> Estimate | None:
+    errors, spread = (outputs - y) ** 2, (y - y.mean()) ** 2
+    if not spread.any():
+        return None
+    rest = float(errors.sum() / spread.sum())
+    return Estimate(1 - rest, (rest * spread - errors) / spread.sum())
+
+
+def _oe_ratio(y: Floats, logits: Floats) -> Estimate | None:
+    ratio = float(y.sum() / _risks(logits).sum())
+    return Estimate(ratio, (y - y.mean()) * ratio / y.sum()) if y.any() else None
+
+
+def _slope(y: Floats, logits: Floats) -> Estimate | None:
+    value = float(calibration_slope(y, logits)[0])
+    if not np.isfinite(value) or np.ptp(logits) == 0:
+        return None
+    risks = _risks(float(calibration_intercept(y, value * logits)[0]) + value * logits)
+    weights = risks * (1 - risks)
+    centred = logits - weights @ logits / weights.sum()
+    return _with_variance(value, centred * (y - risks), 1 / float(weights @ centred**2))
+
+
+def _intercept(y: Floats, logits: Floats) -> Estimate | None:
+    value = float(calibration_intercept(y, logits)[0])
+    if not np.isfinite(value):
+        return None
+    risks = _risks(value + logits)
+    return _with_variance(value, y - risks, 1 / float((risks * (1 - risks)).sum()))
+
+
+def _with_variance(value: float, direction: Floats, variance: float) -> Estimate:
+    """Return an estimate whose examples pull in these proportions, and whose variance is the model's."""
+    length = float(np.sqrt(direction @ direction))
+    return Estimate(value, direction * (np.sqrt(variance) / length if length else 0.0))
+
+
+_ESTIMATORS: Mapping[str, Callable[[Floats, Floats], Estimate | None]] = {
+    "auroc": _auroc,
+    "auprc": _auprc,
+    "accuracy": _accuracy,
+    "log_loss": _log_loss,
+    "brier": lambda y, logits: _mean((_risks(logits) - y) ** 2),
+    "rmse": _rmse,
+    "mae": lambda y, outputs: _mean(np.abs(outputs - y)),
+    "r2": _r2,
+    "oe_ratio": _oe_ratio,
+    "calibration_slope": _slope,
+    "calibration_intercept": _intercept,
+}
