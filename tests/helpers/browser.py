@@ -158,6 +158,7 @@ class Staged:
     status: dict[str, Any]
     history: list[dict[str, Any]] = field(default_factory=list)
     manifest: dict[str, Any] = field(default_factory=dict)
+    silos: tuple[str, ...] = ()
     revision: int = 0
     listeners: list[Callable[[], None]] = field(default_factory=list)
 

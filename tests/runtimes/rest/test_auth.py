@@ -12,6 +12,7 @@ import httpx
 import pytest
 from certificates import Certificates, make_certificates, make_client_certificate
 from command import fedilc
+from fleets import run_locally
 
 from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.app import make_app
@@ -19,6 +20,7 @@ from fedilc.runtimes.rest.http_client import CoordinatorError, HttpClient
 from fedilc.runtimes.rest.listener import listening
 from fedilc.runtimes.rest.task_queue import TaskQueue
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens, add_token
+from fedilc.runtimes.rest.viewer import FolderView, publish_model
 from rest import bearer, detail, good_body, post, put, queue_of, served
 
 
@@ -231,10 +233,11 @@ def test_with_tokens_the_coordinator_has_any_name(tmp_path: Path) -> None:
 
 
 @contextmanager
-def over_tls(made: Certificates, queue: TaskQueue) -> Iterator[str]:
+def over_tls(made: Certificates, queue: TaskQueue, tokens: Tokens | None = None) -> Iterator[str]:
+    tokens = tokens or Tokens()
     address = Address(port=0, certificate=made.certificate, key=made.key, client_authority=made.authority)
-    address.require_safe(Tokens())
-    with listening(make_app(queue, Tokens()), address) as port:
+    address.require_safe(tokens)
+    with listening(make_app(queue, tokens), address) as port:
         yield f"https://127.0.0.1:{port}"
 
 
@@ -261,3 +264,39 @@ def test_a_certificate_speaks_for_the_silo_that_it_names_and_for_no_other(tmp_pa
         assert line.call("GET", "/v1/manifest").status == 200
         assert line.call("GET", "/v1/status").status == 401
         line.close()
+
+
+def test_a_certificate_of_the_same_authority_that_names_no_silo_is_refused(tmp_path: Path) -> None:
+    """An authority signs for printers too; the token file is the list of further names."""
+    made = make_certificates(tmp_path)
+    printer, region = make_client_certificate(made, "printer"), make_client_certificate(made, "region")
+    add_token(tmp_path / "tokens.json", "region", carries=["a"])
+    queue = queue_of()
+    with over_tls(made, queue, Tokens.read(tmp_path / "tokens.json")) as url:
+        body = {"manifest": queue.manifest.hash, "leaves": {}}
+        asked = [("GET", "/v1/manifest", {}), ("POST", "/v1/silos/{}/join", {"json": body})]
+        for method, path, options in asked:
+            line = HttpClient(url, None, made.authority, 0, False, *printer)
+            refused = line.call(method, path.format("printer"), **options)
+            line.close()
+            assert refused.status == 403
+            assert refused.reason == (
+                "the certificate names 'printer', which is no silo of this run and is not in its token file"
+            )
+            line = HttpClient(url, None, made.authority, 0, False, *region)
+            assert line.call(method, path.format("region"), **options).status == 200
+            line.close()
+
+
+def test_a_published_model_is_not_for_a_certificate_that_names_no_silo(tmp_path: Path) -> None:
+    made = make_certificates(tmp_path)
+    run_locally(["rounds=1", "model.hidden=[4]"], tmp_path / "run")
+    app = make_app(FolderView(tmp_path / "run"), Tokens())
+    publish_model(app, tmp_path / "run", Tokens())
+    address = Address(port=0, certificate=made.certificate, key=made.key, client_authority=made.authority)
+    with listening(app, address) as port:
+        for name, status in (("printer", 403), ("flip-0.15", 200)):
+            pair = make_client_certificate(made, name)
+            line = HttpClient(f"https://127.0.0.1:{port}", None, made.authority, 0, False, *pair)
+            assert [line.call("GET", path).status for path in ("/v1/manifest", "/v1/model")] == [status] * 2
+            line.close()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def make_app(run: TaskQueue | FolderView, tokens: Tokens | TokenFile | None) -> FastAPI:
     """Return the app of a task queue, or of a run folder, which has the page and no routes of silos."""
-    auth = Auth(tokens)
+    auth = Auth(tokens, run.silos)
     if isinstance(run, TaskQueue):
         app = make_bare_app(auth, run.audit, len(run.silos))
         add_silo_routes(app, run, auth)

@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from fedilc.errors import listed
 from fedilc.runtimes.rest.address import is_loopback
 from fedilc.runtimes.rest.http_server import Connection
 from fedilc.runtimes.rest.tokens import FailureLimit, Kind, TokenFile, Tokens
@@ -27,11 +28,14 @@ class Auth:
     exists. A valid token is always accepted: behind a proxy all silos share an address, and one with a wrong
     token must not block the others. Nobody guesses 256 random bits, however often they try.
 
-    A certificate that the authority of `--client-ca` has signed authenticates the silo that it names.
+    A certificate that the authority of `--client-ca` has signed authenticates the silo that it names. An
+    authority signs many things: a certificate counts only if it names one of the run's `silos`, or a silo or
+    sub-coordinator of the token file.
     """
 
-    def __init__(self, tokens: Tokens | TokenFile | None) -> None:
+    def __init__(self, tokens: Tokens | TokenFile | None, silos: Iterable[str] = ()) -> None:
         self._tokens = tokens
+        self._silos = frozenset(silos)
         self.limit = FailureLimit()
 
     @property
@@ -43,23 +47,24 @@ class Auth:
         """Refuse all but silos and viewers."""
         self._require(request, ("viewers", "silos"))
 
-    async def require_viewer(self, request: Request) -> None:
-        """Refuse all but viewers; a silo must not see what another replied."""
-        self._require(request, ("viewers",))
+    async def require_viewer(self, request: Request) -> str | None:
+        """Refuse all but viewers: a silo must not see what another replied. Return who it is, if known."""
+        return self._require(request, ("viewers",))
 
     async def require_any_silo(self, request: Request) -> None:
         """Refuse all but silos: weights are for those who trained them."""
         self._require(request, ("silos",))
 
-    def _require(self, request: Request, kinds: Sequence[Kind]) -> None:
-        """Refuse a request without a token of these kinds, or a silo's certificate."""
+    def _require(self, request: Request, kinds: Sequence[Kind]) -> str | None:
+        """Refuse a request without a token of these kinds, or a silo's certificate; return whose it is."""
         tokens = self.tokens
         owner = tokens.owner(_token(request), kinds) if tokens is not None else None
         if owner is None and "silos" in kinds:
-            owner = next((f"silos/{name}" for name in sorted(_certificate_names(request))), None)
+            owner = next((f"silos/{name}" for name in sorted(self._certified(request))), None)
         if owner is None and tokens is not None:
             self._refuse(request)
         _trust(request, owner)
+        return owner
 
     def is_viewer(self, request: Request) -> bool:
         """Return whether the request's token is a viewer's now; it may be revoked while events are sent."""
@@ -69,9 +74,7 @@ class Auth:
     async def require_silo(self, request: Request, silo: SiloName) -> None:
         """Refuse all but the silo itself."""
         tokens = self.tokens
-        is_silo = (
-            tokens is None or tokens.is_silo(silo, _token(request)) or silo in _certificate_names(request)
-        )
+        is_silo = tokens is None or tokens.is_silo(silo, _token(request)) or silo in self._certified(request)
         if not is_silo:
             self._refuse(request)
         _trust(request, f"silos/{silo}" if tokens is not None else None)
@@ -82,18 +85,28 @@ class Auth:
         if tokens is None:
             return
         for silo in silos:
-            if silo not in tokens.carries.get(name, ()) and silo not in _certificate_names(request):
+            if silo not in tokens.carries.get(name, ()) and silo not in self._certified(request):
                 raise HTTPException(
                     403,
                     f"{name!r} may not reply for silo {silo[:100]!r}; whoever runs this coordinator "
                     f"allows it with `fedilc token {name} --carries`",
                 )
 
+    def _certified(self, request: Request) -> frozenset[str]:
+        """Return the names in the client's certificate, if one of them is known here."""
+        names, tokens = _certificate_names(request), self.tokens
+        known = self._silos | (tokens.silos.keys() if tokens is not None else frozenset())
+        return names if names & known else frozenset()
+
     def _refuse(self, request: Request) -> None:
         wait = self.limit.failed(request.client.host if request.client else "?")
         if wait > 0:
             detail = f"too many wrong tokens from this address; wait {wait:.0f} seconds"
             raise HTTPException(429, detail, {"Retry-After": str(int(wait) + 1)})
+        names = _certificate_names(request)
+        if names and not self._certified(request):
+            detail = f"the certificate names {listed(sorted(map(repr, names)))[:200]}"
+            raise HTTPException(403, f"{detail}, which is no silo of this run and is not in its token file")
         detail = "this needs a valid bearer token; the coordinator's operator makes one with `fedilc token`"
         raise HTTPException(401, detail, {"WWW-Authenticate": "Bearer"})
 
@@ -103,21 +116,21 @@ def _token(request: Request) -> str:
     return token.strip() if kind.lower() == "bearer" else ""
 
 
-def _connection(request: Request) -> Connection | None:
+def connection_of(scope: Scope) -> Connection | None:
     """Return the connection of a request; None without a network, as in tests."""
-    connection: Connection | None = request.scope.get("state", {}).get("connection")
+    connection: Connection | None = scope.get("state", {}).get("connection")
     return connection
 
 
 def _certificate_names(request: Request) -> frozenset[str]:
     """Return the names in the client's certificate; none without one."""
-    connection = _connection(request)
+    connection = connection_of(request.scope)
     return connection.names if connection is not None else frozenset()
 
 
 def _trust(request: Request, credential: str | None) -> None:
     """Count the request's connection for its credential, no longer as an unknown one."""
-    connection = _connection(request)
+    connection = connection_of(request.scope)
     if connection is not None:
         connection.trust(credential)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path as File
@@ -13,10 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from pydantic import BaseModel, Field
+from starlette.types import Receive, Scope, Send
 
 from fedilc import __version__
 from fedilc.federation import Record
-from fedilc.runtimes.rest.auth import Auth
+from fedilc.runtimes.rest.auth import Auth, connection_of
 from fedilc.runtimes.rest.metrics import MEDIA_TYPE, exposition
 from fedilc.runtimes.rest.notifier import Notifier
 from fedilc.runtimes.rest.request_limits import refusals
@@ -26,6 +29,10 @@ if TYPE_CHECKING:
     from fedilc.runtimes.rest.viewer import FolderView
 
 MAX_VIEWERS = 200
+MAX_DOWNLOADS = 2
+PAGE_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 16
+DOWNLOAD_SECONDS = 60.0
 PAGE = File(__file__).parent / "page"
 PAGE_HEADERS = {
     "Content-Security-Policy": (
@@ -74,7 +81,9 @@ def add_health(app: FastAPI, auth: Auth, is_over: Callable[[], bool]) -> None:
 
 
 def _add_run(app: FastAPI, run: TaskQueue | FolderView, auth: Auth) -> None:
-    viewers_only, refused, streams = [Depends(auth.require_viewer)], refusals(401, 429), EventStreams(run)
+    viewers_only, refused = [Depends(auth.require_viewer)], refusals(401, 403, 429)
+    history_text = HistoryText(run)
+    streams, downloads = EventStreams(run, history_text), Downloads()
     app.state.notifiers.append(streams.notifier)
 
     @app.get("/metrics", dependencies=viewers_only, responses=refused, response_class=PlainTextResponse)
@@ -98,10 +107,15 @@ def _add_run(app: FastAPI, run: TaskQueue | FolderView, auth: Auth) -> None:
         """Return round, phase, time left, and every silo."""
         return run.snapshot()
 
-    @app.get("/v1/history", dependencies=viewers_only, responses=refused)
-    async def history(after: After = 0) -> list[Record]:
-        """Return the records of completed rounds after a round."""
-        return [record for record in run.history if record["round"] > after]
+    @app.get("/v1/history", responses=refused, response_model=list[Record])
+    async def history(after: After = 0, viewer: str | None = viewers_only[0]) -> StreamingResponse:
+        """Return the records of completed rounds after a round, at most about 1 MB of them.
+
+        If there are more, the header Link has the address of the next ones.
+        """
+        body, last = history_text.page(after)
+        more = {} if last is None else {"Link": f'</v1/history?after={last}>; rel="next"'}
+        return Download(downloads, viewer, body, more)
 
     @app.get(
         "/v1/events",
@@ -129,11 +143,88 @@ def _add_page(app: FastAPI) -> None:
         return FileResponse(PAGE / name, headers=PAGE_HEADERS)
 
 
-class EventStreams:
-    """The viewers that receive events."""
+class HistoryText:
+    """The history of a run as JSON: each record is serialised once, however many viewers ask for it."""
 
     def __init__(self, run: TaskQueue | FolderView) -> None:
         self.run = run
+        self._texts: dict[int, bytes] = {}
+
+    def place_after(self, round_: int) -> int:
+        """Return the place of the first record after a round."""
+        return bisect_right(self.run.history, round_, key=lambda record: int(record["round"]))
+
+    def record(self, place: int) -> bytes:
+        """Return a record as JSON."""
+        if place not in self._texts:
+            self._texts[place] = json.dumps(self.run.history[place], separators=(",", ":")).encode()
+        return self._texts[place]
+
+    def page(self, after: int) -> tuple[bytes, int | None]:
+        """Return the first records after a round as a JSON list, and their last round if there are more."""
+        texts, size, end = list[bytes](), 0, len(self.run.history)
+        place = self.place_after(after)
+        while place < end and size < PAGE_BYTES:
+            texts.append(self.record(place))
+            size += len(texts[-1])
+            place += 1
+        return b"[%b]" % b",".join(texts), self.run.history[place - 1]["round"] if place < end else None
+
+
+class Downloads:
+    """How many downloads each viewer has open; what is not read stays in memory."""
+
+    def __init__(self) -> None:
+        self._open: Counter[str] = Counter()
+
+    def begin(self, viewer: str) -> None:
+        """Count a download; refuse a viewer who has too many open."""
+        if self._open[viewer] >= MAX_DOWNLOADS:
+            detail = f"this viewer has {MAX_DOWNLOADS} downloads of the history open already"
+            raise HTTPException(429, detail, {"Retry-After": "1"})
+        self._open[viewer] += 1
+
+    def end(self, viewer: str) -> None:
+        """Count a download no longer."""
+        self._open[viewer] -= 1
+        if not self._open[viewer]:
+            del self._open[viewer]
+
+
+class Download(StreamingResponse):
+    """A JSON body that is sent in parts, as fast as the viewer reads it, and cut off after a minute."""
+
+    def __init__(
+        self, downloads: Downloads, viewer: str | None, body: bytes, headers: dict[str, str]
+    ) -> None:
+        self.downloads, self.viewer = downloads, viewer or ""
+        downloads.begin(self.viewer)
+        headers = {"Content-Length": str(len(body)), **headers}
+        super().__init__(_parts(body), headers=headers, media_type="application/json")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the body."""
+        try:
+            async with asyncio.timeout(DOWNLOAD_SECONDS):
+                await super().__call__(scope, receive, send)
+        except TimeoutError:
+            connection = connection_of(scope)
+            if connection is not None:
+                connection.abort()
+        finally:
+            self.downloads.end(self.viewer)
+
+
+async def _parts(body: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), CHUNK_BYTES):
+        yield body[start : start + CHUNK_BYTES]
+
+
+class EventStreams:
+    """The viewers that receive events."""
+
+    def __init__(self, run: TaskQueue | FolderView, history: HistoryText | None = None) -> None:
+        self.run, self.history = run, history or HistoryText(run)
         self.viewers = 0
         self.notifier = Notifier(run.listen)
 
@@ -146,10 +237,11 @@ class EventStreams:
             while allowed() and not self.notifier.closed:
                 if run.revision != seen:
                     seen = run.revision
-                    for record in [record for record in run.history if record["round"] > after]:
-                        after = record["round"]
-                        yield _event("record", record)
-                    yield _event("status", run.snapshot())
+                    for place in range(self.history.place_after(after), len(run.history)):
+                        after = run.history[place]["round"]
+                        yield _event("record", self.history.record(place).decode())
+                        await asyncio.sleep(0)  # a long history is sent in turns with other requests
+                    yield _event("status", json.dumps(run.snapshot()))
                     sent_at = time.monotonic()
                     if run.is_over():
                         return
@@ -163,5 +255,5 @@ class EventStreams:
             self.viewers -= 1
 
 
-def _event(kind: str, value: object) -> str:
-    return f"event: {kind}\ndata: {json.dumps(value)}\n\n"
+def _event(kind: str, text: str) -> str:
+    return f"event: {kind}\ndata: {text}\n\n"

@@ -73,7 +73,7 @@ class Summaries:
 
 def make_survey_app(summaries: Summaries, tokens: Tokens | TokenFile | None) -> FastAPI:
     """Return the app before a run: the survey in place of the manifest, and a route for summaries."""
-    auth, refused = Auth(tokens), refusals(401, 404, 413, 429)
+    auth, refused = Auth(tokens, summaries.survey.silos), refusals(401, 403, 404, 413, 429)
     app = make_bare_app(auth, summaries.audit, len(summaries.survey.silos))
     add_health(app, auth, is_over=lambda: False)
 

@@ -34,6 +34,7 @@ class FolderView:
     def __init__(self, folder: Path) -> None:
         run_folder = RunFolder(folder)
         self.settings = run_folder.settings()
+        self.silos = tuple(self.settings["silos"])
         self.history: list[Record] = run_folder.history()
         self.revision = 0
 
@@ -60,7 +61,7 @@ class FolderView:
             "completed": done,
             **asdict(Progress(done, "ended", None, outcome=outcome)),
             "seconds_left": None,
-            "silos": [self._silo(name, numbers.get(name, {})) for name in self.settings["silos"]],
+            "silos": [self._silo(name, numbers.get(name, {})) for name in self.silos],
         }
 
     def _silo(self, name: str, numbers: dict[str, Any]) -> dict[str, Any]:
@@ -81,7 +82,8 @@ class FolderView:
 
 def publish_model(app: FastAPI, folder: Path, tokens: Tokens | TokenFile | None) -> None:
     """Let silos download the run's model, to evaluate it on their own examples."""
-    silos, refused = [Depends(Auth(tokens).require_any_silo)], refusals(401, 404, 429)
+    auth, refused = Auth(tokens, RunFolder(folder).settings()["silos"]), refusals(401, 403, 404, 429)
+    silos = [Depends(auth.require_any_silo)]
 
     @app.get("/v1/model", dependencies=silos, responses=refused)
     async def about() -> dict[str, Any]:

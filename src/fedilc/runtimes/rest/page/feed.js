@@ -83,7 +83,7 @@ export class Feed {
     const { signal } = control;
     let refresh = 0;
     try {
-      const records = await (await ask("v1/history", this.token, signal)).json();
+      const records = await this.history(signal, onData);
       this.admitted = true;
       this.listener.history(records);
       this.listener.about(await (await ask("v1/manifest", this.token, signal)).json());
@@ -97,6 +97,19 @@ export class Feed {
       clearInterval(refresh);
       control.abort();
     }
+  }
+
+  /** Ask for the whole history, a page at a time. */
+  async history(signal, onData) {
+    const records = [];
+    for (let more = true; more; ) {
+      const after = records.length ? records.at(-1).round : 0;
+      const response = await ask(`v1/history?after=${after}`, this.token, signal);
+      records.push(...(await response.json()));
+      more = response.headers.has("Link");
+      onData();
+    }
+    return records;
   }
 
   /** Ask for the status now and then: that a silo still waits is not an event. */
