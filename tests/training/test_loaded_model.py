@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
+from command import Refusal
 from scipy.special import expit
 
 import fedilc
 from fedilc.data.tables.silo_tables import TableSettings, read_tables, tables_of
 from fedilc.errors import CheckpointError, ConfigError, DataError, FedILCWarning
 from fedilc.federation import RunFolder
+from fedilc.federation.json_files import with_digest
+from fedilc.federation.run_folder_check import examine
+from fedilc.federation.tensor_files import read_tensors, write_tensors
 from fedilc.models import build_model
 from fedilc.training.loaded_model import LoadedModel, export_model
 
@@ -215,9 +221,63 @@ def test_an_exported_model_gives_the_same_logits_without_fedilc(tmp_path: Path, 
 
 
 def test_a_damaged_preprocessing_is_said(run: Path, tmp_path: Path) -> None:
-    import shutil
-
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     (copy / "preprocessing.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"preprocessing.json is damaged"):
+    with pytest.raises(CheckpointError, match=r"preprocessing.json was changed or damaged"):
         fedilc.load(copy)
+
+
+def edited(run: Path, folder: Path, *, with_digests: bool = True) -> Path:
+    """A copy of a run in which the mean of a column was edited; earlier versions wrote no digests of it."""
+    copy = Path(shutil.copytree(run, folder))
+    made = json.loads((copy / "preprocessing.json").read_text())
+    made["features"][0]["mean"] += 1.0
+    (copy / "preprocessing.json").write_text(json.dumps(made))
+    if not with_digests:
+        facts = json.loads((copy / "run.json").read_text())
+        del facts["files"], facts["digest"]
+        (copy / "run.json").write_text(json.dumps(with_digest(facts)))
+    return copy
+
+
+def test_an_edited_mean_of_the_preprocessing_is_noticed_by_load_predict_check_and_resume(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = edited(run, tmp_path / "edited")
+    sentence = r"preprocessing\.json was changed or damaged: run\.json has another digest of it; restore it"
+    with pytest.raises(CheckpointError, match=sentence):
+        fedilc.load(copy)
+    patients(5, 3).write_csv(tmp_path / "new.csv")
+    refused = Refusal(monkeypatch, capsys)
+    assert re.search(sentence, refused("predict", copy, tmp_path / "new.csv", "-o", tmp_path / "scores.csv"))
+    assert not (tmp_path / "scores.csv").exists()
+    problem = examine(copy)["preprocessing.json"]
+    assert problem is not None
+    assert "was changed or damaged" in problem
+    assert examine(run)["preprocessing.json"] is None
+    with pytest.raises(CheckpointError, match=sentence):
+        RunFolder(copy).resume(RunFolder(copy).settings())
+    (copy / "preprocessing.json").unlink()
+    with pytest.raises(CheckpointError, match="restore preprocessing.json from a copy"):
+        fedilc.load(copy)
+    assert examine(copy)["preprocessing.json"] is not None
+
+
+def test_a_run_of_an_earlier_version_without_these_digests_is_read(run: Path, tmp_path: Path) -> None:
+    copy = edited(run, tmp_path / "old", with_digests=False)
+    assert fedilc.load(copy).round == fedilc.load(run).round
+    assert "preprocessing.json" not in examine(copy)
+    RunFolder(copy).resume(RunFolder(copy).settings())
+
+
+def test_weights_of_another_run_are_noticed(run: Path, tmp_path: Path) -> None:
+    copy, name = Path(shutil.copytree(run, tmp_path / "copy")), "best-validation.safetensors"
+    weights, about = read_tensors(copy / name)
+    write_tensors(
+        copy / name, {key: -tensor for key, tensor in weights.items()}, about | {"record": "0" * 64}
+    )
+    with pytest.raises(CheckpointError, match="belongs to another run than the history beside it"):
+        fedilc.load(copy)
+    assert "belongs to another run" in str(examine(copy)[name])
+    write_tensors(copy / name, weights, {"round": about["round"]})
+    assert fedilc.load(copy).round == about["round"]

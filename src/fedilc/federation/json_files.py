@@ -12,10 +12,23 @@ from pathlib import Path
 from typing import Any
 
 from fedilc.errors import FedILCWarning
-from fedilc.federation.tensor_files import warn_if_not_written, write_atomically
+from fedilc.federation.tensor_files import read_plain, warn_if_not_written, write_atomically
 
 DIGEST = "digest"
 _DIGITS_PER_LINE = 16
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text; raise ValueError also if it is nested too deeply for the parser.
+
+    >>> parse_json("[" * 100_000)
+    Traceback (most recent call last):
+    ValueError: it is nested too deeply
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def chain_digest(lines: Iterable[bytes], head: str = "") -> str:
@@ -54,7 +67,10 @@ def check_digest(value: Mapping[str, Any]) -> dict[str, Any]:
 
 def json_digest(value: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a JSON object in canonical form."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    try:
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -73,7 +89,7 @@ def append_line(path: Path, line: bytes) -> None:
 
 def complete_lines(path: Path) -> list[bytes]:
     """Return the lines of a file without their ends; a last line that is incomplete is left out."""
-    content = path.read_bytes() if path.exists() else b""
+    content = read_plain(path) if path.exists() else b""
     return content[: content.rfind(b"\n") + 1].split(b"\n")[:-1]
 
 
@@ -117,5 +133,5 @@ class TimingFile:
         found = []
         for line in complete_lines(self.path):
             with contextlib.suppress(ValueError, AttributeError):
-                found.append((line, check_digest(json.loads(line))))
+                found.append((line, check_digest(parse_json(line))))
         return found

@@ -1,9 +1,10 @@
 """The run folder: everything that a run writes to disk.
 
     when the run begins
-    run.json                          settings, data digests, machines; also on resume, if they changed
     preprocessing.json                how inputs are made from a table, if they are
     summaries.json                    the silos' summaries of their tables, over HTTP
+    run.json                          settings, machines, digests of the data and of the two files above; also
+                                      on resume, if they changed
     .lock                             held while a process trains here
     .launch                           under torchrun, the name of the launch, by which a restart knows its run
 
@@ -24,17 +25,19 @@
 
 Each file is replaced by writing, syncing and renaming, or is appended to and on resume cut back to the round
 of the checkpoint: a run that is killed at any time continues after the last completed round. A checkpoint
-has a digest of itself and a digest of the history up to its round. If a file is damaged, the run continues
-from the previous checkpoint, or is refused.
+has a digest of itself and a digest of the history up to its round, and best-*.safetensors a digest of itself
+and of its round's record. If a file is damaged, the run continues from the previous checkpoint, or is
+refused.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,14 +54,23 @@ from fedilc.federation.json_files import (
     check_digest,
     complete_lines,
     json_bytes,
+    json_digest,
+    parse_json,
     replace_lines,
     with_digest,
 )
 from fedilc.federation.run_identity import changed_facts, command_line, machine_facts, require_same
-from fedilc.federation.tensor_files import read_tensors, tensors_below, write_atomically, write_tensors
+from fedilc.federation.tensor_files import (
+    read_plain,
+    read_tensors,
+    tensors_below,
+    write_atomically,
+    write_tensors,
+)
 
 PREPROCESSING = "preprocessing.json"
 SUMMARIES = "summaries.json"
+FILES = "files"  # the key of run.json under which other files have their digests
 
 
 @dataclass(frozen=True)
@@ -100,8 +112,8 @@ class RunFolder:
         self._checkpoint_valid = False
         self._command = {"command": command_line()}
 
-    def create(self, settings: Mapping[str, Any]) -> None:
-        """Begin a new run; refuse a folder that already holds one."""
+    def create(self, settings: Mapping[str, Any], files: Mapping[str, bytes] | None = None) -> None:
+        """Begin a new run with these further files; refuse a folder that already holds a run."""
         if any(f.exists() for f in (self.settings_file, self.history_file, self.checkpoint_file)):
             raise CheckpointError(
                 f"{self.path} already holds a run; continue it with --resume (resume=True), or "
@@ -111,7 +123,22 @@ class RunFolder:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._acquire_lock()
             machines = [{"from_round": 1, **machine_facts()}]
-            write_atomically(self.settings_file, _settings({**settings, "machines": machines}))
+            for name, content in (files or {}).items():
+                write_atomically(self.path / name, content)
+            present = [name for name in (PREPROCESSING, SUMMARIES) if (self.path / name).exists()]
+            digests = {name: _digest(self.path / name) for name in present}
+            facts = {**settings, "machines": machines, **({FILES: digests} if digests else {})}
+            write_atomically(self.settings_file, _settings(facts))
+
+    def require_whole(self, name: str) -> None:
+        """Raise if a file is not the one whose digest run.json has; earlier versions wrote none."""
+        digest = self.settings().get(FILES, {}).get(name)
+        if digest is None:
+            return
+        with self._os_errors(f"restore {name} from a copy", "read"):
+            found = _digest(self.path / name)
+        if found != digest:
+            raise _lost(f"{self.path / name} was changed or damaged: run.json has another digest of it")
 
     @contextlib.contextmanager
     def _os_errors(self, consequence: str, action: str = "written") -> Iterator[None]:
@@ -138,7 +165,7 @@ class RunFolder:
     def settings(self, require_digest: bool = False) -> dict[str, Any]:
         """Return the settings of the run, without their digest; version 0.1 wrote none."""
         try:
-            found = json.loads(self.settings_file.read_text())
+            found = parse_json(read_plain(self.settings_file))
             if not isinstance(found, dict):
                 raise ValueError("it does not hold an object")
             if DIGEST in found:
@@ -158,7 +185,10 @@ class RunFolder:
 
     def resume(self, settings: Mapping[str, Any]) -> Checkpoint | None:
         """Return the checkpoint to continue from, None before the first round; refuse other settings."""
-        require_same(self.path, self.settings(require_digest=True), json.loads(json_bytes(settings)))
+        before = self.settings(require_digest=True)
+        require_same(self.path, before, json.loads(json_bytes(settings)))
+        for name in before.get(FILES, {}):
+            self.require_whole(name)
         with self._os_errors("the run cannot continue", "read or written"):
             self._acquire_lock()
             checkpoint = self._load_newest()
@@ -172,7 +202,8 @@ class RunFolder:
             self._history_digest = chain_digest(kept)
             replace_lines(self.history_file, kept)
             self.timing.cut(done)
-            content = _settings({**settings, "machines": self._machines(done)})
+            files = {FILES: before[FILES]} if FILES in before else {}
+            content = _settings({**settings, "machines": self._machines(done), **files})
             if self.settings_file.read_bytes() != content:
                 write_atomically(self.settings_file, content)
         return checkpoint
@@ -244,7 +275,7 @@ class RunFolder:
 
     def _parsed(self, lines: list[bytes]) -> list[dict[str, Any]]:
         try:
-            records = [json.loads(line) for line in lines]
+            records = [parse_json(line) for line in lines]
             if not all(isinstance(record, dict) and "train_loss" in record for record in records):
                 raise ValueError("a line is not the record of a round")
             return records
@@ -271,6 +302,28 @@ class RunFolder:
             previous = self.previous_file if self._checkpoint_valid else None
             write_tensors(self.checkpoint_file, tensors, about, previous)
             self._checkpoint_valid = True
+
+
+def record_digest(record: Mapping[str, Any]) -> str:
+    """Return a digest of what a round computed; callbacks may add other keys to its record."""
+    return json_digest({key: record.get(key) for key in ("round", "train_loss", "silos")})
+
+
+def require_record(file: Path, about: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> None:
+    """Raise if a round's weights were written beside another record than the history has.
+
+    Weights of an earlier version have no digest of the record, those of a published run have no history, and
+    those of a round that was interrupted are ahead of it: they are not compared.
+    """
+    round_ = int(about["round"])
+    if "record" not in about or len(history) < round_:
+        return
+    if record_digest(history[round_ - 1]) != about["record"]:
+        raise _lost(f"{file} belongs to another run than the history beside it")
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(read_plain(path)).hexdigest()
 
 
 def _settings(settings: Mapping[str, Any]) -> bytes:

@@ -21,7 +21,7 @@ import torch
 from fedilc import __version__
 from fedilc.errors import CheckpointError
 
-_NOT_IDENTITY = ("rounds", "device", "machines", "on_divergence", "outlier_factor")
+_NOT_IDENTITY = ("rounds", "device", "machines", "files", "on_divergence", "outlier_factor")
 _DERIVED = ("model", "silos", "test")  # checked last: they may differ only because a setting does
 
 

@@ -8,9 +8,11 @@ reads.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
+import stat
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -117,6 +119,18 @@ def raw_bytes(tensor: Tensor) -> memoryview:
     return flat.view(torch.uint8).numpy().data
 
 
+def read_plain(path: Path) -> bytes:
+    """Return the content of a file, also through a link; refuse devices and pipes, which may never end."""
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):
+        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+    with path.open("rb") as file:
+        try:
+            return file.read(about.st_size)
+        except (MemoryError, OverflowError) as error:
+            raise OSError(errno.EFBIG, f"its {about.st_size} bytes do not fit into memory") from error
+
+
 def write_atomically(path: Path, content: bytes, previous: Path | None = None) -> None:
     """Replace a file so that a reader, or a crash, finds the old or the new file, never a part of it.
 
@@ -165,7 +179,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Files of version 0.1 have no digest and are read without this check.
     """
     try:
-        body = path.read_bytes()
+        body = read_plain(path)
         size = int.from_bytes(body[:8], "little")
         metadata = json.loads(body[8 : 8 + size])["__metadata__"]
         if set(metadata) != {"fedilc"}:

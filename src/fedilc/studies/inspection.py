@@ -27,7 +27,7 @@ from fedilc.evaluation.shift import (
     describe_summary,
     pair_shifts,
 )
-from fedilc.federation.run_folder import SUMMARIES
+from fedilc.federation.run_folder import SUMMARIES, RunFolder
 from fedilc.federation.tensor_files import write_atomically
 from fedilc.models import build_model
 from fedilc.training.loaded_model import read_preprocessing
@@ -123,6 +123,8 @@ def inspect_tables(name: str, tables: SiloTables, seed: int = 0) -> Inspection:
 def inspect_run(folder: Path) -> Inspection:
     """Return the inspection of silos elsewhere, from the summaries that they sent before round 1."""
     preprocessing = read_preprocessing(folder)
+    if RunFolder(folder).settings_file.exists():
+        RunFolder(folder).require_whole(SUMMARIES)
     try:
         summaries = TypeAdapter(list[SiloSummary]).validate_json((folder / SUMMARIES).read_bytes())
     except FileNotFoundError as error:

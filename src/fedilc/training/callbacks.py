@@ -13,6 +13,7 @@ from torch import Tensor
 from fedilc.errors import CheckpointError, ConfigError, FedILCWarning, nearest
 from fedilc.evaluation.selection import CRITERIA, selections
 from fedilc.federation import Record
+from fedilc.federation.run_folder import record_digest, require_record
 from fedilc.federation.tensor_files import read_tensors, warn_if_not_written, write_tensors
 
 
@@ -129,14 +130,15 @@ class KeepBest(Callback):
         if run.out is None or self._best is None:
             return
         if self._file(run.out).exists():
-            self._read(self._file(run.out), self._best["round"])
+            self._read(self._file(run.out), self._best["round"], run.history)
         if self.round is None and self._best is run.history[-1]:
             self._keep(run)
 
-    def _read(self, path: Path, chosen: int) -> None:
+    def _read(self, path: Path, chosen: int, history: Sequence[Record]) -> None:
         """Take the weights of a file, if they are those of the round chosen."""
         try:
             weights, about = read_tensors(path)
+            require_record(path, about, history)
         except CheckpointError as error:
             reason = str(error).partition("; ")[0]
             warnings.warn(
@@ -161,7 +163,8 @@ class KeepBest(Callback):
             return
         path = self._file(run.out)
         with warn_if_not_written(path):
-            write_tensors(path, self.weights, {"round": self.round})
+            about = {"round": self.round, "record": record_digest(run.history[-1])}
+            write_tensors(path, self.weights, about)
 
     def _file(self, out: Path) -> Path:
         return out / f"best-{self.criterion}.safetensors"

@@ -24,8 +24,9 @@ from fedilc.data.tables.preprocessing import Preprocessing
 from fedilc.errors import CheckpointError, ConfigError, DataError, ModelError, listed
 from fedilc.evaluation import select
 from fedilc.federation import RunFolder
-from fedilc.federation.run_folder import PREPROCESSING
-from fedilc.federation.tensor_files import read_tensors
+from fedilc.federation.json_files import parse_json
+from fedilc.federation.run_folder import PREPROCESSING, require_record
+from fedilc.federation.tensor_files import read_plain, read_tensors
 from fedilc.models import build_model
 
 _BATCH = 4096
@@ -224,6 +225,7 @@ def _weights(folder: RunFolder, criterion: str) -> tuple[int, dict[str, Tensor]]
     if best.exists():
         weights, about = read_tensors(best)
         if chosen in (None, about["round"]):
+            require_record(best, about, history)
             return int(about["round"]), weights
     last = folder.load()
     if last.round != chosen:
@@ -246,14 +248,16 @@ def _take_weights(network: nn.Module, weights: dict[str, Tensor], path: Path) ->
 
 def read_preprocessing(folder: Path) -> Preprocessing | ImagePreprocessing | None:
     """Return the preprocessing of a run folder, if it has one."""
-    path = folder / PREPROCESSING
+    path, run = folder / PREPROCESSING, RunFolder(folder)
+    if run.settings_file.exists():
+        run.require_whole(PREPROCESSING)
     if not path.exists():
         return None
     try:
-        content = json.loads(path.read_bytes())
+        content = parse_json(read_plain(path))
         kind = ImagePreprocessing if content.get("kind") == "images" else Preprocessing
         return kind.model_validate(content)
-    except (ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError) as error:
         reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise CheckpointError(f"{path} is damaged: {reason}; restore it from a copy") from error
 

@@ -199,10 +199,9 @@ class Training:
         facts = run_facts(self.spec)
         facts |= settings | {"model": settings.get("model", {}) | facts["model"]}
         if not resume:
-            folder.create(facts)
-            if self.outline.preprocessing is not None:
-                content = self.outline.preprocessing.model_dump_json(indent=2) + "\n"
-                write_atomically(folder.path / PREPROCESSING, content.encode())
+            made = self.outline.preprocessing
+            text = None if made is None else f"{made.model_dump_json(indent=2)}\n".encode()
+            folder.create(facts, {} if text is None else {PREPROCESSING: text})
             return
         saved = folder.resume(facts)
         if saved is not None:

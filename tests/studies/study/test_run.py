@@ -12,6 +12,7 @@ from hospitals import hospitals, study_table
 from sklearn.metrics import roc_auc_score
 
 from fedilc.data import Federation, Silo
+from fedilc.errors import FedILCWarning
 from fedilc.federation.tensor_files import read_tensors
 from fedilc.studies.study.data import StudyArrays, StudyData
 from fedilc.studies.study.plan import StudyPlan, StudySettings
@@ -101,8 +102,23 @@ def test_a_study_that_was_done_is_not_done_again_and_more_seeds_are_added(tmp_pa
     assert again.by_seed["H0"]["fedavg"]["auroc"][0] == first.by_seed["H0"]["fedavg"]["auroc"][0]
     damaged = min(before)
     damaged.write_bytes(damaged.read_bytes()[:-7])
-    repaired = studied(data, tmp_path / "study", references=False)
+    with pytest.warns(FedILCWarning, match=r"is damaged .*; the run is done again"):
+        repaired = studied(data, tmp_path / "study", references=False)
     assert repaired.choices == first.choices
+
+
+def test_results_that_were_swapped_are_computed_again_with_a_word(tmp_path: Path) -> None:
+    data = study_table(tmp_path, hospitals(4))
+    first = studied(data, tmp_path / "study", references=False)
+    files = sorted((tmp_path / "study" / "runs").iterdir())
+    contents = [path.read_bytes() for path in files]
+    for path, other in zip(files, [*contents[1:], contents[0]], strict=True):
+        path.write_bytes(other)
+    with pytest.warns(FedILCWarning, match="holds the result of another run of a study") as caught:
+        again = studied(data, tmp_path / "study", references=False)
+    assert len([one for one in caught if "another run" in str(one.message)]) == len(files)
+    assert again.by_seed == first.by_seed
+    assert again.choices == first.choices
 
 
 def test_scores_are_those_of_the_predictions_and_beside_them_are_the_two_ends_of_the_scale(

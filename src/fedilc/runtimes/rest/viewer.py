@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -14,7 +13,6 @@ from fastapi.responses import FileResponse
 
 from fedilc.errors import ConfigError
 from fedilc.federation import Record, RunFolder
-from fedilc.federation.run_folder import PREPROCESSING
 from fedilc.runtimes.remote.wire import MEDIA_TYPE
 from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.app import make_app
@@ -24,6 +22,7 @@ from fedilc.runtimes.rest.listener import listening
 from fedilc.runtimes.rest.membership import Progress, SiloStatus
 from fedilc.runtimes.rest.request_limits import refusals
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens
+from fedilc.training.loaded_model import read_preprocessing
 
 _PUBLISHED = ("federation", "model", "loss", "classes", "columns", "label", "seed")
 
@@ -82,15 +81,18 @@ class FolderView:
 
 def publish_model(app: FastAPI, folder: Path, tokens: Tokens | TokenFile | None) -> None:
     """Let silos download the run's model, to evaluate it on their own examples."""
-    auth, refused = Auth(tokens, RunFolder(folder).settings()["silos"]), refusals(401, 403, 404, 429)
+    settings, made = RunFolder(folder).settings(), read_preprocessing(folder)
+    published = {
+        "run": {key: settings.get(key) for key in _PUBLISHED},
+        "preprocessing": made and made.model_dump(mode="json"),
+    }
+    auth, refused = Auth(tokens, settings["silos"]), refusals(401, 403, 404, 429)
     silos = [Depends(auth.require_any_silo)]
 
     @app.get("/v1/model", dependencies=silos, responses=refused)
     async def about() -> dict[str, Any]:
         """Return what the model's inputs and outputs mean, and nothing about silos; for silos only."""
-        settings, path = RunFolder(folder).settings(), folder / PREPROCESSING
-        made = json.loads(path.read_bytes()) if path.exists() else None
-        return {"run": {key: settings.get(key) for key in _PUBLISHED}, "preprocessing": made}
+        return published
 
     @app.get("/v1/model/weights", dependencies=silos, responses=refused, response_class=FileResponse)
     async def weights() -> FileResponse:

@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedilc.errors import FedILCError
-from fedilc.federation.tensor_files import read_tensors
 from fedilc.studies.study.plan import Choice, StudyPlan, choose
 from fedilc.studies.study.result import Agreement, StudyResult, mean_agreement
-from fedilc.studies.study.tasks import ALONE, AloneTask, RunTask, Task, is_done, task_file
+from fedilc.studies.study.tasks import ALONE, AloneTask, RunTask, Task, is_done, read_result, task_file
 from fedilc.studies.study.workers import Perform, workers
 
 
@@ -136,7 +135,7 @@ class _Runs:
 
     def choice(self, method: str, group: int, entries: Sequence[Sequence[RunTask]]) -> Choice:
         """Return the settings that the runs of a grid make a method choose for a group."""
-        scored = [[read_tensors(self._file(task))[1] for task in tasks] for tasks in entries]
+        scored = [[read_result(self._file(task))[1] for task in tasks] for tasks in entries]
         found = choose(self.plan, method, group, scored)
         if found is None:
             raise StudyError(
@@ -148,7 +147,7 @@ class _Runs:
         """Return the outputs for a held-out silo, per seed."""
         found = []
         for task in tasks:
-            tensors, about = read_tensors(self._file(task))
+            tensors, about = read_result(self._file(task))
             if about["failed"]:
                 raise StudyError(
                     f"{task.algorithm} diverged without {task.predicted!r} although it did not when its "
@@ -159,7 +158,7 @@ class _Runs:
 
     def agreement(self, tasks: Sequence[RunTask]) -> Agreement:
         """Return how far silos' signs agreed in these runs; of runs that measured it."""
-        found = (read_tensors(self._file(task))[1].get("agreement", {}) for task in tasks)
+        found = (read_result(self._file(task))[1].get("agreement", {}) for task in tasks)
         return mean_agreement(
             (int(number), layers) for by_round in found for number, layers in by_round.items()
         )
@@ -170,7 +169,7 @@ class _Runs:
         shape = (len(self.plan.data.labels[silo]), self.plan.data.outputs)
         found = [np.full(shape, np.nan) for _ in seeds]
         for task in tasks:
-            tensors, about = read_tensors(self._file(task))
+            tensors, about = read_result(self._file(task))
             if about["failed"]:
                 return None
             for seed in seeds:

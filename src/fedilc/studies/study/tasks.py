@@ -3,8 +3,9 @@
 `plan.py` lists them, `training.py` trains the model of one, and `run.py` does all of them in order.
 
 The name of a run's file is a digest of everything that the run depends on: its settings and the data of its
-training silos. A study that was stopped, or that is asked for more seeds or algorithms, finds the runs that
-it has done and does the others. A run gets the silo that it predicts without that silo's labels.
+training silos. The file holds the same facts, so that a result under another run's name is noticed. A study
+that was stopped, or that is asked for more seeds or algorithms, finds the runs that it has done and does the
+others. A run gets the silo that it predicts without that silo's labels.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +26,7 @@ from torch import Tensor
 from fedilc import __version__
 from fedilc.data import Silo
 from fedilc.data.digest import digest
-from fedilc.errors import CheckpointError, DataError
+from fedilc.errors import CheckpointError, DataError, FedILCWarning
 from fedilc.federation.tensor_files import read_tensors, write_tensors
 from fedilc.studies.study.data import StudyData
 from fedilc.studies.study.training import Examples, Stop, Units, fit, folds_of, validation_rows
@@ -172,8 +174,12 @@ def _identity(task: Task, data: StudyData) -> dict[str, Any]:
 
 def task_file(folder: Path, task: Task, data: StudyData) -> Path:
     """Return where the result of a task is kept."""
-    text = json.dumps(task.identity(data), sort_keys=True)
-    return folder / "runs" / f"{hashlib.sha256(text.encode()).hexdigest()[:20]}.safetensors"
+    return folder / "runs" / f"{_name(task.identity(data))}.safetensors"
+
+
+def _name(identity: Mapping[str, Any]) -> str:
+    text = json.dumps(json.loads(json.dumps(identity)), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 def perform(task: Task, data: StudyData, path: Path, stop: Stop) -> float:
@@ -186,9 +192,22 @@ def perform(task: Task, data: StudyData, path: Path, stop: Stop) -> float:
     return seconds
 
 
+def read_result(path: Path) -> Result:
+    """Return the result of a task; raise if it is damaged, or that of another task."""
+    tensors, about = read_tensors(path)
+    if _name(about.get("task", {})) != path.stem:
+        raise CheckpointError(f"{path} holds the result of another run of a study; delete it")
+    return tensors, about
+
+
 def is_done(path: Path) -> bool:
-    """Return whether a result is there and whole; a damaged one is done again."""
-    try:
-        return path.exists() and bool(read_tensors(path))
-    except CheckpointError:
+    """Return whether a result is there and whole; warn about another one, which is replaced."""
+    if not path.exists():
         return False
+    try:
+        read_result(path)
+    except CheckpointError as error:
+        reason = str(error).partition("; ")[0]
+        warnings.warn(f"{reason}; the run is done again", FedILCWarning, stacklevel=2)
+        return False
+    return True
