@@ -258,7 +258,7 @@ def test_an_edited_mean_of_the_preprocessing_is_noticed_by_load_predict_check_an
     with pytest.raises(CheckpointError, match=sentence):
         RunFolder(copy).resume(RunFolder(copy).settings())
     (copy / "preprocessing.json").unlink()
-    with pytest.raises(CheckpointError, match="restore preprocessing.json from a copy"):
+    with pytest.raises(CheckpointError, match=r"restore preprocessing\.json from a copy"):
         fedilc.load(copy)
     assert examine(copy)["preprocessing.json"] is not None
 
