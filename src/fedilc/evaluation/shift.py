@@ -88,7 +88,7 @@ def describe_silo(table: SiloTable, preprocessing: Preprocessing) -> SiloDescrip
     for feature in preprocessing.features:
         absent = pl.Series(feature.name, [None] * len(table.frame))
         column = table.frame.get_column(feature.name, default=absent)
-        _, values = column_values(column, preprocessing.missing)
+        _, values = column_values(column, preprocessing.missing, feature.numbers)
         if isinstance(feature, NumberFeature):
             numbers = numbers_of(values).drop_nulls().to_numpy()
             scaled = (numbers - feature.mean) / feature.scale

@@ -88,14 +88,29 @@ def test_an_array_without_names_has_the_columns_of_training_in_order() -> None:
 
 
 def test_unknown_names_and_stray_texts_are_warned_of_and_count_as_missing() -> None:
-    frame = pl.DataFrame({"age": ["60", ">89"], "sex": ["f", "x"]})
+    frame = pl.DataFrame({"age": ["60", "old"], "sex": ["f", "x"]})
     with pytest.warns(FedILCWarning) as said:
         x = preprocessed(frame, MADE, "it")
     assert [str(note.message) for note in said] == [
-        "it: '>89' in column 'age' is not a number, and counts as missing (such rows: 1)",
+        "it: 'old' in column 'age' is not a number, and counts as missing (such rows: 1)",
         "it: 'x' in column 'sex' did not occur in training, and counts as unknown (such rows: 1)",
     ]
     assert x[1].tolist() == [0.0, 1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("written", "value"), [("<60", 60), ("≥ 60", 60), ("60,5", 60.5), ("1,060.5", 1060.5)]
+)
+def test_a_single_row_may_have_a_limit_a_separator_or_a_decimal_comma(written: str, value: float) -> None:
+    rows = preprocessed(pl.DataFrame({"age": [written], "sex": ["f"]}), MADE, "it")
+    assert torch.equal(rows, preprocessed(pl.DataFrame({"age": [value], "sex": ["f"]}), MADE, "it"))
+
+
+def test_infinite_numbers_of_new_rows_are_warned_of_and_count_as_missing() -> None:
+    frame = pl.DataFrame({"age": [60.0, float("inf"), 1e300], "sex": ["f", "f", "f"]})
+    with pytest.warns(FedILCWarning, match="it: column 'age' holds 2 numbers that are infinite or above 3e"):
+        x = preprocessed(frame, MADE, "it")
+    assert x[1, :2].tolist() == x[2, :2].tolist() == [0.0, 1.0]
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def summary_of(**columns: object) -> SiloSummary:
 
 
 def test_numbers_have_counts_and_exact_sums() -> None:
-    found = summary_of(age=["0.1", "0.2", "?", ">89"] * 15).column("age")
+    found = summary_of(age=["0.1", "0.2", "?", "old"] * 15).column("age")
     assert found is not None
     assert (found.kind, found.count, found.numbers, found.strays) == ("text", 45, 30, 15)
     assert found.sums == (

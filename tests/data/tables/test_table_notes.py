@@ -101,7 +101,7 @@ def test_text_among_numbers_at_one_silo_is_pointed_out_and_counts_as_missing() -
     parts = by_hospital(patients())
     parts["h0"] = parts["h0"].with_columns(
         pl.when(pl.int_range(pl.len()) == 3)
-        .then(pl.lit(">90"))
+        .then(pl.lit("old"))
         .otherwise(pl.col("age").cast(pl.String))
         .alias("age")
     )

@@ -13,6 +13,7 @@ from fedilc.errors import listed
 
 CODES = np.array([-9.0, -99.0, -999.0, -9999.0, -99999.0, 99.0, 999.0, 9999.0, 99999.0])
 _LARGE = 10.0
+_FIRST_CODE = 7
 
 
 class ColumnFacts(NamedTuple):
@@ -74,6 +75,29 @@ def column_code(values: NDArray[np.floating]) -> tuple[float, bool] | None:
             if found[1]:
                 break
     return found
+
+
+def scale_codes(values: NDArray[np.floating]) -> tuple[int, ...]:
+    """Return those of 7, 8 and 9 that stand apart from a scale 1, 2, ... of at most six steps.
+
+    Surveys write refused and unknown so. Each code occurs twice or more, and all together in at most a fifth
+    of the cells. Scales from 0 are left alone, because counts of events look like them.
+
+    >>> scale_codes(np.array([1.0, 2, 3, 4, 5, 3, 2, 4, 9, 9]))
+    (9,)
+    >>> scale_codes(np.array([1.0, 2, 3, 4, 5, 6, 7, 8, 8, 9, 9]))
+    ()
+    """
+    found, counts = np.unique(values, return_counts=True)
+    steps = found[found < _FIRST_CODE]
+    codes = found[found >= _FIRST_CODE]
+    if not 2 <= len(steps) < _FIRST_CODE or not len(codes) or not np.isin(codes, (7, 8, 9)).all():
+        return ()
+    apart = codes[0] - steps[-1] >= 2
+    often = counts[len(steps) :]
+    if not apart or (steps != np.arange(1, len(steps) + 1)).any():
+        return ()
+    return tuple(map(int, codes)) if often.min() >= 2 and often.sum() <= len(values) / 5 else ()
 
 
 def _is_far(code: float, rest: NDArray[np.floating]) -> bool:

@@ -9,40 +9,66 @@ import numpy as np
 import polars as pl
 
 from fedilc.data.tables.csv_reader import MISSING
+from fedilc.data.tables.written_numbers import plain_numbers
 
-Kind = Literal["number", "text", "empty", "date", "other"]
+Kind = Literal["number", "text", "empty", "beyond", "date", "other"]
+Numbers = Literal["plain", "likely", "known"]
 
 _BLANKS = {"", "na", "n/a", "#n/a", "nan", "null", "?", "."}
-_LARGEST = float(np.finfo(np.float32).max)
+LARGEST = float(np.finfo(np.float32).max)
 _DATE = r"^(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./-]\d{1,2}[./-](\d{4}|\d{2}))([T ].*)?$"
 
 
-def column_values(column: pl.Series, missing: Iterable[str] = ()) -> tuple[Kind, pl.Series]:
+def column_values(
+    column: pl.Series, missing: Iterable[str] = (), numbers: Numbers = "plain"
+) -> tuple[Kind, pl.Series]:
     """Return the kind of a column, and its values as Float64 or String with null for missing ones.
 
-    `missing` has further texts or numbers that mean a missing value; "name=text" is for one column alone, and
-    may list several: "name=8,9".
+    A column whose every number is infinite or too large for float32 is "beyond".
+
+    Args:
+        column: of a table.
+        missing: further texts or numbers that mean a missing value; "name=text" is for one column alone, and
+            may list several: "name=8,9".
+        numbers: "plain" if texts such as <5 and 1,234.50 are names; "likely" if they are numbers in a column
+            of numbers; "known" if the column is known to be one (see `written_numbers.py`).
 
     >>> kind, values = column_values(pl.Series("age", ["61", "?", "58.5"]))
     >>> kind, values.to_list()
     ('number', [61.0, None, 58.5])
     """
-    kind = column.dtype
+    kind, marks = column.dtype, [text for mark in missing for text in _marks(mark, column.name)]
     if kind.is_temporal():
         return "date", pl.Series(column.name, [None] * len(column), dtype=pl.Float64)
     if kind in (pl.String, pl.Categorical, pl.Enum):
-        found: tuple[Kind, pl.Series] = _from_text(column.cast(pl.String))
+        text = _unmarked(column.cast(pl.String), marks)
+        found: tuple[Kind, pl.Series] = _from_text(
+            text if numbers == "plain" else plain_numbers(text, numbers == "known")
+        )
     elif kind.is_numeric() or kind in (pl.Boolean, pl.Null):
         found = "number", _finite(column.cast(pl.Float64))
     else:
         return "other", pl.Series(column.name, [None] * len(column), dtype=pl.Float64)
-    sort, values = found
-    marks = [text for mark in missing for text in _marks(mark, column.name)]
-    if marks:
-        names = names_of(pl.Series(marks)).str.to_lowercase()
-        hit = names_of(values).str.to_lowercase().is_in(names.to_list()).fill_null(False)
-        values = pl.select(pl.when(hit).then(None).otherwise(values).alias(column.name)).to_series()
-    return ("empty" if values.null_count() == len(values) else sort), values
+    sort, values = found[0], _unmarked(found[1], marks)
+    if values.null_count() == len(values):
+        return ("beyond" if beyond(column) else "empty"), values
+    return sort, values
+
+
+def beyond(column: pl.Series) -> int:
+    """Return how many numbers of a column are infinite or too large for float32."""
+    if not column.dtype.is_float():
+        return 0
+    return int((column.is_infinite() | (column.abs() > LARGEST)).sum())
+
+
+def _unmarked(values: pl.Series, marks: list[str]) -> pl.Series:
+    """Return values with null for those that are among the marks of missing values."""
+    if not marks:
+        return values
+    names = names_of(pl.Series(marks)).str.to_lowercase()
+    hit = names_of(values).str.to_lowercase().is_in(names.to_list()).fill_null(False)
+    return pl.select(pl.when(hit).then(None).otherwise(values).alias(values.name)).to_series()
 
 
 def _marks(mark: str, column: str) -> list[str]:
@@ -108,5 +134,5 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _finite(column: pl.Series) -> pl.Series:
-    usable = (column.is_finite() & (column.abs() <= _LARGEST)).fill_null(False)
+    usable = (column.is_finite() & (column.abs() <= LARGEST)).fill_null(False)
     return pl.select(pl.when(usable).then(column).otherwise(None).alias(column.name)).to_series()

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedilc.data.image_folder import SUFFIXES, pictures_below
-from fedilc.data.tables.column_values import column_values, names_of, numbers_of
+from fedilc.data.tables.column_values import LARGEST, beyond, column_values, names_of, numbers_of
 from fedilc.data.tables.file_reader import file_kind, npz_arrays, read_frame
 from fedilc.data.tables.preprocessing import NumberFeature, Preprocessing
 from fedilc.errors import DataError, FedILCWarning, listed, nearest
@@ -92,9 +92,16 @@ def preprocessed(frame: pl.DataFrame, preprocessing: Preprocessing, where: str) 
     """Return the inputs of new rows; raise if a column is missing or wrong, warn of unknown categories."""
     _require_columns(frame, [feature.name for feature in preprocessing.features], where)
     for feature in preprocessing.features:
-        kind, values = column_values(frame[feature.name], preprocessing.missing)
+        kind, values = column_values(frame[feature.name], preprocessing.missing, feature.numbers)
         present = values.drop_nulls()
         if isinstance(feature, NumberFeature):
+            if large := beyond(frame[feature.name]):
+                warnings.warn(
+                    f"{where}: column {feature.name!r} holds {large} numbers that are infinite or above "
+                    f"{LARGEST:.1g}, and count as missing",
+                    FedILCWarning,
+                    stacklevel=4,
+                )
             wrong = present.filter(numbers_of(present).is_null())
             if kind in ("date", "other") or (len(wrong) and len(wrong) == len(present)):
                 held = f"text ({wrong[0]!r})" if len(wrong) and kind == "text" else "no numbers"

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from fedilc.data.tables.column_values import column_values, in_order, names_of, numbers_of
+from fedilc.data.tables.column_values import LARGEST, Numbers, column_values, in_order, names_of, numbers_of
 from fedilc.data.tables.label_rule import LabelRule
 from fedilc.data.tables.silo_summary import (
     MOST_DECLARED,
@@ -39,8 +39,11 @@ if TYPE_CHECKING:
 CONSTANT = "it has the same value in every row"
 DATES = "it holds dates or times"
 IDENTIFIER = "it differs in every row, like an identifier"
+BEYOND = f"its numbers are infinite or above {LARGEST:.1g}; rescale it"
+TOO_SMALL = "its numbers are so close to 0 that their squares are 0; rescale it"
 TOO_MANY_NAMES = "it holds more than {} different names"
 _NUMBER_SHARE = 0.8
+_LEAST_SQUARE = Fraction(1, 10**280)  # below it, squares in float64 are rounded to few digits or to 0
 
 
 class NumberFeature(BaseModel):
@@ -53,6 +56,11 @@ class NumberFeature(BaseModel):
     mean: float
     scale: float = Field(gt=0)
     indicator: bool = False
+
+    @property
+    def numbers(self) -> Numbers:
+        """Return how texts such as <5 are read."""
+        return "known"
 
     @property
     def inputs(self) -> list[str]:
@@ -76,6 +84,11 @@ class CategoryFeature(BaseModel):
     name: str
     categories: tuple[str, ...] = Field(min_length=1)
     indicator: bool = False
+
+    @property
+    def numbers(self) -> Numbers:
+        """Return how texts such as <5 are read."""
+        return "plain"
 
     @property
     def inputs(self) -> list[str]:
@@ -126,7 +139,7 @@ class Preprocessing(BaseModel):
         parts = []
         for feature in self.features:
             column = frame[feature.name] if feature.name in frame.columns else empty.alias(feature.name)
-            _, values = column_values(column, self.missing)
+            _, values = column_values(column, self.missing, feature.numbers)
             parts.append(feature.transform(values))
         return torch.from_numpy(np.concatenate(parts, axis=1).astype(np.float32))
 
@@ -159,8 +172,8 @@ def fit_preprocessing(
 
 def _reason(parts: Sequence[ColumnSummary]) -> str | None:
     """Return why a column is left out."""
-    if all(part.kind == "empty" for part in parts):
-        return "it holds no value"
+    if all(part.kind in ("empty", "beyond") for part in parts):
+        return BEYOND if any(part.kind == "beyond" for part in parts) else "it holds no value"
     if any(part.kind == "date" for part in parts):
         return DATES
     if any(part.kind == "other" for part in parts):
@@ -177,7 +190,7 @@ def is_identifier_column(parts: Sequence[ColumnSummary]) -> bool:
 
 
 def is_number_column(parts: Sequence[ColumnSummary]) -> bool:
-    """Return whether a column holds numbers, except for a few texts such as ">89" that count as missing."""
+    """Return whether a column holds numbers, except for a few texts that count as missing."""
     numbers, strays = sum(part.numbers for part in parts), sum(part.strays for part in parts)
     texts = any(part.kind == "text" for part in parts)
     return numbers > 0 and (not texts or numbers >= _NUMBER_SHARE * (numbers + strays))
@@ -195,6 +208,8 @@ def _feature(
         names = tuple(names_of(pl.Series(list(given))))
         return CategoryFeature(name=name, categories=names, indicator=indicator)
     if not declared and is_number_column(present):
+        if _is_too_small(present):
+            return TOO_SMALL
         mean, deviation = _moments(present)
         indicator = sum(part.numbers for part in present) < rows
         if not (deviation or indicator):
@@ -207,6 +222,13 @@ def _feature(
     if len(union) == 1 and not indicator:
         return CONSTANT
     return CategoryFeature(name=name, categories=in_order(union), indicator=indicator)
+
+
+def _is_too_small(parts: Sequence[ColumnSummary]) -> bool:
+    """Return whether numbers other than 0 have squares too small to be added."""
+    filled = [part for part in parts if part.numbers]
+    squares = sum((part.sums[2] for part in filled), Fraction(0))
+    return not all(part.zero for part in filled) and squares < _LEAST_SQUARE * sum(p.numbers for p in filled)
 
 
 def _moments(parts: Sequence[ColumnSummary]) -> tuple[float, float]:

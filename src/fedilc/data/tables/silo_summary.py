@@ -130,7 +130,7 @@ def columns_by_silo(summaries: Sequence[SiloSummary]) -> dict[str, dict[str, Col
 def _column(
     place: int, column: pl.Series, declared: bool, missing: Sequence[str], scores: NDArray[Any] | None
 ) -> ColumnSummary:
-    kind, values = column_values(column, missing)
+    kind, values = column_values(column, missing, "plain" if declared else "likely")
     present = values.drop_nulls()
     base: dict[str, Any] = {"name": column.name, "place": place, "kind": kind, "count": len(present)}
     base["auroc"] = None if scores is None else single_column_auroc(kind, values, scores)

@@ -22,6 +22,7 @@ from fedilc.data.tables.label_rule import LabelRule, merged_levels
 from fedilc.data.tables.preprocessing import Preprocessing, fit_preprocessing
 from fedilc.data.tables.silo_summary import SiloSummary, summarise
 from fedilc.data.tables.table_notes import leaking_columns, table_notes
+from fedilc.data.tables.value_notes import value_notes
 from fedilc.errors import DataError, nearest
 
 
@@ -104,7 +105,11 @@ class SiloTables:
     def notes(self) -> list[str]:
         """Return sentences on what was recognised or left out, and on probable mistakes."""
         everything = self.fit(list(self.silos))
-        return [*self.reading, *table_notes(list(self.summaries.values()), everything)]
+        return [
+            *self.reading,
+            *value_notes({name: table.frame for name, table in self.silos.items()}, self.settings),
+            *table_notes(list(self.summaries.values()), everything),
+        ]
 
     def fit(self, silos: Sequence[str]) -> Preprocessing:
         """Return the preprocessing that fits these silos only."""
@@ -161,9 +166,9 @@ def tables_of(
 def read_features(path: Path, settings: TableSettings, silo: str) -> tuple[pl.DataFrame, pl.Series, int]:
     """Return features and labels of one silo's file, and how many rows have no label."""
     notes: list[str] = []
-    frame = _frame(path, settings, notes)
-    Report(notes=notes).warn()
-    return settings.split_label(silo, frame)
+    found = settings.split_label(silo, _frame(path, settings, notes))
+    Report(notes=[*notes, *value_notes({silo: found[0]}, settings)]).warn()
+    return found
 
 
 def _frame(path: Path, settings: TableSettings, notes: list[str]) -> pl.DataFrame:

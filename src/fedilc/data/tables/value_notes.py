@@ -1,0 +1,66 @@
+"""Notes on cells whose meaning was decided while reading: limits, separators, infinite numbers, codes.
+
+They are made where the tables are, so that no summary has to tell them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from shlex import quote
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from fedilc.data.checks.missing_values import places, scale_codes
+from fedilc.data.tables.column_values import LARGEST, beyond, column_values, numbers_of
+from fedilc.data.tables.written_numbers import LIMIT
+
+if TYPE_CHECKING:
+    from fedilc.data.tables.silo_tables import TableSettings
+
+
+def value_notes(frames: Mapping[str, pl.DataFrame], settings: TableSettings) -> list[str]:
+    """Return a sentence per column and kind of cell, except for columns that are declared to hold names."""
+    names = {*settings.categorical, *settings.categories}
+    by_column: dict[str, dict[str, pl.Series]] = {}
+    for silo, frame in frames.items():
+        for column in frame.get_columns():
+            if column.name not in names:
+                by_column.setdefault(column.name, {})[repr(silo)] = column
+    return [note for name, parts in by_column.items() for note in _notes(name, parts, settings.missing)]
+
+
+def _notes(name: str, parts: Mapping[str, pl.Series], missing: Sequence[str]) -> list[str]:
+    found: dict[str, dict[str, int]] = {"limit": {}, "separator": {}, "beyond": {}}
+    codes: dict[str, tuple[int, ...]] = {}
+    for silo, column in parts.items():
+        if column.dtype == pl.String:
+            read = column_values(column, missing, "likely")[1]
+            kept = numbers_of(read).is_not_null() & numbers_of(column).is_null()
+            limit = column.str.contains(LIMIT).fill_null(False)
+            found["limit"][silo] = int((kept & limit).sum())
+            found["separator"][silo] = int((kept & ~limit).sum())
+        elif column.dtype.is_numeric():
+            kind, values = column_values(column, missing)
+            found["beyond"][silo] = beyond(column) if kind != "beyond" else 0
+            codes[silo] = scale_codes(values.drop_nulls().to_numpy())
+    meanings = {
+        "limit": "are limits such as <5, and count as the limit itself",
+        "separator": "have a thousands separator or a decimal comma, and are read as numbers",
+        "beyond": f"are infinite or above {LARGEST:.1g}, and count as missing; correct them",
+    }
+    notes = []
+    for what, counts in found.items():
+        some = [silo for silo, count in counts.items() if count]
+        if some:
+            cells = sum(counts.values())
+            notes.append(f"column {name!r}: {cells} cells ({places(some, parts)}) {meanings[what]}")
+    coded = sorted({code for several in codes.values() for code in several})
+    if coded:
+        some = [silo for silo, several in codes.items() if several]
+        listed = ",".join(map(str, coded))
+        notes.append(
+            f"column {name!r} is a scale from 1 up and also has {listed} ({places(some, parts)}), used as "
+            f"numbers; if they mean refused or unknown, say --missing {quote(f'{name}={listed}')}"
+        )
+    return notes
