@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from unittest import mock
+
 import torch
 from torch import Tensor
 
 from benchmarks.timing import Row, at_least, at_most, medians
 from fedilc import weighted_geometric_mean
-from fedilc.aggregation import Aggregator, Mean, WeightedGeometricMean
+from fedilc.aggregation import Aggregator, Mean, WeightedGeometricMean, _kernels
 
 SIZES = {5: 3_000_000, 50: 3_000_000, 500: 1_000_000}
 STACKED = {5: 5.0, 50: 2.5, 500: 2.5}
@@ -49,6 +53,32 @@ def stream(stack: Tensor, aggregator: Aggregator) -> Tensor:
     return aggregator.finalize(state).value["w"]
 
 
+def without_numba(action: Callable[[], object]) -> object:
+    """Do as in an environment without numba: plain torch in place of the compiled loops."""
+    with mock.patch.object(_kernels, "installed", return_value=False):
+        return action()
+
+
+def compiled_rows(stack: Tensor) -> list[Row]:
+    """What numba saves: it stays a dependency while plain torch takes over twice as long."""
+    what = {
+        "wgm": lambda: weighted_geometric_mean(stack),
+        "wgm, streamed": lambda: stream(stack, WeightedGeometricMean()),
+        "exact mean, streamed": lambda: stream(stack, Mean()),
+    }
+    plain = {f"plain {name}": partial(without_numba, action) for name, action in what.items()}
+    seconds = medians({**what, **plain}, repeats=3)
+    shape, found = f"{len(stack)} x {stack.shape[1]:,}", []
+    for name in what:
+        ours, theirs = seconds[f"plain {name}"], seconds[name]
+        detail = f"{1e3 * ours:.1f} ms / {1e3 * theirs:.1f} ms"
+        against = "the compiled loops"
+        found.append(
+            at_least("aggregation", f"without numba: {name}, {shape}", against, ours / theirs, 2, detail)
+        )
+    return found
+
+
 def rows(quick: bool) -> list[Row]:
     """Stacked, streamed and against the formula, for each number of environments."""
     found = []
@@ -66,6 +96,7 @@ def rows(quick: bool) -> list[Row]:
             },
             repeats=9,
         )
+        found += compiled_rows(stack) if environments == 5 else []
         seconds |= medians({"formula": lambda stack=stack: formula(stack)}, repeats=1)
         what, shape = f"wgm of {environments} x {size:,}", "{:.1f} ms / {:.1f} ms"
         pairs = [

@@ -5,8 +5,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+_DISTRIBUTIONS = {"PIL": "pillow", "prometheus_client": "prometheus-client"}
 
 
 class FedILCError(Exception):
@@ -79,6 +82,22 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def require_extra(extra: str, what: str, *modules: str) -> None:
+    """Raise one sentence that says what to install if a module of an optional extra is missing.
+
+    Args:
+        extra: the extra of this package that installs them, such as "report".
+        what: needs them; the beginning of the sentence.
+        modules: by the names under which they are imported.
+    """
+    missing = [_DISTRIBUTIONS.get(name, name) for name in modules if find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"{what} needs {' and '.join(missing)}, which the plain package leaves out; run "
+            f"pip install 'fedilc[{extra}]'"
+        )
 
 
 def printable(text: str) -> str:

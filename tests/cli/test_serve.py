@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from command import Refusal
 
-from fedilc.runtimes import rest as rest_runtime
+from fedilc import errors
 from fedilc.runtimes.rest.tokens import Tokens, add_token
 from rest import queue_of, served
 
@@ -23,7 +23,7 @@ def _empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_serve_without_the_packages_of_a_server_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, refusal: Refusal
 ) -> None:
-    monkeypatch.setattr(rest_runtime, "find_spec", lambda name: None if name == "fastapi" else name)
+    monkeypatch.setattr(errors, "find_spec", lambda name: None if name == "fastapi" else name)
     sentence = refusal("serve", "color-digits", "--insecure")
     assert sentence.startswith("a coordinator needs fastapi,")
     assert sentence.endswith("pip install 'fedilc[serve]'")

@@ -42,6 +42,8 @@ _MACHINE_FAULTS = (
     *(errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EPERM, errno.ENOMEM),
 )
 
+_REPORT = ("matplotlib", "PIL", "scipy")  # imported late, at many places
+
 
 def main() -> None:
     """Run the command; a user's mistake is one sentence and exit code 2, Ctrl-C is 130."""
@@ -50,6 +52,11 @@ def main() -> None:
         code = app(standalone_mode=False)
     except FedILCError as error:
         _say(str(error))
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in _REPORT:
+            raise
+        _say(f"this needs {error.name}, which the plain package leaves out; run pip install 'fedilc[report]'")
         sys.exit(2)
     except StoppedError as error:
         _say(str(error))

@@ -10,6 +10,7 @@ import typer
 from fedilc.cli.console import make_console, say
 from fedilc.cli.quick_imports import quick_imports
 from fedilc.errors import ConfigError
+from fedilc.report import require_report
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,6 +34,7 @@ def report(
     For the folder of a study, print its tables and its verdict. For the folder of a campaign without its
     runs, write its tables and pictures again from its numbers.
     """
+    require_report("fedilc report")
     with quick_imports():
         from fedilc.report.run_groups import run_groups
         from fedilc.report.run_plots import comparison_picture

@@ -10,6 +10,7 @@ import typer
 from fedilc.cli.console import make_console, say
 from fedilc.cli.jobs import EvaluateEvery, Jobs, Rounds, Seeds, Subset, job_changes, run_all
 from fedilc.cli.options import Changes, DataDir, use_data_folder
+from fedilc.report import require_report
 
 
 def reproduce(
@@ -35,6 +36,7 @@ def reproduce(
     round of lowest test loss after round 5, which nobody can know in practice.
     Finished runs are kept: interrupt the command and run it again to continue.
     """
+    require_report("fedilc reproduce")
     from fedilc.report.campaign.folder import write_campaign
     from fedilc.report.table_formats import rich_table
     from fedilc.studies.reproduce import Plan, score

@@ -16,6 +16,7 @@ from fedilc.cli.jobs import Seeds, noted_bars, time_left
 from fedilc.cli.options import DataDir, comma_numbers, use_data_folder
 from fedilc.cli.table_options import Names, TableOptions, with_table_options
 from fedilc.errors import ConfigError, StoppedError
+from fedilc.report import require_report
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -97,6 +98,7 @@ def study(
     Every choice (round, learning rate, penalty weight, preprocessing) is made on the training sites alone.
     Runs that are done are kept: interrupt the command and call it again to continue.
     """
+    require_report("fedilc study")
     from fedilc.report.study_files import write_study
     from fedilc.studies.inspection import inspect_tables, write_inspection
     from fedilc.studies.study.data import StudyTables, study_data

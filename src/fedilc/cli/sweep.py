@@ -10,6 +10,7 @@ import typer
 from fedilc.cli.console import make_console, say
 from fedilc.cli.jobs import EvaluateEvery, Jobs, Rounds, Seeds, Subset, job_changes, run_all
 from fedilc.cli.options import Changes, DataDir, ExperimentName, comma_numbers, only_one, use_data_folder
+from fedilc.report import require_report
 
 sweep_app = typer.Typer(
     name="sweep", help="Train one algorithm with several values of a setting.", no_args_is_help=True
@@ -42,6 +43,7 @@ def lambda_(
     The loss at the test site is shown beside it: at the round of lowest validation loss, and at the round of
     lowest test loss (the oracle's), which nobody can know in practice.
     """
+    require_report("fedilc sweep")
     from fedilc.report.sweep_report import write_sweep
     from fedilc.report.table_formats import rich_table
     from fedilc.studies.sweep import Sweep

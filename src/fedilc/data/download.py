@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import sys
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from fedilc.data.data_sets import Form, find_data_set
-from fedilc.errors import DataError
+from fedilc.errors import DataError, require_extra
 
 if TYPE_CHECKING:
     from requests import RequestException
@@ -28,11 +30,18 @@ def data_folder(given: Path | None = None) -> Path:
     PosixPath('/scratch/data')
     """
     named = given or os.environ.get("FEDILC_DATA")
-    if named:
-        return Path(named).expanduser()
-    import pooch
+    return Path(named).expanduser() if named else cache_folder()
 
-    return Path(pooch.os_cache("fedilc"))
+
+def cache_folder() -> Path:
+    """Return this package's folder in the user's cache, where the operating system wants it."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "fedilc"
+    if sys.platform == "win32":
+        return Path(
+            os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local", "fedilc", "fedilc", "Cache"
+        )
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedilc"
 
 
 def check(name: str, folder: Path) -> dict[Path, State]:
@@ -62,6 +71,7 @@ def fetch(name: str, folder: Path, progress: Progress | None = None) -> list[Pat
     if not data.mirrors:
         form = data.forms[0]
         raise DataError(data.steps.format(files=", ".join(form.files), place=folder / form.folder))
+    require_extra("benchmarks", f"the download of {name}", "pooch", "requests")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch:
@@ -96,15 +106,14 @@ def _states(form: Form, folder: Path) -> dict[str, State]:
 
 
 def _state(path: Path, checksum: str | None) -> State:
-    import pooch
-
     if not path.is_file():
         return "missing"
     if checksum is None:
         return "unchecked"
     algorithm, _, digest = checksum.partition(":")
     try:
-        return "fine" if pooch.file_hash(path, algorithm) == digest else "damaged"
+        with path.open("rb") as file:
+            return "fine" if hashlib.file_digest(file, algorithm).hexdigest() == digest else "damaged"
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedilc.algorithms.loss_name import LossName
 from fedilc.data.silo import Federation, split_silo
 from fedilc.data.tables.label_rule import LabelRule
-from fedilc.errors import DataError, listed, nearest
+from fedilc.errors import DataError, listed, nearest, require_extra
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
@@ -52,6 +52,7 @@ class ImagePreprocessing(BaseModel):
         return found
 
     def _pixels(self, path: Path) -> NDArray[np.float32]:
+        _require_pillow()
         from PIL import Image
 
         try:
@@ -134,6 +135,7 @@ def read_image_folder(folder: Path, size: int) -> ImageFolder:
 
 def _channels(pictures: Sequence[Path]) -> Literal[1, 3]:
     """Return 1 if all pictures are grey, and 3 if not."""
+    _require_pillow()
     from PIL import Image
 
     for path in pictures:
@@ -144,3 +146,7 @@ def _channels(pictures: Sequence[Path]) -> Literal[1, 3]:
         except OSError as error:
             raise DataError(f"{path} cannot be read as a picture: {error}") from error
     return 1
+
+
+def _require_pillow() -> None:
+    require_extra("images", "a folder of images", "PIL")

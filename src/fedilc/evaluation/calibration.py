@@ -12,6 +12,7 @@ slope if the logits separate the classes or are all equal.
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -50,7 +51,7 @@ def calibration_intercept(y: Floats, logits: Floats, counts: Floats | None = Non
     low, high = odds - logits.max(), odds - logits.min()
     at = np.clip(start, low, high)
     for _ in range(_STEPS):
-        p = _sigmoid(at[:, None] + logits)
+        p = sigmoid(at[:, None] + logits)
         slope = positive - (counts * p).sum(1)
         low, high = np.where(slope > 0, at, low), np.where(slope > 0, high, at)
         curvature = (counts * p * (1 - p)).sum(1)
@@ -63,10 +64,9 @@ def calibration_intercept(y: Floats, logits: Floats, counts: Floats | None = Non
     return found
 
 
-def _sigmoid(values: Floats) -> Floats:
-    from scipy.special import expit
-
-    found: Floats = expit(values)
+def sigmoid(values: Floats) -> Floats:
+    """Return 1 / (1 + exp(-x)) of each value, without overflow."""
+    found: Floats = torch.from_numpy(values).sigmoid().numpy()
     return found
 
 
@@ -80,7 +80,7 @@ def _regression(y: Floats, z: Floats, counts: Floats, start: Floats) -> Floats:
     left = np.flatnonzero(~separated)
     for _ in range(_STEPS):
         at, drawn = found[left], counts[left]
-        p = _sigmoid(at[:, :1] + at[:, 1:] * z)
+        p = sigmoid(at[:, :1] + at[:, 1:] * z)
         residual, curvature = drawn * (y - p), drawn * p * (1 - p)
         gradient = np.stack([residual.sum(1), residual @ z], 1)
         a, b, c = curvature.sum(1), curvature @ z, curvature @ (z * z)

@@ -16,9 +16,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from fedilc.evaluation.calibration import Floats, calibration_intercept, calibration_slope
+from fedilc.evaluation.calibration import Floats, calibration_intercept, calibration_slope, sigmoid
 
 HIGHER_IS_BETTER = ("auroc", "auprc", "accuracy", "r2")
 SCORES: Mapping[str, tuple[str, ...]] = {
@@ -63,28 +64,24 @@ def scores(loss: str, y: Any, outputs: Any, counts: Floats | None = None) -> dic
 
 
 def _binary(y: Floats, logits: Floats, counts: Floats) -> dict[str, Floats]:
-    from scipy.special import expit
-
     total = counts.sum(1)
     auroc, auprc = areas(y > 0.5, logits, counts)
     return {
         "auroc": auroc,
         "auprc": auprc,
         "log_loss": counts @ np.logaddexp(0.0, (1 - 2 * y) * logits) / total,
-        "brier": counts @ (expit(logits) - y) ** 2 / total,
+        "brier": counts @ (sigmoid(logits) - y) ** 2 / total,
         "accuracy": counts @ ((logits > 0) == (y > 0.5)) / total,
     }
 
 
 def _multiclass(y: Floats, logits: Floats, counts: Floats) -> dict[str, Floats]:
-    from scipy.special import log_softmax, logsumexp
-
     classes, total = y.astype(int), counts.sum(1)
-    given = -log_softmax(logits, axis=1)[np.arange(len(y)), classes]
+    given = -torch.from_numpy(logits).log_softmax(1).numpy()[np.arange(len(y)), classes]
     by_class = []
     for number in np.unique(classes):
-        rest = np.delete(logits, number, axis=1)
-        odds = logits[:, number] - logsumexp(rest, axis=1)  # ranks as the probability, and never saturates
+        rest = torch.from_numpy(np.delete(logits, number, axis=1))
+        odds = logits[:, number] - rest.logsumexp(1).numpy()  # ranks as the probability, and never saturates
         by_class.append(areas(classes == number, odds, counts)[0])
     defined = ~np.isnan(by_class)
     sums, among = np.where(defined, by_class, 0.0).sum(0), defined.sum(0)

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from fedilc import __version__
+from fedilc.aggregation import _kernels
 from fedilc.errors import CheckpointError
 
 _NOT_IDENTITY = ("rounds", "device", "machines", "files", "on_divergence", "outlier_factor")
@@ -75,7 +76,7 @@ def machine_facts() -> dict[str, Any]:
         "fedilc": __version__,
         "torch": str(torch.__version__),
         "numpy": np.__version__,
-        "numba": version("numba"),
+        "numba": version("numba") if _kernels.installed() else "not installed",
         "threads": torch.get_num_threads(),
         "processor": _processor(),
         "instruction_set": torch.backends.cpu.get_cpu_capability(),

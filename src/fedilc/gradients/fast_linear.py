@@ -7,6 +7,7 @@ speed. The forward pass uses oneDNN, which does not; the backward pass writes th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -66,6 +67,12 @@ class FastLinear(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+@cache
+def _has_product() -> bool:
+    """Return whether this torch has oneDNN's product, under a private name that a new version may change."""
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
 def suits(x: Any, weight: Any, bias: Any = None) -> bool:
     """Return whether the fast product takes these operands."""
     tensors = [tensor for tensor in (x, weight, bias) if tensor is not None]
@@ -76,6 +83,6 @@ def suits(x: Any, weight: Any, bias: Any = None) -> bool:
         and len(x) >= LEAST_ROWS
         and x.shape[1] == weight.shape[1]
         and (_odd(weight.shape[0]) or _odd(weight.shape[1]))
-        and torch.backends.mkldnn.is_available()
+        and _has_product()
         and not torch.is_autocast_enabled("cpu")
     )

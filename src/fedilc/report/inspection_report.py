@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
 
 from fedilc.evaluation.shift import mean_difference
-from fedilc.report.style import STYLE, add_title, save
+from fedilc.report.style import add_title, save, styled_figure
 from fedilc.report.table_formats import Cell, TableData
 from fedilc.studies.inspection import Inspection
 
@@ -76,9 +74,7 @@ def inspection_picture(path: Path, found: Inspection) -> None:
         (means, "SMD from the other silos (signed for numbers)", "RdBu_r", -1.0),
         (missing, "share of missing cells", "Greys", 0.0),
     )
-    with mpl.rc_context(STYLE):
-        size = (4 + 0.42 * len(shifts), 2 * (1.8 + 0.32 * len(names)))
-        figure = Figure(figsize=size, layout="constrained")
+    with styled_figure(4 + 0.42 * len(shifts), 2 * (1.8 + 0.32 * len(names))) as figure:
         places = figure.subplots(2, 1, sharex=True)
         for axes, (values, title, colours, low) in zip(places, panels, strict=True):
             image = axes.imshow(values, cmap=colours, vmin=low, vmax=1.0, aspect="auto")

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fedilc.evaluation.selection import ORACLE, Record, selections
 from fedilc.report.run_tables import History
-from fedilc.report.style import COLOURS, STYLE, add_title, save
+from fedilc.report.style import COLOURS, add_title, save, styled_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 PANELS = {
     "train_loss": "train loss (mean over silos)",
@@ -57,8 +56,7 @@ def common_rounds(
 
 def loss_picture(path: Path, title: str, history: History) -> None:
     """Draw the train, validation and OOD loss of one run in one panel, with the rounds that were chosen."""
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(7.5, 4.4), layout="constrained")
+    with styled_figure(7.5, 4.4) as figure:
         axes = figure.add_subplot()
         for (key, label), colour in zip(PANELS.items(), COLOURS, strict=False):
             Curve(label, [history], colour).draw(axes, key)
@@ -114,8 +112,7 @@ def draw_curves(
     """Draw a panel per number that was measured, with a line per curve, and one legend below them."""
     records = [record for curve in curves for history in curve.seeds for record in history]
     keys = [key for key in panels if any(record.get(key) is not None for record in records)]
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(5.0 * len(keys), 4.8), layout="constrained")
+    with styled_figure(5.0 * len(keys), 4.8) as figure:
         places = figure.subplots(1, len(keys), squeeze=False, sharey=ylabel == "accuracy")[0]
         for axes, key in zip(places, keys, strict=True):
             for curve in curves:
@@ -128,6 +125,8 @@ def draw_curves(
 
 
 def _label(axes: Axes, title: str, xlabel: str = "round", ylabel: str = "loss") -> None:
+    from matplotlib.ticker import MaxNLocator
+
     axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.margins(x=0.01)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
-
-from matplotlib.figure import Figure
-from PIL import Image
+from typing import TYPE_CHECKING, Any
 
 from fedilc import algorithms
 from fedilc.errors import ConfigError
 from fedilc.federation.tensor_files import write_atomically
+from fedilc.report import require_report
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#da8bc3", "#8c8c8c")
 STYLE: dict[Any, Any] = {
@@ -41,6 +44,23 @@ def line_of(algorithm: str) -> tuple[float, tuple[float, ...] | None]:
     return (0, (3, 3)) if algorithm == "fishr-intra-arith" else (0, None)
 
 
+@contextmanager
+def styled_figure(width: float, height: float, **style: Any) -> Iterator[Figure]:
+    """Give an empty figure of this size in inches, and the common style while it is drawn and saved.
+
+    Args:
+        width: of the figure.
+        height: of the figure.
+        style: settings of matplotlib that differ here, with _ for the dots in their names.
+    """
+    require_report("a picture")
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(STYLE | {name.replace("_", "."): value for name, value in style.items()}):
+        yield Figure(figsize=(width, height), layout="constrained")
+
+
 def add_title(figure: Figure, title: str, note: str) -> None:
     """Add a title above a picture, and below the title a note, in as many lines as they need."""
     width = int(12 * figure.get_figwidth())
@@ -63,6 +83,8 @@ def save(figure: Figure, path: Path) -> None:
 
 def _with_256_colours(picture: io.BytesIO) -> bytes:
     """Return the PNG with 256 colours, which are enough for it, in a third of the bytes."""
+    from PIL import Image
+
     content = io.BytesIO()
     with Image.open(picture) as image:
         small = image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)

@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from fedilc.errors import ConfigError
 from fedilc.evaluation.campaign import spread
 from fedilc.evaluation.selection import ORACLE
 from fedilc.report.cells import mean_cell
-from fedilc.report.style import COLOURS, STYLE, add_title, save
+from fedilc.report.style import COLOURS, add_title, save, styled_figure
 from fedilc.report.table_formats import Cell, Column, TableData, write_tables
 from fedilc.studies.sweep import Sweep, Swept
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
 
 _TEST = {"test_loss": "OOD loss", "test_accuracy": "OOD accuracy"}
 _AT_VALIDATION = "at the round of lowest validation loss"
@@ -90,8 +91,7 @@ def lambda_picture(path: Path, title: str, swept: Swept, *, note: str = "") -> N
             panels.setdefault(name, {})[label] = curve
     if not panels:
         raise ConfigError("a picture over lambda needs validation examples or a test set; give one of them")
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(1 + 5 * len(panels), 4.8), layout="constrained")
+    with styled_figure(1 + 5 * len(panels), 4.8) as figure:
         all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
         legend: dict[str, Artist] = {}
         for axes, (name, some) in zip(all_axes, panels.items(), strict=True):

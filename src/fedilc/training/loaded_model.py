@@ -92,12 +92,11 @@ class LoadedModel:
 
     def probabilities(self, logits: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return logits as probabilities."""
-        from scipy.special import expit, softmax
-
+        given = torch.from_numpy(logits)
         if self.loss == "binary":
-            positive = expit(logits[:, 0])
+            positive = given[:, 0].sigmoid().numpy()
             return np.stack([1 - positive, positive], axis=1)
-        found: NDArray[np.float64] = softmax(logits, axis=1)
+        found: NDArray[np.float64] = given.softmax(1).numpy()
         return found
 
     def labelled(self, table: Any) -> tuple[NDArray[Any], NDArray[np.float64]]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -23,13 +24,23 @@ _VALUES_PER_THREAD = 1 << 16
 
 
 def usable(tensor: Tensor) -> bool:
-    """Return whether the loops can take this tensor; others go through plain torch."""
-    return tensor.device.type == "cpu"
+    """Return whether the loops can take this tensor; others go through plain torch.
+
+    Sums and means have the same bits either way; products that are never stored
+    (`SignedLogs.add_products`) may differ in their last bit, because torch adds their terms in another order.
+    """
+    return tensor.device.type == "cpu" and installed()
+
+
+@cache
+def installed() -> bool:
+    """Return whether numba is there to compile the loops; plain torch is several times slower."""
+    return find_spec("numba") is not None
 
 
 def load() -> None:
     """Load the loops now, so that the first round does not wait for them."""
-    for module in ("values", "logs"):
+    for module in ("values", "logs") if installed() else ():
         _module(f"{__name__}.{module}")
 
 

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from PIL import Image
 
 from fedilc.data.silo import Federation, Silo
-from fedilc.errors import DataError
+from fedilc.errors import DataError, require_extra
 from fedilc.seeds import numpy_generator
 
 Bytes = NDArray[np.uint8]
@@ -31,6 +30,9 @@ def rotate(images: Bytes, degrees: ArrayLike) -> Bytes:
     >>> rotate(np.array([[[[1, 2], [3, 4]]]], np.uint8), 90)[0, 0]
     array([[2, 4], [1, 3]], dtype=uint8)
     """
+    require_extra("benchmarks", "the rotation of images", "PIL")
+    from PIL import Image
+
     number, channels, height, width = images.shape
     numbers = Image.fromarray(np.arange(1, height * width + 1, dtype=np.int32).reshape(height, width))
     angles = np.atleast_1d(np.asarray(degrees, np.float64)).tolist()

@@ -13,7 +13,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
-from scipy.stats import rankdata
 
 from fedilc.data.checks.identifiers import is_identifier
 from fedilc.data.checks.missing_values import column_code
@@ -182,7 +181,8 @@ def _auroc(scores: NDArray[np.float64], labels: NDArray[Any]) -> float | None:
     ones, zeros = int(positive.sum()), int((~positive).sum())
     if min(ones, zeros) < _FEWEST_PER_CLASS or ones + zeros < _FEWEST_ROWS:
         return None
-    ranks = rankdata(scores)
+    _, value, ties = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(ties) - (ties - 1) / 2)[value]  # equal scores share the mean of their ranks
     return float((ranks[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedilc.aggregation._kernels import share, threads_for
+from fedilc.aggregation._kernels import installed, share, threads_for
 
 LEAST_VALUES = 1 << 20
 _BLOCK = 256
@@ -21,7 +21,8 @@ def usable(features: Tensor, delta: Tensor) -> bool:
     Loading the loops takes a process longer than they save it in a hundred rounds with fewer values.
     """
     return (
-        delta.shape[1] == 1
+        installed()
+        and delta.shape[1] == 1
         and features.numel() >= LEAST_VALUES
         and all(t.device.type == "cpu" and t.dtype == torch.float32 for t in (features, delta))
     )

@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
 from fedilc.evaluation import CRITERIA
@@ -23,7 +20,11 @@ from fedilc.report.campaign.paper import (
     paper_numbers,
 )
 from fedilc.report.run_plots import PANELS, Curve, draw_curves
-from fedilc.report.style import STYLE, add_title, colour_of, line_of, save
+from fedilc.report.style import add_title, colour_of, line_of, save, styled_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _CHOICES = {
     "oracle": "oracle: lowest OOD loss,\nwhich nobody can know",
@@ -78,8 +79,7 @@ def bars_picture(path: Path, campaign: Campaign, metric: str = "test_loss") -> N
     }
     means = {criterion: spreads for criterion, spreads in means.items() if spreads}
     paper = paper_numbers(paper_benchmark(campaign.name), metric) if on_the_papers_data(campaign.name) else {}
-    with mpl.rc_context(STYLE | {"axes.grid.axis": "x"}):
-        figure = Figure(figsize=(1.8 + 3.4 * len(means), 2.3 + 0.4 * len(names)), layout="constrained")
+    with styled_figure(1.8 + 3.4 * len(means), 2.3 + 0.4 * len(names), axes_grid_axis="x") as figure:
         panels = figure.subplots(1, len(means), squeeze=False, sharex=True, sharey=True)[0]
         start = _cut_axis(panels[0], [one for spreads in means.values() for one in spreads.values()], paper)
         for axes, (criterion, spreads) in zip(panels, means.items(), strict=True):
@@ -105,8 +105,7 @@ def domains_picture(path: Path, campaign: Campaign) -> None:
     labels = [metric.removeprefix(DOMAIN_ACCURACY) for metric in campaign.domains]
     by = _CHOICES["oracle"].replace("\n", " ")
     note = f"{campaign.subtitle}; round chosen by {by}; mean over seeds; bold: best of its row"
-    with mpl.rc_context(STYLE | {"axes.grid": False}):
-        figure = Figure(figsize=(2.6 + 0.95 * len(names), 2.3 + 0.36 * len(labels)), layout="constrained")
+    with styled_figure(2.6 + 0.95 * len(names), 2.3 + 0.36 * len(labels), axes_grid=False) as figure:
         texts = [["" if math.isnan(value) else f"{value:.3f}" for value in row] for row in means]
         best = [[text == max(row) for text in row] for row in texts]
         _heat_map(figure, means, texts, best, (names, labels), "validation accuracy")
@@ -123,9 +122,8 @@ def inconsistency_picture(
     power = 0 if largest == 0 or 0.1 <= largest < 1000 else math.floor(math.log10(largest))
     shown = values / 10.0**power
     texts = [["" if math.isnan(value) else f"{value:.3g}" for value in row] for row in shown]
-    with mpl.rc_context(STYLE | {"axes.grid": False}):
-        size = 2.6 + (0.62 if len(names) <= 10 else 0.46) * max(len(names), 3)
-        figure = Figure(figsize=(size + 0.8, size), layout="constrained")
+    size = 2.6 + (0.62 if len(names) <= 10 else 0.46) * max(len(names), 3)
+    with styled_figure(size + 0.8, size, axes_grid=False) as figure:
         label = "inconsistency" + (f" (× 1e{power})" if power else "")
         _heat_map(figure, shown, texts, None, (names, names), label)
         add_title(figure, title, note)

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pooch
 from torch import nn
 
 from fedilc.config import read_experiment
 from fedilc.config.user_sources import Remote
 from fedilc.data import Silo
+from fedilc.data.download import cache_folder
 from fedilc.errors import ConfigError, DataError, FedILCError
 from fedilc.federation.client import SiloClient
 from fedilc.gradients.forward import KEPT_BYTES
@@ -194,7 +194,7 @@ def _partition(node: Mapping[str, Any]) -> int:
 def _state_folder(node: Mapping[str, Any]) -> Path:
     """Return where the node keeps its silo's state: its `state-folder`, or the user's cache."""
     given = node.get("state-folder")
-    return Path(pooch.os_cache("fedilc")) / "state" if given is None else Path(str(given))
+    return cache_folder() / "state" if given is None else Path(str(given))
 
 
 def _whole(values: Mapping[str, Any], key: str) -> int:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, get_args
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from fedilc.runtimes.rest.membership import State
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SILO = {
-    "examples": ("gauge", "Examples that the silo trains on.", "examples"),
-    "last_seen_timestamp_seconds": ("gauge", "When the silo was last seen.", "last_seen"),
-    "loss": ("gauge", "The silo's last training loss.", "loss"),
-    "received_bytes_total": ("counter", "Bytes that the silo sent.", "bytes_received"),
-    "sent_bytes_total": ("counter", "Bytes that the silo was sent.", "bytes_sent"),
-    "strikes_total": ("counter", "Replies of the silo that were refused.", "strikes"),
+    "examples": ("Examples that the silo trains on.", "examples"),
+    "last_seen_timestamp_seconds": ("When the silo was last seen.", "last_seen"),
+    "loss": ("The silo's last training loss.", "loss"),
+    "received_bytes_total": ("Bytes that the silo sent.", "bytes_received"),
+    "sent_bytes_total": ("Bytes that the silo was sent.", "bytes_sent"),
+    "strikes_total": ("Replies of the silo that were refused.", "strikes"),
 }
 
 
@@ -24,47 +29,52 @@ def exposition(
     last: Mapping[str, Any],
     refusals: Mapping[int, int],
     connections: Mapping[str, int],
-) -> str:
+) -> bytes:
     """Return all metrics as text, from a run's status, its last record, and what was counted."""
-    lines = [
-        *_metric("rounds_completed", "gauge", "Completed rounds.", {"": status["completed"]}),
-        *_metric("rounds_planned", "gauge", "Rounds of the run.", {"": status["rounds"]}),
-        *_metric("round_seconds", "gauge", "Seconds per round.", {"": status["seconds_a_round"]}),
-        *_metric("ended", "gauge", "Whether the run is over.", {"": int(status["outcome"] is not None)}),
-    ]
-    for key in ("train_loss", "validation_loss", "test_loss"):
-        lines += _metric(key, "gauge", "Of the last round that has it.", {"": last.get(key)})
-    silos = status["silos"]
-    states = Counter(silo["state"] for silo in silos)
-    by_state = {_label(state=state): states[state] for state in get_args(State)}
-    lines += _metric("silos", "gauge", "Silos by state.", by_state)
-    for name, (kind, about, key) in _SILO.items():
-        values = {_label(silo=silo["name"]): silo[key] for silo in [*silos, *status.get("carriers", [])]}
-        lines += _metric(f"silo_{name}", kind, about, values)
-    refused = {_label(status=code): times for code, times in sorted(refusals.items())}
-    lines += _metric("http_refused_total", "counter", "Refused requests by status.", refused)
-    lines += _metric("connections", "gauge", "Open connections.", {"": connections.get("open", 0)})
-    cut = {"": connections.get("cut", 0)}
-    lines += _metric("connections_cut_total", "counter", "Connections closed to make room.", cut)
-    return "\n".join(lines) + "\n"
+    registry = CollectorRegistry()
+    registry.register(_Run(status, last, refusals, connections))
+    return generate_latest(registry)
 
 
-def _metric(name: str, kind: str, about: str, values: Mapping[str, float | None]) -> Iterator[str]:
-    known = {label: value for label, value in values.items() if value is not None}
-    if known:
-        yield f"# HELP fedilc_{name} {about}"
-        yield f"# TYPE fedilc_{name} {kind}"
-        yield from (f"fedilc_{name}{label} {value!r}" for label, value in known.items())
+@dataclass(frozen=True, eq=False)  # a registry hashes its collectors
+class _Run(Collector):
+    """What is known now; Prometheus's own counters would keep a second copy of it."""
+
+    status: Mapping[str, Any]
+    last: Mapping[str, Any]
+    refusals: Mapping[int, int]
+    connections: Mapping[str, int]
+
+    def collect(self) -> list[Metric]:
+        """Return each metric that has a value."""
+        return [metric for metric in self._metrics() if metric.samples]
+
+    def _metrics(self) -> Iterator[Metric]:
+        status, silos = self.status, self.status["silos"]
+        yield _metric("rounds_completed", "Completed rounds.", status["completed"])
+        yield _metric("rounds_planned", "Rounds of the run.", status["rounds"])
+        yield _metric("round_seconds", "Seconds per round.", status["seconds_a_round"])
+        yield _metric("ended", "Whether the run is over.", status["outcome"] is not None)
+        for key in ("train_loss", "validation_loss", "test_loss"):
+            yield _metric(key, "Of the last round that has it.", self.last.get(key))
+        states = Counter(silo["state"] for silo in silos)
+        yield _metric("silos", "Silos by state.", {name: states[name] for name in get_args(State)}, "state")
+        for name, (about, key) in _SILO.items():
+            values = {silo["name"]: silo[key] for silo in [*silos, *status.get("carriers", [])]}
+            yield _metric(f"silo_{name}", about, values, "silo")
+        refused = {str(code): times for code, times in sorted(self.refusals.items())}
+        yield _metric("http_refused_total", "Refused requests by status.", refused, "status")
+        yield _metric("connections", "Open connections.", self.connections.get("open", 0))
+        yield _metric(
+            "connections_cut_total", "Connections closed to make room.", self.connections.get("cut", 0)
+        )
 
 
-def _label(**pairs: object) -> str:
-    r"""Return labels in braces, escaped.
-
-    >>> _label(silo='a"b\n')
-    '{silo="a\\"b\\n"}'
-    """
-    escaped = {
-        key: str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        for key, value in pairs.items()
-    }
-    return "{" + ",".join(f'{key}="{value}"' for key, value in escaped.items()) + "}"
+def _metric(name: str, about: str, values: Any, label: str | None = None) -> Metric:
+    """Return a counter if the name ends with _total, or a gauge; with a label, there is a value for each."""
+    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    metric = kind(f"fedilc_{name}", about, labels=[] if label is None else [label])
+    for key, value in (values if label is not None else {None: values}).items():
+        if value is not None:
+            metric.add_metric([] if key is None else [key], float(value))
+    return metric
