@@ -146,3 +146,13 @@ def test_without_arguments_four_hospitals_are_studied_with_no_data_folder_and_th
 def test_options_of_a_table_without_the_table_are_refused(refusal: Refusal) -> None:
     said = refusal("study", "--label", "died")
     assert said == "DATA is missing; name the table to study before the options that describe it"
+
+
+def test_a_file_as_the_folder_for_results_and_a_folder_of_tables_are_refused_before_any_run(
+    patients: Path, refusal: Refusal
+) -> None:
+    before = patients.read_bytes()
+    assert "is a file" in refusal("study", patients, *COLUMNS, "--out", patients)
+    assert patients.read_bytes() == before
+    found = " ".join(refusal("study", patients.parent, *COLUMNS).split())
+    assert "is a folder of tables (patients.csv), not of pictures; name the tables themselves" in found

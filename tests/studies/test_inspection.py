@@ -39,6 +39,8 @@ def test_silos_that_are_alike_may_be_averaged_and_others_are_to_be_compared(
     shifted = inspect_tables("patients", study_table(tmp_path, frame, "shifted").tables)
     assert "columns differ much (age" in shifted.suggestion()
     assert shifted.suggestion().endswith("on silos left out (fedilc study).")
+    elsewhere = replace(shifted, at_start=None)
+    assert elsewhere.suggestion().endswith("left out (serve a run without each of them in turn).")
     low = replace(alike, at_start=AtStart(0.2, 0.5, 9.0, ("H0", "H1")))
     assert low.suggestion().startswith("The silos' gradients often disagree at the start: ")
 

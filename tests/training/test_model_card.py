@@ -36,6 +36,7 @@ def test_the_card_of_tables_has_columns_data_results_and_settings(tmp_path: Path
     facts = json.loads((tmp_path / "run.json").read_text())
     record = next(r for r in RunFolder(tmp_path).history() if f"round {r['round']} of 3" in card)
     for expected in (
+        "# Model card: died, fedsgd",
         "To fill in",
         "| `age` | number, mean ",
         "| `sex` | one of `f`, `m` | no |",

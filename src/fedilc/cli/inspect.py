@@ -25,7 +25,9 @@ def inspect(
     ],
     tables: TableOptions,
     seed: Annotated[int, typer.Option(min=0, help="Of the small network's initial weights.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="The folder for results (default: inspect/NAME)")] = None,
+    out: Annotated[
+        Path | None, typer.Option(file_okay=False, help="The folder for results (default: inspect/NAME)")
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Show sizes, labels, missing values and shifts of columns between silos, and what they suggest.

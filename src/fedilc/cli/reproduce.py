@@ -27,7 +27,9 @@ def reproduce(
     subset: Subset = None,
     evaluate_every: EvaluateEvery = None,
     changes: Changes = None,
-    out: Annotated[Path | None, typer.Option(help="Where results go. (default: results/BENCHMARK)")] = None,
+    out: Annotated[
+        Path | None, typer.Option(file_okay=False, help="Where results go. (default: results/BENCHMARK)")
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Train the paper's algorithms with several seeds, and print our numbers beside those of the paper.

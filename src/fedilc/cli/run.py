@@ -42,7 +42,9 @@ def run(
     balance: Balance = None,
     on_divergence: OnDivergence = None,
     changes: Changes = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder. (default: a new one in runs/)")] = None,
+    out: Annotated[
+        Path | None, typer.Option(file_okay=False, help="The run folder. (default: a new one in runs/)")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue after the last complete round.")] = False,
     model: ModelFunction = None,
     data_dir: DataDir = None,

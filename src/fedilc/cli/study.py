@@ -90,7 +90,9 @@ def study(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Worker processes. (default: as many as cores)")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Where results go. (default: results/NAME-study)")] = None,
+    out: Annotated[
+        Path | None, typer.Option(file_okay=False, help="Where results go. (default: results/NAME-study)")
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Leave each site out in turn, train on the others, and say which method works best at a new site.

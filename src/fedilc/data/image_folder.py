@@ -122,7 +122,7 @@ def read_image_folder(folder: Path, size: int) -> ImageFolder:
             found.setdefault(place.parent.name, {})[place.name] = pictures
     if not found:
         raise DataError(
-            f"{folder} has no pictures in folders DOMAIN/CLASS (such as {folder.name}/site-a/benign/1.png)"
+            f"{folder} has no pictures in folders DOMAIN/CLASS (such as {folder / 'site-a/benign/1.png'})"
         )
     classes = sorted({name for domain in found.values() for name in domain})
     if len(classes) < 2:

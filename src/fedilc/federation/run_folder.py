@@ -45,7 +45,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from fedilc.errors import CheckpointError, FedILCWarning
+from fedilc.errors import CheckpointError, FedILCWarning, listed
 from fedilc.federation.json_files import (
     DIGEST,
     TimingFile,
@@ -162,6 +162,14 @@ class RunFolder:
         """Release the lock."""
         self._lock.release()
 
+    def _no_run(self) -> str:
+        """Return a sentence on a folder without run.json; it names the runs in it, if there are any."""
+        below = sorted(path.parent.name for path in self.path.glob(f"*/{self.settings_file.name}"))
+        if below:
+            one = self.path / below[0]
+            return f"{self.path} is no run but holds runs ({listed(below)}); name one, such as {one}"
+        return f"{self.path} holds no run (there is no run.json); name the folder of a run, or start one"
+
     def settings(self, require_digest: bool = False) -> dict[str, Any]:
         """Return the settings of the run, without their digest; version 0.1 wrote none."""
         try:
@@ -171,9 +179,7 @@ class RunFolder:
             if DIGEST in found:
                 return check_digest(found)
         except OSError as error:
-            raise CheckpointError(
-                f"{self.path} holds no run (there is no run.json); leave out --resume to start one"
-            ) from error
+            raise CheckpointError(self._no_run()) from error
         except ValueError as error:
             raise _lost(f"{self.settings_file} is damaged: {error}") from error
         if require_digest:

@@ -98,9 +98,10 @@ class Inspection:
                 "elsewhere may still differ."
             )
         reasons = "; ".join(parts)
+        how = "fedilc study" if self.at_start is not None else "serve a run without each of them in turn"
         return (
             f"{reasons[0].upper()}{reasons[1:]}: a model averaged over these silos may rely on what differs, "
-            "so compare it with fishr-inter-geo and geometric on silos left out (fedilc study)."
+            f"so compare it with fishr-inter-geo and geometric on silos left out ({how})."
         )
 
 

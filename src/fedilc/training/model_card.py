@@ -37,7 +37,7 @@ def model_card(facts: Mapping[str, Any], result: Result, outline: Outline) -> st
     made = outline.preprocessing
     classes = made.label.classes if made is not None else facts.get("classes") or ()
     parts = [
-        f"# Model card: {facts['federation']}, {facts['algorithm']}",
+        f"# Model card: {facts['federation'] if made is None else made.label.text}, {facts['algorithm']}",
         "## Intended use\n\nTo fill in: who may use this model, for which decisions, and for what not.",
         _model(facts, record, criterion, classes),
         _inputs(facts, made),

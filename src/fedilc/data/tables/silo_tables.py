@@ -72,7 +72,7 @@ class TableSettings(BaseModel):
             raise DataError(f"silo {name!r} has no label column {column!r}{nearest(column, frame.columns)}")
         rows, label = LabelRule.labelled_rows(frame, column, self.missing)
         if not len(label):
-            raise DataError(f"silo {name!r} has no row with a label; leave it out")
+            raise DataError(f"silo {name!r} has no row with a label; remove its rows, or fill in the label")
         features = rows.drop(*(drop for drop in self.drop if drop in rows.columns))
         return features, label, len(frame) - len(label)
 

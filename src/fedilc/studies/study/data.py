@@ -23,7 +23,9 @@ from fedilc.data import Federation
 from fedilc.data.digest import digest
 from fedilc.data.image_folder import read_image_folder
 from fedilc.data.tables.silo_tables import SiloTables, TableSettings, read_tables
-from fedilc.errors import ConfigError, DataError, nearest
+from fedilc.errors import ConfigError, DataError, listed, nearest
+
+_TABLES = {".csv", ".tsv", ".xlsx", ".parquet", ".dta", ".sav"}
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,17 @@ def study_data(
 
 
 def _images(folder: Path, size: int) -> StudyData:
-    images = read_image_folder(folder, size)
+    try:
+        images = read_image_folder(folder, size)
+    except DataError as error:
+        tables = sorted(path for path in folder.iterdir() if path.suffix in _TABLES)
+        if not tables:
+            raise
+        names = listed([path.name for path in tables])
+        raise DataError(
+            f"{folder} is a folder of tables ({names}), not of pictures; name the tables themselves, such as "
+            f"{tables[0]}"
+        ) from error
     rule = images.preprocessing.label
     labels = {site: y for site, (_, y) in images.arrays.items()}
     x = {site: x for site, (x, _) in images.arrays.items()}
