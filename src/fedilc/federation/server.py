@@ -116,7 +116,7 @@ class Server:
         """
         aside: dict[str, str] = {}
         asked = self.selection.draw(number, aside)
-        while True:
+        while True:  # ends: each repetition has fewer silos, or begins with control variates of 0, once
             try:
                 record = self._train(number, asked)
                 break
@@ -269,11 +269,12 @@ class Server:
         """Take an optimiser step; undo it and return False if it leaves weights or optimiser infinite."""
         before = {name: tensor.clone() for name, tensor in self._updated().items()}
         for name, parameter in self._parameters.items():
-            parameter.grad = update[name]
+            parameter.grad = update[name]  # after local steps it is a mean of w - w_e, not a gradient
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
-            group["lr"] = rate * self.rate.factor(number)
+            group["lr"] = rate * self.rate.factor(number)  # not from the last round's: runs are resumed
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        # A finite update is not enough: squares in the optimiser's state, and w itself, may overflow.
         if not all(is_finite(tensor) for tensor in self._updated().values()):
             self._restore_updated(before)
             return False

@@ -47,7 +47,7 @@ def plan_layers(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Plan:
     training, and no gradient is zero by chance. A rule is used if it gives each example's own gradient.
     """
     trial = _with_noise(model)
-    x, y = x[:3].clone(), y[:3]
+    x, y = x[:3].clone(), y[:3]  # several: with one, a layer that mixes examples would go unnoticed
     trainable = {name: p for name, p in trial.named_parameters() if p.requires_grad}
     with tapped(_candidates(trial)) as taps, private_randomness(x.device, 0):
         losses = loss.per_example(loss.logits(trial(x)), y)
@@ -67,6 +67,8 @@ def plan_layers(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Plan:
         covered |= names
         used += [tap.name] if names else []
     fallback = [name for name in trainable if name not in covered]
+    # The rules and vmap run the network once each. If it draws random numbers (dropout), the two runs are of
+    # two networks, and no gradient may have parts of both: vmap then computes all of it.
     if fallback and _is_random(trial, x):
         return Plan({}, frozenset(), list(trainable))
     return Plan({name: model.get_submodule(name) for name in used}, frozenset(covered), fallback)
@@ -123,6 +125,7 @@ def stream_environments(
     environments = len(losses) // size
     shape = (environments, size)
     for tap, d in _output_gradients(losses.sum() / size, chunk.taps, keep_graph):
+        # Autograd guards the tensors that it saved itself, and a rule may need others.
         if tap.inputs._version != tap.version:
             raise ModelError(
                 f"the input of layer {tap.name!r} is changed in place after the layer has used it; "
@@ -145,6 +148,7 @@ def _output_gradients(total: Tensor, taps: list[Tap], keep_graph: bool) -> Itera
 
 def _close(left: Tensor, right: Tensor) -> bool:
     """Return whether the norms of every row agree to the precision of the dtype."""
+    # A wrong rule is wrong by its whole size; a right one differs by rounding, about 1e-6 (bfloat16: 1e-2).
     tolerance = 1e-3 if left.dtype.itemsize >= 4 else 1e-1
     difference, size = (left - right).flatten(1).norm(dim=1), right.flatten(1).norm(dim=1)
     return bool((difference <= tolerance * size + torch.finfo(left.dtype).tiny).all())
@@ -162,6 +166,7 @@ def _stream_layer(tap: Tap, a: Tensor, d: Tensor, covered: frozenset[str], votes
     if isinstance(module, nn.Embedding):
         _, index, rows = embedding_rows(module, a, d)
         votes.rows(names["weight"], index, rows)
+    # An environment of one example: its gradient is d a^T, and log|d a^T| = log|d| + log|a| needs no d a^T.
     elif isinstance(module, nn.Linear) and a.dim() == 3 and a.shape[1] == 1:
         if "weight" in names:
             votes.outer(names["weight"], d[:, 0], a[:, 0])

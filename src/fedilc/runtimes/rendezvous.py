@@ -65,6 +65,7 @@ class Attempt:
 
 def join_attempt(store: Store, rank: int, size: int, timeout: timedelta) -> Attempt:
     """Wait until all ranks of this attempt know of each other."""
+    # torchrun's prefix has the number of restarts of this machine, which differs between machines.
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     store, own, everyone = PrefixStore("fedilc", store), str(rank), [str(other) for other in range(size)]
@@ -72,6 +73,9 @@ def join_attempt(store: Store, rank: int, size: int, timeout: timedelta) -> Atte
     deadline = time.monotonic() + timeout.total_seconds()
     while time.monotonic() < deadline:
         if store.check(everyone):
+            # Whoever joins under this name has read these very nonces, and each rank writes its own before it
+            # reads. So if all ranks join, no nonce is of an earlier attempt: the rank that it belongs to has
+            # written a newer one since, and reads that.
             infos = store.multi_get(everyone)
             attempt = PrefixStore(hashlib.sha256(b"".join(infos)).hexdigest(), store)
             attempt.set(own, "joined")

@@ -65,6 +65,8 @@ def _polynomial(coefficients, x):
 @njit(inline="always", **OPTIONS)
 def _term(value):
     """Return what a value adds to the packed word of its sign: see `sums/fixed_point.py`."""
+    # No float32 is subnormal as a float64, so that the exponent is that of the field. Adding the rounder
+    # leaves the fraction, in units and rounded, in the lowest bits: they are below 2^51 in magnitude.
     bits = bits_of(value)
     mantissa = float_of((bits & MANTISSA) | ONE_BITS)
     s = (mantissa - SQRT2) / (mantissa + SQRT2)
@@ -140,6 +142,8 @@ def _factors(left, i, row, stop):
     )
 
 
+# `contract` fuses products and additions: these are products of matrices, whose last bits depend on the
+# processor in torch too, and no sum that must be the same everywhere.
 @njit(fastmath={"contract"}, **OPTIONS)
 def _four_rows(left, right, row, stop, first, last, sums):
     """Write rows row..row + 3 of left^T right, columns first..last, to `sums`; rows from `stop` on are 0.
@@ -150,6 +154,8 @@ def _four_rows(left, right, row, stop, first, last, sums):
     one, two, three, four = sums[:PART], sums[PART : 2 * PART], sums[2 * PART : 3 * PART], sums[3 * PART :]
     sums[:] = 0
     end = len(left) - 1
+    # Past the end, `min` reads the last row again with factors of 0: it counts once. (If it is infinite,
+    # 0 times it is NaN, and the product is refused, as it would be for that row itself.)
     for i in range(0, len(left), 4):
         a0, b0, c0, d0 = _factors(left, i, row, stop)
         a1, b1, c1, d1 = _factors(left, i, row + 1, stop)
@@ -209,6 +215,8 @@ def spill(start, stop, packed, wide):
 
 @njit(inline="always", **OPTIONS)
 def _exp2(x):
+    # The lowest bits of `shifted` are x rounded to a whole number; those of the rounder leave at the top. A
+    # mean of logarithms of float32 is between -149 and 128, so that the power is a normal number.
     shifted = x + ROUNDER
     part = x - (shifted - ROUNDER)
     return (_polynomial(EXP2, part) * part + 1.0) * float_of((bits_of(shifted) + 1023) << 52)
@@ -223,6 +231,7 @@ def _mean(up, down, log_up, log_down, count, zeros, least, min_side):
         down += missing
         log_down += missing * _LOG2_ZERO
     up_members, down_members = max(up, 1.0), max(down, 1.0)
+    # One division for both sides: down / (up down) = 1 / up.
     inverse = _PER_UNIT / (up_members * down_members)
     up_mean = _exp2(log_up * (down_members * inverse))
     down_mean = _exp2(log_down * (up_members * inverse))

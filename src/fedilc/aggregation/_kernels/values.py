@@ -47,6 +47,7 @@ def _add_to_word(row, word, place, halves):
         whole = (bits & MANTISSA) | (np.int64(exponent > 0) << 52)
         start = max(exponent, 1) - 1
         upper = start + 29
+        # A part of 24 or 29 bits, shifted by at most 31, has at most 60: `exact_sum.py` carries before 2^63.
         term = ((whole >> 29) << (upper & 31)) if upper >> 5 == place else 0
         if halves:
             term += ((whole & _LOW) << (start & 31)) if start >> 5 == place else 0
@@ -94,8 +95,13 @@ def _take(digits, place, head, tail, places):
 @njit(**OPTIONS)
 def _join(head, tail, places, lowest, out):
     for j in range(len(out)):
+        # Both terms are exact (at most 46 and 48 bits), so that their sum is the only rounding. A total that
+        # is not exact has at least 62 bits: its lowest bit, which stands for all that follows, is far below
+        # the half that decides the rounding, and can only break a tie.
         lower = ((head[j] & 0xFFFF) << 32) | (tail[j] >> 1) | (tail[j] & 1)
         value = np.float64(head[j] >> 16) * 2.0**48 + np.float64(lower)
+        # By two factors, since 2^exponent itself may be no normal number. A subnormal total is a multiple of
+        # 2^-1074 as its terms are, and so is not rounded again.
         exponent = 32 * (places[j] - 1 + lowest) - 1074
         half = exponent >> 1
         out[j] = value * float_of((half + 1023) << 52) * float_of((exponent - half + 1023) << 52)

@@ -52,13 +52,13 @@ class ExactSum:
         stack = stack.detach().to(self.device, torch.float64 if halves else torch.float32)
         rows = stack.reshape(stack.shape[0], stack.shape[1:].numel()).contiguous()
         least, most = _extent(rows)
-        if most >= _INFINITE:
+        if most >= _INFINITE:  # the bits of magnitudes order as the magnitudes, and NaN is above infinity
             return False
         if most == 0:
             return True
         self.widen(_place(least) + (0 if halves else 29) >> 5, (_place(most) + 29 >> 5) + 1)
         growth = _GROWTH_WIDE if halves else _GROWTH
-        group = (_MOST - (1 << 32)) // growth
+        group = (_MOST - (1 << 32)) // growth  # fits after a carry, which leaves at most 2^32 in a word
         for start in range(0, rows.shape[0], group):
             part = rows[start : start + group]
             grown = part.shape[0] * growth
@@ -112,10 +112,14 @@ class ExactSum:
         """Leave at most 32 bits in every word, so that many may be added again."""
         if self._bound <= 1 << 32 or not len(self.words):
             return
+        # The highest word keeps its sign and is not cut. From below it gets at most 2^63 >> 32 = 2^31, so it
+        # stays within 2^32 if it had less than 2^31; if it has more, a new word takes what exceeds 32 bits.
         if bool((self.words[-1].abs() >= 1 << 31).any()):
             self.widen(self.lowest, self.lowest + len(self.words) + 1)
         for word, above in zip(self.words[:-1], self.words[1:], strict=True):
-            above += word >> 32
+            above += (
+                word >> 32
+            )  # rounds down, so that word = (word >> 32) 2^32 + (word & DIGIT) if negative too
             word &= DIGIT
         self._bound = 1 << 32
 
@@ -132,6 +136,7 @@ class ExactSum:
         self.carry()
         rows = self.words.to(torch.int32)
         start, stop = 0, len(rows)
+        # A highest row that only repeats the sign bit of the row below it says nothing new.
         while stop > 1 and bool((rows[stop - 1] == rows[stop - 2] >> 31).all()):
             stop -= 1
         while start < stop and not bool(rows[start].any()):
@@ -148,7 +153,7 @@ class ExactSum:
         self.widen(lowest, lowest + len(rows))
         start = lowest - self.lowest
         for place, row in enumerate(rows.to(self.device), start):
-            last = place == start + len(rows) - 1
+            last = place == start + len(rows) - 1  # the one that has a sign; the others are 32 plain bits
             self.words[place] += row if last else row.long() & DIGIT
 
     def total(self) -> Tensor:

@@ -36,7 +36,8 @@ MANTISSA, ONE_BITS = (1 << 52) - 1, 1023 << 52
 
 # A packed word holds up to ROOM logarithms in units of 2^-36 and how many they are: a sum of terms
 # (1 << FIELD) + BIAS + log2|g| 2^36. The bias makes a term positive, so that the lowest FIELD bits hold the
-# sum of logarithms and the bits above them the count.
+# sum of logarithms and the bits above them the count: for float32, -149 <= log2|g| < 128, so that
+# 255 terms are below 255 (150 + 128) 2^36 < 2^53, and the count of at most 255 fits into the 10 bits above.
 ROOM, FIELD, BIAS = 255, 53, 150 << 36
 
 
