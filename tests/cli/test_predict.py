@@ -65,3 +65,18 @@ def test_a_run_of_plain_files_predicts_by_its_columns(tmp_path: Path) -> None:
     fedilc("run", tmp_path / "e.toml", "--out", tmp_path / "run")
     fedilc("predict", tmp_path / "run", tmp_path / "a.csv", "-o", tmp_path / "scores.csv")
     assert pl.read_csv(tmp_path / "scores.csv").columns == ["row", "probability", "prediction"]
+
+
+def test_texts_that_a_spreadsheet_would_take_for_formulas_are_texts_in_csv(
+    table_run: Path, new_rows: Path, tmp_path: Path
+) -> None:
+    texts = ["=cmd|' /C calc'!A0", "+1+2", "-2", "@SUM(A1)", " =1", "a=b", "\t=1", "-1e5", "é", None]
+    notes = pl.Series("=note", (texts * 3)[:30])
+    pl.read_csv(new_rows).with_columns(notes).write_csv(tmp_path / "new.csv")
+    copied = "predict", table_run, tmp_path / "new.csv", "--copy", "=note", "-o"
+    fedilc(*copied, tmp_path / "scores.csv")
+    found = pl.read_csv(tmp_path / "scores.csv", infer_schema=False)
+    safe = ["'=cmd|' /C calc'!A0", "'+1+2", "-2", "'@SUM(A1)", "' =1", "a=b", "'\t=1", "-1e5", "é", None]
+    assert found["'=note"].to_list() == (safe * 3)[:30]
+    fedilc(*copied, tmp_path / "scores.parquet")
+    assert pl.read_parquet(tmp_path / "scores.parquet")["=note"].to_list() == (texts * 3)[:30]

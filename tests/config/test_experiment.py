@@ -146,6 +146,7 @@ def test_a_change_that_makes_no_sense_is_one_sentence_that_names_it(
     [
         ("rounds = \n", "mine.toml is not valid TOML: .*line 1"),
         ("rounds = 1\nrounds = 2", "mine.toml is not valid TOML: "),
+        (f"rounds = {'[' * 100_000}", "mine.toml is not valid TOML: "),
         ("rounds = 1", r"no \[data\] section; add one with source"),
         ("[data]\nflips = [0.1]", "the key 'data.source' is missing; choose from color-digits, "),
         ("rounds = 1\n[data]\nsource = 'color-digits'", "the key 'learning_rate' is missing; add it"),

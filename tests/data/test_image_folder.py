@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -90,3 +92,33 @@ def test_an_experiment_says_the_note(folder: Path, tmp_path: Path) -> None:
         path.unlink()
     with pytest.warns(FedILCWarning, match="domain 'art' has no picture of dark"):
         Images(folder="pictures", image_size=8).build(0, tmp_path)
+
+
+def enormous(path: Path, side: int) -> None:
+    """A PNG of a few bytes whose header promises side x side pixels."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    parts = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0" * 100)) + chunk(b"IEND", b"")
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + parts)
+
+
+@pytest.mark.parametrize("side", [10_000, 40_000])
+@pytest.mark.parametrize("name", ["0.png", "zz.png"])
+def test_a_picture_of_too_many_pixels_is_one_sentence(folder: Path, side: int, name: str) -> None:
+    """The first picture of a domain is opened for its channels, the others when they are needed."""
+    enormous(folder / "art" / "bright" / name, side)
+    with pytest.raises(DataError, match=rf"{name} has more than \d+ pixels; make it smaller"):
+        assert read_image_folder(folder, 8).arrays
+
+
+def test_a_picture_whose_checksum_is_wrong_is_one_sentence(folder: Path) -> None:
+    path = folder / "art" / "bright" / "0.png"
+    body = bytearray(path.read_bytes())
+    body[body.index(b"IDAT") - 5] ^= 1
+    path.write_bytes(body)
+    with pytest.raises(DataError, match="cannot be read as a picture"):
+        assert read_image_folder(folder, 8).arrays

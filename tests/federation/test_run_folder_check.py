@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import shutil
 import warnings
@@ -16,10 +17,11 @@ from command import fedilc
 from networks import mlp
 from typer.testing import CliRunner
 
-from fedilc import Federation, Silo, train
+from fedilc import Federation, Silo, load, train
 from fedilc.cli import app
 from fedilc.errors import CheckpointError, FedILCWarning
 from fedilc.federation import RunFolder
+from fedilc.federation.json_files import with_digest
 from fedilc.federation.run_folder_check import examine
 from fedilc.federation.tensor_files import read_tensors, write_tensors
 from fedilc.training.callbacks import KeepBest
@@ -221,3 +223,42 @@ def test_the_digest_covers_every_byte_of_a_file_of_tensors(tmp_path: Path) -> No
             read_tensors(path)
         flip(path, bit)
     assert read_tensors(path)[1] == {"round": 4}
+
+
+DEEP = b"[" * 100_000
+
+
+@pytest.mark.parametrize("name", ["run.json", "history.jsonl", "timing.jsonl", "audit.jsonl"])
+def test_json_that_is_nested_too_deeply_is_damage_and_no_traceback(copy: Path, name: str) -> None:
+    (copy / name).write_bytes(DEEP + b"\n")
+    found = examine(copy)
+    assert [file for file, problem in found.items() if problem] == [name]
+    result = CliRunner().invoke(app, ["check", str(copy)], catch_exceptions=False)
+    assert result.exit_code == 2
+    if name in ("run.json", "history.jsonl"):
+        with pytest.raises(CheckpointError, match=f"{name} is damaged.* nested too deeply"):
+            load(copy, model=mlp())
+
+
+@pytest.mark.parametrize("name", [*FILES, "audit.jsonl", "preprocessing.json"])
+@pytest.mark.parametrize("kind", ["device", "pipe"])
+@pytest.mark.timeout(60)
+def test_a_file_without_end_is_not_read(copy: Path, name: str, kind: str) -> None:
+    path = copy / name
+    if name == "preprocessing.json":
+        facts = RunFolder(copy).settings() | {"files": {name: "0" * 64}}
+        RunFolder(copy).settings_file.write_text(json.dumps(with_digest(facts)))
+    path.unlink(missing_ok=True)
+    if kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        os.mkfifo(path)
+    found = examine(copy)
+    assert "not a plain file" in str(found[name])
+    assert CliRunner().invoke(app, ["check", str(copy)], catch_exceptions=False).exit_code == 2
+
+
+def test_a_link_to_a_file_is_read(copy: Path, tmp_path: Path) -> None:
+    (copy / "checkpoint.safetensors").replace(tmp_path / "elsewhere")
+    (copy / "checkpoint.safetensors").symlink_to(tmp_path / "elsewhere")
+    assert set(examine(copy).values()) == {None}

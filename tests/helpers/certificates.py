@@ -18,7 +18,7 @@ class Certificates:
     key: Path
 
 
-def make_client_certificate(made: Certificates, name: str) -> tuple[Path, Path]:
+def make_client_certificate(made: Certificates, name: str, days: str = "30") -> tuple[Path, Path]:
     """A silo's own certificate and key, of the same authority."""
     openssl = need("openssl", "openssl", "makes the certificates of the tests")
     folder = made.authority.parent
@@ -26,14 +26,14 @@ def make_client_certificate(made: Certificates, name: str) -> tuple[Path, Path]:
     certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
     words = ["req", *curve, "-keyout", str(key), "-out", f"{name}.csr", "-subj", f"/CN={name}"]
     subprocess.run([openssl, *words], cwd=folder, check=True, capture_output=True)
-    signing = ["-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2"]
+    signing = ["-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", days]
     signed = [openssl, "x509", "-req", *signing, "-out", str(certificate)]
     subprocess.run(signed, cwd=folder, check=True, capture_output=True)
     return certificate, key
 
 
-def make_certificates(folder: Path, name: str = "IP:127.0.0.1") -> Certificates:
-    """For the loopback, or for another name that a certificate may carry."""
+def make_certificates(folder: Path, name: str = "IP:127.0.0.1", days: str = "30") -> Certificates:
+    """For the loopback, or for another name that a certificate may carry; negative days are in the past."""
     openssl = need("openssl", "openssl", "makes the certificates of the tests")
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -50,12 +50,12 @@ def make_certificates(folder: Path, name: str = "IP:127.0.0.1") -> Certificates:
         "-out",
         "ca.pem",
         "-days",
-        "2",
+        "30",
         "-subj",
         "/CN=test authority",
     )
     run("req", *curve, "-keyout", "key.pem", "-out", "request.pem", "-subj", "/CN=coordinator")
     (folder / "names").write_text(f"subjectAltName={name}\n")
-    signing = ["-in", "request.pem", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2"]
+    signing = ["-in", "request.pem", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", days]
     run("x509", "-req", *signing, "-extfile", "names", "-out", "cert.pem")
     return Certificates(folder / "ca.pem", folder / "cert.pem", folder / "key.pem")

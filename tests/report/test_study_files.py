@@ -64,7 +64,7 @@ def test_predictions_have_a_row_per_example_method_and_seed_and_a_column_per_cla
     assert classes.schema["output 0"] == pl.Float64
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', "[" * 100_000])
 def test_a_damaged_study_is_one_sentence(tmp_path: Path, text: str) -> None:
     (tmp_path / "study.json").write_text(text)
     with pytest.raises(

@@ -281,3 +281,17 @@ def test_weights_of_another_run_are_noticed(run: Path, tmp_path: Path) -> None:
     assert "belongs to another run" in str(examine(copy)[name])
     write_tensors(copy / name, weights, {"round": about["round"]})
     assert fedilc.load(copy).round == about["round"]
+
+
+def test_many_inputs_are_scored_in_parts_with_the_same_bits(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, (_, logits) = loaded.logits(patients(25, 4)), loaded.labelled(patients(25, 4))
+    monkeypatch.setattr("fedilc.training.loaded_model._MOST_NUMBERS", 7 * len(loaded.columns))
+    sizes, transform = list[int](), LoadedModel._inputs
+    monkeypatch.setattr(
+        LoadedModel, "_inputs", lambda *given: (sizes.append(len(given[1])), transform(*given))[1]
+    )
+    np.testing.assert_allclose(loaded.logits(patients(25, 4)), whole, rtol=1e-6)
+    np.testing.assert_allclose(loaded.labelled(patients(25, 4))[1], logits, rtol=1e-6)
+    assert max(sizes) <= 7

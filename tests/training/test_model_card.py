@@ -17,6 +17,7 @@ from fedilc import Federation, train
 from fedilc.data.tables.silo_tables import TableSettings, tables_of
 from fedilc.federation import RunFolder
 from fedilc.models import build_model
+from fedilc.training.model_card import _code
 
 
 def patients(seed: int) -> pl.DataFrame:
@@ -82,3 +83,17 @@ def test_a_card_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"model-card\.md cannot be written"):
         result = train(Federation("f", [silo("a", 1)]), nn.Linear(3, 1), out=tmp_path, **QUICK)
     assert result.history
+
+
+def test_names_from_elsewhere_are_text_in_the_card(tmp_path: Path) -> None:
+    """No site, label or class can add HTML, a link, a picture, a row or a heading."""
+    name = "x|<img src=y onerror=z>\n# [a](javascript:b) ![c](d) `e`"
+    train(Federation(name, [silo(name, 1), silo("b", 2)]), nn.Linear(3, 1), out=tmp_path, **QUICK)
+    card = (tmp_path / "model-card.md").read_text()
+    shown = r"x\|\<img src=y onerror=z\> # \[a\](javascript:b) !\[c\](d) \`e\`"
+    assert card.startswith(f"# Model card: {shown}, fedsgd\n")
+    assert re.search(rf"^\| {re.escape(shown)} \| 40 \|", card, re.MULTILINE)
+    assert not re.search(r"(?<!\\)[<\[]", re.sub(r"inputs \[\d+\]", "", card))
+    assert [line for line in card.splitlines() if line.startswith("# ")] == [card.splitlines()[0]]
+    assert _code("a`b``c") == "``` a`b``c ```"
+    assert _code("plain name") == "`plain name`"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -15,9 +16,12 @@ from fedilc.cli.quick_imports import quick_imports
 from fedilc.errors import ConfigError, DataError, nearest, writing
 
 if TYPE_CHECKING:
+    from polars import DataFrame
+
     from fedilc.training.loaded_model import LoadedModel
 
 _PATIENCE_SECONDS = 30.0
+_FORMULA = r"^\s*[=+\-@]"
 
 
 def predict(
@@ -37,7 +41,7 @@ def predict(
 ) -> None:
     """Write the trained model's scores of the rows of a table."""
     with quick_imports():
-        from polars import DataFrame
+        import polars as pl
 
         from fedilc.data.tables.prediction_rows import rows_of
 
@@ -45,7 +49,7 @@ def predict(
         raise ConfigError(f"scores are written as .csv or .parquet; --out {out} has neither ending")
     loaded = load_run(run, criterion, model, token_file, ca)
     rows, where = rows_of(table)
-    frame = rows if isinstance(rows, DataFrame) else None
+    frame = rows if isinstance(rows, pl.DataFrame) else None
     columns = [] if frame is None else frame.columns
     for name in copy or []:
         if name not in columns:
@@ -54,10 +58,27 @@ def predict(
     copied: dict[str, object] = {name: frame[name] for name in copy or []} if frame is not None else {}
     if isinstance(rows, list):
         copied["file"] = [str(path.relative_to(table)) for path in rows]
-    scored = DataFrame({"row": range(1, len(rows) + 1), **copied, **scores})
+    scored = pl.DataFrame({"row": range(1, len(rows) + 1), **copied, **scores})
     with writing(out):
-        scored.write_parquet(out) if out.suffix == ".parquet" else scored.write_csv(out)
+        if out.suffix == ".parquet":
+            scored.write_parquet(out)
+        else:
+            without_formulas(scored).write_csv(out)
     say(make_console(), f"{len(rows)} rows scored by round {loaded.round}: {out}")
+
+
+def without_formulas(frame: DataFrame) -> DataFrame:
+    """Return a table whose texts no spreadsheet takes for formulas: an apostrophe stands before them.
+
+    A text is one if it begins as a formula does and is not a number.
+    """
+    import polars as pl
+
+    text = pl.col(pl.String, pl.Categorical, pl.Enum).cast(pl.String)
+    number = text.str.strip_chars().cast(pl.Float64, strict=False).is_not_null()
+    formula = text.str.contains(_FORMULA) & ~number
+    safe = frame.with_columns(pl.when(formula).then(text.str.replace("^", "'")).otherwise(text))
+    return safe.rename({name: f"'{name}" for name in frame.columns if re.match(_FORMULA, name)})
 
 
 def load_run(

@@ -131,7 +131,7 @@ def read_experiment(name: str, changes: Sequence[str] = ()) -> tuple[Experiment,
         if path.suffix == ".toml":
             raise ConfigError(f"{name} cannot be read: {error.strerror}") from error
         raise ConfigError(f"experiment {name!r} is unknown{nearest(name, shipped)}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{name} is not valid TOML: {error}") from error
     values.setdefault("name", path.stem)
     written = values.get("algorithm", _ALGORITHM)
@@ -155,6 +155,6 @@ def _change(values: dict[str, Any], change: str) -> str:
             raise ConfigError(f"--set {change!r}: {section!r} is not a section")
     try:
         values[last] = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         values[last] = None if text.strip().lower() in ("none", "null") else text
     return key.strip()

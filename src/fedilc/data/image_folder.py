@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -18,6 +20,9 @@ from fedilc.algorithms.loss_name import LossName
 from fedilc.data.silo import Federation, split_silo
 from fedilc.data.tables.label_rule import LabelRule
 from fedilc.errors import DataError, listed, nearest, require_extra
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
@@ -52,16 +57,29 @@ class ImagePreprocessing(BaseModel):
         return found
 
     def _pixels(self, path: Path) -> NDArray[np.float32]:
-        _require_pillow()
-        from PIL import Image
-
-        try:
-            with Image.open(path) as picture:
-                small = picture.convert("L" if self.channels == 1 else "RGB").resize((self.size, self.size))
-        except (OSError, ValueError, Image.DecompressionBombError) as error:
-            raise DataError(f"{path} cannot be read as a picture: {error}") from error
+        with opened_picture(path) as picture:
+            small = picture.convert("L" if self.channels == 1 else "RGB").resize((self.size, self.size))
         pixels: NDArray[np.float32] = np.asarray(small, dtype=np.float32) / np.float32(255)
         return pixels[None] if self.channels == 1 else pixels.transpose(2, 0, 1)
+
+
+@contextmanager
+def opened_picture(path: Path) -> Iterator[Image.Image]:
+    """Open a picture; raise one sentence if it is damaged, or so large that it would fill the memory."""
+    require_extra("images", "a folder of images", "PIL")
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path) as picture:
+                yield picture
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        raise DataError(
+            f"{path} has more than {Image.MAX_IMAGE_PIXELS} pixels; make it smaller, or leave it out"
+        ) from error
+    except (OSError, ValueError, SyntaxError, EOFError, MemoryError) as error:
+        raise DataError(f"{path} cannot be read as a picture: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -135,18 +153,8 @@ def read_image_folder(folder: Path, size: int) -> ImageFolder:
 
 def _channels(pictures: Sequence[Path]) -> Literal[1, 3]:
     """Return 1 if all pictures are grey, and 3 if not."""
-    _require_pillow()
-    from PIL import Image
-
     for path in pictures:
-        try:
-            with Image.open(path) as picture:
-                if picture.mode not in ("1", "L", "I", "I;16"):
-                    return 3
-        except OSError as error:
-            raise DataError(f"{path} cannot be read as a picture: {error}") from error
+        with opened_picture(path) as picture:
+            if picture.mode not in ("1", "L", "I", "I;16"):
+                return 3
     return 1
-
-
-def _require_pillow() -> None:
-    require_extra("images", "a folder of images", "PIL")

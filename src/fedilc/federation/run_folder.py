@@ -178,8 +178,10 @@ class RunFolder:
                 raise ValueError("it does not hold an object")
             if DIGEST in found:
                 return check_digest(found)
-        except OSError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise CheckpointError(self._no_run()) from error
+        except OSError as error:
+            raise _lost(f"{self.settings_file} cannot be read: {error.strerror or error}") from error
         except ValueError as error:
             raise _lost(f"{self.settings_file} is damaged: {error}") from error
         if require_digest:

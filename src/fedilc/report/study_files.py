@@ -13,6 +13,7 @@ import polars as pl
 from fedilc.algorithms.loss_name import has_classes
 from fedilc.errors import ConfigError, writing
 from fedilc.evaluation.scores import HIGHER_IS_BETTER
+from fedilc.federation.json_files import parse_json
 from fedilc.federation.run_identity import command_line
 from fedilc.federation.tensor_files import write_atomically
 from fedilc.report.study_tables import Study, few_notes, study_tables
@@ -119,7 +120,7 @@ def write_study(folder: Path, result: StudyResult) -> Study:
 def read_study(folder: Path) -> Study:
     """Return the content of a folder's study.json."""
     try:
-        study = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        study = parse_json((folder / FILE).read_text(encoding="utf-8"))
         if study["format"] == FORMAT:
             return dict(study)
         reason = f"its format is {study['format']}"

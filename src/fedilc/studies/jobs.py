@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import statistics
@@ -21,7 +20,7 @@ from fedilc.data.digest import weights_digest
 from fedilc.data.outline import data_facts
 from fedilc.errors import ConfigError, FedILCError, writing
 from fedilc.federation import RunFolder
-from fedilc.federation.json_files import complete_lines
+from fedilc.federation.json_files import complete_lines, parse_json
 from fedilc.federation.run_identity import require_same
 
 POLL_SECONDS = 0.5
@@ -65,7 +64,7 @@ class Job:
 
     def seconds(self) -> list[float]:
         """Return the time that each of the last 20 rounds took."""
-        return [json.loads(line)["seconds"] for line in complete_lines(self.folder / "timing.jsonl")[-20:]]
+        return [parse_json(line)["seconds"] for line in complete_lines(self.folder / "timing.jsonl")[-20:]]
 
     def begun(self) -> dict[str, Any] | None:
         """Return the facts in the folder's run.json, or None if the run has not begun.

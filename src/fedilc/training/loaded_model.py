@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ from fedilc.federation.tensor_files import read_plain, read_tensors
 from fedilc.models import build_model
 
 _BATCH = 4096
+_MOST_NUMBERS = 1 << 27
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,13 @@ class LoadedModel:
 
     def logits(self, table: Any) -> NDArray[np.float64]:
         """Return what the model gives for each row, before it becomes a probability."""
-        return self._logits(self.transform(table))
+        rows, where = rows_of(table)
+        return np.concatenate([self._logits(self._inputs(part, where)) for part in self._parts(rows)])
+
+    def _parts(self, rows: Rows) -> list[Rows]:
+        """Return rows in parts whose inputs fit into memory, if rows or inputs are many."""
+        at_once = max(1, _MOST_NUMBERS // max(1, math.prod(self.inputs)))
+        return [rows[start : start + at_once] for start in range(0, max(1, len(rows)), at_once)]
 
     @torch.no_grad()
     def _logits(self, x: Tensor) -> NDArray[np.float64]:
@@ -108,7 +116,7 @@ class LoadedModel:
             if not kept or not isinstance(made, ImagePreprocessing):
                 raise DataError(f"{where} has no pictures in folders named {listed(self.classes)}")
             y = np.array([self.classes.index(path.parent.name) for path in kept])
-            return y, self._logits(made.transform(kept))
+            return y, np.concatenate([self._logits(self._inputs(part, where)) for part in self._parts(kept)])
         rule = made.label if isinstance(made, Preprocessing) else None
         column = rule.column if rule is not None else self.label
         if not isinstance(rows, pl.DataFrame):
@@ -191,10 +199,14 @@ def load(
     facts = folder.settings()
     about = facts["model"]
     inputs = tuple(about.get("inputs") or [len(facts.get("columns") or ())])
-    network = model if model is not None else _network(folder.path, about, inputs, facts)
     chosen, weights = _weights(folder, criterion)
+    network = model if model is not None else _network(folder.path, about, inputs, facts, weights)
     _take_weights(network, weights, folder.path)
     made = read_preprocessing(folder.path)
+    if made is not None and tuple(made.inputs) != inputs:
+        raise CheckpointError(
+            f"{folder.path} has a preprocessing for {made.inputs} and a network for {inputs}; train again"
+        )
     classes = made.label.classes if made is not None else tuple(map(str, facts.get("classes") or ()))
     return LoadedModel(
         network.eval(),
@@ -208,13 +220,29 @@ def load(
     )
 
 
-def _network(path: Path, about: dict[str, Any], inputs: tuple[int, ...], facts: dict[str, Any]) -> nn.Module:
+def _network(
+    path: Path,
+    about: dict[str, Any],
+    inputs: tuple[int, ...],
+    facts: dict[str, Any],
+    weights: dict[str, Tensor],
+) -> nn.Module:
+    """Return the built-in network of a run; refuse one that is larger than its weights before it is built."""
     if about.get("name") is None:
         raise ConfigError(
             f"{path} was trained with your own network; pass it with load(run, model=...) or --model"
         )
     sizes = {"hidden": about["hidden"]} if about.get("hidden") is not None else {}
-    return build_model(about["name"], inputs, int(about.get("outputs") or 1), facts.get("seed", 0), **sizes)
+    arguments = about["name"], inputs, int(about.get("outputs") or 1), facts.get("seed", 0)
+    with torch.device("meta"):
+        outlined = build_model(*arguments, **sizes)
+    numbers = sum(parameter.numel() for parameter in outlined.parameters())
+    stored = sum(tensor.numel() for tensor in weights.values())
+    if numbers != stored:
+        raise CheckpointError(
+            f"{path} describes a network of {numbers} numbers and has weights of {stored}; it is not used"
+        )
+    return build_model(*arguments, **sizes)
 
 
 def _weights(folder: RunFolder, criterion: str) -> tuple[int, dict[str, Tensor]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from torch import Tensor
 from fedilc.algorithms.loss_name import LossName
 from fedilc.config import Options
 from fedilc.data.outline import Outline
-from fedilc.errors import CheckpointError
+from fedilc.errors import CheckpointError, printable
 from fedilc.evaluation.intervals import NOT_ESTIMABLE, Interval, bootstrap_intervals
 from fedilc.evaluation.selection import selections
 from fedilc.gradients import Loss, ModelRunner
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 FILE = "model-card.md"
 _RESAMPLES = 200
+_SIGNS = re.compile(r"[\\`*\[\]<>&|~]")
+_BAR = re.compile(r"(?<!\\)\|")
 _MOST_EXAMPLES = 20_000
 _MOST_SILOS = 50
 _AREAS = ("validation_auroc", "validation_auprc")  # None if there are few events
@@ -37,7 +40,8 @@ def model_card(facts: Mapping[str, Any], result: Result, outline: Outline) -> st
     made = outline.preprocessing
     classes = made.label.classes if made is not None else facts.get("classes") or ()
     parts = [
-        f"# Model card: {facts['federation'] if made is None else made.label.text}, {facts['algorithm']}",
+        f"# Model card: {_plain(facts['federation'] if made is None else made.label.text)}, "
+        f"{_plain(facts['algorithm'])}",
         "## Intended use\n\nTo fill in: who may use this model, for which decisions, and for what not.",
         _model(facts, record, criterion, classes),
         _inputs(facts, made),
@@ -70,12 +74,12 @@ def _model(
     about, machine = facts["model"], (facts.get("machines") or [{}])[-1]
     chosen = {"validation": "lowest mean validation loss", "last": "the last one; no site validates"}
     lines = [
-        f"- network: `{about.get('name') or about.get('function') or 'one of its own'}`, inputs "
+        f"- network: {_code(about.get('name') or about.get('function') or 'one of its own')}, inputs "
         f"{about['inputs']}, outputs {about['outputs']}",
         f"- weights: round {record['round']} of {facts['rounds']} ({chosen[criterion]})",
         f"- task: {facts['loss']}"
-        + (f", label `{facts['label']}`" if facts.get("label") else "")
-        + (f", classes {', '.join(f'`{name}`' for name in classes)}" if classes else ""),
+        + (f", label {_code(facts['label'])}" if facts.get("label") else "")
+        + (f", classes {', '.join(map(_code, classes))}" if classes else ""),
         *([f"- software: fedilc {machine['fedilc']}, torch {machine['torch']}"] if machine else []),
     ]
     return "## Model\n\n" + "\n".join(lines)
@@ -84,7 +88,7 @@ def _model(
 def _inputs(facts: Mapping[str, Any], made: Preprocessing | ImagePreprocessing | None) -> str:
     """Return what a row must have, and what becomes of it."""
     if made is None:
-        names = ", ".join(f"`{name}`" for name in facts.get("columns") or ())
+        names = ", ".join(map(_code, facts.get("columns") or ()))
         return f"## Inputs\n\n{names or 'Arrays of numbers, as they are.'}"
     # These modules take time to load, and a run without tables does not need them.
     from fedilc.data.image_folder import ImagePreprocessing
@@ -94,16 +98,16 @@ def _inputs(facts: Mapping[str, Any], made: Preprocessing | ImagePreprocessing |
         return f"## Inputs\n\nPictures, resized to {made.size} x {made.size} pixels."
     rows = [
         (
-            f"`{feature.name}`",
+            _code(feature.name),
             f"number, mean {feature.mean:.4g}, deviation {feature.scale:.4g}"
             if isinstance(feature, NumberFeature)
-            else f"one of {', '.join(f'`{name}`' for name in feature.categories)}",
+            else f"one of {', '.join(map(_code, feature.categories))}",
             "yes" if feature.indicator else "no",
         )
         for feature in made.features
     ]
     text = "## Inputs\n\n" + _table(("column", "values in training", "missing in training"), rows)
-    left = [f"- `{name}`: {reason}" for name, reason in made.left_out.items()]
+    left = [f"- {_code(name)}: {_plain(reason)}" for name, reason in made.left_out.items()]
     return text + "\n\nNot used:\n\n" + "\n".join(left) if left else text
 
 
@@ -111,7 +115,7 @@ def _data(facts: Mapping[str, Any], record: Mapping[str, Any], y: Tensor | None)
     measured = record.get("silos") or {}
     rows = [
         (
-            name,
+            _plain(name),
             about.get("examples", "-"),
             measured.get(name, {}).get("validation_examples", "-"),
             about.get("digest", "-"),
@@ -126,7 +130,7 @@ def _data(facts: Mapping[str, Any], record: Mapping[str, Any], y: Tensor | None)
         return text + "\n\nThere is no test set: how the model does at another site was not measured."
     name = (facts.get("data") or {}).get("test")
     positive = f" ({int(y.sum())} of them positive)" if facts["loss"] == "binary" else ""
-    named = f" `{name}`" if isinstance(name, str) else ""
+    named = f" {_code(name)}" if isinstance(name, str) else ""
     about = f"Test set{named}: {len(y)} examples{positive}, digest {facts['test']}; no site trained on it."
     return f"{text}\n\n{about}"
 
@@ -139,7 +143,7 @@ def _results(record: Mapping[str, Any], intervals: Mapping[str, Interval]) -> st
     if keys:
         keys += [key for key in _AREAS if key not in keys and any(key in of for of in silos.values())]
         rows = [
-            (name, *(_validated(numbers, key) for key in keys))
+            (_plain(name), *(_validated(numbers, key) for key in keys))
             for name, numbers in list(silos.items())[:_MOST_SILOS]
         ]
         rows.append(("mean over sites", *(_validated_mean(record, key) for key in keys)))
@@ -182,12 +186,24 @@ def _settings(facts: Mapping[str, Any]) -> str:
         for key, field in Options.model_fields.items()
         if key in _ALWAYS or facts.get(key) not in (None, {}, field.default)
     }
-    rows = list({"algorithm": facts["algorithm"], **kept}.items())
+    rows = [(key, _plain(value)) for key, value in {"algorithm": facts["algorithm"], **kept}.items()]
     return (
         "## Settings\n\n" + _table(("setting", "value"), rows) + "\n\nAll others have their default values."
     )
 
 
+def _plain(value: object) -> str:
+    """Return names from elsewhere as Markdown that shows them as they are: no link, picture or HTML."""
+    return _SIGNS.sub(r"\\\g<0>", printable(str(value)))
+
+
+def _code(value: object) -> str:
+    """Return names from elsewhere as code, between more backquotes than they have themselves."""
+    text = printable(str(value))
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"{fence} {text} {fence}" if "`" in text else f"{fence}{text}{fence}"
+
+
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     lines = (head, ["---"] * len(head), *rows)
-    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in lines)
+    return "\n".join("| " + " | ".join(_BAR.sub(r"\\|", str(cell)) for cell in row) + " |" for row in lines)

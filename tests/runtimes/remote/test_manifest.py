@@ -177,3 +177,8 @@ def test_buffers_and_frozen_parameters_must_be_the_coordinators() -> None:
 def test_a_network_that_is_not_built_in_must_be_brought() -> None:
     with pytest.raises(ConfigError, match="--model"):
         read_manifest(values(model__name=None)).model.build()
+
+
+def test_a_manifest_that_is_nested_too_deeply_is_one_sentence() -> None:
+    with pytest.raises(ProtocolError, match="manifest is not JSON: it is nested too deeply"):
+        read_manifest("[" * 100_000)

@@ -93,3 +93,11 @@ def test_a_client_authority_needs_tls_of_the_coordinator(tmp_path: Path, refusal
     (tmp_path / "ca.pem").write_text("")
     said = refusal("serve", "color-digits", "--insecure", "--client-ca", tmp_path / "ca.pem")
     assert "--cert and --key" in said
+
+
+def test_an_expired_certificate_is_refused_and_one_that_expires_soon_is_noted(tmp_path: Path) -> None:
+    old, soon = make_certificates(tmp_path / "old", days="-1"), make_certificates(tmp_path / "soon", days="1")
+    with pytest.raises(ConfigError, match=r"cert\.pem has expired, so every silo would refuse it; renew it"):
+        Address(certificate=old.certificate, key=old.key).require_safe(Tokens())
+    with pytest.warns(FedILCWarning, match=r"cert\.pem expires in 1\.0 days; renew it"):
+        Address(certificate=soon.certificate, key=soon.key).require_safe(Tokens())

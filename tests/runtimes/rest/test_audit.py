@@ -104,20 +104,22 @@ def test_what_a_crash_left_of_a_line_is_overwritten(tmp_path: Path) -> None:
     assert examine(tmp_path)[AUDIT_FILE] is None
 
 
-def test_a_large_audit_file_makes_room_for_a_new_one_and_one_is_kept(
+def test_a_large_audit_file_makes_room_for_a_new_one_and_nine_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit_module, "MAX_BYTES", 1000)
     audit = Audit(tmp_path / AUDIT_FILE)
-    for number in range(100):
+    for number in range(200):
         audit.event("round", round=number)
-    files = sorted(tmp_path.iterdir())
-    assert [file.name for file in files] == ["audit-previous.jsonl", AUDIT_FILE]
+    kept = [tmp_path / f"audit-{number}.jsonl" for number in range(9, 0, -1)]
+    files = [*kept, tmp_path / AUDIT_FILE]
+    assert sorted(files) == sorted(tmp_path.iterdir())
     assert all(file.stat().st_size < 1200 for file in files)
     numbers = [line["round"] for file in files for line in lines(file)]
-    assert numbers == list(range(numbers[0], 100))
+    assert numbers == list(range(numbers[0], 200))
+    assert numbers[0] > 0
     found = examine(tmp_path)
-    assert [found[file.name] for file in files] == [None, None]
+    assert {found[file.name] for file in files} == {None}
 
 
 def test_sigterm_ends_a_coordinator_as_ctrl_c_does(

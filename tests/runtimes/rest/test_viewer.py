@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +15,10 @@ import pytest
 from command import Refusal, fedilc
 
 from fedilc.federation import RunFolder
+from fedilc.federation.json_files import with_digest
 from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.app import make_app
+from fedilc.runtimes.rest.http_client import CoordinatorError, HttpClient, fetch_run
 from fedilc.runtimes.rest.listener import listening
 from fedilc.runtimes.rest.tokens import Tokens, add_token
 from fedilc.runtimes.rest.viewer import FolderView, publish_model
@@ -107,3 +111,28 @@ def test_an_interrupted_run_says_how_many_rounds_are_done(tmp_path: Path) -> Non
 
 def test_a_run_before_its_first_round_can_be_shown(tmp_path: Path) -> None:
     assert FolderView(folder(tmp_path, 0)).snapshot()["round"] == 0
+
+
+def test_a_server_that_describes_a_larger_network_than_it_sends_is_refused(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing of that size is allocated: the description is compared with the weights first."""
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    facts = RunFolder(copy).settings()
+    facts["model"]["hidden"] = [3000, 3000]
+    (copy / "run.json").write_text(json.dumps(with_digest(facts)))
+    app, address = make_app(FolderView(copy), None), Address(port=0, insecure=True)
+    publish_model(app, copy, None)
+    with listening(app, address) as port:
+        said = Refusal(monkeypatch, capsys)("evaluate", address.url(port), run.parent / "site.csv")
+    assert re.search(r"describes a network of 90\d+ numbers and has weights of \d+; it is not used", said)
+
+
+def test_a_published_description_has_a_limit(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedilc.runtimes.rest.http_client.MAX_DESCRIPTION_BYTES", 100)
+    line = HttpClient(url, (tmp_path / "a.token").read_text())
+    with pytest.raises(CoordinatorError, match="sends more than the 100 bytes expected"):
+        fetch_run(line, tmp_path)
+    line.close()

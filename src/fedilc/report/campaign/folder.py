@@ -19,6 +19,7 @@ from typing import Any, cast
 from fedilc.errors import ConfigError
 from fedilc.evaluation.campaign import BySeed, Campaign, summarise
 from fedilc.evaluation.inconsistency import CURVATURES, Curvature, Scores, ScoresByCurvature, with_scores
+from fedilc.federation.json_files import parse_json
 from fedilc.federation.tensor_files import write_atomically
 from fedilc.report.campaign.plots import campaign_pictures, inconsistency_picture
 from fedilc.report.campaign.tables import campaign_tables
@@ -108,8 +109,8 @@ def _five_digits(value: float | None) -> str:
 def read_campaign(folder: Path) -> tuple[Campaign, ScoresByCurvature]:
     """Return the campaign whose files are in `folder`, and its inconsistency scores if it has any."""
     try:
-        facts = json.loads((folder / FACTS).read_text())
-        summary = json.loads((folder / SUMMARY).read_text())
+        facts = parse_json((folder / FACTS).read_text())
+        summary = parse_json((folder / SUMMARY).read_text())
         histories = _histories((folder / HISTORIES).read_text())
         scores = _scores((folder / SCORES).read_text()) if (folder / SCORES).exists() else {}
         chosen = {name: _by_seed(criteria, sorted(histories[name])) for name, criteria in summary.items()}

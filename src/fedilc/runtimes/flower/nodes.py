@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from pydantic import Field
 
 from fedilc.config.section import Section
 from fedilc.errors import ConfigError, ProtocolError
+from fedilc.federation.json_files import parse_json
 from fedilc.runtimes.flower import logger
 from fedilc.runtimes.flower.messaging import NodeReply, exchange, make_content, read_about
 from fedilc.runtimes.remote.manifest import read_received
@@ -142,7 +142,7 @@ def _described(reply: NodeReply) -> NodeSilo:
     if reply.content is None:
         raise ProtocolError(reply.problem)
     try:
-        values = json.loads(read_about(reply.content).get("silo", ""))
+        values = parse_json(read_about(reply.content).get("silo", ""))
     except ValueError:
         values = None
     return read_received(NodeSilo, values, "its description of its silo")

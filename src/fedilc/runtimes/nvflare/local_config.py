@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
@@ -14,6 +13,7 @@ from fedilc.config import parse_experiment, read_experiment
 from fedilc.config.section import Section, validated
 from fedilc.data import Silo
 from fedilc.errors import ConfigError
+from fedilc.federation.json_files import parse_json
 from fedilc.runtimes.remote import builders
 from fedilc.runtimes.remote.manifest import Manifest
 
@@ -88,7 +88,7 @@ def read_config(kind: type[Config], local: Path, default: Mapping[str, Any] | No
     named = os.environ.get(VARIABLE) if kind is SiteConfig else None
     path = Path(named) if named else local / FILE
     try:
-        values = json.loads(path.read_text())
+        values = parse_json(path.read_text())
     except FileNotFoundError:
         if default is None or named:
             raise ConfigError(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from fedilc.errors import ConfigError, ProtocolError, SilosLostError
 from fedilc.federation import Reply, Request, Runtime
+from fedilc.federation.json_files import parse_json
 from fedilc.runtimes.nvflare.executor import JOIN, STEP
 from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.remote.open_request import OpenRequest, RequestOpener
@@ -122,7 +123,7 @@ class NVFlareRuntime(Runtime):
             self.log(f"site {site!r} did not join; its log says why")
             return None
         try:
-            joined = json.loads(result)
+            joined = parse_json(result)
         except ValueError:
             joined = None
         if not isinstance(joined, Mapping) or joined.get("manifest") != self.manifest.hash:

@@ -6,7 +6,6 @@ algorithm's parts by name; a manifest holds no code, and nothing is imported bec
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -27,7 +26,7 @@ from fedilc.config.section import Section, validated
 from fedilc.data.digest import tensors_digest, weights_digest
 from fedilc.errors import ConfigError, ModelError, ProtocolError
 from fedilc.federation import Program
-from fedilc.federation.json_files import json_digest
+from fedilc.federation.json_files import json_digest, parse_json
 from fedilc.federation.program import make_parts
 from fedilc.models import build_model
 from fedilc.training.specification import Specification
@@ -296,7 +295,7 @@ def require_silo(silo: str, run: str, silos: Sequence[str]) -> None:
 def read_manifest(received: Any) -> Manifest:
     """Return a manifest that came over the network, as JSON or as its values; raise if it is not valid."""
     try:
-        values = json.loads(received) if isinstance(received, str | bytes) else received
+        values = parse_json(received) if isinstance(received, str | bytes) else received
     except ValueError as error:
         raise ProtocolError(f"the coordinator's manifest is not JSON: {error}") from error
     if not isinstance(values, Mapping):

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import socket
+import ssl
 import stat
+import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedilc.errors import ConfigError, FedILCWarning
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens
+
+SOON_DAYS = 3
+_DATES = {9: "is not valid yet", 10: "has expired"}  # by OpenSSL's code of a failed verification
+_FLIGHTS = 3
 
 
 def is_loopback(host: str) -> bool:
@@ -39,6 +47,51 @@ def warn_if_public(path: Path | None, what: str) -> None:
         )
 
 
+def require_valid_now(certificate: Path, key: Path) -> None:
+    """Raise if a certificate has expired or is not valid yet, as every silo would; warn if it expires soon.
+
+    The dates are read by a TLS handshake in memory with a client that trusts this certificate. A certificate
+    and key that cannot be used at all are reported when the server starts.
+    """
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    try:
+        server.load_cert_chain(certificate, key)
+        client.load_verify_locations(certificate)
+        expires = _handshake(client, server).get("notAfter")
+    except ssl.SSLCertVerificationError as error:
+        if error.verify_code not in _DATES:
+            return
+        raise ConfigError(
+            f"the certificate {certificate} {_DATES[error.verify_code]}, so every silo would refuse it; "
+            "renew it, or correct this machine's clock"
+        ) from error
+    except (ssl.SSLError, OSError):
+        return
+    days = (ssl.cert_time_to_seconds(str(expires)) - time.time()) / 86400
+    if days < SOON_DAYS:
+        warnings.warn(
+            f"the certificate {certificate} expires in {days:.1f} days; renew it before then",
+            FedILCWarning,
+            stacklevel=3,
+        )
+
+
+def _handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> dict[str, Any]:
+    """Let two ends shake hands in memory; return the server's certificate as the client reads it."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(to_client, to_server),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    for _ in range(_FLIGHTS):
+        for end in ends:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    return ends[0].getpeercert() or {}
+
+
 @dataclass(frozen=True)
 class Address:
     """The address on which a coordinator listens, and how its connections are protected."""
@@ -63,6 +116,8 @@ class Address:
                 "--client-ca asks clients for certificates over TLS: give --cert and --key as well"
             )
         warn_if_public(self.key, "the key of the coordinator's certificate")
+        if self.certificate is not None and self.key is not None:
+            require_valid_now(self.certificate, self.key)
         local = is_loopback(self.host)
         if self.certificate is None and not (self.insecure or self.allow_insecure):
             raise ConfigError(

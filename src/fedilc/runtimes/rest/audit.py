@@ -11,18 +11,20 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fedilc.errors import printable
-from fedilc.federation.json_files import with_digest
+from fedilc.federation.json_files import parse_json, with_digest
 
 LOGGER = logging.getLogger("fedilc.coordinator")
 logging.getLogger("fedilc").addHandler(logging.NullHandler())  # without --log-format, nothing is printed
 WINDOW_SECONDS = 60.0
 MAX_BYTES = 64 << 20
+KEPT_FILES = 9
 DIGITS = 16
 MAX_KINDS = 200
 _TAIL_BYTES = 1 << 16
@@ -36,7 +38,8 @@ class Audit:
 
     An event that repeats is written once per minute, and then how often it came. Without a file, events are
     only logged and counted. A file that cannot be written is logged once per minute, and the run continues.
-    At 64 MB a new file is begun, and one previous file is kept. Every method may be called from any thread.
+    At 64 MB a new file is begun, and the nine files before it are kept as audit-1.jsonl (the latest) to
+    audit-9.jsonl. Every method may be called from any thread.
     """
 
     file: Path | None = None
@@ -102,7 +105,10 @@ class Audit:
 def _append(path: Path, line: bytes) -> None:
     """Append a line; remove the incomplete line that a crash or a full disk may have left."""
     if path.exists() and path.stat().st_size >= MAX_BYTES:
-        path.replace(path.with_stem(f"{path.stem}-previous"))
+        numbered = [path.with_stem(f"{path.stem}-{number}") for number in range(1, KEPT_FILES + 1)]
+        for older, newer in reversed(list(pairwise([path, *numbered]))):
+            if older.exists():
+                older.replace(newer)
     with path.open("a+b") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _TAIL_BYTES))
@@ -139,6 +145,6 @@ class AuditedRefusals:
 def _reason(body: bytes) -> str:
     """Return the reason in the body of a refusal."""
     try:
-        return str(json.loads(body)["detail"])
+        return str(parse_json(body)["detail"])
     except (ValueError, KeyError, TypeError):
         return ""

@@ -23,7 +23,8 @@ POLL_SECONDS = 25.0
 MAX_PAUSE_SECONDS = 30.0
 MAX_RETRY_AFTER_SECONDS = 120.0
 MAX_BYTES = 4 << 20
-MAX_MODEL_BYTES = 2 << 30
+MAX_DESCRIPTION_BYTES = 16 << 20
+MAX_MODEL_BYTES = (1 << 30) + (1 << 20)  # 2**28 numbers, the largest network that a silo builds by default
 PUBLISHED_WEIGHTS = "best-validation.safetensors"
 
 
@@ -212,17 +213,18 @@ def _seconds(text: str) -> float:
 
 def fetch_run(client: HttpClient, folder: Path) -> None:
     """Download the files of a published run that `fedilc.load` needs into a folder."""
-    about = _get_published(client, "/v1/model").json()
+    about = _get_published(client, "/v1/model", MAX_DESCRIPTION_BYTES).json()
     if not isinstance(about, dict) or not isinstance(about.get("run"), dict):
         raise CoordinatorError(f"{client.url} does not respond with a model")
     (folder / "run.json").write_text(json.dumps(about["run"]))
     if about.get("preprocessing") is not None:
         (folder / PREPROCESSING).write_text(json.dumps(about["preprocessing"]))
-    (folder / PUBLISHED_WEIGHTS).write_bytes(_get_published(client, "/v1/model/weights").body)
+    weights = _get_published(client, "/v1/model/weights", MAX_MODEL_BYTES)
+    (folder / PUBLISHED_WEIGHTS).write_bytes(weights.body)
 
 
-def _get_published(client: HttpClient, path: str) -> Response:
-    response = client.call("GET", path, MAX_MODEL_BYTES)
+def _get_published(client: HttpClient, path: str, max_bytes: int) -> Response:
+    response = client.call("GET", path, max_bytes)
     if response.status in (401, 403):
         raise ConfigError(f"{client.url} refuses the model: {response.reason}; give a silo's --token-file")
     if response.status != 200:

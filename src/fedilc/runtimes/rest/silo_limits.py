@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedilc.errors import ConfigError, writing
+from fedilc.federation.json_files import parse_json
 from fedilc.federation.tensor_files import write_atomically
 from fedilc.runtimes.remote.manifest import Manifest
 
@@ -76,7 +77,7 @@ class SiloLimits:
         if file is None or not file.exists():
             return {}
         try:
-            stored = json.loads(file.read_text())
+            stored = parse_json(file.read_text())
             return {str(key): str(value) for key, value in stored.items()}
         except (OSError, ValueError, AttributeError) as error:
             raise ConfigError(f"{file} cannot be read: {error}; repair or delete it") from error
