@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,6 +16,7 @@ from command import Refusal
 from scipy.special import expit
 
 import fedilc
+from fedilc.data.tables.prediction_rows import preprocessed
 from fedilc.data.tables.silo_tables import TableSettings, read_tables, tables_of
 from fedilc.errors import CheckpointError, ConfigError, DataError, FedILCWarning
 from fedilc.federation import RunFolder
@@ -287,11 +289,14 @@ def test_many_inputs_are_scored_in_parts_with_the_same_bits(
     loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, (_, logits) = loaded.logits(patients(25, 4)), loaded.labelled(patients(25, 4))
-    monkeypatch.setattr("fedilc.training.loaded_model._MOST_NUMBERS", 7 * len(loaded.columns))
-    sizes, transform = list[int](), LoadedModel._inputs
-    monkeypatch.setattr(
-        LoadedModel, "_inputs", lambda *given: (sizes.append(len(given[1])), transform(*given))[1]
-    )
+    monkeypatch.setattr("fedilc.training.loaded_model.MOST_NUMBERS", 7 * len(loaded.columns))
+    sizes = list[int]()
+
+    def counted(rows: pl.DataFrame, *others: Any) -> torch.Tensor:
+        sizes.append(len(rows))
+        return preprocessed(rows, *others)
+
+    monkeypatch.setattr("fedilc.training.loaded_model.preprocessed", counted)
     np.testing.assert_allclose(loaded.logits(patients(25, 4)), whole, rtol=1e-6)
     np.testing.assert_allclose(loaded.labelled(patients(25, 4))[1], logits, rtol=1e-6)
     assert max(sizes) <= 7

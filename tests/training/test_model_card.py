@@ -17,7 +17,7 @@ from fedilc import Federation, train
 from fedilc.data.tables.silo_tables import TableSettings, tables_of
 from fedilc.federation import RunFolder
 from fedilc.models import build_model
-from fedilc.training.model_card import _code
+from fedilc.training.model_card import as_code
 
 
 def patients(seed: int) -> pl.DataFrame:
@@ -95,5 +95,5 @@ def test_names_from_elsewhere_are_text_in_the_card(tmp_path: Path) -> None:
     assert re.search(rf"^\| {re.escape(shown)} \| 40 \|", card, re.MULTILINE)
     assert not re.search(r"(?<!\\)[<\[]", re.sub(r"inputs \[\d+\]", "", card))
     assert [line for line in card.splitlines() if line.startswith("# ")] == [card.splitlines()[0]]
-    assert _code("a`b``c") == "``` a`b``c ```"
-    assert _code("plain name") == "`plain name`"
+    assert as_code("a`b``c") == "``` a`b``c ```"
+    assert as_code("plain name") == "`plain name`"

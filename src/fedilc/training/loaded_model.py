@@ -31,7 +31,7 @@ from fedilc.federation.tensor_files import read_plain, read_tensors
 from fedilc.models import build_model
 
 _BATCH = 4096
-_MOST_NUMBERS = 1 << 27
+MOST_NUMBERS = 1 << 27
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class LoadedModel:
 
     def _parts(self, rows: Rows) -> list[Rows]:
         """Return rows in parts whose inputs fit into memory, if rows or inputs are many."""
-        at_once = max(1, _MOST_NUMBERS // max(1, math.prod(self.inputs)))
+        at_once = max(1, MOST_NUMBERS // max(1, math.prod(self.inputs)))
         return [rows[start : start + at_once] for start in range(0, max(1, len(rows)), at_once)]
 
     @torch.no_grad()

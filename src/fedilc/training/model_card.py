@@ -74,12 +74,12 @@ def _model(
     about, machine = facts["model"], (facts.get("machines") or [{}])[-1]
     chosen = {"validation": "lowest mean validation loss", "last": "the last one; no site validates"}
     lines = [
-        f"- network: {_code(about.get('name') or about.get('function') or 'one of its own')}, inputs "
+        f"- network: {as_code(about.get('name') or about.get('function') or 'one of its own')}, inputs "
         f"{about['inputs']}, outputs {about['outputs']}",
         f"- weights: round {record['round']} of {facts['rounds']} ({chosen[criterion]})",
         f"- task: {facts['loss']}"
-        + (f", label {_code(facts['label'])}" if facts.get("label") else "")
-        + (f", classes {', '.join(map(_code, classes))}" if classes else ""),
+        + (f", label {as_code(facts['label'])}" if facts.get("label") else "")
+        + (f", classes {', '.join(map(as_code, classes))}" if classes else ""),
         *([f"- software: fedilc {machine['fedilc']}, torch {machine['torch']}"] if machine else []),
     ]
     return "## Model\n\n" + "\n".join(lines)
@@ -88,7 +88,7 @@ def _model(
 def _inputs(facts: Mapping[str, Any], made: Preprocessing | ImagePreprocessing | None) -> str:
     """Return what a row must have, and what becomes of it."""
     if made is None:
-        names = ", ".join(map(_code, facts.get("columns") or ()))
+        names = ", ".join(map(as_code, facts.get("columns") or ()))
         return f"## Inputs\n\n{names or 'Arrays of numbers, as they are.'}"
     # These modules take time to load, and a run without tables does not need them.
     from fedilc.data.image_folder import ImagePreprocessing
@@ -98,16 +98,16 @@ def _inputs(facts: Mapping[str, Any], made: Preprocessing | ImagePreprocessing |
         return f"## Inputs\n\nPictures, resized to {made.size} x {made.size} pixels."
     rows = [
         (
-            _code(feature.name),
+            as_code(feature.name),
             f"number, mean {feature.mean:.4g}, deviation {feature.scale:.4g}"
             if isinstance(feature, NumberFeature)
-            else f"one of {', '.join(map(_code, feature.categories))}",
+            else f"one of {', '.join(map(as_code, feature.categories))}",
             "yes" if feature.indicator else "no",
         )
         for feature in made.features
     ]
     text = "## Inputs\n\n" + _table(("column", "values in training", "missing in training"), rows)
-    left = [f"- {_code(name)}: {_plain(reason)}" for name, reason in made.left_out.items()]
+    left = [f"- {as_code(name)}: {_plain(reason)}" for name, reason in made.left_out.items()]
     return text + "\n\nNot used:\n\n" + "\n".join(left) if left else text
 
 
@@ -130,7 +130,7 @@ def _data(facts: Mapping[str, Any], record: Mapping[str, Any], y: Tensor | None)
         return text + "\n\nThere is no test set: how the model does at another site was not measured."
     name = (facts.get("data") or {}).get("test")
     positive = f" ({int(y.sum())} of them positive)" if facts["loss"] == "binary" else ""
-    named = f" {_code(name)}" if isinstance(name, str) else ""
+    named = f" {as_code(name)}" if isinstance(name, str) else ""
     about = f"Test set{named}: {len(y)} examples{positive}, digest {facts['test']}; no site trained on it."
     return f"{text}\n\n{about}"
 
@@ -197,7 +197,7 @@ def _plain(value: object) -> str:
     return _SIGNS.sub(r"\\\g<0>", printable(str(value)))
 
 
-def _code(value: object) -> str:
+def as_code(value: object) -> str:
     """Return names from elsewhere as code, between more backquotes than they have themselves."""
     text = printable(str(value))
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
