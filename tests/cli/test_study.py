@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from fedilc.cli.app import app
 from fedilc.errors import ConfigError, DataError, StoppedError
+from fedilc.report.html.study import study_part
 from fedilc.studies.study import tasks
 
 SMALL = ("-a", "fedavg", "-a", "geometric", "--seeds", "1", "--rounds", "3", "--jobs", "1")
@@ -156,3 +157,34 @@ def test_a_file_as_the_folder_for_results_and_a_folder_of_tables_are_refused_bef
     assert patients.read_bytes() == before
     found = " ".join(refusal("study", patients.parent, *COLUMNS).split())
     assert "is a folder of tables (patients.csv), not of pictures; name the tables themselves" in found
+
+
+def test_a_copied_site_is_refused_unless_it_is_excluded(tmp_path: Path, refusal: Refusal) -> None:
+    for number, name in enumerate(["n", "s", "e"]):
+        hospitals(1, rows=60, seed=number).drop("hospital").write_csv(tmp_path / f"{name}.csv")
+    (tmp_path / "n_copy.csv").write_bytes((tmp_path / "n.csv").read_bytes())
+    files = [str(tmp_path / f"{name}.csv") for name in ("n", "n_copy", "s", "e")]
+    words = (*files, "--label", "died", *SMALL, "--learning-rates", "0.1", "--penalty-weights", "1")
+    out = ("--no-references", "--out", str(tmp_path / "out"))
+    said = refusal("study", *words, *out)
+    assert said.startswith("silo 'n_copy' is a copy of 'n'")
+    assert said.endswith("say --exclude-site n_copy")
+    assert not (tmp_path / "out").exists()
+    study(*words, "--exclude-site", "n_copy", *out)
+    assert json.loads((tmp_path / "out" / "study.json").read_text())["held_out"] == ["n", "s", "e"]
+
+
+def test_an_implausible_score_is_an_alarm_before_the_verdict(tmp_path: Path) -> None:
+    frame = hospitals(4, rows=80).with_columns((pl.col("died") == "yes").cast(pl.Int64).alias("coffin"))
+    frame.write_csv(tmp_path / "patients.csv")
+    words = (str(tmp_path / "patients.csv"), *COLUMNS, "-a", "fedsgd", "--seeds", "1", "--rounds", "30")
+    said = study(
+        *words, "--learning-rates", "0.1", "--jobs", "1", "--no-references", "--out", str(tmp_path / "out")
+    )
+    flat = " ".join(said.split())
+    assert "Alarm The AUROC of fedsgd is over 0.97 at 4 of 4 sites" in flat
+    assert "highest AUROC: 'coffin' (1.000)" in flat
+    assert flat.index("Alarm") < flat.index("Verdict")
+    assert (tmp_path / "out" / "verdict.txt").read_text().startswith("Alarm: The AUROC of fedsgd")
+    assert "to apply all of these proposals" in said
+    assert study_part(tmp_path / "out").verdict[0].startswith("Alarm: ")

@@ -97,6 +97,16 @@ def test_tables_are_found_beside_the_experiment_and_its_notes_are_warnings(tmp_p
     assert len(store.x_test) == 30
 
 
+def test_a_copied_table_is_refused_unless_it_is_excluded(tmp_path: Path) -> None:
+    rows = "".join(f"{age},{age % 2}\n" for age in range(30, 60))
+    for name in "abc":
+        (tmp_path / f"{name}.csv").write_text(f"age,died\n{rows}" + "71,1\n" * (name == "c"))
+    with pytest.raises(DataError, match=r"silo 'b' is a copy of 'a': .* say exclude_sites = \[\"b\"\]"):
+        Tables(files="*.csv", label="died").build(0, tmp_path)
+    few = Tables(files="*.csv", label="died", exclude_sites=["b"], keep=["age"], columns=["age"])
+    assert [silo.name for silo in few.build(0, tmp_path).silos] == ["a", "c"]
+
+
 def test_a_folder_of_pictures_that_is_nowhere_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"is not a folder; correct data\.folder"):
         Images(folder="gone", image_size=8).build(0, tmp_path)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from fedilc.errors import ConfigError, FedILCWarning
+from fedilc.errors import ConfigError, FedILCWarning, writing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from rich.console import Console
@@ -26,6 +26,32 @@ def make_console() -> Console:
 def say(console: Console, sentence: str) -> None:
     """Print text as it is: brackets are no markup, and long lines are not broken."""
     console.print(sentence, markup=False, soft_wrap=True)
+
+
+def say_notes(
+    console: Console, folder: Path, notes: Sequence[str], details: Sequence[str], proposals: str
+) -> None:
+    """Print notes, one per kind, and the command that applies what they propose; write details to notes.txt.
+
+    `proposals` are options of the command. If there is nothing to say, an earlier command's file is removed.
+    """
+    from fedilc.federation.run_identity import command_line
+
+    for note in notes:
+        say(console, f"note: {note}")
+    apply = f"{command_line()} {proposals}" if proposals else ""
+    if apply:
+        say(console, f"to apply all of these proposals (leave out what you know better):\n  {apply}")
+    path = folder / "notes.txt"
+    lines = [*details, *([f"\nto apply all of these proposals:\n{apply}"] if apply else [])]
+    if not lines:
+        path.unlink(missing_ok=True)
+        return
+    with writing(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    if len(details) > len(notes):
+        say(console, f"each column and site of these notes: {path}")
 
 
 def make_table(*headings: str, numbers: Collection[str] = ()) -> Table:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedilc.cli.console import drawn, make_console, say
+from fedilc.cli.console import drawn, make_console, say, say_notes
 from fedilc.cli.options import DataDir, use_data_folder
 from fedilc.cli.quick_imports import quick_imports
 from fedilc.cli.table_options import TableOptions, with_table_options
@@ -43,7 +43,13 @@ def inspect(
         from fedilc.studies.study.data import StudyTables, study_data
 
     use_data_folder(data_dir)
-    if len(data) == 1 and (Path(data[0]) / SUMMARIES).exists():
+    is_run = len(data) == 1 and (Path(data[0]) / SUMMARIES).exists()
+    if is_run:
+        if given := list(tables.given()):
+            raise ConfigError(
+                f"--{given[0].replace('_', '-')} cannot be given for {data[0]}, whose tables are elsewhere; "
+                "set it in the section [data] of a new run"
+            )
         found = inspect_run(Path(data[0]))
     else:
         read = study_data(data, **tables.given())
@@ -51,9 +57,10 @@ def inspect(
             raise ConfigError(f"{data[0]} holds no tables; give tables, or an experiment that reads them")
         found = inspect_tables(read.name, read.tables, seed)
     console = make_console()
-    for note in found.notes:
-        say(console, f"note: {note}")
     folder = out or Path("inspect") / found.name
+    say_notes(console, folder, found.notes, found.details, "" if is_run else found.proposals)
+    if is_run and found.proposals:
+        say(console, f"to apply all of these proposals, in the section [data] of the run: {found.proposals}")
     shown = inspection_tables(found)
     for table in shown:
         console.print(table)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedilc.cli.console import make_console, say
+from fedilc.cli.console import make_console, say, say_notes
 from fedilc.cli.jobs import Seeds, noted_bars, time_left
 from fedilc.cli.options import DataDir, comma_numbers, use_data_folder
 from fedilc.cli.table_options import Names, TableOptions, with_table_options
@@ -126,6 +126,7 @@ def study(
     plan = StudyPlan(read, settings)
     folder = out or Path("results") / f"{read.name}-study"
     console = make_console()
+    say_notes(console, folder, plan.notes(), [*read.details, *plan.own_notes()], read.proposals)
     result = _do(console, plan, folder, jobs)
     with console.status("tables"):
         found = write_study(folder, result)
@@ -142,8 +143,6 @@ def _do(console: Console, plan: StudyPlan, folder: Path, jobs: int | None) -> St
     from fedilc.studies.study.run import Progress, run_study
     from fedilc.studies.study.workers import usual_jobs
 
-    for note in plan.notes():
-        say(console, f"note: {note}")
     progress = Progress(jobs or usual_jobs())
     try:
         with _bar(console) as progress.show:
@@ -180,6 +179,9 @@ def show_study(console: Console, study: Study) -> None:
     for table in summary_tables(study):
         console.print()
         console.print(table)
+    if study.get("alarm"):
+        console.print("\n[bold red]Alarm[/]")
+        console.print(study["alarm"], markup=False)
     console.print("\n[bold]Verdict[/]")
     for sentence in study["verdict"]:
         console.print(sentence, markup=False)

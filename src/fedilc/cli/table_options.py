@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import inspect
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -36,7 +37,11 @@ class TableOptions:
             "ward=medical,surgical; may repeat."
         ),
     ] = None
+    columns: Annotated[
+        Names, typer.Option(help="Use only these columns, separated by commas; may repeat. (default: all)")
+    ] = None
     drop: Annotated[Names, typer.Option(help="A column that is not used; may repeat.")] = None
+    exclude_site: Annotated[Names, typer.Option(help="A site to ignore altogether; may repeat.")] = None
     keep: Annotated[
         Names, typer.Option(help="A column to use although it looks like an identifier; may repeat.")
     ] = None
@@ -56,6 +61,8 @@ class TableOptions:
         found = {name: value for name, value in asdict(self).items() if value}
         if self.categories:
             found["categories"] = dict(map(_categories, self.categories))
+        if self.columns:
+            found["columns"] = [name for text in self.columns for name in _names(text)]
         return found
 
 
@@ -76,6 +83,18 @@ def with_table_options(command: Callable[..., None]) -> Callable[..., None]:
     ]
     vars(wrapped)["__signature__"] = inspect.Signature(parameters)
     return wrapped
+
+
+def _names(text: str) -> list[str]:
+    """Return the columns that a text lists; a name with a comma stands in quotes, as in a CSV file.
+
+    >>> _names('age, sex,"weight, kg"')
+    ['age', 'sex', 'weight, kg']
+    """
+    names = [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
+    if not names or not all(names):
+        raise ConfigError(f"--columns {text!r} is not a list of columns, such as age,sex,lactate")
+    return names
 
 
 def _categories(text: str) -> tuple[str, list[str]]:

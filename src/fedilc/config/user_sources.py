@@ -74,6 +74,9 @@ class ColumnSettings(Section):
     )
     missing: list[str] = Field([], description="further marks of missing values: '-9', or 'chol=0'")
     loss: LossName | None = Field(None, description="the kind of task; none derives it from the label")
+    columns: list[str] = Field(
+        [], description="the only columns that are used; none: all but the dropped ones"
+    )
 
     def settings(self) -> TableSettings:
         """Return the settings that tables are read with."""
@@ -95,8 +98,12 @@ class TableSource(Source):
 
     def build(self, seed: int, folder: Path) -> Federation:
         """Return the federation of all silos but the one held out; warn of what is probably a mistake."""
+        from fedilc.data.checks.federation import Report
+        from fedilc.data.checks.notes import details, grouped
+
         tables = self.tables(folder)
-        for note in tables.notes if self.says_notes else ():
+        Report(problems=details(tables.copies, toml=True)).require()
+        for note in grouped(tables.findings, toml=True) if self.says_notes else ():
             warnings.warn(note, FedILCWarning, stacklevel=2)
         name = self.source if self.source != "tables" else folder.resolve().name
         return tables.federation(name, test=self.test, seed=seed, validation=self.validation_share)
@@ -108,6 +115,7 @@ class Tables(TableSource, ColumnSettings):
     source: str = "tables"
     files: str | list[str] = Field(description="a table, several, or a pattern like 'silos/*.csv'")
     silo_column: str | None = Field(None, description="the column that names silos; none: a file is a silo")
+    exclude_sites: list[str] = Field([], description="silos that are not read")
 
     def tables(self, folder: Path) -> SiloTables:
         """Return the tables of all silos, from files relative to the experiment's folder."""
@@ -116,7 +124,7 @@ class Tables(TableSource, ColumnSettings):
 
         patterns = [self.files] if isinstance(self.files, str) else self.files
         found = [folder / path for pattern in patterns for path in matching(pattern, folder).values()]
-        return read_tables(found, self.settings(), self.silo_column)
+        return read_tables(found, self.settings(), self.silo_column, self.exclude_sites)
 
 
 class Images(Source):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedilc.errors import listed
 from fedilc.evaluation.shift import mean_difference
 from fedilc.report.style import add_title, save, styled_figure
 from fedilc.report.table_formats import Cell, TableData
@@ -30,7 +31,7 @@ def _silo_table(found: Inspection) -> TableData:
         share = sum(column.missing for column in silo.columns) / max(1, silo.rows * len(silo.columns))
         empty = [column.name for column in silo.columns if not column.count]
         labels = [f"{count} ({count / silo.rows:.0%})" for count in silo.classes]
-        rows.append((silo.silo, silo.rows, *labels, f"{share:.1%}", ", ".join(empty) or "-"))
+        rows.append((silo.silo, silo.rows, *labels, f"{share:.1%}", listed(empty) or "-"))
     columns = ("silo", "rows", *(f"label {name}" for name in found.classes), "cells missing", "empty columns")
     return TableData.of("silos", found.name, f"{found.name} · silos", columns, rows)
 

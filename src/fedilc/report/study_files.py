@@ -20,7 +20,7 @@ from fedilc.report.study_tables import Study, few_notes, study_tables
 from fedilc.report.table_formats import write_tables
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.tasks import ALONE, POOLED
-from fedilc.studies.study.verdict import CALIBRATION, deciding_metric, verdict
+from fedilc.studies.study.verdict import CALIBRATION, alarm, deciding_metric, verdict
 
 FILE, PREDICTIONS = "study.json", "predictions.parquet"
 FORMAT = 1
@@ -37,6 +37,7 @@ def study_facts(result: StudyResult) -> dict[str, Any]:
         "format": FORMAT,
         "name": data.name,
         "loss": data.loss,
+        "alarm": alarm(result),
         "verdict": list(verdict(result)),
         "deciding_metric": deciding_metric(result),
         "metrics": list(metrics),
@@ -111,7 +112,8 @@ def write_study(folder: Path, result: StudyResult) -> Study:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / FILE, f"{json.dumps(study, indent=1, allow_nan=False)}\n".encode())
-        write_atomically(folder / "verdict.txt", ("\n".join(study["verdict"]) + "\n").encode())
+        said = [*([f"Alarm: {study['alarm']}"] if study["alarm"] else []), *study["verdict"]]
+        write_atomically(folder / "verdict.txt", ("\n".join(said) + "\n").encode())
         predictions(result).write_parquet(folder / PREDICTIONS)
     write_tables(folder, study_tables(study))
     return study

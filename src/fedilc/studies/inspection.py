@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedilc.api import train
 from fedilc.data import Federation
+from fedilc.data.checks.notes import as_options, as_toml, details, grouped, proposals
 from fedilc.data.tables.preprocessing import Preprocessing
 from fedilc.data.tables.silo_summary import SiloSummary
 from fedilc.data.tables.silo_tables import SiloTables
@@ -57,13 +58,19 @@ class AtStart:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What `fedilc inspect` found: descriptions, notes, shifts per column and per pair of silos."""
+    """What `fedilc inspect` found: descriptions, notes, shifts per column and per pair of silos.
+
+    `notes` has a sentence per kind, `details` one per column or silo; `proposals` are what notes propose, as
+    options of the command, or as keys of an experiment if the silos are elsewhere.
+    """
 
     name: str
     classes: tuple[str, ...]
     silos: tuple[SiloDescription, ...]
     notes: tuple[str, ...]
     at_start: AtStart | None = None
+    details: tuple[str, ...] = ()
+    proposals: str = ""
 
     @property
     def columns(self) -> list[ColumnShift]:
@@ -118,6 +125,8 @@ def inspect_tables(name: str, tables: SiloTables, seed: int = 0) -> Inspection:
         tuple(described),
         tuple(tables.notes),
         at_start(federation, seed),
+        tuple(details(tables.findings)),
+        as_options(proposals(tables.findings)),
     )
 
 
@@ -138,8 +147,15 @@ def inspect_run(folder: Path) -> Inspection:
         raise ConfigError(f"{folder} has no preprocessing yet; wait until its first round has begun")
     _require_two(folder.name, [summary.name for summary in summaries])
     described = tuple(describe_summary(summary, preprocessing) for summary in summaries)
-    notes = tuple(table_notes(summaries, preprocessing))
-    return Inspection(folder.name, preprocessing.label.classes, described, notes)
+    found = table_notes(summaries, preprocessing)
+    return Inspection(
+        folder.name,
+        preprocessing.label.classes,
+        described,
+        tuple(grouped(found, toml=True)),
+        details=tuple(details(found, toml=True)),
+        proposals=as_toml(proposals(found)),
+    )
 
 
 def _require_two(name: str, silos: Sequence[str]) -> None:

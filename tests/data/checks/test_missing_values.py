@@ -8,7 +8,7 @@ import pytest
 from small_silos import examples, notes_of
 
 from fedilc import Federation, Silo
-from fedilc.data.checks.missing_values import ColumnFacts, column_code, missing_value_notes, places
+from fedilc.data.checks.missing_values import ColumnFacts, column_code, missing_values, places
 from fedilc.data.tables.silo_tables import TableSettings, tables_of
 
 
@@ -66,10 +66,10 @@ def test_a_code_that_stands_out_nowhere_and_zeros_beside_small_numbers_are_not_n
     plain = ColumnFacts(-9.0, stands_out=False, zero=False, mean_square=4.0)
     large = ColumnFacts(-9.0, stands_out=False, zero=False, mean_square=101.0)
     zero = ColumnFacts(None, stands_out=False, zero=True, mean_square=0.0)
-    assert missing_value_notes("column 0", {"a": plain, "b": plain}, str) == []
-    assert missing_value_notes("column 0", {"a": zero, "b": plain}, str) == []
-    assert missing_value_notes("column 0", {"a": zero, "b": zero}, str) == []
-    assert len(missing_value_notes("column 0", {"a": zero, "b": large}, str)) == 1
+    assert missing_values({"a": plain, "b": plain}) == []
+    assert missing_values({"a": zero, "b": plain}) == []
+    assert missing_values({"a": zero, "b": zero}) == []
+    assert len(missing_values({"a": zero, "b": large})) == 1
 
 
 def test_places_are_named_unless_they_are_all() -> None:

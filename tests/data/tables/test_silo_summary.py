@@ -10,13 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from sklearn.metrics import roc_auc_score
 
 from fedilc.data.tables.silo_summary import (
     SiloSummary,
     exact_squares,
     exact_sum,
-    single_column_auroc,
     summarise,
 )
 from fedilc.data.tables.silo_tables import TableSettings
@@ -54,17 +52,6 @@ def test_names_are_listed_unless_they_are_too_many_or_identify_rows() -> None:
     ]
     assert by_name["patient"].levels is by_name["weight"].levels is None
     assert found.column("nobody") is None
-
-
-def test_the_area_of_a_column_alone_is_that_of_scikit_learn() -> None:
-    random = np.random.default_rng(1)
-    labels = np.arange(ROWS) % 2
-    values = labels + random.normal(size=ROWS)
-    area = single_column_auroc("number", pl.Series(values), labels)
-    assert area == pytest.approx(roc_auc_score(labels, values))
-    gone = pl.Series([None if label else 1.0 for label in labels], dtype=pl.Float64)
-    assert single_column_auroc("number", gone, labels) == 1.0
-    assert single_column_auroc("number", pl.Series(values[:4]), labels[:4]) is None
 
 
 def test_what_arrives_from_a_silo_is_checked() -> None:

@@ -24,8 +24,10 @@ def test_an_identifier_is_left_out_and_said_unless_it_is_kept() -> None:
     parts = by_hospital(frame)
     found = tables_of(parts, TableSettings(label="died"))
     assert "patient" not in found.fit(["h0", "h1"]).columns
-    for name in ("patient", "code"):
-        assert any(f"column {name!r} is left out" in note and "identifier" in note for note in found.notes)
+    said = (
+        "2 columns ('patient', 'code') are left out, each because it differs in every row, like an identifier"
+    )
+    assert f"{said} (--keep keeps one)" in found.notes
     kept = tables_of(parts, TableSettings(label="died", keep=("patient",)))
     assert "patient" in kept.fit(["h0", "h1"]).columns
 
@@ -37,10 +39,34 @@ def test_columns_that_tell_the_label_are_pointed_out() -> None:
         pl.when(pl.col("died") == "yes").then(pl.lit("morgue")).otherwise(pl.lit("home")).alias("discharge"),
     )
     parts = by_hospital(frame)
-    notes = tables_of(parts, TableSettings(label="died")).notes
-    for name in ("billing", "death_date", "discharge"):
-        assert any(f"column {name!r} alone predicts the label" in note for note in notes)
-    assert not any("'age' alone" in note or "'sex' alone" in note for note in notes)
+    found = tables_of(parts, TableSettings(label="died"))
+    assert found.leaks == ("billing", "discharge")
+    assert any("column 'death_date', which is left out, alone predicts the label" in n for n in found.notes)
+    assert [
+        note.rpartition(" say ")[2] for note in found.notes if "2 columns ('billing' AUROC 1.000" in note
+    ] == ["--drop billing --drop discharge"]
+    assert found.strongest[0] == ("billing", 1.0)
+
+
+def test_a_column_leaks_if_it_does_at_most_silos_where_it_varies() -> None:
+    frame, died = patients(silos=5), pl.col("died") == "yes"
+    here = pl.col("hospital")
+    frame = frame.with_columns(
+        pl.when(here == "h0").then(1).otherwise(died.cast(pl.Int64)).alias("diagnosis"),
+        pl.when((here == "h1") & ~died).then(2).when(~died).then(None).otherwise(3).alias("subscore"),
+        pl.when(here.is_in(["h0", "h1", "h2"])).then(pl.col("age")).otherwise(died * 100.0).alias("local"),
+    )
+    found = tables_of(by_hospital(frame), TableSettings(label="died"))
+    assert found.leaks == ("diagnosis", "subscore")
+    (note,) = [note for note in found.notes if "'diagnosis'" in note]
+    assert "2 columns ('diagnosis' AUROC 1.000, 'subscore' AUROC 1.000) alone predict the label" in note
+
+
+def test_few_cases_at_one_silo_are_no_proof_of_a_leak() -> None:
+    frame = patients().with_row_index("row")
+    few = pl.DataFrame({"lab": [1.0] * 3 + [0.0] * 27, "died": ["yes"] * 3 + ["no"] * 27})
+    others = {name: part.drop("row") for name, part in by_hospital(frame).items()}
+    assert tables_of({**others, "small": few}, TableSettings(label="died")).leaks == ()
 
 
 def test_a_column_with_a_few_wrong_cells_still_tells_the_label_and_one_of_many_names_does_not() -> None:
@@ -52,7 +78,10 @@ def test_a_column_with_a_few_wrong_cells_still_tells_the_label_and_one_of_many_n
     )
     found = tables_of(by_hospital(frame), TableSettings(label="died"))
     assert found.leaks == ("discharge status",)
-    assert any(note.endswith("drop it with --drop 'discharge status'") for note in found.notes)
+    assert any(
+        note.endswith("if it is not known before the outcome, say --drop 'discharge status'")
+        for note in found.notes
+    )
 
 
 def test_a_column_of_one_value_is_left_out_and_said_unless_some_cells_are_missing() -> None:
@@ -65,7 +94,8 @@ def test_a_column_of_one_value_is_left_out_and_said_unless_some_cells_are_missin
     made = found.fit(list(found.silos))
     assert {"unit", "country"} <= set(made.left_out)
     assert {"ticked", "ticked missing"} <= set(made.columns)
-    assert "column 'unit' is left out: it has the same value in every row" in found.notes
+    said = "2 columns ('unit', 'country') are left out, each because it has the same value in every row"
+    assert said in found.notes
 
 
 def test_one_class_and_a_column_missing_at_one_silo_are_pointed_out() -> None:

@@ -22,7 +22,8 @@ def test_each_kind_of_cell_has_one_note_and_a_declared_column_none() -> None:
             "died": [0, 1] * 20,
         }
     )
-    found = tables_of({"a": frame, "b": frame}, TableSettings(label="died"))
+    other = frame.with_columns(pl.col("bp").reverse() * 1.01)
+    found = tables_of({"a": frame, "b": other}, TableSettings(label="died"))
     assert found.fit(["a", "b"]).columns == ("crp", "cost", "bp", "bp missing", "trust")
     expected = [
         "column 'crp': 2 cells (everywhere) are limits such as <5, and count as the limit itself",

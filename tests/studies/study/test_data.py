@@ -73,6 +73,18 @@ def test_an_experiment_of_ones_own_gives_its_tables(tmp_path: Path) -> None:
     data = study_data([str(tmp_path / "mine.toml")])
     assert isinstance(data, StudyTables)
     assert (data.name, data.silos) == ("mine", ("H0", "H1"))
+    changed = study_data(
+        [str(tmp_path / "mine.toml")], exclude_site=["H1"], drop=["age"], missing=["lactate=-9"]
+    )
+    assert isinstance(changed, StudyTables)
+    assert changed.silos == ("H0",)
+    assert changed.tables.fit(["H0"]).missing == ("lactate=-9",)
+    assert "age" not in changed.tables.silos["H0"].frame.columns
+    assert changed.labels["H0"].tolist() == data.labels["H0"].tolist()
+    with pytest.raises(ConfigError, match="--label cannot be given for mine, which has its own"):
+        study_data([str(tmp_path / "mine.toml")], label="sex")
+    with pytest.raises(ConfigError, match="--drop is for tables, and color-digits holds none"):
+        study_data(["color-digits"], drop=["age"])
 
 
 def test_a_folder_of_images_is_read_by_site_and_class(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hospitals import hospitals, study_table
 
 from fedilc.studies.study.plan import StudyPlan, StudySettings
 from fedilc.studies.study.result import StudyResult
-from fedilc.studies.study.verdict import verdict
+from fedilc.studies.study.verdict import alarm, verdict
 
 
 def found(folder: Path, areas: dict[str, list[float]], sites: int = 4, rows: int = 60) -> StudyResult:
@@ -141,3 +141,12 @@ def test_two_sites_cannot_speak_of_the_next(tmp_path: Path) -> None:
     _, sure, power = verdict(found(tmp_path, {"fedavg": [0.7, 0.8], "geometric": [0.8, 0.9]}, 2))
     assert sure.endswith("with fewer than three sites no test over sites is possible.")
     assert "cannot show how methods differ at the next site" in power
+
+
+def test_scores_over_097_at_most_sites_are_an_alarm(tmp_path: Path) -> None:
+    high = found(tmp_path, {"fedavg": [0.98, 0.99, 0.98, 0.6], "geometric": [0.5, 0.5, 0.5, 0.5]})
+    said = alarm(high)
+    assert said is not None
+    assert said.startswith("The AUROC of fedavg is over 0.97 at 3 of 4 sites that took no part in training")
+    assert "'expired' (1.000)" in said
+    assert alarm(found(tmp_path, {"fedavg": [0.98, 0.99, 0.9, 0.6]})) is None

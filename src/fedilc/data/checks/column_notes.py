@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedilc.data.checks.missing_values import missing_value_notes, places
+from fedilc.data.checks.missing_values import missing_values, places
 from fedilc.data.checks.profile import Profile
 
 _SCALES = 1e3
@@ -58,13 +58,9 @@ def _missing_values(parts: Sequence[Profile], columns: Sequence[str]) -> list[st
     zero = np.array([(part.low == 0) & (part.high == 0) for part in parts])
     coded = {place for part in parts for place in part.codes}
     return [
-        note
+        f"{found.sentence(_column(place, columns))} fill or drop such cells"
         for place in sorted(coded.union(np.flatnonzero(zero.any(0) & ~zero.all(0)).tolist()))
-        for note in missing_value_notes(
-            _column(place, columns),
-            {part.title: part.column(place) for part in parts},
-            lambda _: "fill or drop such cells",
-        )
+        for found in missing_values({part.title: part.column(place) for part in parts})
     ]
 
 

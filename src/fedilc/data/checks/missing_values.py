@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -32,29 +32,39 @@ class ColumnFacts(NamedTuple):
     mean_square: float | Fraction
 
 
-def missing_value_notes(
-    column: str, silos: Mapping[str, ColumnFacts], advice: Callable[[float], str]
-) -> list[str]:
-    """Return notes on numbers of a column that probably mean a missing value.
+class MissingValue(NamedTuple):
+    """A number that probably means a missing value: where it does, and whether it is a 0 in every row."""
+
+    number: float
+    where: str
+    zero: bool = False
+
+    def sentence(self, column: str) -> str:
+        """Return what is unusual in a column; what to do about it may follow."""
+        if self.zero:
+            return (
+                f"{column} is 0 in every row of {self.where} and not elsewhere; if it means a missing value,"
+            )
+        code = f"{self.number:g}"
+        return f"{code} probably means a missing value in {column} ({self.where}) and is used as a number;"
+
+
+def missing_values(silos: Mapping[str, ColumnFacts]) -> list[MissingValue]:
+    """Return the numbers of a column that probably mean a missing value.
 
     They are codes that stand out at one silo or more, and 0 if it is the only number at some silos while the
-    numbers of all others are large. `advice` says what to do about a number.
+    numbers of all others are large.
     """
     codes = sorted({facts.code for facts in silos.values() if facts.code is not None and facts.stands_out})
-    notes = [
-        f"{code:g} probably means a missing value in {column} "
-        f"({places([silo for silo, facts in silos.items() if facts.code == code], silos)}) and is used as a "
-        f"number; {advice(code)}"
+    found = [
+        MissingValue(code, places([silo for silo, facts in silos.items() if facts.code == code], silos))
         for code in codes
     ]
     zero = [silo for silo, facts in silos.items() if facts.zero]
     large = all(facts.zero or facts.mean_square > _LARGE**2 for facts in silos.values())
     if large and 0 < len(zero) < len(silos):
-        notes.append(
-            f"{column} is 0 in every row of {listed(zero)} and not elsewhere; if that means a missing value, "
-            f"{advice(0)}"
-        )
-    return notes
+        found.append(MissingValue(0.0, listed(zero), zero=True))
+    return found
 
 
 def places(some: Sequence[str], every: Mapping[str, object] | Sequence[object]) -> str:

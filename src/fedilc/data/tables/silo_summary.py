@@ -19,6 +19,7 @@ from fedilc.data.checks.missing_values import column_code
 from fedilc.data.tables.column_values import Kind, column_values, names_of, numbers_of
 from fedilc.data.tables.csv_reader import MISSING
 from fedilc.data.tables.label_rule import LabelRule
+from fedilc.data.tables.single_column import single_column_auroc
 
 if TYPE_CHECKING:
     from fedilc.data.tables.silo_tables import TableSettings
@@ -27,8 +28,6 @@ MOST_LEVELS = 100
 MOST_DECLARED = 1000
 _FEW_NUMBERS = 20
 _FEWEST_ROWS = 20
-_FEWEST_PER_CLASS = 3
-_FEWEST_PER_NAME = 5  # rows; names of fewer rows each fit any label
 _LONGEST = 200
 _MANTISSA_BITS = 53
 _LOWEST = 1126
@@ -53,7 +52,8 @@ class ColumnSummary(BaseModel):
         squares: the sum of their squares.
         levels: its different values, if it holds names or few numbers; None if they are too many.
         identifier: whether it differs in every row like an identifier.
-        auroc: of the column alone, or of its missing cells if that is further from 0.5.
+        auroc: of the column alone, its values and missing cells taken together (see `single_column.py`); None
+            if it has one value in every row.
         zero: whether all its numbers are 0.
         code: a number such as -9 or 999 that probably means a missing value.
     """
@@ -154,36 +154,6 @@ def _column(
         if len(levels) <= most and int(levels.str.len_chars().max() or 0) <= _LONGEST:  # type: ignore[arg-type]  # a length is an int
             base["levels"] = tuple(sorted(levels))
     return ColumnSummary(**base)
-
-
-def single_column_auroc(kind: Kind, values: pl.Series, labels: NDArray[Any]) -> float | None:
-    """Return the area under the ROC curve of a column alone, or of its missing cells if they tell more.
-
-    Names are scored by how often the label is 1 among rows of the same name.
-    """
-    gaps = values.is_null().to_numpy()
-    candidates = [_auroc(gaps.astype(float), labels)]
-    present = ~gaps
-    if kind in ("number", "text"):
-        numbers = numbers_of(values)
-        rows = numbers.is_not_null().to_numpy()
-        candidates.append(_auroc(numbers.to_numpy()[rows], labels[rows]))
-    if kind == "text" and values.n_unique() <= min(_FEW_NUMBERS, len(values) / _FEWEST_PER_NAME):
-        table = pl.DataFrame({"value": values, "label": labels}).filter(pl.col("value").is_not_null())
-        rates = table.select(pl.col("label").mean().over("value")).to_series().to_numpy()
-        candidates.append(_auroc(rates, labels[present]))
-    known = [area for area in candidates if area is not None]
-    return max(known, key=lambda area: abs(area - 0.5)) if known else None
-
-
-def _auroc(scores: NDArray[np.float64], labels: NDArray[Any]) -> float | None:
-    positive = labels == 1
-    ones, zeros = int(positive.sum()), int((~positive).sum())
-    if min(ones, zeros) < _FEWEST_PER_CLASS or ones + zeros < _FEWEST_ROWS:
-        return None
-    _, value, ties = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(ties) - (ties - 1) / 2)[value]  # equal scores share the mean of their ranks
-    return float((ranks[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 
 def exact_sum(values: NDArray[np.float64]) -> Fraction:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 from numpy.typing import NDArray
@@ -15,15 +15,19 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedilc.algorithms.loss_name import LossName
 from fedilc.data.checks.federation import Report
+from fedilc.data.checks.notes import Note, grouped
 from fedilc.data.silo import Federation, Silo, split_silo
 from fedilc.data.tables.column_values import column_values, names_of
 from fedilc.data.tables.file_reader import file_kind, read_frame, read_npz
 from fedilc.data.tables.label_rule import LabelRule, merged_levels
 from fedilc.data.tables.preprocessing import Preprocessing, fit_preprocessing
 from fedilc.data.tables.silo_summary import SiloSummary, summarise
-from fedilc.data.tables.table_notes import leaking_columns, table_notes
+from fedilc.data.tables.site_notes import copied_silos, folded, shared_patients
+from fedilc.data.tables.table_notes import leaking_columns, single_columns, table_notes
 from fedilc.data.tables.value_notes import value_notes
 from fedilc.errors import DataError, nearest
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,7 @@ class TableSettings(BaseModel):
     categories: dict[str, list[str]] = Field(default_factory=dict)
     missing: tuple[str, ...] = ()
     loss: LossName | None = None
+    columns: tuple[str, ...] = ()
 
     def rule(self, levels: Sequence[Mapping[str, int]]) -> LabelRule:
         """Return the label's rule for the values that occur in each silo."""
@@ -73,8 +78,12 @@ class TableSettings(BaseModel):
         rows, label = LabelRule.labelled_rows(frame, column, self.missing)
         if not len(label):
             raise DataError(f"silo {name!r} has no row with a label; remove its rows, or fill in the label")
-        features = rows.drop(*(drop for drop in self.drop if drop in rows.columns))
+        features = rows.select(name for name in rows.columns if self.uses(name))
         return features, label, len(frame) - len(label)
+
+    def uses(self, column: str) -> bool:
+        """Return whether a column may be an input, as far as columns are dropped or named."""
+        return column not in self.drop and (not self.columns or column in self.columns)
 
 
 @dataclass(frozen=True)
@@ -101,15 +110,50 @@ class SiloTables:
         used = {feature.name for feature in self.fit(list(self.silos)).features}
         return tuple(name for name in found if name in used)
 
+    @property
+    def strongest(self) -> tuple[tuple[str, float], ...]:
+        """Return the columns in use by their mean AUROC alone over silos, the highest first."""
+        found = single_columns(list(self.summaries.values()), self.label)
+        used = {feature.name for feature in self.fit(list(self.silos)).features}
+        ranked = sorted(found, key=lambda name: (-found[name].mean, name))
+        return tuple((name, found[name].mean) for name in ranked if name in used)
+
     @cached_property
-    def notes(self) -> list[str]:
-        """Return sentences on what was recognised or left out, and on probable mistakes."""
-        everything = self.fit(list(self.silos))
+    def findings(self) -> list[Note]:
+        """Return notes on what was recognised or left out, and on probable mistakes."""
+        made, frames = self.fit(list(self.silos)), {name: table.frame for name, table in self.silos.items()}
+        copies = {note.proposal[1] for note in self.copies if note.proposal}
         return [
-            *self.reading,
-            *value_notes({name: table.frame for name, table in self.silos.items()}, self.settings),
-            *table_notes(list(self.summaries.values()), everything),
+            *(Note(sentence) for sentence in self.reading),
+            *value_notes(frames, self.settings),
+            *table_notes(list(self.summaries.values()), made),
+            *shared_patients({name: frame for name, frame in frames.items() if name not in copies}, made),
         ]
+
+    @property
+    def notes(self) -> list[str]:
+        """Return a sentence per kind of finding, with the options of the command that it proposes."""
+        return grouped(self.findings)
+
+    @property
+    def copies(self) -> list[Note]:
+        """Return notes on silos that are copies of others."""
+        return copied_silos(list(self.summaries.values()))
+
+    def with_settings(self, exclude: Sequence[str] = (), **changed: Any) -> SiloTables:
+        """Return the same tables, read with further settings: lists are added to those that there are."""
+        old = self.settings.model_dump(exclude_defaults=True)
+        merged = {
+            key: [*old.get(key, ()), *value] if isinstance(value, list) else value
+            for key, value in changed.items()
+        }
+        column = self.label.column
+        kept = without_sites(self.silos, exclude)
+        frames = {name: table.frame.with_columns(table.labels.alias(column)) for name, table in kept.items()}
+        _check_names(frames, settings := TableSettings(**{**old, **merged}), None)
+        made = tables_of(frames, settings, self.reading)
+        silos = {name: replace(table, unlabelled=kept[name].unlabelled) for name, table in made.silos.items()}
+        return replace(made, silos=silos)
 
     def fit(self, silos: Sequence[str]) -> Preprocessing:
         """Return the preprocessing that fits these silos only."""
@@ -137,16 +181,34 @@ class SiloTables:
         )
 
 
-def read_tables(paths: Sequence[Path], settings: TableSettings, silo_column: str | None = None) -> SiloTables:
-    """Read tables from files; without a column of silos each file is a silo."""
+def read_tables(
+    paths: Sequence[Path],
+    settings: TableSettings,
+    silo_column: str | None = None,
+    exclude: Sequence[str] = (),
+) -> SiloTables:
+    """Read the tables of all silos but some; without a column of silos each file is a silo."""
     notes: list[str] = []
-    frames = {path: _frame(path, settings, notes) for path in paths}
-    _check_names(frames, settings, silo_column)
     if silo_column is None:
-        parts = dict(zip(_stems(paths), frames.values(), strict=True))
+        files = without_sites(dict(zip(_stems(paths), paths, strict=True)), exclude)
+        parts = {name: _frame(path, settings, notes) for name, path in files.items()}
+        _check_names(parts, settings, None)
     else:
-        parts = _by_silo(frames, silo_column, notes)
+        frames = {str(path): _frame(path, settings, notes) for path in paths}
+        _check_names(frames, settings, silo_column)
+        parts = without_sites(_by_silo(frames, silo_column, notes), exclude)
     return tables_of(parts, settings, notes)
+
+
+def without_sites(silos: Mapping[str, T], exclude: Sequence[str]) -> dict[str, T]:
+    """Return all silos but some; raise if one of these is unknown, or if none is left."""
+    for name in exclude:
+        if name not in silos:
+            raise DataError(f"--exclude-site names {name!r}, which is no silo{nearest(name, silos)}")
+    kept = {name: part for name, part in silos.items() if name not in exclude}
+    if not kept:
+        raise DataError("no silo is left; exclude fewer with --exclude-site")
+    return kept
 
 
 def tables_of(
@@ -167,7 +229,8 @@ def read_features(path: Path, settings: TableSettings, silo: str) -> tuple[pl.Da
     """Return features and labels of one silo's file, and how many rows have no label."""
     notes: list[str] = []
     found = settings.split_label(silo, _frame(path, settings, notes))
-    Report(notes=[*notes, *value_notes({silo: found[0]}, settings)]).warn()
+    own = grouped(value_notes({silo: found[0]}, settings), toml=True)
+    Report(notes=[*notes, *own]).warn()
     return found
 
 
@@ -184,12 +247,12 @@ def _frame(path: Path, settings: TableSettings, notes: list[str]) -> pl.DataFram
 
 
 def _check_names(
-    frames: Mapping[Path, pl.DataFrame], settings: TableSettings, silo_column: str | None
+    frames: Mapping[str, pl.DataFrame], settings: TableSettings, silo_column: str | None
 ) -> None:
     """Raise if a column that is named in the settings is in no file."""
     known = list(dict.fromkeys(name for frame in frames.values() for name in frame.columns))
     named = {"--categorical": settings.categorical, "--drop": settings.drop, "--keep": settings.keep}
-    named["--categories"] = tuple(settings.categories)
+    named |= {"--categories": tuple(settings.categories), "--columns": settings.columns}
     named["--missing"] = tuple(mark.rpartition("=")[0] for mark in settings.missing if "=" in mark)
     for option, columns in named.items():
         for column in columns:
@@ -202,10 +265,10 @@ def _check_names(
             f"the column {silo_column!r} is given both as the label and as the column that names silos; "
             "name another column for one of them"
         )
-    for path, frame in frames.items():
+    for place, frame in frames.items():
         if silo_column is not None and silo_column not in frame.columns:
             hint = nearest(silo_column, frame.columns)
-            raise DataError(f"{path} has no column {silo_column!r} that names silos{hint}")
+            raise DataError(f"{place} has no column {silo_column!r} that names silos{hint}")
 
 
 def _stems(paths: Sequence[Path]) -> list[str]:
@@ -218,18 +281,26 @@ def _stems(paths: Sequence[Path]) -> list[str]:
 
 
 def _by_silo(
-    frames: Mapping[Path, pl.DataFrame], silo_column: str, notes: list[str]
+    frames: Mapping[str, pl.DataFrame], silo_column: str, notes: list[str]
 ) -> dict[str, pl.DataFrame]:
-    """Return the rows of each silo, silos by name."""
+    """Return the rows of each silo, silos by name; names that differ in case or spaces alone are one silo."""
     found: dict[str, list[pl.DataFrame]] = {}
-    for path, frame in frames.items():
+    for place, frame in frames.items():
         _, values = column_values(frame[silo_column])
         names = names_of(values)
         if names.null_count():
-            notes.append(f"{path} has {names.null_count()} rows without a silo, which are left out")
+            notes.append(f"{place} has {names.null_count()} rows without a silo, which are left out")
         rows = frame.drop(silo_column)
         for name in names.drop_nulls().unique(maintain_order=True):
             found.setdefault(name, []).append(rows.filter(names == name))
+    spelled: dict[str, list[str]] = {}
+    for name in sorted(found, key=lambda name: (-sum(map(len, found[name])), name)):
+        spelled.setdefault(folded(name), []).append(name)
+    for first, *others in spelled.values():
+        if others:
+            found[first] += [part for other in others for part in found.pop(other)]
+            both = " and ".join(map(repr, [first, *others]))
+            notes.append(f"{both} differ in case or spaces alone, and are one silo, {first!r}")
     ordered = sorted(found, key=_natural)
     return {name: pl.concat(found[name], how="diagonal_relaxed") for name in ordered}
 

@@ -1,11 +1,17 @@
-"""Notes on tables before training, from silos' summaries only: what is unusual, and its consequence."""
+"""Notes on tables before training, from silos' summaries only: what is unusual, and its consequence.
+
+What can be said only with tables at hand, and what concerns silos rather than columns, is in `site_notes.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from shlex import quote
+from statistics import mean
 
-from fedilc.data.checks.missing_values import ColumnFacts, missing_value_notes, places
+from fedilc.data.checks.missing_values import ColumnFacts, missing_values, places
+from fedilc.data.checks.notes import DROP, MISSING, Note
 from fedilc.data.tables.label_rule import LabelRule
 from fedilc.data.tables.preprocessing import DATES, IDENTIFIER, TOO_MANY_NAMES, Preprocessing
 from fedilc.data.tables.silo_summary import (
@@ -15,107 +21,176 @@ from fedilc.data.tables.silo_summary import (
     SiloSummary,
     columns_by_silo,
 )
+from fedilc.data.tables.site_notes import copied_silos, similar_names, site_columns, units
 from fedilc.errors import listed
 
 LEAK = 0.97
+_FEWEST_PER_CLASS = 10  # over all silos that a column is judged by
+_NEVER_A_VALUE = -99  # codes up to this one may be called missing in every column
 _MOST_SILOS = 5
 
 
-def table_notes(summaries: Sequence[SiloSummary], preprocessing: Preprocessing) -> list[str]:
-    """Return notes on the silos and columns of a study, each a sentence."""
-    leaks = leaking_columns(summaries, preprocessing.label)
+def table_notes(summaries: Sequence[SiloSummary], preprocessing: Preprocessing) -> list[Note]:
+    """Return notes on the silos and columns of a study."""
     used = {feature.name for feature in preprocessing.features}
     numbers = {feature.name for feature in preprocessing.features if feature.kind == "number"}
-    notes = [*_left_out(preprocessing), *_labels(summaries, preprocessing.label)]
-    for name, parts in columns_by_silo(summaries).items():
-        if name in leaks:
-            notes.append(
-                f"column {name!r} alone predicts the label almost perfectly (mean AUROC {leaks[name]:.3f} "
-                f"over the silos): if it is not known before the outcome, drop it with --drop {quote(name)}"
-            )
+    by_column = columns_by_silo(summaries)
+    notes = [*copied_silos(summaries), *similar_names(summaries)]
+    for name, leak in leaking_columns(summaries, preprocessing.label).items():
+        notes.append(_leak(name, leak, name in used))
+    notes += [*_left_out(preprocessing), *_labels(summaries, preprocessing.label)]
+    for name, parts in by_column.items():
         if name in used:
+            notes += site_columns(name, parts, summaries)
             notes += _absent(name, parts, summaries)
             notes += _mixed(name, parts, name in numbers)
             notes += _missing_values(name, parts)
+        if name in numbers:
+            notes += units(name, parts)
     return notes
 
 
-def leaking_columns(summaries: Sequence[SiloSummary], label: LabelRule) -> dict[str, float]:
-    """Return the columns that alone predict a binary label almost perfectly, and their mean AUROC over silos.
+@dataclass(frozen=True)
+class Leak:
+    """How well a column alone predicts the label: its mean AUROC, and at how many silos it is over the limit.
 
-    The mean decides, since a few wrong cells make the area of a small silo much lower.
+    `silos` are those at which the column varies and has an area; areas below 0.5 count as 1 minus the area.
     """
+
+    mean: float
+    over: int
+    silos: int
+
+
+def single_columns(summaries: Sequence[SiloSummary], label: LabelRule) -> dict[str, Leak]:
+    """Return how well each column alone predicts a binary label at the silos where it varies."""
     found = {}
-    for name, parts in columns_by_silo(summaries).items():
-        areas = [part.auroc for part in parts.values() if part.auroc is not None]
-        mean = sum(areas) / len(areas) if areas and label.loss == "binary" else 0.5
-        if max(mean, 1 - mean) > LEAK:
-            found[name] = max(mean, 1 - mean)
+    fewest = {silo.name: min(label.class_rows(silo.labels), default=0) for silo in summaries}
+    for name, parts in columns_by_silo(summaries).items() if label.loss == "binary" else ():
+        areas = {
+            silo: max(part.auroc, 1 - part.auroc) for silo, part in parts.items() if part.auroc is not None
+        }
+        enough = label.comparison is not None or sum(fewest[silo] for silo in areas) >= _FEWEST_PER_CLASS
+        if areas and enough:
+            over = sum(area > LEAK for area in areas.values())
+            found[name] = Leak(mean(areas.values()), over, len(areas))
     return found
 
 
-def _left_out(preprocessing: Preprocessing) -> list[str]:
+def leaking_columns(summaries: Sequence[SiloSummary], label: LabelRule) -> dict[str, Leak]:
+    """Return the columns that alone predict a binary label almost perfectly.
+
+    They do so at most of the silos where they vary, or in the mean over these, since a few wrong cells make
+    the area of a small silo much lower.
+    """
+    found = single_columns(summaries, label)
+    return {name: leak for name, leak in found.items() if 2 * leak.over > leak.silos or leak.mean > LEAK}
+
+
+def _leak(name: str, leak: Leak, used: bool) -> Note:
+    how = f"(mean AUROC {leak.mean:.3f} at {leak.silos} silos where it varies, over {LEAK} at {leak.over})"
+    where = "at most silos where they vary"
+    if not used:
+        return Note(
+            f"column {name!r}, which is left out, alone predicts the label almost perfectly {how}",
+            f"{{}}, which are left out, alone predict the label almost perfectly {where}",
+            repr(name),
+        )
+    return Note(
+        f"column {name!r} alone predicts the label almost perfectly {how}; if it is not known before the "
+        "outcome,",
+        f"{{}} alone predict the label almost perfectly {where}; if they are not known before the outcome,",
+        f"{name!r} AUROC {leak.mean:.3f}",
+        (DROP, name),
+    )
+
+
+def _left_out(preprocessing: Preprocessing) -> Iterator[Note]:
     cures = {
-        IDENTIFIER: " (--keep {} keeps it)",
-        TOO_MANY_NAMES.format(MOST_LEVELS): f" (--categorical {{}} keeps up to {MOST_DECLARED} names)",
-        DATES: "; make a number of it if it matters",
+        IDENTIFIER: (" (--keep {} keeps it)", " (--keep keeps one)"),
+        TOO_MANY_NAMES.format(MOST_LEVELS): (
+            f" (--categorical {{}} keeps up to {MOST_DECLARED} names)",
+            f" (--categorical keeps one with up to {MOST_DECLARED} names)",
+        ),
+        DATES: ("; make a number of it if it matters", "; make numbers of them if they matter"),
     }
-    return [
-        f"column {name!r} is left out: {reason}{cures.get(reason, '').format(quote(name))}"
-        for name, reason in preprocessing.left_out.items()
-    ]
+    for name, reason in preprocessing.left_out.items():
+        one, many = cures.get(reason, ("", ""))
+        yield Note(
+            f"column {name!r} is left out: {reason}{one.format(quote(name))}",
+            f"{{}} are left out, each because {reason}{many}",
+            repr(name),
+        )
 
 
-def _labels(summaries: Sequence[SiloSummary], label: LabelRule) -> list[str]:
-    notes = []
+def _labels(summaries: Sequence[SiloSummary], label: LabelRule) -> Iterator[Note]:
     if label.comparison is None and label.loss == "binary" and label.classes != ("0", "1"):
-        notes.append(f"label {label.text!r}: {label.classes[1]!r} counts as 1, {label.classes[0]!r} as 0")
-    notes += [
-        f"silo {silo.name!r} has {silo.unlabelled} rows without a label, which are left out"
-        for silo in summaries
-        if silo.unlabelled
-    ]
+        yield Note(f"label {label.text!r}: {label.classes[1]!r} counts as 1, {label.classes[0]!r} as 0")
+    for silo in summaries:
+        if silo.unlabelled:
+            yield Note(
+                f"silo {silo.name!r} has {silo.unlabelled} rows without a label, which are left out",
+                "{} have rows without a label, which are left out",
+                repr(silo.name),
+                unit="silos",
+            )
     prefix = "" if label.comparison is not None else f"{label.column} = "
     single = [f"{s.name!r} ({prefix}{next(iter(s.labels))})" for s in summaries if len(s.labels) == 1]
     if single and label.classes:
         named = listed(single, _MOST_SILOS)
         verb = "has" if len(single) == 1 else "have"
-        notes.append(f"{named} {verb} one class only and so no AUROC")
-    return notes
+        yield Note(f"{named} {verb} one class only and so no AUROC")
 
 
-def _absent(name: str, parts: dict[str, ColumnSummary], summaries: Sequence[SiloSummary]) -> list[str]:
+def _absent(
+    name: str, parts: Mapping[str, ColumnSummary], summaries: Sequence[SiloSummary]
+) -> Iterator[Note]:
     gone = [s.name for s in summaries if s.name not in parts or parts[s.name].count == 0]
-    if not gone:
-        return []
-    return [
-        f"column {name!r} has no value at {listed([repr(silo) for silo in gone], _MOST_SILOS)}; it counts as "
-        "missing in every row there"
-    ]
+    if gone:
+        yield Note(
+            f"column {name!r} has no value at {listed([repr(silo) for silo in gone], _MOST_SILOS)}; it "
+            "counts as missing in every row there",
+            "{} have no value at some silos; they count as missing in every row there",
+            repr(name),
+        )
 
 
-def _mixed(name: str, parts: dict[str, ColumnSummary], is_number: bool) -> list[str]:
+def _mixed(name: str, parts: Mapping[str, ColumnSummary], is_number: bool) -> Iterator[Note]:
     texts = [repr(silo) for silo, part in parts.items() if part.kind == "text"]
     if is_number and texts:
         strays = sum(part.strays for part in parts.values())
-        return [
+        yield Note(
             f"column {name!r} holds numbers and {strays} cells of text ({places(texts, parts)}), which count "
-            f"as missing; correct them, or say --categorical {quote(name)}"
-        ]
-    if not texts or not any(part.kind == "number" for part in parts.values()):
-        return []
-    return [
-        f"column {name!r} holds text ({places(texts, parts)}) and numbers elsewhere, and each counts as a "
-        "name; write it in one way"
-    ]
+            f"as missing; correct them, or say --categorical {quote(name)}",
+            "{} hold numbers and some cells of text, which count as missing; correct them, or say "
+            "--categorical for a column of names",
+            repr(name),
+        )
+    elif texts and any(part.kind == "number" for part in parts.values()):
+        yield Note(
+            f"column {name!r} holds text ({places(texts, parts)}) and numbers elsewhere, and each counts as "
+            "a name; write it in one way",
+            "{} hold text at some silos and numbers elsewhere, and each counts as a name; write each in one "
+            "way",
+            repr(name),
+        )
 
 
-def _missing_values(name: str, parts: Mapping[str, ColumnSummary]) -> list[str]:
+def _missing_values(name: str, parts: Mapping[str, ColumnSummary]) -> Iterator[Note]:
     facts = {
         repr(silo): ColumnFacts(part.code, part.code is not None, part.zero, part.sums[2] / part.numbers)
         for silo, part in parts.items()
         if part.numbers
     }
-    return missing_value_notes(
-        f"column {name!r}", facts, lambda code: f"say --missing {quote(f'{name}={code:g}')}"
-    )
+    for found in missing_values(facts):
+        code = f"{found.number:g}"
+        several = f"{code} probably means a missing value in {{}} and is used as a number;"
+        if found.zero:
+            several = "{} are 0 in every row of some silos and not elsewhere; if it means a missing value,"
+        everywhere = not found.zero and found.number <= _NEVER_A_VALUE
+        yield Note(
+            found.sentence(f"column {name!r}"),
+            several,
+            repr(name),
+            (MISSING, code if everywhere else f"{name}={code}"),
+        )

@@ -6,12 +6,12 @@ They are made where the tables are, so that no summary has to tell them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from shlex import quote
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from fedilc.data.checks.missing_values import places, scale_codes
+from fedilc.data.checks.notes import MISSING, Note
 from fedilc.data.tables.column_values import LARGEST, beyond, column_values, numbers_of
 from fedilc.data.tables.written_numbers import LIMIT
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from fedilc.data.tables.silo_tables import TableSettings
 
 
-def value_notes(frames: Mapping[str, pl.DataFrame], settings: TableSettings) -> list[str]:
-    """Return a sentence per column and kind of cell, except for columns that are declared to hold names."""
+def value_notes(frames: Mapping[str, pl.DataFrame], settings: TableSettings) -> list[Note]:
+    """Return a note per column and kind of cell, except for columns that are declared to hold names."""
     names = {*settings.categorical, *settings.categories}
     by_column: dict[str, dict[str, pl.Series]] = {}
     for silo, frame in frames.items():
@@ -30,7 +30,7 @@ def value_notes(frames: Mapping[str, pl.DataFrame], settings: TableSettings) -> 
     return [note for name, parts in by_column.items() for note in _notes(name, parts, settings.missing)]
 
 
-def _notes(name: str, parts: Mapping[str, pl.Series], missing: Sequence[str]) -> list[str]:
+def _notes(name: str, parts: Mapping[str, pl.Series], missing: Sequence[str]) -> list[Note]:
     found: dict[str, dict[str, int]] = {"limit": {}, "separator": {}, "beyond": {}}
     codes: dict[str, tuple[int, ...]] = {}
     for silo, column in parts.items():
@@ -54,13 +54,20 @@ def _notes(name: str, parts: Mapping[str, pl.Series], missing: Sequence[str]) ->
         some = [silo for silo, count in counts.items() if count]
         if some:
             cells = sum(counts.values())
-            notes.append(f"column {name!r}: {cells} cells ({places(some, parts)}) {meanings[what]}")
+            one = f"column {name!r}: {cells} cells ({places(some, parts)}) {meanings[what]}"
+            notes.append(Note(one, f"{{}}: some cells {meanings[what]}", repr(name)))
     coded = sorted({code for several in codes.values() for code in several})
     if coded:
         some = [silo for silo, several in codes.items() if several]
         listed = ",".join(map(str, coded))
         notes.append(
-            f"column {name!r} is a scale from 1 up and also has {listed} ({places(some, parts)}), used as "
-            f"numbers; if they mean refused or unknown, say --missing {quote(f'{name}={listed}')}"
+            Note(
+                f"column {name!r} is a scale from 1 up and also has {listed} ({places(some, parts)}), used "
+                "as numbers; if they mean refused or unknown,",
+                f"{{}} are scales from 1 up and also have {listed}, used as numbers; if they mean refused or "
+                "unknown,",
+                repr(name),
+                (MISSING, f"{name}={listed}"),
+            )
         )
     return notes

@@ -45,7 +45,8 @@ def study_part(folder: Path) -> Part:
         (chosen.title, folded(f"{len(chosen.rows)} choices", table(chosen))),
         ("Settings and command", _settings(study)),
     ]
-    return Part(f"{study['name']}: study", tuple(study["verdict"]), tuple(sections))
+    alarm = [f"Alarm: {study['alarm']}"] if study.get("alarm") else []
+    return Part(f"{study['name']}: study", (*alarm, *study["verdict"]), tuple(sections))
 
 
 def _rows(study: Study, found: Mapping[str, Any]) -> list[tuple[str, int, Interval]]:

@@ -18,6 +18,7 @@ from fastapi import Depends, FastAPI, HTTPException, Request
 from fedilc.config import Experiment
 from fedilc.config.user_sources import RemoteTables
 from fedilc.data.checks.federation import Report
+from fedilc.data.checks.notes import grouped
 from fedilc.data.tables.preprocessing import Preprocessing
 from fedilc.data.tables.silo_summary import SiloSummary
 from fedilc.data.tables.table_notes import table_notes
@@ -127,5 +128,5 @@ def survey_tables(
     made, summaries = survey.preprocessing(found), list(found.values())
     text = json.dumps([summary.model_dump(mode="json") for summary in summaries])
     write_atomically(out / SUMMARIES, text.encode())
-    Report(notes=table_notes(summaries, made)).warn()
+    Report(notes=grouped(table_notes(summaries, made), toml=True)).warn()
     return made, replace(address, port=port)

@@ -20,6 +20,7 @@ from fedilc.config import read_experiment
 from fedilc.config.experiment import SOURCES, shipped_experiments
 from fedilc.config.section import Source, validated
 from fedilc.data import Federation
+from fedilc.data.checks.notes import as_options, details, proposals
 from fedilc.data.digest import digest
 from fedilc.data.image_folder import read_image_folder
 from fedilc.data.tables.silo_tables import SiloTables, TableSettings, read_tables
@@ -37,8 +38,12 @@ class StudyData(ABC):
         loss: "binary", "multiclass" or "regression".
         outputs: the number of outputs of a model.
         labels: by silo, one label per example.
-        notes: sentences on what is probably not meant.
+        notes: sentences on what is probably not meant, one per kind.
+        details: the same, one per column or silo.
+        proposals: options of the command that notes propose, as they are typed.
+        problems: sentences on what makes a study of these data meaningless.
         leaks: the columns that alone predict the label almost perfectly.
+        strongest: the columns that predict the label best, each alone, with their mean AUROC.
     """
 
     name: str
@@ -46,7 +51,11 @@ class StudyData(ABC):
     outputs: int
     labels: Mapping[str, NDArray[Any]]
     notes: tuple[str, ...] = field(default=(), kw_only=True)
+    details: tuple[str, ...] = field(default=(), kw_only=True)
+    proposals: str = field(default="", kw_only=True)
+    problems: tuple[str, ...] = field(default=(), kw_only=True)
     leaks: tuple[str, ...] = field(default=(), kw_only=True)
+    strongest: tuple[tuple[str, float], ...] = field(default=(), kw_only=True)
 
     @property
     def silos(self) -> tuple[str, ...]:
@@ -85,8 +94,20 @@ class StudyTables(StudyData):
     def of(cls, name: str, tables: SiloTables) -> StudyTables:
         """Return the data of tables."""
         labels = {silo: table.y for silo, table in tables.silos.items()}
-        notes, rule = tuple(tables.notes), tables.label
-        return cls(name, rule.loss, rule.outputs, labels, tables, notes=notes, leaks=tables.leaks)
+        rule = tables.label
+        return cls(
+            name,
+            rule.loss,
+            rule.outputs,
+            labels,
+            tables,
+            notes=tuple(tables.notes),
+            details=tuple(details(tables.findings)),
+            proposals=as_options(proposals(tables.findings)),
+            problems=tuple(details(tables.copies)),
+            leaks=tables.leaks,
+            strongest=tables.strongest,
+        )
 
     @cached_property
     def fingerprints(self) -> Mapping[str, str]:
@@ -152,6 +173,7 @@ def study_data(
     label: str | None = None,
     silo_column: str | None = None,
     image_size: int = 32,
+    exclude_site: Sequence[str] = (),
     **settings: Any,
 ) -> StudyData:
     """Return the data of a study.
@@ -162,12 +184,15 @@ def study_data(
         label: the label's column or comparison, for tables.
         silo_column: the column that names silos, for one table.
         image_size: pixels per side, for a folder of images.
+        exclude_site: names of silos that are ignored, for tables.
         settings: further `TableSettings`, for tables.
     """
     paths = [Path(source) for source in sources]
     if len(paths) == 1 and (not paths[0].exists() or paths[0].suffix == ".toml"):
-        return _named(sources[0])
+        own = {key: value for key, value in (("label", label), ("silo_column", silo_column)) if value}
+        return _named(sources[0], exclude_site, settings | own)
     if len(paths) == 1 and paths[0].is_dir():
+        _refuse_table_options(sources[0], exclude_site, settings)
         return _images(paths[0], image_size)
     for path in paths:
         if not path.is_file():
@@ -179,8 +204,9 @@ def study_data(
         raise ConfigError(
             f"{paths[0]} is one table; name the column of silos with --silo-column, or give a file per silo"
         )
+    chosen = TableSettings(label=label, **settings)
     name = paths[0].name.partition(".")[0] if len(paths) == 1 else paths[0].resolve().parent.name
-    return StudyTables.of(name, read_tables(paths, TableSettings(label=label, **settings), silo_column))
+    return StudyTables.of(name, read_tables(paths, chosen, silo_column, exclude_site))
 
 
 def _images(folder: Path, size: int) -> StudyData:
@@ -201,21 +227,39 @@ def _images(folder: Path, size: int) -> StudyData:
     return StudyArrays(folder.resolve().name, rule.loss, rule.outputs, labels, x, notes=tuple(images.notes))
 
 
-def _named(name: str) -> StudyData:
+def _named(name: str, exclude: Sequence[str], changed: Mapping[str, Any]) -> StudyData:
     """Return a data set by its source's name, or the data of an experiment or of its TOML file."""
     if name in SOURCES and not any(field.is_required() for field in SOURCES[name].model_fields.values()):
-        return _of_source(name, validated(SOURCES[name], {}, "data"), Path())
+        return _of_source(name, validated(SOURCES[name], {}, "data"), Path(), exclude, changed)
     shipped = shipped_experiments()
     if name in shipped or Path(name).exists():
         settings, folder = read_experiment(name)
-        return _of_source(settings.name, settings.data, folder)
+        return _of_source(settings.name, settings.data, folder, exclude, changed)
     if "." in name or "/" in name:
         raise DataError(f"{name} does not exist; give a table, or the name of a data set")
     raise ConfigError(f"{name!r} is neither a file nor a data set{nearest(name, [*SOURCES, *shipped])}")
 
 
-def _of_source(name: str, source: Source, folder: Path) -> StudyData:
-    tables = getattr(source, "tables", None)
-    if tables is not None:
-        return StudyTables.of(name, tables(folder))
+def _of_source(
+    name: str, source: Source, folder: Path, exclude: Sequence[str], changed: Mapping[str, Any]
+) -> StudyData:
+    for key in ("label", "silo_column"):
+        if key in changed:
+            raise ConfigError(f"--{key.replace('_', '-')} cannot be given for {name}, which has its own")
+    read = getattr(source, "tables", None)
+    if read is not None:
+        tables = read(folder)
+        return StudyTables.of(
+            name, tables.with_settings(exclude, **changed) if exclude or changed else tables
+        )
+    _refuse_table_options(name, exclude, changed)
     return StudyArrays.of(source.build(0, folder))
+
+
+def _refuse_table_options(name: str, exclude: Sequence[str], changed: Mapping[str, Any]) -> None:
+    """Raise if options of tables are given for data that are none."""
+    given = [*changed, *(["exclude_site"] if exclude else [])]
+    if given:
+        raise ConfigError(
+            f"--{given[0].replace('_', '-')} is for tables, and {name} holds none; leave it out"
+        )

@@ -22,7 +22,7 @@ import numpy as np
 
 from fedilc.algorithms import find_algorithm
 from fedilc.algorithms.loss_name import has_classes
-from fedilc.errors import ConfigError, DataError, listed, nearest
+from fedilc.errors import ConfigError, DataError, DataProblemsError, listed, nearest
 from fedilc.studies.study.data import StudyData
 from fedilc.studies.study.tasks import PLAIN, POOLED, AloneTask, RunTask
 
@@ -94,6 +94,8 @@ class StudyPlan:
 
     def __post_init__(self) -> None:
         names, settings = self.data.silos, self.settings
+        if self.data.problems:
+            raise DataProblemsError(self.data.problems)
         if len(names) < 2:
             raise DataError(
                 f"a study leaves one silo out and trains on the others, and {self.data.name} has "
@@ -109,7 +111,11 @@ class StudyPlan:
 
     def notes(self) -> list[str]:
         """Return sentences on what these data cannot give, or were probably not meant to have."""
-        found = [*self.data.notes]
+        return list(dict.fromkeys([*self.data.notes, *self.own_notes()]))
+
+    def own_notes(self) -> list[str]:
+        """Return sentences on what so few sites or examples cannot give."""
+        found = []
         labels = {name: self.data.labels[name] for name in self.data.silos}
         if len(labels) < 4:
             found.append(
@@ -120,10 +126,10 @@ class StudyPlan:
         if tiny:
             found.append(f"fewer than {TINY} examples: {listed(tiny, 5)}; scores there are mostly noise")
         alike = [name for name, y in labels.items() if len(np.unique(y)) == 1]
-        said = any("one class only" in note for note in found)
+        said = any("one class only" in note for note in self.data.notes)
         if alike and not said and has_classes(self.data.loss):
             found.append(f"one class only: {listed(alike, 5)}; such a site has no AUROC")
-        return list(dict.fromkeys(found))
+        return found
 
     @property
     def held_out(self) -> tuple[str, ...]:

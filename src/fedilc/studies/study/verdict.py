@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from fedilc.data.tables.table_notes import LEAK
 from fedilc.errors import listed
 from fedilc.evaluation.comparison import Comparison
 from fedilc.evaluation.estimability import MIN_COUNT, size
@@ -49,6 +50,24 @@ def verdict(result: StudyResult) -> tuple[str, str, str]:
     leader = best if best != reference else closest
     sure = _how_sure(comparisons, leader, best, reference, higher=metric in HIGHER_IS_BETTER)
     return _which(result, metric, best), sure, _power(result, comparisons[leader], metric)
+
+
+def alarm(result: StudyResult) -> str | None:
+    """Return what makes the scores implausible: an AUROC over 0.97 at most held-out sites of tables."""
+    if not result.plan.data.is_table or "auroc" not in result.metrics:
+        return None
+    best, sites = result.best("auroc"), result.sites_with("auroc")
+    over = [site for site in sites if float(result.scores[site][best]["auroc"][0]) > LEAK]
+    if 2 * len(over) <= len(sites):
+        return None
+    strong = [f"{name!r} ({area:.3f})" for name, area in result.plan.data.strongest[:3]]
+    alone = f"; alone, these columns have the highest AUROC: {', '.join(strong)}" if strong else ""
+    return (
+        f"The AUROC of {best} is over {LEAK} at {len(over)} of {len(sites)} sites that took no part in "
+        "training. Few outcomes can be predicted so well: probably a column, or which of its cells are "
+        f"missing, is known only after the outcome{alone}. Drop such columns (--drop), and study again "
+        "before you believe the verdict."
+    )
 
 
 def _which(result: StudyResult, metric: str, best: str) -> str:

@@ -1,0 +1,100 @@
+"""A note on tables before training, what it proposes, and many notes as one line per kind."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fedilc.errors import listed
+
+DROP, MISSING, EXCLUDE = "drop", "missing", "exclude_site"
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Note:
+    """What is unusual in one column or at one silo.
+
+    Attributes:
+        one: the sentence on it; if there is a proposal, "say ..." follows.
+        many: the same on several, with {} for them: notes with the same text are one kind. "" is no kind.
+        subject: the column or silo in quotes, as it is listed among many, with facts of its own in brackets.
+        proposal: a setting of tables and the value that removes the cause, such as ("drop", "billing").
+        unit: what `subject` is.
+    """
+
+    one: str
+    many: str = ""
+    subject: str = ""
+    proposal: tuple[str, str] | None = None
+    unit: str = "columns"
+
+
+def grouped(notes: Iterable[Note], *, toml: bool = False) -> list[str]:
+    """Return one sentence per kind of note, in the order in which kinds first occur.
+
+    Proposals are options of the command, or with `toml` keys of the section [data] of an experiment.
+
+    >>> grouped([Note(f"{name} is empty", "{} are empty", repr(name)) for name in ("a", "b")])
+    ["2 columns ('a', 'b') are empty"]
+    """
+    kinds: dict[str, list[Note]] = {}
+    for note in notes:
+        kinds.setdefault(note.many or note.one, []).append(note)
+    return [_sentence(kind, toml) for kind in kinds.values()]
+
+
+def details(notes: Iterable[Note], *, toml: bool = False) -> list[str]:
+    """Return one sentence per note."""
+    return [_sentence([note], toml) for note in notes]
+
+
+def proposals(notes: Iterable[Note]) -> tuple[tuple[str, str], ...]:
+    """Return the settings that notes propose, without those for columns that are to be dropped."""
+    found = list(dict.fromkeys(note.proposal for note in notes if note.proposal is not None))
+    gone = {value for setting, value in found if setting == DROP}
+    return tuple(
+        (setting, value)
+        for setting, value in found
+        if not (setting == MISSING and value.rpartition("=")[0] in gone)
+    )
+
+
+def as_options(settings: Iterable[tuple[str, str]]) -> str:
+    """Return settings as they are typed in a shell.
+
+    >>> as_options([("drop", "length of stay"), ("missing", "-9999")])
+    "--drop 'length of stay' --missing -9999"
+    """
+    return shlex.join(
+        word for setting, value in settings for word in (f"--{setting.replace('_', '-')}", value)
+    )
+
+
+def as_toml(settings: Iterable[tuple[str, str]]) -> str:
+    """Return settings as they are written in the section [data] of an experiment.
+
+    >>> as_toml([("drop", "billing"), ("drop", "ward"), ("missing", "-9")])
+    'drop = ["billing", "ward"] and missing = ["-9"]'
+    """
+    by_key: dict[str, list[str]] = {}
+    for setting, value in settings:
+        by_key.setdefault("exclude_sites" if setting == EXCLUDE else setting, []).append(value)
+    return " and ".join(f"{key} = {json.dumps(values, ensure_ascii=False)}" for key, values in by_key.items())
+
+
+def _sentence(notes: Sequence[Note], toml: bool) -> str:
+    first, asked = notes[0], proposals(notes)
+    text = first.one
+    if len(notes) > 1:
+        named = listed([note.subject for note in notes], _SHOWN)
+        text = first.many.replace("{}", f"{len(notes)} {first.unit} ({named})")
+    if not asked:
+        return text
+    if len(asked) > _SHOWN:
+        names = sorted({setting for setting, _ in asked})
+        keys = " and ".join(names if toml else [f"--{name.replace('_', '-')}" for name in names])
+        return f"{text} say {keys} for each"
+    return f"{text} say {as_toml(asked) if toml else as_options(asked)}"
