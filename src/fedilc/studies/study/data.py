@@ -192,8 +192,9 @@ def study_data(
         own = {key: value for key, value in (("label", label), ("silo_column", silo_column)) if value}
         return _named(sources[0], exclude_site, settings | own)
     if len(paths) == 1 and paths[0].is_dir():
+        images = _images(paths[0], image_size)
         _refuse_table_options(sources[0], exclude_site, settings)
-        return _images(paths[0], image_size)
+        return images
     for path in paths:
         if not path.is_file():
             wrong = "is a folder" if path.is_dir() else "does not exist"
