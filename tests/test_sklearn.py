@@ -150,3 +150,21 @@ def test_inputs_of_unlike_size_warn_that_a_group_stands_out_and_the_fit_ends() -
         model.fit(x, y, groups=np.arange(len(y)) % 5)
     assert len(model.history_) == model.rounds
     assert all(len(record["silos"]) == 5 for record in model.history_)
+
+
+def test_a_random_state_may_be_a_number_or_a_generator_as_scikit_learn_has_it(sites: Any) -> None:
+    x, y, groups = sites
+
+    def weights(random_state: Any, times: int = 1) -> list[Any]:
+        model = FedILCClassifier(rounds=1, hidden=(4,), random_state=random_state)
+        return [model.fit(x, y, groups=groups).model_[1].weight for _ in range(times)]
+
+    same, again = weights(3, times=2)
+    assert same.equal(again)
+    assert same.equal(*weights(np.int64(3)))
+    drawn, other = weights(np.random.RandomState(5), times=2)
+    assert not drawn.equal(other)
+    assert drawn.equal(*weights(np.random.RandomState(5)))
+    assert not same.equal(*weights(4))
+    with pytest.raises(ValueError, match="cannot be used to seed"):
+        weights("three")

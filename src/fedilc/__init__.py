@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from fedilc import algorithms
 from fedilc.algorithms import Algorithm, LocalSteps
+from fedilc.errors import FedILCError
 
 if TYPE_CHECKING:
     from fedilc.aggregation import Aggregator, weighted_geometric_mean
     from fedilc.api import train
     from fedilc.data import Federation, Silo
+    from fedilc.data.silo_store import SiloStore
     from fedilc.penalties import Penalty
+    from fedilc.penalties.fishr import Fishr
     from fedilc.sklearn import FedILCClassifier, FedILCRegressor
     from fedilc.training.callbacks import Callback, EarlyStopping, KeepBest
     from fedilc.training.loaded_model import load
@@ -26,13 +29,16 @@ __all__ = [
     "Callback",
     "EarlyStopping",
     "FedILCClassifier",
+    "FedILCError",
     "FedILCRegressor",
     "Federation",
+    "Fishr",
     "KeepBest",
     "LocalSteps",
     "Penalty",
     "Result",
     "Silo",
+    "SiloStore",
     "__version__",
     "algorithms",
     "load",
@@ -44,7 +50,9 @@ _MODULES = {
     "fedilc.aggregation": ("Aggregator", "weighted_geometric_mean"),
     "fedilc.api": ("train",),
     "fedilc.data": ("Federation", "Silo"),
+    "fedilc.data.silo_store": ("SiloStore",),
     "fedilc.penalties": ("Penalty",),
+    "fedilc.penalties.fishr": ("Fishr",),
     "fedilc.sklearn": ("FedILCClassifier", "FedILCRegressor"),
     "fedilc.training.callbacks": ("Callback", "EarlyStopping", "KeepBest"),
     "fedilc.training.loaded_model": ("load",),

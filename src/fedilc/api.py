@@ -94,7 +94,8 @@ def train(
         proximal: mu of FedProx.
 
     The server's step:
-        optimizer, optimizer_options: any torch optimiser by name, and its options.
+        optimizer, optimizer_options: any torch optimiser by its name in lower case (but not LBFGS, SparseAdam
+            and Muon, which need more than dense gradients), "fedadam" or "yogi"; and its options.
         learning_rate_schedule: "constant", "step" (with `decay_rounds`, `decay_factor`) or "cosine".
         warmup_rounds: first rounds, in which the rate rises.
         inter: how silos' updates become one, in place of the algorithm's own: "mean", "geometric",

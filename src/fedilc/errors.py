@@ -13,7 +13,15 @@ _DISTRIBUTIONS = {"PIL": "pillow", "prometheus_client": "prometheus-client"}
 
 
 class FedILCError(Exception):
-    """Base of all errors that have a message for the user; the command prints it and exits with code 2."""
+    """Base of all errors that have a message for the user; the command prints it and exits with code 2.
+
+    >>> import fedilc
+    >>> try:
+    ...     fedilc.algorithms.get("fedsdg")
+    ... except fedilc.FedILCError as error:
+    ...     print(error)
+    algorithm 'fedsdg' is unknown; did you mean 'fedsgd'?
+    """
 
 
 class ConfigError(FedILCError, ValueError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from fedilc.models import build_model
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
     from sklearn.preprocessing import StandardScaler
+    from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 except ImportError as error:
@@ -45,7 +47,7 @@ class _FedILC(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         penalty_weight: float = 1.0,
         environment_size: int | None = None,
         scale: bool = True,
-        seed: int = 0,
+        random_state: Any = 0,
         device: str = "auto",
         options: dict[str, Any] | None = None,
     ) -> None:
@@ -57,7 +59,7 @@ class _FedILC(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         self.penalty_weight = penalty_weight
         self.environment_size = environment_size
         self.scale = scale
-        self.seed = seed
+        self.random_state = random_state
         self.device = device
         self.options = options
 
@@ -85,16 +87,19 @@ class _FedILC(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             Silo(str(name), inputs[silo == number], y[silo == number])
             for number, name in enumerate(self.silos_)
         ]
+        seed = self.random_state
+        if not isinstance(seed, numbers.Integral):
+            seed = check_random_state(seed).randint(2**31)
         result = train(
             SiloStore.of(Federation("groups", silos, loss=loss)),
-            build_model("mlp", inputs.shape[1:], outputs, self.seed, hidden=list(self.hidden)),
+            build_model("mlp", inputs.shape[1:], outputs, int(seed), hidden=list(self.hidden)),
             self.algorithm,
             rounds=self.rounds,
             learning_rate=self.learning_rate,
             weight_decay=self.weight_decay,
             penalty_weight=self.penalty_weight,
             environment_size=self.environment_size,
-            seed=self.seed,
+            seed=int(seed),
             device=self.device,
             **(self.options or {}),
         )
@@ -122,7 +127,8 @@ class FedILCClassifier(ClassifierMixin, _FedILC):  # type: ignore[misc]  # sciki
         environment_size: examples per environment inside a silo; None is the whole silo.
         scale: whether inputs are standardised, by the mean and deviation over all training silos (which
             follow from sums of counts, values and squares, so that silos need share no example).
-        seed: every random choice derives from it.
+        random_state: every random choice derives from it: a number, the same in every fit; a
+            `numpy.random.RandomState`, from which each fit draws another; or None, for numpy's own.
         device: "auto", "cpu", "cuda", ...
         options: further settings of `fedilc.train`, such as {"balance": "weights"}.
 
@@ -131,6 +137,10 @@ class FedILCClassifier(ClassifierMixin, _FedILC):  # type: ignore[misc]  # sciki
         silos_: the groups that trained.
         history_: one record per round, as `fedilc.Result` has them.
         model_: the trained network, from standardised inputs to logits.
+
+    Raises:
+        ValueError: by `fit`, if examples, labels or groups cannot be used; errors of this package are
+            `ValueError` too.
 
     >>> import numpy as np
     >>> x = np.repeat([[0.0], [1.0], [4.0], [5.0]], 5, axis=0)
@@ -169,10 +179,38 @@ class FedILCClassifier(ClassifierMixin, _FedILC):  # type: ignore[misc]  # sciki
 
 
 class FedILCRegressor(RegressorMixin, _FedILC):  # type: ignore[misc]  # scikit-learn has no types
-    """A regressor that is trained over groups as silos; its arguments are those of `FedILCClassifier`.
+    """A regressor that is trained over groups as silos, so that it works for a group that it has not seen.
 
     Labels are standardised as inputs are, and predictions are in the labels' own unit. The loss is the
     squared error.
+
+    Args:
+        algorithm: a name from `fedilc.algorithms`.
+        hidden: the widths of the network's hidden layers.
+        rounds: how many steps the server takes; the model is that of the last one.
+        learning_rate: of the server's optimiser.
+        weight_decay: of the server's optimiser.
+        penalty_weight: lambda, the weight of the algorithm's penalty.
+        environment_size: examples per environment inside a silo; None is the whole silo.
+        scale: whether inputs are standardised, by the mean and deviation over all training silos.
+        random_state: as in `FedILCClassifier`.
+        device: "auto", "cpu", "cuda", ...
+        options: further settings of `fedilc.train`.
+
+    Attributes:
+        silos_: the groups that trained.
+        history_: one record per round, as `fedilc.Result` has them.
+        model_: the trained network, from standardised inputs to standardised labels.
+
+    Raises:
+        ValueError: by `fit`, if examples, labels or groups cannot be used; errors of this package are
+            `ValueError` too.
+
+    >>> import numpy as np
+    >>> x = np.arange(8.0)[:, None]
+    >>> model = FedILCRegressor(rounds=60, hidden=(8,), learning_rate=0.03)
+    >>> bool(abs(model.fit(x, 3 * x[:, 0], groups=np.arange(8) % 2).predict([[4.0]])[0] - 12) < 3)
+    True
     """
 
     def fit(self, X: ArrayLike, y: ArrayLike, groups: ArrayLike | None = None) -> FedILCRegressor:  # noqa: N803 - scikit-learn's name

@@ -82,18 +82,18 @@ def test_early_stopping_ends_a_run_once_its_loss_has_not_fallen_for_patience_rou
 
 
 def test_early_stopping_lets_a_run_finish_whose_loss_falls(federation: Federation, model: nn.Module) -> None:
-    result = go(federation, model, 12, EarlyStopping(patience=1, key="train_loss"))
+    result = go(federation, model, 12, EarlyStopping(patience=1, monitor="train_loss"))
     assert len(result.history) == 12
     assert result.stopped is None
 
 
 def test_early_stopping_asks_for_a_fall_of_at_least_least(federation: Federation, model: nn.Module) -> None:
-    result = go(federation, model, 12, EarlyStopping(patience=2, key="train_loss", least=10.0))
+    result = go(federation, model, 12, EarlyStopping(patience=2, monitor="train_loss", min_delta=10.0))
     assert len(result.history) == 3
 
 
 def test_early_stopping_counts_evaluated_rounds_only(federation: Federation, model: nn.Module) -> None:
-    result = go(federation, model, 30, EarlyStopping(patience=2, least=10.0), evaluate_every=4)
+    result = go(federation, model, 30, EarlyStopping(patience=2, min_delta=10.0), evaluate_every=4)
     evaluated = [record["round"] for record in result.history if "validation_loss" in record]
     assert evaluated == [1, 4, 8]
     assert len(result.history) == 8
@@ -104,14 +104,16 @@ def test_early_stopping_on_a_number_that_is_not_recorded_says_which_are(
     federation: Federation, model: nn.Module, key: str
 ) -> None:
     with pytest.raises(ConfigError, match=rf"'{key}', which no .*; records have train_loss, .*test_loss"):
-        go(federation, model, 5, EarlyStopping(1, key=key))
+        go(federation, model, 5, EarlyStopping(1, monitor=key))
 
 
-@pytest.mark.parametrize("callbacks", [[], [EarlyStopping(patience=2, least=10.0)]], ids=["without", "with"])
+@pytest.mark.parametrize(
+    "callbacks", [[], [EarlyStopping(patience=2, min_delta=10.0)]], ids=["without", "with"]
+)
 def test_a_run_that_stopped_early_stays_stopped_when_resumed(
     federation: Federation, model: nn.Module, tmp_path: Path, callbacks: list[Callback]
 ) -> None:
-    first = go(federation, model, 30, EarlyStopping(patience=2, least=10.0), out=tmp_path)
+    first = go(federation, model, 30, EarlyStopping(patience=2, min_delta=10.0), out=tmp_path)
     before = (tmp_path / "checkpoint.safetensors").read_bytes()
     again = go(federation, model, 30, *callbacks, out=tmp_path, resume=True)
     assert again.stopped == first.stopped
@@ -225,7 +227,13 @@ def test_a_plain_function_or_an_object_with_one_method_may_observe(
 def test_early_stopping_on_a_number_that_never_comes_is_an_error(tmp_path: Path, key: str, said: str) -> None:
     federation = Federation("f", [Silo("a", *examples(1)), Silo("b", *examples(2))])
     with pytest.raises(ConfigError, match=said):
-        train(federation, nn.Linear(3, 1), callbacks=[EarlyStopping(2, key)], out=tmp_path / "run", **QUICK)
+        train(
+            federation,
+            nn.Linear(3, 1),
+            callbacks=[EarlyStopping(2, monitor=key)],
+            out=tmp_path / "run",
+            **QUICK,
+        )
     assert key == "val_loss" or not (tmp_path / "run").exists()
 
 
@@ -233,3 +241,30 @@ def test_early_stopping_with_validation_data_stops() -> None:
     federation = Federation("f", [silo("a", 1), silo("b", 2)])
     options = QUICK | {"rounds": 50, "learning_rate": 3.0}
     assert train(federation, nn.Linear(3, 1), callbacks=[EarlyStopping(2)], **options).stopped
+
+
+@pytest.mark.parametrize(
+    ("monitor", "mode", "values", "stopped"),
+    [
+        ("validation_accuracy", None, [0.5, 0.6, 0.7, 0.8], None),
+        ("validation_accuracy", None, [0.5, 0.6, 0.6, 0.6], "validation_accuracy has not risen for 2 rounds"),
+        ("validation_accuracy", "min", [0.5, 0.6, 0.7], "validation_accuracy has not fallen for 2 rounds"),
+        ("validation_loss", "max", [0.5, 0.4, 0.3], "validation_loss has not risen for 2 rounds"),
+        ("test_auroc", None, [0.5, 0.505, 0.511, 0.515], None),
+        ("test_auroc", None, [0.5, 0.505, 0.509], "test_auroc has not risen for 2 rounds"),
+    ],
+)
+def test_higher_may_be_better_and_small_changes_do_not_count(
+    monitor: str, mode: Any, values: list[float], stopped: str | None
+) -> None:
+    stopper, run = EarlyStopping(monitor=monitor, mode=mode, min_delta=0.01, patience=2), Run(rounds=9)
+    for number, value in enumerate(values, 1):
+        run.history.append({"round": number, monitor: value})
+        stopper.on_round(run, run.history[-1])
+    assert run.stopped == stopped
+
+
+@pytest.mark.parametrize("wrong", [{"mode": "up"}, {"min_delta": -1.0}, {"min_delta": float("nan")}])
+def test_early_stopping_refuses_what_it_cannot_use(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        EarlyStopping(2, **wrong)

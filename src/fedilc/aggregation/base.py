@@ -90,6 +90,18 @@ class Aggregator(ABC):
     `max_norm` is the norm to which replies are clipped, and `bounded_terms` the
     largest magnitudes of terms that are bounded whatever the values: what a sub-coordinator's sums are
     checked against.
+
+    >>> class RootMeanSquare(Aggregator):
+    ...     def terms(self, values):
+    ...         return {"squares": values.double().square()}
+    ...     def finish(self, count, sums):
+    ...         return (sums["squares"] / count).sqrt(), {}
+    >>> rule = RootMeanSquare()
+    >>> state = rule.zero({"w": torch.zeros(1)})
+    >>> for value in (1.0, -7.0):
+    ...     state = rule.accumulate(state, {"w": torch.tensor([value])})
+    >>> rule.finalize(state).value["w"]
+    tensor([5.])
     """
 
     takes_weights = False

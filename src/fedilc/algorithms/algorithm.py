@@ -89,8 +89,8 @@ class Algorithm:
         weights: how much each silo counts in a mean across silos: "equal"; "examples" for n_e/n over the
             silos that answer; weights that follow the silos' losses: "group-dro", "afl", "q-ffl"; or a
             weight for each silo, as in {"a": 2.0, "b": 1.0}. The penalty is a mean over silos in any case.
-        optimizer: what the server does with the result: "adam", "adamw", "sgd", "fedadam" or
-            "yogi".
+        optimizer: what the server does with the result: a torch optimiser by its name in lower case, such
+            as "adam", "sgd" or "rmsprop"; "fedadam" or "yogi".
         optimizer_options: its options, as in {"momentum": 0.9}.
         summary: one line for tables.
         defaults: settings that a comparison gives the algorithm unless the user sets them, such as a

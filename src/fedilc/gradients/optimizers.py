@@ -80,9 +80,20 @@ class Yogi(FedAdam):
         average.sub_((1 - decay) * square * (average - square).sign())
 
 
+# All of torch's but LBFGS, which computes losses itself, SparseAdam, which takes sparse gradients alone, and
+# Muon, which takes matrices alone. By these names only: a name from a network must not reach another class.
+_TORCH = (
+    *("SGD", "Adam", "AdamW", "Adadelta", "Adafactor", "Adagrad", "Adamax", "ASGD", "NAdam", "RAdam"),
+    *("RMSprop", "Rprop"),
+)
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     kind.__name__.lower(): _without_compiler(kind)
-    for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, FedAdam, Yogi)
+    for kind in (
+        *(
+            getattr(torch.optim, name) for name in _TORCH if hasattr(torch.optim, name)
+        ),  # Adafactor: torch 2.5
+        *(FedAdam, Yogi),
+    )
 }
 _OWN = ("params", "lr", "weight_decay")
 
@@ -103,6 +114,9 @@ def make_optimizer(
     if name not in OPTIMIZERS:
         raise ConfigError(f"optimizer {name!r} is unknown{nearest(str(name), OPTIMIZERS)}")
     kind, given = OPTIMIZERS[name], dict(options or {})
+    decays = "weight_decay" in inspect.signature(kind).parameters
+    if weight_decay and not decays:
+        raise ConfigError(f"optimizer {name!r} has no weight decay; leave out weight_decay={weight_decay:g}")
     known = [key for key in inspect.signature(kind).parameters if key not in _OWN]
     for key, value in given.items():
         if key not in known:
@@ -113,8 +127,10 @@ def make_optimizer(
             probe = nn.Parameter(torch.zeros(1))
             probe.grad = torch.ones(1)
             kind([probe], lr=0.1, **given).step()  # type: ignore[call-arg]  # as below
+        if decays:
+            given["weight_decay"] = weight_decay
         # Every optimiser of torch has lr; its base class, which is what mypy sees, does not.
-        return kind(parameters, lr=learning_rate, weight_decay=weight_decay, **given)  # type: ignore[call-arg]
+        return kind(parameters, lr=learning_rate, **given)  # type: ignore[call-arg]
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         raise ConfigError(f"optimizer {name!r} cannot be used with {given}: {error}") from error
 
@@ -138,6 +154,11 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Te
         state.setdefault(int(number), {})[key] = tensor
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
+    # torch gives all but "step" the dtype of the parameter, also float32 scalars of a float64 network.
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for place, entries in state.items():
+        own = optimizer.state[parameters[place]]
+        own.update({key: own[key].to(tensor.dtype) for key, tensor in entries.items()})
 
 
 @dataclass(frozen=True)

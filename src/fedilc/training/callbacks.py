@@ -6,11 +6,12 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from torch import Tensor
 
 from fedilc.errors import CheckpointError, ConfigError, FedILCWarning, nearest
+from fedilc.evaluation.scores import HIGHER_IS_BETTER
 from fedilc.evaluation.selection import CRITERIA, selections
 from fedilc.federation import Record
 from fedilc.federation.run_folder import record_digest, require_record
@@ -39,6 +40,17 @@ class Callback:
 
     Attributes:
         keys: the numbers of a record that it needs; a run that never records one of them is refused.
+
+    >>> class Losses(Callback):
+    ...     def on_start(self, run):
+    ...         self.seen = []
+    ...     def on_round(self, run, record):
+    ...         self.seen.append(record["train_loss"])
+    >>> losses = Losses()
+    >>> losses.on_start(Run(rounds=1))
+    >>> losses.on_round(Run(rounds=1), {"round": 1, "train_loss": 0.5})
+    >>> losses.seen
+    [0.5]
     """
 
     keys: tuple[str, ...] = ()
@@ -76,7 +88,17 @@ def refuse_key(key: str, there: Sequence[str] = ()) -> NoReturn:
 
 
 class EarlyStopping(Callback):
-    """Stop when a number of the record has not fallen for `patience` evaluated rounds.
+    """Stop when a number of the record has not improved for `patience` evaluated rounds.
+
+    Args:
+        patience: how many evaluated rounds to wait for an improvement.
+        monitor: the number, as records name it, such as "validation_loss" or "validation_accuracy".
+        mode: "min" if lower is better, "max" if higher is; None is "max" for accuracies, areas under curves
+            and R2, and "min" for all others.
+        min_delta: the least change that counts as an improvement.
+
+    Raises:
+        ConfigError: if an argument cannot be used; in the first round, if no record has the number.
 
     >>> stopper = EarlyStopping(patience=2)
     >>> run = Run(rounds=9)
@@ -87,25 +109,38 @@ class EarlyStopping(Callback):
     'validation_loss has not fallen for 2 rounds'
     """
 
-    def __init__(self, patience: int, key: str = "validation_loss", least: float = 0.0) -> None:
+    def __init__(
+        self,
+        patience: int = 10,
+        *,
+        monitor: str = "validation_loss",
+        mode: Literal["min", "max"] | None = None,
+        min_delta: float = 0.0,
+    ) -> None:
         if patience < 1:
             raise ConfigError(f"patience={patience} is not a number of rounds; give at least 1")
-        self.patience = patience
-        self.key, self.keys = key, (key,)
-        self.least = least
+        if mode not in ("min", "max", None):
+            raise ConfigError(f"mode={mode!r} is unknown; give 'min' if lower is better, or 'max'")
+        if not min_delta >= 0:
+            raise ConfigError(f"min_delta={min_delta} is not a change; give 0 or more")
+        self.patience, self.min_delta = patience, min_delta
+        self.monitor, self.keys = monitor, (monitor,)
+        self.mode = mode or ("max" if monitor.endswith(HIGHER_IS_BETTER) else "min")
 
     def on_round(self, run: Run, record: Record) -> None:
-        """Stop the run if the number has not fallen for `patience` evaluated rounds."""
-        if record.get(self.key) is None:
+        """Stop the run if the number has not improved for `patience` evaluated rounds."""
+        if record.get(self.monitor) is None:
             if record["round"] == 1:
-                refuse_key(self.key, [key for key, value in record.items() if isinstance(value, float)])
+                refuse_key(self.monitor, [key for key, value in record.items() if isinstance(value, float)])
             return
-        values = [float(r[self.key]) for r in run.history if r.get(self.key) is not None]
+        sign = 1 if self.mode == "min" else -1
+        values = [sign * float(r[self.monitor]) for r in run.history if r.get(self.monitor) is not None]
         best, since = values[0], 0
         for value in values[1:]:
-            best, since = (value, 0) if value < best - self.least else (best, since + 1)
+            best, since = (value, 0) if value < best - self.min_delta else (best, since + 1)
         if since >= self.patience:
-            run.stop(f"{self.key} has not fallen for {self.patience} rounds")
+            moved = "fallen" if self.mode == "min" else "risen"
+            run.stop(f"{self.monitor} has not {moved} for {self.patience} rounds")
 
 
 class KeepBest(Callback):
@@ -113,6 +148,20 @@ class KeepBest(Callback):
 
     "validation" and "last" are honest; "oracle" is the round of lowest test loss, which nobody can know in
     practice.
+
+    Args:
+        criterion: "validation" (lowest mean validation loss), "last" or "oracle".
+
+    Raises:
+        ConfigError: if there is no such criterion.
+
+    >>> best, run = KeepBest(), Run(rounds=3, weights={"w": Tensor([1.0])})
+    >>> best.on_start(run)
+    >>> for number, loss in enumerate([0.5, 0.4, 0.6], 1):
+    ...     run.history.append({"round": number, "validation_loss": loss})
+    ...     best.on_round(run, run.history[-1])
+    >>> best.round, best.weights
+    (2, {'w': tensor([1.])})
     """
 
     def __init__(self, criterion: str = "validation") -> None:
