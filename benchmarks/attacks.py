@@ -1,8 +1,8 @@
 """Rounds per second and memory of a coordinator that strangers attack, and its memory with 300 silos.
 
-A real coordinator with tokens and three real silos, each a process on loopback. Strangers without a token
-come and go in turns, so that other work on the machine hits both sides alike. They are of low priority,
-because their own work would be another machine's.
+A real coordinator with tokens and three real silos, each a process on loopback. Strangers without a token,
+and then a viewer and a silo who misuse theirs, come and go in turns, so that other work on the machine hits
+both sides alike. They are of low priority, because their own work would be another machine's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -32,17 +32,28 @@ LEAST_SPEED = 0.8
 SETTINGS = {"learning_rate": 3e-4, "penalty_weight": 15.0}
 START = b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n"
 BODY = START.replace(b"GET /v1/health", b"PUT /v1/silos/silo-0/rounds/1/update?task=x")
+VIEWER, SILO = "viewer", "intruder"
+TOKEN = b"Authorization: Bearer TOKEN\r\n"
+HISTORY = START.replace(b"/v1/health", b"/v1/history") + TOKEN + b"\r\n"
+DEEP = b'{"leaves":' + b"[" * 10_000
+JOIN = START.replace(b"GET /v1/health", b"POST /v1/silos/intruder/join") + TOKEN
+DEEP_JOIN = JOIN + b"Content-Length: %d\r\n\r\n%b" % (len(DEEP), DEEP)
 
 
 @dataclass(frozen=True)
 class Attack:
-    """Connections that send a start and then something without end, and that come back when they are cut."""
+    """Connections that send a start and then something without end, and that come back when they are cut.
+
+    Those with the token of a `holder` send it in place of the word TOKEN; some read no response.
+    """
 
     connections: int
     start: bytes = b""
     more: bytes = b""
     pause: float = 0.0
     again: float = 0.1
+    holder: str = ""
+    reads: bool = True
 
 
 ATTACKS = {
@@ -51,6 +62,9 @@ ATTACKS = {
     "endless headers": Attack(8, START + b"X: ", b"x" * 65_536),
     "endless URLs": Attack(8, b"GET /", b"x" * 65_536),
     "endless bodies": Attack(8, BODY + b"Content-Length: 99999999999\r\n\r\n", b"x" * 65_536),
+    "a silo's deep JSON": Attack(8, more=DEEP_JOIN, pause=0.05, holder=SILO),
+    "a viewer's history again and again": Attack(8, more=HISTORY, pause=0.05, holder=VIEWER),
+    "120 unread histories of a viewer": Attack(120, more=HISTORY, pause=1.0, holder=VIEWER, reads=False),
 }
 
 
@@ -78,7 +92,9 @@ def _attacked(seconds: float, turns: int) -> list[Row]:
             calm, busy, before, most = 0, 0, memory(pid=coordinator.pid), 0
             for _ in range(turns):
                 calm += _rounds(history, seconds)
-                with started("benchmarks.attacks", "attack", name, url) as attacker:
+                holder = ATTACKS[name].holder
+                token = (history.parents[1] / holder).read_text() if holder else ""
+                with started("benchmarks.attacks", "attack", name, url, token) as attacker:
                     assert attacker.stdout is not None
                     attacker.stdout.readline()
                     busy += _rounds(history, seconds)
@@ -109,7 +125,8 @@ def _federation() -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
             names,
             {**SETTINGS, "algorithm": "fedsgd", "rounds": 1_000_000, "evaluate_every": 1000},
         )
-        for name in names:
+        (folder / VIEWER).write_text(add_token(folder / "tokens.json", VIEWER, "viewers"))
+        for name in (*names, SILO):
             (folder / name).write_text(add_token(folder / "tokens.json", name))
             (folder / name).chmod(0o600)
         options = ["--insecure", "--port", "0", "--tokens", folder / "tokens.json", "--out", folder / "run"]
@@ -173,7 +190,7 @@ async def _again_and_again(attack: Attack, host: str, port: int) -> None:
 
 async def _send(attack: Attack, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Send without end, until the other side ends the connection."""
-    gone = asyncio.ensure_future(reader.read())
+    gone = asyncio.ensure_future(_discard(reader) if attack.reads else asyncio.Event().wait())
     writer.write(attack.start)
     while not gone.done():
         if attack.pause:
@@ -181,9 +198,16 @@ async def _send(attack: Attack, reader: asyncio.StreamReader, writer: asyncio.St
         writer.write(attack.more)
         sent = asyncio.ensure_future(writer.drain())
         await asyncio.wait([gone, sent], return_when=asyncio.FIRST_COMPLETED)
+        if sent.done():
+            sent.result()
         sent.cancel()
     with contextlib.suppress(OSError):
         await gone
+
+
+async def _discard(reader: asyncio.StreamReader) -> None:
+    while await reader.read(1 << 20):
+        pass
 
 
 def main() -> None:
@@ -191,7 +215,9 @@ def main() -> None:
     kind, first, *others = sys.argv[1:]
     if kind == "attack":
         os.nice(15)
-        asyncio.run(_attack(ATTACKS[first], others[0]))
+        attack = ATTACKS[first]
+        more = attack.more.replace(b"TOKEN", others[1].encode())
+        asyncio.run(_attack(replace(attack, more=more), others[0]))
     else:
         sys.path.insert(0, str(HELPERS))
         from light_silos import light_silos
