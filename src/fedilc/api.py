@@ -113,6 +113,18 @@ def train(
         max_norm: clip each silo's answers to this norm.
         thresholded_batch: report the areas of thresholded predictions too, in batches of this size.
 
+    Returns:
+        The trained copy, its history, and the weights of the rounds that criteria choose.
+
+    Raises:
+        ConfigError: if a setting cannot be used.
+        DataError: if silos or the test set cannot be used as they are.
+        ModelError: if the network cannot be trained by this algorithm.
+        CheckpointError: if `out` holds a run already, or cannot be resumed: it is damaged, or of other
+            settings or data.
+        SilosLostError: if fewer silos than `min_silos` are left.
+        DivergedError: if a step makes weights infinite; it is undone first.
+
     >>> import torch
     >>> from fedilc import Federation, Silo
     >>> x = torch.tensor([[0.0], [1.0], [2.0], [3.0]])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedilc import Algorithm, Federation, Silo, algorithms, train
-from fedilc.errors import ModelError
+from fedilc.errors import ConfigError, ModelError
 from fedilc.gradients import Loss, ModelRunner, logits_layer
 from fedilc.penalties import Fishr
 
@@ -226,3 +226,8 @@ def test_rows_taken_in_blocks_give_the_same_variance_and_product(
     monkeypatch.setattr("fedilc.penalties.fishr.CACHE_BYTES", 8 * 8 * 5)
     for ours, theirs in zip(computed(), whole, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+def test_a_covariance_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ConfigError, match="covariance"):
+        Fishr("digaonal")

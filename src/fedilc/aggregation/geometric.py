@@ -145,6 +145,13 @@ def weighted_geometric_mean(
         agreement: zero a coordinate if |mean(sign g)| is below this share (0 is off).
         min_side: drop a side with fewer members (1 is off).
 
+    Returns:
+        The mean, of the shape of `values` without `dim`.
+
+    Raises:
+        ConfigError: if the values are no such tensor, or an option is out of its range.
+        NonFiniteError: if a value is NaN or infinite; the message says which.
+
     >>> import torch
     >>> weighted_geometric_mean(torch.tensor([[1.0, 2.0], [4.0, -8.0]]))
     tensor([ 2., -3.])

@@ -1,4 +1,8 @@
-"""Algorithms by name: `get`, `names`, `register`. This package needs no torch."""
+"""Algorithms by name: `get`, `names`, `register`. This package needs no torch.
+
+>>> names()[0], get("fedavg").optimizer
+('fedsgd', 'sgd')
+"""
 
 from __future__ import annotations
 

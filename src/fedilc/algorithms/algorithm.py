@@ -42,6 +42,9 @@ class LocalSteps:
         proximal: mu of FedProx: mu/2 ||w' - w||^2 is added to the loss.
         control_variates: whether gradients are corrected as in SCAFFOLD, by state that the silo keeps.
 
+    Raises:
+        ConfigError: if an argument is out of its range, or both steps and epochs are given.
+
     >>> LocalSteps(epochs=2, batch_size=10).count(examples=25)
     6
     """
@@ -95,6 +98,9 @@ class Algorithm:
         summary: one line for tables.
         defaults: settings that a comparison gives the algorithm unless the user sets them, such as a
             learning rate of the server that suits its updates.
+
+    Raises:
+        ConfigError: if `update` or `weights` are unknown, or weights are given without a mean.
 
     >>> Algorithm(intra="geometric", inter="geometric", penalty="fishr").penalty
     'fishr'

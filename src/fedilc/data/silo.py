@@ -38,6 +38,9 @@ class Silo:
         domains: the sub-domain of each validation example, if it is known; the validation is then also
             reported by sub-domain.
 
+    Raises:
+        DataError: if inputs, labels or domains cannot be used as they are.
+
     >>> Silo("clinic", [[0.0], [1.0]], [0, 1])
     Silo('clinic', 2 examples of shape (1,), 0 for validation)
     """
@@ -120,6 +123,9 @@ class Federation:
         columns: the names of the inputs, in order, if they are a table's columns.
         label: what the labels are called, if they have a name; run folders keep it with the columns.
         preprocessing: how inputs were made of a table or of pictures; run folders keep it, for `fedilc.load`.
+
+    Raises:
+        DataError: if silos or the test set do not fit together, or labels do not fit the loss.
 
     >>> silos = [Silo("a", [[0.0], [1.0]], [0, 1]), Silo("b", [[2.0]], [1])]
     >>> Federation("demo", silos)

@@ -17,11 +17,27 @@ from fedilc.errors import DataError
 class SiloStore(Outline):
     """A federation whose silos are opened by name; its facts are their numbers of training examples.
 
+    `SiloStore.of` makes one of a federation in memory.
+
     Args:
+        name: of the federation.
+        facts: {"examples": n} of each silo by name, in order.
+        sample: two inputs, to try the model on.
+        loss: which one, by name.
+        x_test: inputs of the out-of-distribution test set, if there is one.
+        y_test: its labels.
+        columns: the names of the inputs, in order, if they have names.
+        label: the name of the labels, if it is known.
+        validates: whether a silo holds out examples for validation; None if that is not known.
+        preprocessing: how inputs are made of a table or of pictures, if they are.
+        first_label: the label that class 0 had before classes were numbered from 0.
         make: returns a silo that is not in memory, by name, and checks it.
         outputs: how many logits a model for the labels has.
         held: the silos, if they stay in memory between requests; None if they do not.
         seen: digests of silos that are not in memory, by name; None if the settings alone determine them.
+
+    Raises:
+        DataError: by `open`, if a silo is not here, or cannot be used as it is.
 
     >>> silos = [Silo("a", [[0.0], [1.0]], [0, 1]), Silo("b", [[2.0]], [1])]
     >>> store = SiloStore.of(Federation("demo", silos))

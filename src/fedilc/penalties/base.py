@@ -26,6 +26,15 @@ class Penalty(ABC):
         order: how s_e grows with the gradients: 1 as they do, 2 as their square. Bounds on norms need it.
         needs_graph: whether the sums need the graph of the forward pass.
         needs_classifier: whether s_e is of the layer that gives the logits.
+
+    If s_e is a mean of numbers, one per example, `ExampleMean` does all but compute them:
+
+    >>> class SquaredRisk(ExampleMean):
+    ...     statistic = "squared risk"
+    ...     def numbers(self, chunk):
+    ...         return chunk.losses().square()
+    >>> SquaredRisk().like(nn.Linear(1, 1), None).shape
+    torch.Size([1])
     """
 
     statistic: ClassVar[str]

@@ -19,12 +19,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from fedilc.aggregation.base import wide_dtype
+from fedilc.errors import ConfigError
 from fedilc.gradients.forward import BackwardStarts, Pass
 from fedilc.models import find_classifier
 from fedilc.penalties import _kernels
@@ -39,6 +40,13 @@ class Fishr(Penalty):
 
     Args:
         covariance: "diagonal" (a number per parameter of the classifier) or "full" (per pair of them).
+
+    Raises:
+        ConfigError: if `covariance` is neither.
+
+    >>> from fedilc import Algorithm
+    >>> Algorithm(intra="geometric", penalty=Fishr("full")).penalty.covariance
+    'full'
     """
 
     statistic = "variance"
@@ -46,6 +54,8 @@ class Fishr(Penalty):
     needs_classifier = True
 
     def __init__(self, covariance: Covariance = "diagonal") -> None:
+        if covariance not in get_args(Covariance):
+            raise ConfigError(f"covariance={covariance!r} is unknown; give 'diagonal' or 'full'")
         self.covariance = covariance
 
     def like(self, model: nn.Module, classifier: str | None) -> Tensor:

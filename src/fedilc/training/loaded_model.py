@@ -194,6 +194,22 @@ def load(
         run: the run folder.
         criterion: the round: "validation" (lowest mean validation loss), "last" or "oracle".
         model: the network, if it is one of your own: the run folder has its weights, not its code.
+
+    Returns:
+        The trained network in evaluation mode, with `predict`, `predict_proba` and `transform` for tables.
+
+    Raises:
+        CheckpointError: if the folder is no run folder, is damaged, or has no weights of that round.
+        ConfigError: if there is no such criterion, or a network of one's own is missing.
+
+    >>> import tempfile, fedilc
+    >>> x = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
+    >>> line = fedilc.Federation("line", [fedilc.Silo("a", x, x[:, 0] > 1)])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     network, run = nn.Linear(1, 1), Path(folder) / "run"
+    ...     _ = fedilc.train(line, network, "fedsgd", rounds=2, learning_rate=0.1, out=run)
+    ...     load(run, "last", network).round
+    2
     """
     folder = RunFolder(run)
     facts = folder.settings()

@@ -24,6 +24,13 @@ class Result:
         algorithm: the algorithm's name.
         stopped: why the run ended early, or None.
         kept: the weights of the rounds chosen, by criterion, with the number of the round.
+
+    Raises:
+        CheckpointError: by `best_model`, if the weights of the round chosen were not kept.
+
+    >>> history = [{"round": 1, "validation_loss": 0.4}, {"round": 2, "validation_loss": 0.5}]
+    >>> Result(nn.Linear(1, 1), history).best()["round"]
+    1
     """
 
     model: nn.Module
