@@ -90,6 +90,19 @@ def test_so_it_does_with_local_steps_silo_state_adaptive_weights_and_parts_of_on
     assert_same_run(tmp_path / "local", tmp_path / runtime)
 
 
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.filterwarnings("ignore:round 11:fedilc.errors.FedILCWarning")
+def test_a_silo_that_points_against_the_others_is_noticed_in_the_same_rounds(
+    runtime: str, tmp_path: Path
+) -> None:
+    changes = ["rounds=12", "model.hidden=[8]", "data.flips=[0.0,0.0,0.0,0.0,1.0]", "algorithm=geometric"]
+    silos = run_locally(changes, tmp_path / "local")
+    RUNTIMES[runtime](silos, changes, tmp_path)
+    assert_same_run(tmp_path / "local", tmp_path / runtime)
+    against = [json.loads(line).get("against") for line in outcome_of(tmp_path / runtime)[0]]
+    assert against == [None] * 10 + [{silos[-1]: rounds} for rounds in (10, 11)]
+
+
 def test_halves_on_the_wire_train_nearly_what_local_does(tmp_path: Path) -> None:
     silos = run_locally(CHANGES, tmp_path / "local")
     run_over_http(silos, CHANGES, tmp_path, "--wire", "float16")

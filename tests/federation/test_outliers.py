@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from networks import mlp
 from torch import Tensor, nn
 
@@ -20,7 +22,7 @@ from fedilc.config import Options
 from fedilc.errors import ConfigError, DivergedError, FedILCError, FedILCWarning, SilosLostError
 from fedilc.evaluation import measure
 from fedilc.federation import Program, Reply, Request, RunFolder, Runtime
-from fedilc.federation.outliers import NormBound
+from fedilc.federation.outliers import AGAINST_ROUNDS, NormBound, Opposition, cosine_to
 from fedilc.federation.program import make_parts
 from fedilc.gradients import Loss
 from fedilc.runtimes.local import LocalRuntime
@@ -324,7 +326,7 @@ def test_what_is_usual_is_the_larger_of_the_rounds_median_and_the_last_rounds() 
     assert list(bound.outliers("gradient", {"a": 1.0, "b": 1.0, "c": 101.0})) == ["c"]
     assert list(bound.outliers("gradient", {"a": 1.0, "b": 1e9})) == ["b"]
     assert bound.outliers("gradient", {"b": 1e9}) == {}
-    bound.remember({"gradient": {"a": 10.0, "b": 10.0}})
+    bound.remember({"gradient": {"a": 10.0, "b": 10.0}}, "gradient")
     assert bound.outliers("gradient", {"a": 1.0, "b": 1.0, "c": 101.0}) == {}
     assert bound.outliers("gradient", {"a": 1e5, "b": 1e5, "c": 1e5}) == {}
     assert list(bound.outliers("gradient", {"a": 1.0, "b": 1e9})) == ["b"]
@@ -337,7 +339,7 @@ def test_one_of_two_silos_cannot_move_what_is_usual_upwards() -> None:
         norms = {"honest": 1.0, "liar": 99.0 * 1.5**number}
         outliers = bound.outliers("gradient", norms)
         assert list(outliers) == (["liar"] if norms["liar"] > 100.0 else [])
-        bound.remember({"gradient": norms if not outliers else {"honest": 1.0}})
+        bound.remember({"gradient": norms if not outliers else {"honest": 1.0}}, "gradient")
 
 
 def test_a_penalty_term_may_be_as_many_times_longer_as_there_are_silos() -> None:
@@ -350,3 +352,125 @@ def test_a_penalty_term_may_be_as_many_times_longer_as_there_are_silos() -> None
 def test_settings_that_make_no_sense_are_refused(option: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(option))):
         run(federation_of(), None, **option)
+
+
+def local_steps(federation: Federation, times: float, who: str = "b") -> Liar:
+    """A silo that sends its update after local steps times a number, in every round."""
+    liar = Liar(federation, "fedavg", times, "update", who)
+    liar.rounds = set(range(1, 100))
+    return liar
+
+
+STEPS = {"learning_rate": 1.0, "local_learning_rate": 0.5, "rounds": 40, "outlier_factor": 100.0}
+
+
+def test_a_silo_inside_the_bound_that_makes_the_weights_extreme_is_named_and_no_honest_one() -> None:
+    federation = federation_of()
+    sentence = r"made the weights extreme .* undone; silo 'b' \(its update.* stands out"
+    with pytest.raises(DivergedError, match=sentence) as raised:
+        run(federation, local_steps(federation, -60.0), "fedavg", min_silos=3, **STEPS)
+    assert not any(f"silo {name!r}" in str(raised.value) for name in "acde")
+
+
+def test_with_exclude_the_silo_that_made_the_weights_extreme_is_left_out_and_no_honest_one() -> None:
+    federation = federation_of()
+    liar = local_steps(federation, -60.0)
+    with pytest.warns(FedILCWarning, match="went on without silo 'b'"):
+        result = run(federation, liar, "fedavg", min_silos=3, on_divergence="exclude", **STEPS)
+    assert {silo for record in result.history for silo in record.get("set_aside", {})} == {"b"}
+    assert all({*"acde"} <= record["silos"].keys() for record in result.history)
+
+
+@pytest.mark.parametrize("mode", ["stop", "exclude"])
+def test_if_the_weights_were_extreme_before_an_infinite_reply_past_norms_say_who_is_named(mode: str) -> None:
+    """As in a run that was resumed from weights that were extreme already."""
+    liar = Liar(federation_of(), "fedsgd", math.inf, who="d")
+    liar.silos, liar.rounds = liar.inner.silos, {1}
+    options = Options(rounds=ROUNDS, learning_rate=0.05, on_divergence=mode, min_silos=3)
+    server = make_server(mlp(), liar, liar.inner.program, options)
+    server.selection.bound.past = {"b": 60.0, "c": 2.5}
+    with torch.no_grad():
+        for parameter in server.model.parameters():
+            parameter.mul_(1e6)
+    with pytest.raises(DivergedError, match=r"extreme .*silo 'b' \(its updates .* 60 times .* stands out"):
+        server.round(1)
+    assert server.selection.bound.set_aside == {}
+
+
+def test_past_norms_fade_and_a_resumed_run_has_them(tmp_path: Path) -> None:
+    bound = NormBound()
+    bound.remember({"gradient": {"a": 1.0, "b": 1.0, "c": 10.0}}, "gradient")
+    assert bound.past == {"c": 10.0}
+    assert list(bound.past_suspect("abc")) == ["c"]
+    for _ in range(7):
+        bound.remember({"gradient": {"a": 1.0, "b": 1.0, "c": 1.0}}, "gradient")
+    assert bound.past == {"c": pytest.approx(10.0 * 0.9**7, rel=1e-4)}
+    assert bound.past_suspect("abc") == {}
+    federation = federation_of()
+    liar = Liar(federation, "fedsgd", 7.0)
+    run(federation, liar, rounds=BAD_ROUND, min_silos=3, out=tmp_path)
+    assert RunFolder(tmp_path).load().facts["past_norms"].keys() == {"b"}
+
+
+def flat(tensors: dict[str, Tensor]) -> Tensor:
+    return torch.cat([tensor.double().flatten() for tensor in tensors.values()])
+
+
+@given(st.integers(0, 2**31), st.sampled_from([torch.float32, torch.float64]))
+def test_the_cosine_to_the_last_update_is_that_of_the_formula(seed: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    update, values = (
+        {name: torch.randn(shape, generator=generator, dtype=dtype) for name, shape in shapes.items()}
+        for shapes in [{"a": (4, 3), "b": (5,)}] * 2
+    )
+    opposition = Opposition()
+    opposition.remember(update)
+    expected = torch.nn.functional.cosine_similarity(flat(update), flat(values), dim=0)
+    found = cosine_to(opposition.direction, values, norm_of(values))
+    assert found == pytest.approx(float(expected), abs=2e-3)
+
+
+@pytest.mark.parametrize("norm", [0.0, math.inf])
+def test_without_a_direction_of_its_own_a_silo_has_the_cosine_0(norm: float) -> None:
+    assert cosine_to({"w": torch.ones(2, dtype=torch.float16)}, {"w": torch.full((2,), norm)}, norm) == 0.0
+
+
+def test_the_silo_whose_sign_is_not_that_of_most_others_is_noticed_after_ten_rounds_in_a_row() -> None:
+    """Whichever sign that is: a silo that turns the update around has the positive one."""
+    opposition = Opposition()
+    turned = {"a": -0.4, "b": 0.9, "c": -0.3, "d": -0.05}
+    for number in range(1, AGAINST_ROUNDS + 2):
+        found = opposition.judge(turned if number % 2 else {silo: -value for silo, value in turned.items()})
+        assert found == ({"b": number} if number >= AGAINST_ROUNDS else {})
+    assert opposition.judge(dict.fromkeys("abcd", 0.3)) == {}
+    assert opposition.rounds == {}
+
+
+def test_two_silos_have_no_majority_and_small_cosines_say_nothing() -> None:
+    opposition = Opposition()
+    for _ in range(2 * AGAINST_ROUNDS):
+        assert opposition.judge({"a": 0.9, "b": -0.9}) == {}
+        assert opposition.judge({"a": 0.9, "b": -0.09, "c": 0.8}) == {}
+
+
+def test_a_silo_with_the_opposite_sign_is_noticed_and_changes_no_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(5, 12, 6, generator=generator) + torch.randn(12, 6, generator=generator)
+    silos = [Silo(name, part, (part[:, 0] > 0).long()) for name, part in zip("abcde", x, strict=True)]
+    federation, slowly = Federation("alike", silos), {"learning_rate": 1e-3}
+    liar = Liar(federation, "fedsgd", -1.0)
+    liar.rounds, rounds = set(range(1, 100)), AGAINST_ROUNDS + 3
+    with pytest.warns(
+        FedILCWarning, match="round 11: silo 'b' .for 10 rounds its updates have pointed against"
+    ):
+        result = run(federation, liar, rounds=rounds, **slowly)
+    noticed = [record.get("against", {}) for record in result.history]
+    assert noticed == [{}] * AGAINST_ROUNDS + [{"b": AGAINST_ROUNDS + n} for n in range(3)]
+    liar.sets_aside = False  # and so without a warning
+    run(federation, liar, rounds=5, out=tmp_path, **slowly)
+    again = run(federation, liar, rounds=rounds, out=tmp_path, resume=True, **slowly)
+    assert again.history == result.history
+    monkeypatch.setattr(Opposition, "judge", lambda *_: {})
+    assert_same(weights(run(federation, liar, rounds=rounds, **slowly).model), weights(result.model))

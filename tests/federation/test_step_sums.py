@@ -11,7 +11,7 @@ from fedilc.aggregation import Mean, WeightedGeometricMean
 from fedilc.errors import NonFiniteError
 from fedilc.federation import Reply
 from fedilc.federation.silo_weights import Examples, SiloWeights
-from fedilc.federation.step_sums import NORMS, StepSums
+from fedilc.federation.step_sums import COSINE, NORMS, StepSums
 from fedilc.federation.steps import Answer, Range, Step
 
 LIKE = {"w": torch.zeros(3)}
@@ -66,3 +66,23 @@ def test_an_infinite_reply_is_an_error_if_strict() -> None:
     sums = StepSums(step(), {"gradient": LIKE}, SiloWeights(), strict=True)
     with pytest.raises(NonFiniteError, match="silo 'd'"):
         sums.add(reply("d", math.inf, 0.0, 0.0))
+
+
+@pytest.mark.parametrize("aggregator", [Mean(), WeightedGeometricMean()])
+def test_silos_have_the_cosine_of_their_gradient_and_those_of_a_sub_coordinator_that_of_their_aggregate(
+    aggregator: object,
+) -> None:
+    towards = torch.tensor([0.6, -0.8, 0.0])
+    directions = {"gradient": {"w": towards}}
+    root = StepSums(step(aggregator), {"gradient": LIKE}, SiloWeights(), directions=directions)
+    below = StepSums(step(aggregator), {"gradient": LIKE}, SiloWeights())
+    for one in REPLIES[:2]:
+        below.add(one)
+    together = torch.tensor(aggregate(below))
+    root.add(REPLIES[2])
+    root.add(below.aggregated_reply())
+    found = {silo: numbers[COSINE] for silo, numbers in root.silo_numbers().items()}
+    alone = REPLIES[2].tensors["gradient"]["w"]
+    own, shared = (float(torch.dot(g, towards) / g.norm()) for g in (alone, together))
+    assert found == {silo: pytest.approx(own if silo == "c" else shared, rel=1e-5) for silo in "abc"}
+    assert all(COSINE not in numbers for numbers in below.silo_numbers().values())

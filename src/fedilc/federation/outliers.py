@@ -1,17 +1,28 @@
-"""Find outliers: replies whose norm is far above the usual, which a round sets aside."""
+"""Find silos that do not fit: norms far above the usual, and updates that point against the others'."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from statistics import median_low
+from statistics import median, median_low
 from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedilc.aggregation import norm_of
+from fedilc.aggregation.base import wide_dtype
 
 RECENT_ROUNDS = 10
 MIN_SILOS = 2
+MIN_JUDGED = 3
 STRIKES = 3
-_SUSPECT = 10.0
+AGAINST_ROUNDS = 10
+_SUSPECT, _PAST_SUSPECT = 10.0, 5.0
+_FADING = 0.9
+_OPPOSED = -0.1
+_MAX_MULTIPLE = 1e9
 _DIGITS = 6
 
 Norms = Mapping[str, float]
@@ -28,19 +39,19 @@ class NormBound:
     may be E times as long as usual, so their bound is E times higher.
 
     A silo whose replies were set aside in three rounds is left out of the rest of the run.
+
+    `past` has the longest update of each silo in the rounds before, as a multiple of the round's median; it
+    fades by a tenth per round, and multiples below 2 are not kept. If w is extreme, it says who made it so.
     """
 
     factor: float = 100.0
     recent: dict[str, list[float]] = field(default_factory=dict)
     set_aside: dict[str, list[str]] = field(default_factory=dict)
+    past: dict[str, float] = field(default_factory=dict)
 
     def outliers(self, kind: str, norms: Norms, cancels: bool = False) -> dict[str, str]:
         """Return the silos whose norm of this kind of tensors is above the bound, and why."""
-        before = self.recent.get(kind)
-        usual = [median_low(before)] if before else []
-        if len(norms) >= MIN_SILOS:
-            usual.append(median_low(norms.values()))
-        typical = max(usual, default=0.0)
+        typical = self.usual(kind, norms)
         bound = math.inf
         if self.factor and 0.0 < typical < math.inf:
             bound = self.factor * typical * (len(norms) if cancels else 1)
@@ -50,11 +61,35 @@ class NormBound:
             if norm > bound or norm == math.inf
         }
 
-    def remember(self, norms: Mapping[str, Norms]) -> dict[str, float]:
-        """Return the medians of a round's norms by kind, and store them to compare later rounds with."""
+    def usual(self, kind: str, norms: Norms) -> float:
+        """Return the larger of the median of a round's norms and the median of the last rounds' medians."""
+        before = self.recent.get(kind)
+        medians = [median_low(before)] if before else []
+        if len(norms) >= MIN_SILOS:
+            medians.append(median_low(norms.values()))
+        return max(medians, default=0.0)
+
+    def remember(self, norms: Mapping[str, Norms], update: str) -> dict[str, float]:
+        """Return the medians of a round's norms by kind, and store them to compare later rounds with.
+
+        `update` is the kind of which `past` is kept.
+        """
         medians = {kind: float(f"{median_low(found.values()):.{_DIGITS}g}") for kind, found in norms.items()}
         self._add(medians)
+        usual = median_low(norms[update].values())
+        found = {silo: _FADING * multiple for silo, multiple in self.past.items()}
+        for silo, norm in norms[update].items() if usual else ():
+            found[silo] = max(min(norm / usual, _MAX_MULTIPLE), found.get(silo, 0.0))
+        self.past = {silo: float(f"{n:.{_DIGITS}g}") for silo, n in found.items() if n >= 2.0}
         return medians
+
+    def past_suspect(self, silos: Iterable[str]) -> dict[str, str]:
+        """Return the one of these silos with the longest updates in the last rounds, if they were long."""
+        silo = max(silos, key=lambda name: self.past.get(name, 0.0), default="")
+        if self.past.get(silo, 0.0) < _PAST_SUSPECT:
+            return {}
+        multiple = f"{self.past[silo]:.3g}"
+        return {silo: f"its updates of the last rounds were up to {multiple} times as long as the median"}
 
     def strike(self, reasons: Mapping[str, str]) -> dict[str, str]:
         """Count the silos that a round sets aside; return the reasons, extended if a silo is left out now."""
@@ -81,6 +116,60 @@ class NormBound:
     def _add(self, medians: Mapping[str, float]) -> None:
         for kind, value in medians.items():
             self.recent[kind] = [*self.recent.get(kind, []), value][-RECENT_ROUNDS:]
+
+
+@dataclass
+class Opposition:
+    """Notice silos whose updates point against those of most others, round after round.
+
+    The cosine of a silo's update is taken with the update of w in the round before, so that no reply is kept.
+    A single silo may turn that update around: the others then have negative cosines, and it alone a positive
+    one. So a silo is opposed to the others if the sign of its cosine is not that of the median, and the
+    cosine is at least 0.1. After ten such rounds in a row it is noticed. This is no proof, because an honest
+    silo whose examples are of another kind may be noticed too; it changes no weights.
+
+    Args:
+        direction: the last update of w, of unit length, as float16, which is exact enough and small in a
+            checkpoint; empty before the first update.
+        rounds: in how many rounds in a row silos were opposed, without those that were not.
+    """
+
+    direction: Mapping[str, Tensor] = field(default_factory=dict)
+    rounds: dict[str, int] = field(default_factory=dict)
+
+    def judge(self, cosines: Mapping[str, float]) -> dict[str, int]:
+        """Count the round for the silos that it finds opposed; return those noticed, with their rounds."""
+        if len(cosines) < MIN_JUDGED:
+            return {}
+        sign = math.copysign(1.0, median(cosines.values()))
+        for silo, cosine in cosines.items():
+            before = self.rounds.pop(silo, 0)
+            if sign * cosine < _OPPOSED:
+                self.rounds[silo] = before + 1
+        return {silo: count for silo in cosines if (count := self.rounds.get(silo, 0)) >= AGAINST_ROUNDS}
+
+    def remember(self, update: Mapping[str, Tensor]) -> None:
+        """Store the direction of an update of w."""
+        norm = norm_of(update)
+        if 0.0 < norm < math.inf:
+            self.direction = {name: (tensor / norm).to(torch.float16) for name, tensor in update.items()}
+
+
+def cosine_to(direction: Mapping[str, Tensor], values: Mapping[str, Tensor], norm: float) -> float:
+    """Return the cosine between tensors of this norm and a direction of unit length; 0 if it is undefined.
+
+    >>> cosine_to({"w": torch.tensor([1.0, 0.0])}, {"w": torch.tensor([3.0, -4.0])}, 5.0)
+    0.6
+    """
+    if not 0.0 < norm < math.inf:
+        return 0.0
+    dots = ((values[name] * part).sum(dtype=wide_dtype(part.device)) for name, part in direction.items())
+    return sum(float(dot) for dot in dots) / norm
+
+
+def against_sentence(rounds: int) -> str:
+    """Return what to say of a silo that was opposed to the others in this many rounds in a row."""
+    return f"for {rounds} rounds its updates have pointed against those of most other silos"
 
 
 def suspects(norms: Mapping[str, Norms]) -> dict[str, str]:

@@ -242,6 +242,7 @@ class Program:
         if self.keeps_state:
             sends[CONTROL] = self.weights
             sent_numbers[STATE_SINCE] = Range(0, MAX_ROUNDS)
-            answers[CONTROL] = Answer(self.weights, self._clipped(self._mean), exact=True)
+            control = self._clipped(self._mean)
+            answers[CONTROL] = Answer(self.weights, control, cancels=True, exact=True)
             numbers[STATE_ROUND] = Range(0, MAX_ROUNDS)
         return Step(name, sends, sent_numbers, answers, numbers, completes=True)

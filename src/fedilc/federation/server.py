@@ -14,22 +14,24 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fedilc.aggregation import Aggregate
+from fedilc.aggregation import Aggregate, norm_of
 from fedilc.aggregation.base import is_finite
-from fedilc.errors import DivergedError, FedILCWarning, silos_with_reasons
+from fedilc.errors import DivergedError, FedILCWarning, NonFiniteError, silos_with_reasons
 from fedilc.federation.control_variates import ControlVariates, StateMismatchError
 from fedilc.federation.messages import AggregatedReply, Reply, Request, check_reply
-from fedilc.federation.outliers import Norms, suspects
+from fedilc.federation.outliers import Norms, Opposition, suspects
 from fedilc.federation.program import CONTROL, EVALUATE, PENALTY, PENALTY_WEIGHT, STATE_SINCE, Program
 from fedilc.federation.runtime import Runtime, SiloNumbers
 from fedilc.federation.silo_selection import RepeatRoundError, SiloSelection
 from fedilc.federation.silo_weights import SiloWeights
-from fedilc.federation.step_sums import METRICS, NORMS, StepSums
+from fedilc.federation.step_sums import COSINE, METRICS, NORMS, StepSums
 from fedilc.federation.steps import Step
 from fedilc.federation.tensor_files import tensors_below
 from fedilc.gradients.optimizers import RateSchedule, optimizer_tensors, restore_optimizer
 from fedilc.gradients.penalty_weight import PenaltySchedule, add_penalty
 
+EXTREME = 1000.0  # times the norm of w at the start, or 1: honest silos may reply with infinities soon
+DIRECTION = "direction"
 Record = dict[str, Any]
 OnDivergence = Literal["stop", "exclude"]
 
@@ -63,14 +65,17 @@ class Server:
     test: Callable[[], dict[str, float | None]] | None = None
     on_divergence: OnDivergence = "stop"
     version: int = 0
+    opposition: Opposition = field(init=False, default_factory=Opposition)
     control: ControlVariates = field(init=False)
     _parameters: dict[str, nn.Parameter] = field(init=False)
     _rates: list[float] = field(init=False)
+    _extreme_norm: float = field(init=False)
     _warned: set[str] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         self._parameters = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         self._rates = [group["lr"] for group in self.optimizer.param_groups]
+        self._extreme_norm = EXTREME * max(1.0, norm_of(self.weights))
         self.control = ControlVariates(self.weights if self.program.keeps_state else {})
 
     @property
@@ -85,7 +90,8 @@ class Server:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors that the next round depends on, for a checkpoint."""
-        return {**self._updated(), **_named(CONTROL, self.control.tensors)}
+        direction = _named(DIRECTION, self.opposition.direction)
+        return {**self._updated(), **_named(CONTROL, self.control.tensors), **direction}
 
     def _updated(self) -> dict[str, Tensor]:
         """Return what an update of w changes: w and the state of the optimiser."""
@@ -93,7 +99,12 @@ class Server:
 
     def facts(self) -> dict[str, Any]:
         """Return everything else that the next round depends on, as a JSON object; it may be empty."""
-        found = {"silo_weights": self.silo_weights.state(), **self.control.facts()}
+        found = {
+            "silo_weights": self.silo_weights.state(),
+            "past_norms": self.selection.bound.past,
+            "against": self.opposition.rounds,
+            **self.control.facts(),
+        }
         return {key: value for key, value in found.items() if value}
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], round_: int) -> None:
@@ -101,6 +112,8 @@ class Server:
         self._restore_updated(tensors)
         self.control.restore(tensors_below(tensors, CONTROL), facts)
         self.silo_weights.restore(facts.get("silo_weights", {}))
+        self.selection.bound.past = dict(facts.get("past_norms", {}))
+        self.opposition = Opposition(tensors_below(tensors, DIRECTION), dict(facts.get("against", {})))
         self.version = round_
 
     @torch.no_grad()
@@ -149,10 +162,13 @@ class Server:
         update = known[self.program.update]
         if PENALTY in known:
             update = add_penalty(update, known[PENALTY], penalty_weight)
-        if not self._update(number, update):
-            raise self._diverged(number, norms)
+        self._update(number, update, norms)
         record = self._record(number, replies, penalty_weight)
-        record["norms"] = self.selection.bound.remember(norms)
+        record["norms"] = self.selection.bound.remember(norms, self.program.update)
+        cosines = {silo: reply[COSINE] for silo, reply in replies.items() if COSINE in reply}
+        if against := self.opposition.judge(cosines):
+            record["against"] = against
+        self.opposition.remember(update)
         record |= {key: dict(by_name) for key, by_name in measurements.items()}
         record["silos"] = self._silo_records(replies, norms[self.program.update])
         self.silo_weights.learn({silo: reply["loss"] or 0.0 for silo, reply in replies.items()})
@@ -198,10 +214,13 @@ class Server:
 
         Return the aggregate of each group of tensors, the rest of each silo's reply, and the norms by group.
         """
-        total = StepSums(step, self._like(step), self.silo_weights, self.on_divergence == "stop")
+        direction = self.opposition.direction
+        directions = {self.program.update: direction} if direction else {}
+        strict = self.on_divergence == "stop"
+        total = StepSums(step, self._like(step), self.silo_weights, strict, directions)
         asked = self.runtime.mine(request.silos)
         for reply in self._checked(step, request):
-            total.add(reply)
+            self._add(total, reply)
         missing = [silo for silo in asked if silo not in total.replies]
         if missing:
             raise RepeatRoundError(missing)
@@ -230,6 +249,20 @@ class Server:
                 seen.update(reply.silos)
                 yield reply
 
+    def _add(self, total: StepSums, reply: Reply | AggregatedReply) -> None:
+        """Add a reply; if it is infinite because w was extreme, name the silo that made w so."""
+        try:
+            total.add(reply)
+        except NonFiniteError as error:
+            named = self.selection.bound.past_suspect(self.silos)
+            if named and self._is_extreme():
+                raise DivergedError(
+                    f"{error}; the weights that it was sent were extreme already (norm "
+                    f"{norm_of(self.weights):.3g}), and {silos_with_reasons(named)} stands out: start again "
+                    "without it, or with a lower outlier_factor"
+                ) from error
+            raise
+
     def _norms(self, step: Step, name: str, request: Request, replies: SiloNumbers) -> Norms:
         """Return the norms of a group of tensors by silo; raise if some are outliers.
 
@@ -238,6 +271,14 @@ class Server:
         norms = {silo: reply[NORMS][name] for silo, reply in replies.items()}
         outliers = self.selection.bound.outliers(name, norms, step.answers[name].cancels)
         aside = {s: why for s, why in outliers.items() if self.runtime.sets_aside or norms[s] == math.inf}
+        named = self.selection.bound.past_suspect(norms) if aside and self._is_extreme() else {}
+        if named and not named.keys() <= aside.keys():
+            raise DivergedError(
+                f"the weights of round {request.round} were extreme before it began (norm "
+                f"{norm_of(self.weights):.3g}), so that {silos_with_reasons(aside)} is not to blame; "
+                f"{silos_with_reasons(named)} stands out: start again without it, or with a lower "
+                "outlier_factor"
+            )
         if aside:
             raise RepeatRoundError(aside, aside)
         new = {silo: reason for silo, reason in outliers.items() if silo not in self._warned}
@@ -251,12 +292,10 @@ class Server:
             )
         return norms
 
-    def _diverged(self, number: int, norms: Mapping[str, Norms]) -> Exception:
-        """Return the error to raise after an update that was undone."""
-        named = suspects(norms)
+    def _diverged(self, what: str, named: Mapping[str, str]) -> Exception:
+        """Return the error to raise after an update that was undone; `named` are silos that stand out."""
         if named and self.on_divergence == "exclude":
             return RepeatRoundError(named, named)
-        what = f"the update of round {number} made weights or optimiser infinite and was undone"
         if named:
             return DivergedError(
                 f"{what}; {silos_with_reasons(named)} stands out: correct the problem there, or resume with "
@@ -264,9 +303,19 @@ class Server:
             )
         return DivergedError(f"{what}; no silo stands out: lower the learning rate or the penalty")
 
+    def _is_extreme(self) -> bool:
+        """Return whether w has grown so far that extreme replies to it say nothing about who sends them."""
+        return not norm_of(self.weights) <= self._extreme_norm
+
     @torch.no_grad()
-    def _update(self, number: int, update: Mapping[str, Tensor]) -> bool:
-        """Take an optimiser step; undo it and return False if it leaves weights or optimiser infinite."""
+    def _update(self, number: int, update: Mapping[str, Tensor], norms: Mapping[str, Norms]) -> None:
+        """Take an optimiser step; undo it and raise if it leaves w or the optimiser infinite, or w extreme.
+
+        Extreme weights would make the replies of honest silos infinite, and those would be blamed. So if a
+        silo stands out, its update is not applied. If all silos belong to whoever started the run, only
+        infinities count, because nobody is blamed.
+        """
+        was_extreme = self._is_extreme()
         before = {name: tensor.clone() for name, tensor in self._updated().items()}
         for name, parameter in self._parameters.items():
             parameter.grad = update[name]  # after local steps it is a mean of w - w_e, not a gradient
@@ -274,12 +323,21 @@ class Server:
             group["lr"] = rate * self.rate.factor(number)  # not from the last round's: runs are resumed
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        named = {} if was_extreme else suspects(norms)
+        named = named or self.selection.bound.past_suspect(norms[self.program.update])
         # A finite update is not enough: squares in the optimiser's state, and w itself, may overflow.
         if not all(is_finite(tensor) for tensor in self._updated().values()):
-            self._restore_updated(before)
-            return False
-        self.version += 1
-        return True
+            what = f"the update of round {number} made weights or optimiser infinite and was undone"
+        elif self.runtime.sets_aside and named and self._is_extreme():
+            what = (
+                f"the update of round {number} made the weights extreme (norm {norm_of(self.weights):.3g}) "
+                "and was undone"
+            )
+        else:
+            self.version += 1
+            return
+        self._restore_updated(before)
+        raise self._diverged(what, named)
 
     def _evaluate(self, number: int, silos: tuple[str, ...]) -> Record:
         step = self.program.steps[EVALUATE]

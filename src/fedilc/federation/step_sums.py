@@ -12,11 +12,12 @@ from fedilc.aggregation import Aggregator, Sums, norm_of
 from fedilc.aggregation.base import require_finite
 from fedilc.aggregation.sums.packed import add_packed, pack_sums
 from fedilc.federation.messages import AggregatedReply, Reply
+from fedilc.federation.outliers import cosine_to
 from fedilc.federation.runtime import SiloNumbers
 from fedilc.federation.silo_weights import SiloWeights
 from fedilc.federation.steps import Step
 
-NORMS, METRICS = "norms", "metrics"
+NORMS, METRICS, COSINE = "norms", "metrics", "cosine"
 
 
 class StepSums:
@@ -27,6 +28,8 @@ class StepSums:
         like: tensors of the shapes, dtypes and devices of the aggregates, by group.
         weights: the weight of each silo in a mean.
         strict: whether a NaN or an infinity is an error; if not, the group is left out of the sums.
+        directions: by group, the direction with which the cosine of each silo's tensors is taken. Silos whose
+            sums a sub-coordinator sends all have the cosine of their aggregate.
     """
 
     def __init__(
@@ -35,14 +38,17 @@ class StepSums:
         like: Mapping[str, Mapping[str, Tensor]],
         weights: SiloWeights,
         strict: bool = False,
+        directions: Mapping[str, Mapping[str, Tensor]] | None = None,
     ) -> None:
         self.step, self.weights, self.strict = step, weights, strict
+        self.like, self.directions = like, directions or {}
         self.sums: dict[str, tuple[Aggregator, Sums]] = {
             name: (answer.aggregator, answer.aggregator.zero(like[name]))
             for name, answer in step.answers.items()
         }
         self.replies: dict[str, Reply] = {}
         self.norms: dict[str, dict[str, float]] = {}
+        self.cosines: dict[str, float] = {}
 
     def add(self, reply: Reply | AggregatedReply) -> None:
         """Add a reply to the sums; leave out groups with an infinite norm."""
@@ -56,6 +62,8 @@ class StepSums:
         found: SiloNumbers = {}
         for silo, reply in self.replies.items():
             found[silo] = {**reply.numbers, NORMS: self.norms[silo]}
+            if silo in self.cosines:
+                found[silo][COSINE] = self.cosines[silo]
             if reply.metrics:
                 found[silo][METRICS] = reply.metrics
         return found
@@ -73,6 +81,8 @@ class StepSums:
             answer, values = self.step.answers[name], reply.tensors[name]
             norm = norm_of(values)
             norms[name] = math.sqrt(norm) if answer.order == 2 else norm
+            if name in self.directions:
+                self.cosines[reply.silo] = cosine_to(self.directions[name], values, norm)
             if norm < math.inf:
                 aggregator.accumulate(state, values, source, self._weight(name, reply))
             elif self.strict:
@@ -81,13 +91,22 @@ class StepSums:
         self._keep(reply, norms)
 
     def _merge(self, aggregated: AggregatedReply) -> None:
-        for name, (_, state) in self.sums.items():
-            for silo, reply in aggregated.replies.items():
-                if aggregated.norms[silo][name] < math.inf:
-                    state.counted(1, self._weight(name, reply))
-            add_packed(state, aggregated.sums[name], len(aggregated.replies))
+        for name, (aggregator, state) in self.sums.items():
+            self._merge_group(name, state, aggregated)
+            if name in self.directions:
+                alone = aggregator.zero(self.like[name])
+                self._merge_group(name, alone, aggregated)
+                values = aggregator.finalize(alone).value if alone.count else {}
+                cosine = cosine_to(self.directions[name], values, norm_of(values))
+                self.cosines |= dict.fromkeys(aggregated.replies, cosine)
         for silo, reply in aggregated.replies.items():
             self._keep(reply, aggregated.norms[silo])
+
+    def _merge_group(self, name: str, state: Sums, aggregated: AggregatedReply) -> None:
+        for silo, reply in aggregated.replies.items():
+            if aggregated.norms[silo][name] < math.inf:
+                state.counted(1, self._weight(name, reply))
+        add_packed(state, aggregated.sums[name], len(aggregated.replies))
 
     def _weight(self, group: str, reply: Reply) -> float | None:
         weighted = self.step.answers[group].weighted

@@ -46,7 +46,8 @@ class Answer:
         aggregator: how the groups are aggregated.
         weighted: whether the silos' weights apply.
         order: 1 if its norm is proportional to the norm of the gradients, 2 if to its square.
-        cancels: whether the groups of E silos nearly add up to zero; one may be E times as long as usual.
+        cancels: whether the groups of E silos nearly add up to zero, as the terms of a penalty do, and the
+            changes of control variates once they have settled; one may be E times as long as usual.
         exact: whether it is sent in its own dtype even if others are sent as float16.
     """
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from fedilc.config import Options
 from fedilc.errors import ConfigError, FedILCWarning, silos_with_reasons
 from fedilc.evaluation import measure, thresholded_areas
-from fedilc.federation import Program, RunFolder, Runtime, Server
+from fedilc.federation import Program, Record, RunFolder, Runtime, Server
 from fedilc.federation.control_variates import FOLDER as SILO_STATES
-from fedilc.federation.outliers import NormBound
+from fedilc.federation.outliers import AGAINST_ROUNDS, NormBound, against_sentence
 from fedilc.federation.run_folder import PREPROCESSING
 from fedilc.federation.silo_selection import SiloSelection
 from fedilc.federation.silo_weights import make_weights
@@ -171,10 +171,23 @@ class Training:
                 FedILCWarning,
                 stacklevel=2,
             )
+        self._note_against(number, record)
         for callback in callbacks:
             callback.on_round(run, record)
         if folder is not None:
             folder.save(record, seconds, self.server.tensors(), self.server.facts(), run.stopped)
+
+    def _note_against(self, number: int, record: Record) -> None:
+        """Warn of silos elsewhere that this round finds to point against the others."""
+        found = record.get("against", {}).items()
+        new = {silo: against_sentence(rounds) for silo, rounds in found if rounds == AGAINST_ROUNDS}
+        if new and self.runtime.sets_aside:
+            warnings.warn(
+                f"round {number}: {silos_with_reasons(new)} may have wrong labels, a fault or bad "
+                "intent, or be unlike the others; look at its data, and train once without it",
+                FedILCWarning,
+                stacklevel=2,
+            )
 
     def _begin(self, run: Run) -> int:
         """Return the round to continue after; all processes continue from the state of the leading one."""

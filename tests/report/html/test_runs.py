@@ -45,3 +45,25 @@ def test_of_many_silos_the_worst_are_drawn_and_the_rest_is_counted(tmp_path: Pat
     )
     assert found.all("caption")[0] == "s29"
     assert "value [range]" in found.all("th")
+
+
+def test_a_silo_that_pointed_against_the_others_is_named_with_its_rounds_and_methods() -> None:
+    def run(*against: dict[str, int]) -> StoredRun:
+        history = [
+            {"round": n, "train_loss": 0.5} | ({"against": found} if found else {})
+            for n, found in enumerate(against, 1)
+        ]
+        return StoredRun(Path(), {"algorithm": "x", "seed": 0, "silos": {}}, history, [])
+
+    methods = {
+        "fedsgd": {0: run({"b": 10}, {"b": 11}, {})},
+        "mine": {0: run({"b": 10})},
+        "third": {0: run({})},
+    }
+    said = [
+        sentence for sentence in runs_part(RunGroup("poisoned", methods)).verdict if "against" in sentence
+    ]
+    assert said == [
+        "The updates of silo 'b' pointed against those of most other silos for up to 11 rounds in a row "
+        "(fedsgd, mine): look at its data, and train once without it."
+    ]

@@ -191,6 +191,21 @@ def test_who_joined_answered_was_lost_returned_and_set_aside_is_written(
     assert (completed["round"], completed["answered"]) == (1, ["a"])
 
 
+def test_a_silo_that_points_against_the_others_is_shown_while_it_does_and_written_once(
+    audited: tuple[TaskQueue, Path],
+) -> None:
+    queue, file = audited
+    shown = []
+    for number, against in enumerate(({"b": 10}, {"b": 11}, {}), 11):
+        queue.record({"round": number, "train_loss": 0.5} | ({"against": against} if against else {}), 0.25)
+        shown.append([silo["notice"] for silo in queue.snapshot()["silos"]])
+    sentence = "for {} rounds its updates have pointed against those of most other silos"
+    assert shown == [[None, sentence.format(10)], [None, sentence.format(11)], [None, None]]
+    queue.finish("complete")
+    (found,) = (line for line in lines(file) if line["event"] == "against")
+    assert (found["silo"], found["round"], found["reason"]) == ("b", 11, sentence.format(10))
+
+
 def test_an_audit_file_that_cannot_be_written_does_not_end_the_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -105,6 +105,20 @@ def test_a_complete_run_is_over_and_its_silos_have_replied_or_are_lost(tmp_path:
     assert (silos["b"]["state"], silos["b"]["reason"]) == ("lost", "set aside in round 2: too long")
 
 
+def test_a_silo_that_points_against_the_others_in_the_last_round_is_shown_with_a_notice(
+    tmp_path: Path,
+) -> None:
+    run = RunFolder(tmp_path / "run")
+    run.create({"rounds": 2, "algorithm": "fedsgd", "federation": "study", "silos": {"a": {}, "b": {}}})
+    record = {"train_loss": 0.5, "silos": {"a": {"examples": 9}, "b": {"examples": 9}}}
+    run.save(record | {"round": 1, "against": {"a": 12}}, 0.1, {}, {}, None)
+    run.save(record | {"round": 2, "against": {"b": 10}}, 0.1, {}, {}, None)
+    run.release()
+    a, b = FolderView(run.path).snapshot()["silos"]
+    assert a["notice"] is None
+    assert b["notice"] == "for 10 rounds its updates have pointed against those of most other silos"
+
+
 def test_an_interrupted_run_says_how_many_rounds_are_done(tmp_path: Path) -> None:
     assert FolderView(folder(tmp_path, 1)).snapshot()["outcome"] == "1 of 3 rounds are done"
 

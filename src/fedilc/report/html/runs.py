@@ -86,7 +86,24 @@ def _verdict(group: RunGroup) -> list[str]:
         if metric == "test_loss"
         else "How methods do at a site that took no part, these runs cannot show; fedilc study measures it."
     )
-    return [first, *_how_sure(values, best), *_at_the_end(group, metric, best), not_shown]
+    return [first, *_how_sure(values, best), *_at_the_end(group, metric, best), *_against(group), not_shown]
+
+
+def _against(group: RunGroup) -> list[str]:
+    """Say which silos' updates pointed against the others', and for how many rounds in a row at most."""
+    longest: dict[str, int] = {}
+    methods: dict[str, list[str]] = {}
+    for method, runs in group.methods.items():
+        for record in (record for run in runs.values() for record in run.history):
+            for silo, rounds in record.get("against", {}).items():
+                longest[silo] = max(rounds, longest.get(silo, 0))
+                if method not in methods.setdefault(silo, []):
+                    methods[silo].append(method)
+    return [
+        f"The updates of silo {silo!r} pointed against those of most other silos for up to {longest[silo]} "
+        f"rounds in a row ({', '.join(names)}): look at its data, and train once without it."
+        for silo, names in methods.items()
+    ]
 
 
 def _lowest(values: Mapping[str, Mapping[int, float]]) -> tuple[str, str]:

@@ -26,7 +26,10 @@ State = Literal["not joined", "waiting", "working", "answered", "lost", "set asi
 
 @dataclass
 class SiloStatus:
-    """What the coordinator knows about a silo; `via` is the sub-coordinator that replies for it, if any."""
+    """What the coordinator knows about a silo.
+
+    `via` is the sub-coordinator that replies for it, if any; `notice` says what is odd about its replies now.
+    """
 
     name: str
     state: State = "not joined"
@@ -37,6 +40,7 @@ class SiloStatus:
     bytes_sent: int = 0
     strikes: int = 0
     reason: str | None = None
+    notice: str | None = None
     via: str | None = None
 
 

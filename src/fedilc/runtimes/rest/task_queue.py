@@ -13,6 +13,7 @@ from typing import Any
 
 from fedilc.errors import ProtocolError
 from fedilc.federation import AggregatedReply, Record, Reply
+from fedilc.federation.outliers import AGAINST_ROUNDS, against_sentence
 from fedilc.runtimes.remote.aggregated_reply import NotAskedError
 from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.remote.open_request import OpenRequest
@@ -80,6 +81,14 @@ class TaskQueue(Membership):
             self._mark_lost(lost)
             self._notify()
 
+    def _notice(self, record: Record) -> None:
+        """Show the silos whose updates point against the others'; the audit has the round that finds it."""
+        against = record.get("against", {})
+        for name, silo in self.silos.items():
+            silo.notice = against_sentence(against[name]) if name in against else None
+            if against.get(name) == AGAINST_ROUNDS:
+                self.audit.event("against", silo=name, round=record["round"], reason=silo.notice)
+
     def record(self, record: Record, seconds: float) -> None:
         """Add a completed round to the history."""
         with self._changed:
@@ -90,6 +99,7 @@ class TaskQueue(Membership):
                 if "clipped_from" in entry:
                     norm = entry["clipped_from"]
                     self.silos[name].reason = f"clipped from norm {norm:.3g} in round {record['round']}"
+            self._notice(record)
             self.audit.event("round", round=record["round"], seconds=round(seconds, 3), answered=answered)
             before = self.progress.seconds_a_round
             self.progress.seconds_a_round = seconds if before is None else 0.8 * before + 0.2 * seconds

@@ -13,6 +13,7 @@ from fastapi.responses import FileResponse
 
 from fedilc.errors import ConfigError
 from fedilc.federation import Record, RunFolder
+from fedilc.federation.outliers import against_sentence
 from fedilc.runtimes.remote.wire import MEDIA_TYPE
 from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.app import make_app
@@ -51,7 +52,7 @@ class FolderView:
     def snapshot(self) -> dict[str, Any]:
         """Return the state of the run after its last round."""
         last: Record = self.history[-1] if self.history else {"round": 0}
-        rounds, done, numbers = int(self.settings["rounds"]), int(last["round"]), last.get("silos", {})
+        rounds, done = int(self.settings["rounds"]), int(last["round"])
         outcome = "complete" if done >= rounds else f"{done} of {rounds} rounds are done"
         return {
             "run": self.settings.get("experiment") or self.settings.get("federation"),
@@ -60,10 +61,11 @@ class FolderView:
             "completed": done,
             **asdict(Progress(done, "ended", None, outcome=outcome)),
             "seconds_left": None,
-            "silos": [self._silo(name, numbers.get(name, {})) for name in self.silos],
+            "silos": [self._silo(name, last) for name in self.silos],
         }
 
-    def _silo(self, name: str, numbers: dict[str, Any]) -> dict[str, Any]:
+    def _silo(self, name: str, last: Record) -> dict[str, Any]:
+        numbers, against = last.get("silos", {}).get(name, {}), last.get("against", {})
         reasons = [
             f"set aside in round {record['round']}: {record['set_aside'][name]}"
             for record in self.history
@@ -75,6 +77,7 @@ class FolderView:
             numbers.get("examples"),
             loss=numbers.get("train_loss"),
             reason=reasons[-1] if reasons else None,
+            notice=against_sentence(against[name]) if name in against else None,
         )
         return asdict(status) | {"bytes_received": None, "bytes_sent": None}
 

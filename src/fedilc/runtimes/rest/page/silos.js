@@ -17,7 +17,7 @@ const COLUMNS = [
 ];
 const CONTACT = ["last_seen", "bytes_received", "bytes_sent", "strikes"];
 
-const hasProblem = (silo) => ABSENT.includes(silo.state) || silo.strikes > 0;
+const hasProblem = (silo) => ABSENT.includes(silo.state) || silo.strikes > 0 || Boolean(silo.notice);
 
 function cell(tag, role, column) {
   const made = make(tag, column.key ? "figure" : "");
@@ -85,7 +85,7 @@ export class SiloTable {
     row.dataset.state = silo.state;
     row.classList.toggle("troubled", hasProblem(silo));
     say(state, silo.state);
-    say(reason, silo.reason ?? (silo.via ? `through ${silo.via}` : ""));
+    say(reason, silo.notice ?? silo.reason ?? (silo.via ? `through ${silo.via}` : ""));
     COLUMNS.forEach(({ key, text }, i) => text && say(row.cells[i], text(silo[key])));
   }
 
