@@ -74,7 +74,7 @@ def test_a_column_that_a_silo_lacks_is_missing_there(tmp_path: Path) -> None:
     x, y = [0.5 * place for place in range(40)], [0, 1] * 20
     pl.DataFrame({"x": x, "z": x[::-1], "y": y}).write_csv(tmp_path / "a.csv")
     pl.DataFrame({"x": x, "y": y}).write_csv(tmp_path / "b.csv")
-    tables = read_tables([tmp_path / "a.csv", tmp_path / "b.csv"], TableSettings(label="y"))
+    tables = read_tables([tmp_path / "a.csv", tmp_path / "b.csv"], TableSettings(label="y", keep=("z",)))
     fitted = tables.fit(["a", "b"])
     described = [describe_silo(tables.silos[name], fitted) for name in ("a", "b")]
     shift = next(shift for shift in column_shifts(described) if shift.name == "z")

@@ -6,6 +6,7 @@ import logging
 import sys
 import time
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedilc.data import Silo
+    from fedilc.data.tables.silo_summary import SiloSummary
     from fedilc.runtimes.remote.manifest import Manifest
+    from fedilc.runtimes.remote.survey import Survey, SurveyLimits
     from fedilc.runtimes.rest.http_client import HttpClient
 
 LINE_SECONDS = 60.0
@@ -80,6 +83,27 @@ def join(
     min_examples: Annotated[
         int, typer.Option(min=1, help="Do not take part with fewer training examples.")
     ] = 1,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The columns of --data that the run may use, the label among them, separated by commas; may "
+            "repeat (default: all)"
+        ),
+    ] = None,
+    min_category: Annotated[
+        int, typer.Option(min=10, help="Name no category, and sum no column, of fewer rows in the summary.")
+    ] = 10,
+    min_rows: Annotated[
+        int | None,
+        typer.Option(min=1, help="Send no summary of a table with fewer rows (default: 50, or the run's)"),
+    ] = None,
+    round_survey: Annotated[
+        int | None,
+        typer.Option(min=2, help="Round counts and sums of the summary to this unit (default: the run's)"),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Send the summary of a table without asking, as a service must.")
+    ] = False,
     max_parameters: Annotated[int, typer.Option(min=1, help="Refuse a larger network.")] = 2**28,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     data_dir: DataDir = None,
@@ -88,21 +112,26 @@ def join(
     """Take part in a run as one silo; its examples stay here."""
     with quick_imports():
         from fedilc.runtimes.remote.builders import network_from
-        from fedilc.runtimes.remote.survey import summarise_table
-        from fedilc.runtimes.rest.participant import Participant
+        from fedilc.runtimes.remote.survey import SurveyLimits, summarise_table, table_digest
+        from fedilc.runtimes.rest.participant import Participant, TableAccess
         from fedilc.runtimes.rest.silo_limits import SiloLimits
 
     log_to_stderr(log_format)
     use_data_folder(data_dir)
     progress = SiloProgress(silo, make_console() if log_format is None else None)
-    make_silo = _silo(silo, data, label, validation_share, provider, experiment, progress)
+    listed = tuple(name.strip() for text in columns or () for name in text.split(",")) or None
+    allowed = SurveyLimits(listed, min_category, min_rows, round_survey)
+    make_silo = _silo(silo, data, label, validation_share, provider, experiment, progress, allowed)
     build = network_from(model) if model is not None else None
     limits = SiloLimits(max_parameters, min_examples, manifest_digest, state)
-    summarise = None if data is None else partial(summarise_table, silo, data)
+    table = None
+    if data is not None:
+        read, digest = partial(summarise_table, silo, data, limits=allowed), partial(table_digest, data)
+        table = TableAccess(read, digest, SummaryConsent(progress, allowed, yes))
     http = connect(url, token_file, ca, client_cert, client_key, allow_insecure, progress, give_up_after)
     try:
         with progress.status or nullcontext():
-            member = Participant(http, silo, make_silo, build, device, progress, limits, summarise)
+            member = Participant(http, silo, make_silo, build, device, progress, limits, table)
             outcome = member.take_part()
     except KeyboardInterrupt:
         raise StoppedError(f"silo {silo!r} left the run; run the same command to join again") from None
@@ -119,6 +148,7 @@ def _silo(
     provider: str | None,
     experiment: str | None,
     tell: Callable[[str], None],
+    allowed: SurveyLimits,
 ) -> Callable[[Manifest], Silo]:
     from fedilc.config import read_experiment
     from fedilc.runtimes.remote import builders
@@ -127,8 +157,9 @@ def _silo(
         raise ConfigError("give the silo's examples by one of --data, --provider and --experiment")
     if data is not None:
         share = 0.3 if validation_share is None else validation_share
-        return builders.silo_from_file(name, data, label or "label", share, tell)
-    refuse_given("only a table has them", {"--label": label, "--validation-share": validation_share})
+        return builders.silo_from_file(name, data, label or "label", share, tell, allowed)
+    given = {"--label": label, "--validation-share": validation_share, "--columns": allowed.columns}
+    refuse_given("only a table has them", given)
     if provider is not None:
         return builders.silo_from_provider(name, provider)
     return builders.silo_from_experiment(name, *read_experiment(experiment or ""))
@@ -176,6 +207,16 @@ class SiloProgress:
         self.status = console.status("") if console is not None and console.is_terminal else None
         self.last, self.printed_at = "", time.monotonic()
 
+    def pause(self) -> None:
+        """Stop the line that changes, so that other text can be written."""
+        if self.status is not None:
+            self.status.stop()
+
+    def resume(self) -> None:
+        """Show the line again."""
+        if self.status is not None:
+            self.status.start()
+
     def __call__(self, sentence: str) -> None:
         """Show a sentence; one about a round only if the last line is not too recent."""
         line, now = f"{self.silo}: {printable(sentence)}", time.monotonic()
@@ -190,3 +231,44 @@ class SiloProgress:
         elif line != self.last and not is_early:
             self.console.print(line, markup=False, soft_wrap=True)
             self.last, self.printed_at = line, now
+
+
+@dataclass(frozen=True)
+class SummaryConsent:
+    """Show the owner of a table its summary, and ask whether to send it, unless --yes is given."""
+
+    progress: SiloProgress
+    limits: SurveyLimits
+    yes: bool
+
+    def __call__(self, summary: SiloSummary, survey: Survey, digest: str) -> None:
+        """Show a summary; raise if the owner does not agree to send it."""
+        from fedilc.data.tables.summary_text import summary_lines
+
+        settings = self.limits.tightened(survey.table.settings())
+        warning = self.limits.warning(summary.rows)
+        lines = [
+            f"the run {survey.run!r} asks for a summary of the table; this is all that it contains:",
+            *(f"  {line}" for line in summary_lines(summary, settings.label, settings.min_category)),
+            *([] if warning is None else [f"warning: {warning}"]),
+            f"digest of the summary: {digest[:16]}",
+        ]
+        self.progress.pause()
+        sys.stdout.write("".join(f"{summary.name}: {line}\n" for line in map(_one_line, lines)))
+        sys.stdout.flush()
+        if not self.yes:
+            self._ask(summary.name)
+        self.progress.resume()
+
+    def _ask(self, silo: str) -> None:
+        if not sys.stdin.isatty():
+            raise ConfigError(
+                f"nobody can agree here to send the summary of silo {silo!r}, and nothing was sent; run the "
+                "command once in a terminal, or add --yes"
+            )
+        if not typer.confirm("send this summary to the coordinator?"):
+            raise ConfigError(f"silo {silo!r} does not take part; nothing was sent")
+
+
+def _one_line(text: str) -> str:
+    return text[: len(text) - len(text.lstrip())] + printable(text)

@@ -52,6 +52,14 @@ class TableOptions:
         ),
     ] = None
 
+    min_category: Annotated[
+        int | None,
+        typer.Option(min=1, help="The rows of a silo that a category or a sum needs (default: 10)"),
+    ] = None
+    round_survey: Annotated[
+        int | None, typer.Option(min=2, help="Round silos' counts and sums to this unit (default: exact)")
+    ] = None
+
     def given(self) -> dict[str, Any]:
         """Return the options that were given, as `study_data` takes them.
 

@@ -77,6 +77,15 @@ class ColumnSettings(Section):
     columns: list[str] = Field(
         [], description="the only columns that are used; none: all but the dropped ones"
     )
+    min_category: int = Field(
+        10, ge=1, description="the rows of a silo that a category or a sum needs; rarer ones are 'other'"
+    )
+    min_rows: int = Field(
+        50, ge=1, description="the rows that a summary needs; smaller local tables keep rare values"
+    )
+    round_survey: int | None = Field(
+        None, ge=2, le=10**9, description="the unit to which silos' counts and sums are rounded"
+    )
 
     def settings(self) -> TableSettings:
         """Return the settings that tables are read with."""
@@ -192,3 +201,4 @@ class RemoteTables(RemoteSource, ColumnSettings):
 
     source: str = "remote-tables"
     test: str | None = Field(None, description="a table with a test set of the coordinator's own")
+    min_category: int = Field(10, ge=10, description="as for local tables; a silo may only raise it")

@@ -120,7 +120,7 @@ def describe_summary(summary: SiloSummary, preprocessing: Preprocessing) -> Silo
     classes = preprocessing.label.class_rows(summary.labels)
     if classes:
         # Rows whose label is none of the named classes belong to class 0.
-        classes[0] += summary.rows - sum(classes)
+        classes[0] += max(0, summary.rows - sum(classes))
     return SiloDescription(
         silo=summary.name, rows=summary.rows, classes=tuple(classes), columns=tuple(columns)
     )

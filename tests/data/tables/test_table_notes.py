@@ -105,12 +105,24 @@ def test_one_class_and_a_column_missing_at_one_silo_are_pointed_out() -> None:
     found = tables_of(parts, TableSettings(label="died"))
     assert any("'h2' (died = no) has one class only" in note for note in found.notes)
     assert any("column 'lactate' has no value at 'h1'" in note for note in found.notes)
-    made = found.fit(["h0", "h1"])
+    made = found.fit(["h0", "h1", "h2"])
     x = made.transform(found.silos["h1"].frame)
     place = made.columns.index("lactate")
     assert made.columns[place + 1] == "lactate missing"
     assert x[:, place].eq(0).all()
     assert x[:, place + 1].eq(1).all()
+
+
+def test_a_column_that_most_silos_lack_is_left_out_unless_the_settings_name_it() -> None:
+    parts = by_hospital(patients())
+    only, *others = parts
+    parts = {only: parts[only]} | {name: parts[name].drop("lactate") for name in others}
+    found = tables_of(parts, TableSettings(label="died"))
+    assert "lactate" not in found.fit(list(parts)).columns
+    note = f"column 'lactate' is left out: only {only!r} of {len(parts)} silos has it, which is no majority"
+    assert any(note in said for said in found.notes)
+    kept = tables_of(parts, TableSettings(label="died", keep=("lactate",)))
+    assert "lactate" in kept.fit(list(parts)).columns
 
 
 def test_codes_and_zeros_that_may_mean_missing_are_pointed_out() -> None:

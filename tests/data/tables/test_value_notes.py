@@ -36,7 +36,9 @@ def test_each_kind_of_cell_has_one_note_and_a_declared_column_none() -> None:
         "refused or unknown, say --missing trust=8,9",
     ]
     assert sorted(found.notes) == sorted(expected)
-    settings = TableSettings(label="died", categorical=("crp", "trust"), missing=("cost=1,234.50",))
+    settings = TableSettings(
+        label="died", categorical=("crp", "trust"), keep=("crp",), missing=("cost=1,234.50",)
+    )
     again = tables_of({"a": frame}, settings)
     assert not any("'crp'" in note or "'trust'" in note or "'cost'" in note for note in again.notes)
     assert "<5" in again.fit(["a"]).features[0].categories

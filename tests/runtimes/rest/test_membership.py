@@ -140,3 +140,16 @@ def test_too_few_silos_that_are_not_set_aside_end_the_wait_with_a_sentence() -> 
     queue.leave_out_of_run({"a": "its gradient is long"})
     with pytest.raises(SilosLostError, match=r"a was set aside \(a: its gradient is long\).*min_silos=2"):
         queue.wait_for_silos(2, 60)
+
+
+def test_a_silo_that_joins_with_other_rows_than_it_summarised_is_refused() -> None:
+    found = members()
+    found.summary_rows = {"a": (1000, 1), "b": (10**6, 1)}
+    for silo, examples in (("a", 1002), ("a", 10**6), ("b", 700)):
+        with pytest.raises(
+            RefusedError, match=f"its summary has .* rows, and it joins with {examples} examples"
+        ):
+            found.join(silo, examples)
+    for examples in (1000, 700, 100):
+        found.join("a", examples)
+    found.join("c", 5)

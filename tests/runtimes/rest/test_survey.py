@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
 import polars as pl
 import pytest
 from command import fedilc
-from fleets import assert_same_run, fleet
+from fleets import Fleet, Member, assert_same_run, fleet, outcome_of
 
 import fedilc as package
 from fedilc.config.user_sources import RemoteTables
-from fedilc.errors import DataError
 from fedilc.runtimes.remote.survey import Survey, read_survey, summarise_table
 from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.listener import listening
@@ -58,7 +60,7 @@ def patients(rows: int, seed: int) -> pl.DataFrame:
 def folder(tmp_path: Path) -> Path:
     """Tables of two silos and of a test site, and the experiment of both kinds."""
     for seed, name in enumerate([*SILOS, "c"]):
-        patients(40, seed).write_csv(tmp_path / f"{name}.csv")
+        patients(120, seed).write_csv(tmp_path / f"{name}.csv")
     (tmp_path / "local.toml").write_text(
         f'{RUN}[data]\nsource = "tables"\nfiles = "*.csv"\ntest = "c"\n{SETTINGS}{MODEL}'
     )
@@ -68,17 +70,27 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def joined(processes: Fleet, url: str, name: str, *more: object, data: str | None = None) -> Member:
+    """A silo that joins with its table; what it remembers is in the test's folder."""
+    table = processes.folder / (data or f"{name}.csv")
+    state = str(processes.folder / "home")
+    return processes.start("join", url, "--silo", name, "--data", table, *more, XDG_STATE_HOME=state)
+
+
 @pytest.mark.filterwarnings("ignore::fedilc.errors.FedILCWarning")  # which value of the label counts as 1
-def test_tables_over_http_give_the_bits_of_local_and_no_row_travels(folder: Path) -> None:
+@pytest.mark.parametrize("rounding", ["", "round_survey = 10\n"])
+def test_tables_over_http_give_the_bits_of_local_and_no_row_travels(folder: Path, rounding: str) -> None:
+    for name in ("local.toml", "remote.toml"):
+        (folder / name).write_text((folder / name).read_text().replace("[model]", f"{rounding}[model]"))
     fedilc("run", folder / "local.toml", "--out", folder / "local")
     with fleet(folder) as processes:
         coordinator, url = processes.serve(folder / "remote.toml", "--out", folder / "rest")
-        silos = [
-            processes.start("join", url, "--silo", name, "--data", folder / f"{name}.csv") for name in SILOS
-        ]
+        silos = [joined(processes, url, name, "--yes") for name in SILOS]
         assert coordinator.ended() == 0, coordinator.said
         assert [silo.ended() for silo in silos] == [0, 0]
-        assert all("sent counts, sums and names of 4 columns" in silo.said for silo in silos)
+        for silo in silos:
+            assert "this is all that it contains:" in silo.said
+            assert re.search(r"sent the summary [0-9a-f]{16}: 4 columns of 120 rows", silo.said)
     assert_same_run(folder / "local", folder / "rest")
     assert (folder / "rest/preprocessing.json").read_bytes() == (
         folder / "local/preprocessing.json"
@@ -89,13 +101,117 @@ def test_tables_over_http_give_the_bits_of_local_and_no_row_travels(folder: Path
     assert "largest SMD" in " ".join(shown.split())
 
 
-def survey() -> Survey:
-    data = RemoteTables(silos=SILOS, label="died", categorical=["stage"])
-    return Survey.of("study", data)
+def test_a_summary_waits_for_its_owner_and_consent_outlives_restarts(folder: Path) -> None:
+    with fleet(folder) as processes:
+        coordinator, url = processes.serve(folder / "remote.toml", "--out", folder / "rest")
+        alone = joined(processes, url, "a")
+        assert alone.ended() == 2
+        assert "nobody can agree here to send the summary of silo 'a', and nothing was sent" in alone.said
+        first = joined(processes, url, "a", "--yes")
+        first.wait_until("waiting for the summaries of other silos")
+        first.kill()
+        coordinator.kill()
+        again, _ = processes.serve(
+            folder / "remote.toml", "--out", folder / "rest", port=int(url.rpartition(":")[2])
+        )
+        second = joined(processes, url, "a")
+        second.wait_until("sent the summary")
+        assert "this is all that it contains" not in second.said
+        second.kill()
+        patients(119, 0).write_csv(folder / "a.csv")
+        changed = joined(processes, url, "a", "--yes")
+        assert changed.ended() == 2
+        assert "the table of silo 'a' has changed since its summary was sent to the run" in changed.said
+        patients(120, 0).write_csv(folder / "a.csv")
+        silos = [joined(processes, url, "a"), joined(processes, url, "b", "--yes")]
+        assert again.ended() == 0, again.said
+        assert [silo.ended() for silo in silos] == [0, 0]
+
+
+def test_an_owner_without_a_terminal_or_with_a_small_table_sends_nothing(folder: Path) -> None:
+    patients(30, 0).write_csv(folder / "a.csv")
+    with fleet(folder) as processes:
+        _, url = processes.serve(folder / "remote.toml", "--out", folder / "rest")
+        small = joined(processes, url, "a", "--yes")
+        assert small.ended() == 2
+        assert "30 rows with a label, fewer than the 50 that a summary needs" in small.said
+        told = joined(processes, url, "a", "--yes", "--min-rows", 30)
+        told.wait_until("warning: each of its sums is over 30 patients or fewer")
+        told.wait_until("sent the summary")
+        assert "column 'stage'" in told.said
+        listed = joined(processes, url, "b", "--yes", "--columns", "age,died")
+        listed.wait_until("sent the summary [0-9a-f]{16}: 1 columns of 120 rows")
+        assert "column 'stage'" not in listed.said
+
+
+ATTACKS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "rows: ": lambda sent: sent | {"rows": 1e30},
+    "labels: ": lambda sent: sent | {"labels": {f"y{place}": 20 for place in range(900)}},
+    "columns: ": lambda sent: (
+        sent | {"columns": [sent["columns"][0] | {"name": f"x{n}"} for n in range(45_000)]}
+    ),
+    "too large for its number of values": lambda sent: (
+        sent | {"columns": [column | {"total": "9" * 890} for column in sent["columns"]]}
+    ),
+    "over 1,000,000 times those of the others": lambda sent: (
+        sent
+        | {
+            "columns": [
+                column
+                | {"total": str(column["numbers"] * 10**30), "squares": str(column["numbers"] * 10**60)}
+                for column in sent["columns"]
+                if column["numbers"]
+            ]
+        }
+    ),
+    "10 values that most silos do not have": lambda sent: sent | {"labels": {f"y{n}": 10 for n in range(10)}},
+    "its label is a number": lambda sent: sent | {"labels": {}},
+    "over 10,000 times those of the others": lambda sent: sent | {"rows": 10**9},
+}
+
+
+@pytest.mark.filterwarnings("ignore::fedilc.errors.FedILCWarning")
+def test_a_silo_that_lies_in_its_summary_is_named_and_the_run_is_that_of_the_others(folder: Path) -> None:
+    fedilc("run", folder / "local.toml", "--out", folder / "local")
+    attacked = (folder / "remote.toml").read_text().replace('silos = ["a", "b"]', 'silos = ["a", "b", "z"]')
+    (folder / "attacked.toml").write_text(f"min_silos = 2\n{attacked}")
+    sent = json.loads(summarise_table("z", folder / "a.csv", survey(positive="yes")).model_dump_json())
+    with fleet(folder) as processes:
+        arguments = "--out", folder / "rest", "--round-timeout", 20
+        coordinator, url = processes.serve(folder / "attacked.toml", *arguments)
+        silos = [joined(processes, url, name, "--yes") for name in SILOS]
+        for silo in silos:
+            silo.wait_until("waiting for the summaries of other silos")
+        with httpx.Client(base_url=url) as client:
+            for reason, attack in ATTACKS.items():
+                text = json.dumps(attack(sent))
+                answer = client.put("/v1/silos/z/summary", content=text)
+                if answer.status_code == 200:
+                    coordinator.wait_until(f"summary of silo 'z' is refused: .*{re.escape(reason)}")
+                    answer = client.put("/v1/silos/z/summary", content=text)
+                assert answer.status_code in (403, 413, 422), (reason, answer.text)
+                assert reason in answer.text or answer.status_code == 413
+                assert "'z'" in coordinator.said
+        assert coordinator.ended() == 0, coordinator.said
+        assert [silo.ended() for silo in silos] == [0, 0]
+    events = [json.loads(line) for line in (folder / "rest/audit.jsonl").read_text().splitlines()]
+    refused = {event["silo"] for event in events if event["event"] == "summary refused"}
+    assert refused == {"z"}
+    assert (folder / "rest/preprocessing.json").read_bytes() == (
+        folder / "local/preprocessing.json"
+    ).read_bytes()
+    alone, attacked_run = outcome_of(folder / "local")[1], outcome_of(folder / "rest")[1]
+    assert alone.keys() == attacked_run.keys()
+    assert all(tensor.equal(attacked_run[name]) for name, tensor in alone.items())
+
+
+def survey(**table: object) -> Survey:
+    data = {"silos": SILOS, "label": "died", "categorical": ["stage"]} | table
+    return Survey.of("study", RemoteTables.model_validate(data))
 
 
 def test_a_summary_holds_no_cell_of_a_number_column(tmp_path: Path) -> None:
-    frame = patients(40, 0).with_columns(pl.col("lab").cast(pl.Float64))
+    frame = patients(120, 0).with_columns(pl.col("lab").cast(pl.Float64))
     frame[3, "lab"] = SECRET
     frame.write_csv(tmp_path / "a.csv")
     text = summarise_table("a", tmp_path / "a.csv", survey()).model_dump_json()
@@ -103,7 +219,7 @@ def test_a_summary_holds_no_cell_of_a_number_column(tmp_path: Path) -> None:
     sent = json.loads(text)
     assert {key for column in sent["columns"] for key in column} <= {
         *("name", "place", "kind", "count", "numbers", "strays", "total", "squares", "levels"),
-        *("identifier", "auroc", "zero", "code"),
+        *("other", "identifier", "auroc", "zero", "code"),
     }
     levels = {column["name"]: column["levels"] for column in sent["columns"]}
     assert levels["lab"] is None
@@ -134,6 +250,10 @@ def test_summaries_are_taken_from_the_silo_itself(folder: Path) -> None:
         assert summaries.missing == SILOS
         assert status("a", body, by="a") == 200
         assert summaries.missing == ["b"]
+        patients(119, 0).write_csv(folder / "a.csv")
+        other = summarise_table("a", folder / "a.csv", survey()).model_dump_json().encode()
+        assert status("a", other, by="a") == 409
+        assert status("a", body, by="a") == 200
 
 
 def test_without_one_silo_the_survey_ends_after_its_patience_if_enough_have_answered(folder: Path) -> None:
@@ -142,11 +262,3 @@ def test_without_one_silo_the_survey_ends_after_its_patience_if_enough_have_answ
     threading.Timer(0.1, summaries.put, ("a", made)).start()
     assert list(summaries.wait(1, 0.2)) == ["a"]
     assert survey().preprocessing(summaries.found).label.classes == ("no", "yes")
-
-
-def test_sums_that_no_table_has_are_one_sentence(folder: Path) -> None:
-    made = summarise_table("a", folder / "a.csv", survey())
-    column = next(column for column in made.columns if column.name == "lab")
-    wild = column.model_copy(update={"squares": "9" * 900})
-    with pytest.raises(DataError, match="sums of column 'lab' are too large for float64; rescale"):
-        survey().preprocessing({"a": made.model_copy(update={"columns": (wild,)})})

@@ -22,7 +22,10 @@ COLUMNS = (
     *("slope", "ca", "thal", "num"),
 )
 SETTINGS = TableSettings(
-    label="num>0", categorical=("cp", "restecg", "slope", "thal"), missing=("chol=0", "trestbps=0")
+    label="num>0",
+    categorical=("cp", "restecg", "slope", "thal"),
+    missing=("chol=0", "trestbps=0"),
+    min_category=1,  # the data are published, so that no value needs to be hidden
 )
 
 

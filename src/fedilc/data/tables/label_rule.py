@@ -106,11 +106,9 @@ class LabelRule(BaseModel):
             return self
         if positive is not None:
             return self._with_positive(list(rows), positive)
-        numbers = [number_of(level) for level in levels]
-        numeric = all(number is not None for number in numbers)
-        measured = loss is None and numeric and not declared and _is_measured(numbers)
+        measured = loss is None and not declared and self.is_number(levels, loss)
         if measured or (loss is not None and not has_classes(loss)):
-            if not numeric:
+            if any(number_of(level) is None for level in levels):
                 raise DataError(f"the label {self.text!r} holds text, not numbers; choose another loss")
             return self.model_copy(update={"loss": loss or "regression", "classes": ()})
         if not levels:
@@ -127,6 +125,15 @@ class LabelRule(BaseModel):
                 "which one counts as 1"
             )
         return self.model_copy(update={"loss": kind, "classes": ordered})
+
+    def is_number(self, levels: Iterable[str], loss: LossName | None) -> bool:
+        """Return whether values of a label are measurements rather than classes; a given loss decides."""
+        if self.comparison is not None:
+            return False
+        if loss is not None:
+            return not has_classes(loss)
+        numbers = [number_of(level) for level in levels]
+        return all(number is not None for number in numbers) and _is_measured(numbers)
 
     def _ask_about_rare_values(self, rows: Mapping[str, int]) -> None:
         """Raise if a third value is too rare to be a class: it is rather a code of missing labels."""
@@ -151,8 +158,8 @@ class LabelRule(BaseModel):
         )
 
     def _with_positive(self, levels: Sequence[str], positive: str) -> LabelRule:
-        wanted = _folded(label_names(pl.Series([positive]))[0])
-        name = next((level for level in levels if _folded(level) == wanted), None)
+        wanted = folded_label(label_names(pl.Series([positive]))[0])
+        name = next((level for level in levels if folded_label(level) == wanted), None)
         if name is None:
             raise DataError(f"the label {self.text!r} is never {positive!r}{nearest(positive, levels)}")
         others = [level for level in levels if level != name]
@@ -185,8 +192,8 @@ class LabelRule(BaseModel):
 
     def spelled(self, silos: Iterable[Mapping[str, int]]) -> LabelRule:
         """Return the rule with its classes spelled as in most rows of these silos, which train."""
-        names = {_folded(name): name for name in merged_levels(silos)}
-        classes = [names.get(_folded(name), name) for name in self.classes]
+        names = {folded_label(name): name for name in merged_levels(silos)}
+        classes = [names.get(folded_label(name), name) for name in self.classes]
         if self._is_against_others:
             classes[0] = f"not {classes[1]}"
         return self.model_copy(update={"classes": tuple(classes)})
@@ -199,8 +206,8 @@ class LabelRule(BaseModel):
 
     def class_rows(self, levels: Mapping[str, int]) -> list[int]:
         """Return how many rows have each class, from the rows of each value of a silo's label."""
-        rows = {_folded(name): count for name, count in levels.items()}
-        return [rows.get(_folded(name), 0) for name in self.classes]
+        rows = {folded_label(name): count for name, count in levels.items()}
+        return [rows.get(folded_label(name), 0) for name in self.classes]
 
     def own_scores(self, column: pl.Series, positive: str | None) -> NDArray[Any] | None:
         """Return the labels of one silo as 0 and 1, if it has two; it may not know the others' classes."""
@@ -220,17 +227,20 @@ class LabelRule(BaseModel):
                 raise DataError(f"the label {self.text!r} holds text, not numbers")
             return values.to_numpy().astype(np.float32)
         names = label_names(column)
-        codes = {_folded(name): code for code, name in enumerate(self.classes)}
+        codes = {folded_label(name): code for code, name in enumerate(self.classes)}
         different = names.unique(maintain_order=True).to_list()
         if self._is_against_others:
-            codes = {_folded(name): int(_folded(name) == _folded(self.classes[1])) for name in different}
-        unknown = [name for name in different if _folded(name) not in codes]
+            codes = {
+                folded_label(name): int(folded_label(name) == folded_label(self.classes[1]))
+                for name in different
+            }
+        unknown = [name for name in different if folded_label(name) not in codes]
         if unknown:
             raise DataError(
                 f"the label {self.text!r} holds {unknown[0]!r}, which is none of its classes: "
                 f"{listed(self.classes, 8)}"
             )
-        places = [codes[_folded(name)] for name in different]
+        places = [codes[folded_label(name)] for name in different]
         return names.replace_strict(different, places, return_dtype=pl.Int64).to_numpy().copy()
 
     def _compared(self, column: pl.Series) -> NDArray[Any]:
@@ -264,7 +274,7 @@ def merged_levels(silos: Iterable[Mapping[str, int]]) -> dict[str, int]:
     spellings: dict[str, dict[str, int]] = {}
     for levels in silos:
         for name, rows in levels.items():
-            found = spellings.setdefault(_folded(name), {})
+            found = spellings.setdefault(folded_label(name), {})
             found[name] = found.get(name, 0) + rows
     named = {
         min(found, key=lambda name: (-found[name], name)): sum(found.values()) for found in spellings.values()
@@ -272,7 +282,8 @@ def merged_levels(silos: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return dict(sorted(named.items()))
 
 
-def _folded(name: str) -> str:
+def folded_label(name: str) -> str:
+    """Return a label's value without outer spaces and upper case, by which values are compared."""
     return name.strip().casefold()
 
 
@@ -286,5 +297,7 @@ def _zero_first(classes: tuple[str, ...]) -> tuple[str, ...]:
 
 def _meaning(name: str) -> int:
     """Return 1 for a word that means yes, -1 for one that means no, 0 for any other."""
-    plain = "".join(c for c in unicodedata.normalize("NFKD", _folded(name)) if not unicodedata.combining(c))
+    plain = "".join(
+        c for c in unicodedata.normalize("NFKD", folded_label(name)) if not unicodedata.combining(c)
+    )
     return (plain in _POSITIVE.split()) - (plain in _NEGATIVE.split())

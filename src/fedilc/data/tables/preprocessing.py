@@ -9,7 +9,7 @@ Cells are parsed before, in `column_values.py`. Only the source "tables" fills m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import sqrt
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -41,6 +41,7 @@ DATES = "it holds dates or times"
 IDENTIFIER = "it differs in every row, like an identifier"
 BEYOND = f"its numbers are infinite or above {LARGEST:.1g}; rescale it"
 TOO_SMALL = "its numbers are so close to 0 that their squares are 0; rescale it"
+TOO_RARE = "no value of it occurs in {} rows of a silo"
 TOO_MANY_NAMES = "it holds more than {} different names"
 _NUMBER_SHARE = 0.8
 _LEAST_SQUARE = Fraction(1, 10**280)  # below it, squares in float64 are rounded to few digits or to 0
@@ -151,11 +152,12 @@ def fit_preprocessing(
     features: list[NumberFeature | CategoryFeature] = []
     left_out: dict[str, str] = {}
     rows = sum(silo.rows for silo in summaries)
-    for name, by_silo in columns_by_silo(summaries).items():
-        parts, given = list(by_silo.values()), settings.categories.get(name)
+    columns = columns_by_silo(summaries)
+    for name in (name for name in columns if is_confirmed(name, columns, len(summaries), settings)):
+        parts, given = list(columns[name].values()), settings.categories.get(name)
         declared = name in settings.categorical or given is not None
-        reason = None if declared or name in settings.keep else _reason(parts)
-        made = reason or _feature(name, parts, rows, declared, given)
+        reason = None if name in settings.keep else _reason(parts, declared)
+        made = reason or _feature(name, parts, rows, settings.min_category, declared, given)
         if isinstance(made, str):
             left_out[name] = made
         else:
@@ -170,16 +172,27 @@ def fit_preprocessing(
     )
 
 
-def _reason(parts: Sequence[ColumnSummary]) -> str | None:
-    """Return why a column is left out."""
-    if all(part.kind in ("empty", "beyond") for part in parts):
-        return BEYOND if any(part.kind == "beyond" for part in parts) else "it holds no value"
-    if any(part.kind == "date" for part in parts):
-        return DATES
-    if any(part.kind == "other" for part in parts):
-        return "it holds neither numbers nor names"
+def is_confirmed(
+    name: str, columns: Mapping[str, Mapping[str, ColumnSummary]], silos: int, settings: TableSettings
+) -> bool:
+    """Return whether most silos have a column, or the settings name it: no single silo adds one."""
+    is_named = name in (*settings.keep, *settings.columns, *settings.categorical, *settings.categories)
+    return is_named or 2 * len(columns[name]) > silos
+
+
+def _reason(parts: Sequence[ColumnSummary], declared: bool) -> str | None:
+    """Return why a column is left out; what half of the silos hold decides, so that no single one does."""
     if is_identifier_column(parts):
         return IDENTIFIER
+    if declared:
+        return None
+    if all(part.kind in ("empty", "beyond") for part in parts):
+        return BEYOND if any(part.kind == "beyond" for part in parts) else "it holds no value"
+    filled = [part.kind for part in parts if part.kind != "empty"]
+    if 2 * filled.count("date") >= len(filled):
+        return DATES
+    if 2 * filled.count("other") >= len(filled):
+        return "it holds neither numbers nor names"
     return None
 
 
@@ -197,7 +210,12 @@ def is_number_column(parts: Sequence[ColumnSummary]) -> bool:
 
 
 def _feature(
-    name: str, parts: Sequence[ColumnSummary], rows: int, declared: bool, given: Sequence[str] | None
+    name: str,
+    parts: Sequence[ColumnSummary],
+    rows: int,
+    min_category: int,
+    declared: bool,
+    given: Sequence[str] | None,
 ) -> NumberFeature | CategoryFeature | str:
     """Return what a column becomes, or why it cannot be used."""
     present = [part for part in parts if part.kind in ("number", "text")]
@@ -211,15 +229,20 @@ def _feature(
         if _is_too_small(present):
             return TOO_SMALL
         mean, deviation = _moments(present)
-        indicator = sum(part.numbers for part in present) < rows
+        indicator = sum(part.count if part.identifier else part.numbers for part in present) < rows
         if not (deviation or indicator):
             return CONSTANT
         return NumberFeature(name=name, mean=mean, scale=deviation or 1.0, indicator=indicator)
     most = MOST_DECLARED if declared else MOST_LEVELS
-    union = {level for part in present for level in part.levels or ()}
-    if any(part.levels is None for part in present) or len(union) > most:
+    named = [part for part in present if not part.identifier]
+    if not named:
+        return IDENTIFIER
+    union = {level for part in named for level in part.levels or ()}
+    if any(part.levels is None for part in named) or len(union) > most:
         return TOO_MANY_NAMES.format(most)
-    if len(union) == 1 and not indicator:
+    if not union:
+        return TOO_RARE.format(min_category)
+    if len(union) == 1 and not indicator and not any(part.other for part in named):
         return CONSTANT
     return CategoryFeature(name=name, categories=in_order(union), indicator=indicator)
 

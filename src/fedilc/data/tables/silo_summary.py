@@ -1,12 +1,15 @@
 """The summary of a silo's table before training: counts, sums, squares and categories, never a row.
 
-Sums are without rounding, so that the order of silos does not matter.
+Sums are added without rounding, so that the order of silos does not matter. A value that fewer rows have
+than `min_category` is not named, and fewer cells have no sum. The same holds for tables in one place that
+have `min_rows` rows, so that a run over HTTP has the bits of a local one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from math import frexp
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -18,7 +21,7 @@ from fedilc.data.checks.identifiers import is_identifier
 from fedilc.data.checks.missing_values import column_code
 from fedilc.data.tables.column_values import Kind, column_values, names_of, numbers_of
 from fedilc.data.tables.csv_reader import MISSING
-from fedilc.data.tables.label_rule import LabelRule
+from fedilc.data.tables.label_rule import LabelRule, folded_label, label_names
 from fedilc.data.tables.single_column import single_column_auroc
 
 if TYPE_CHECKING:
@@ -26,8 +29,11 @@ if TYPE_CHECKING:
 
 MOST_LEVELS = 100
 MOST_DECLARED = 1000
+MOST_COLUMNS = 10_000
+MOST_ROWS = 10**9
 _FEW_NUMBERS = 20
 _FEWEST_ROWS = 20
+_AUROC_DIGITS = 2
 _LONGEST = 200
 _MANTISSA_BITS = 53
 _LOWEST = 1126
@@ -46,12 +52,13 @@ class ColumnSummary(BaseModel):
         place: its position in the table.
         kind: of its values.
         count: cells with a value.
-        numbers: cells with a number.
+        numbers: cells with a number that its sums count; 0 if they are too few, or identify rows.
         strays: cells with a text that is neither a number nor a mark of missing values.
         total: the sum of its numbers, exact, as a fraction.
         squares: the sum of their squares.
         levels: its different values, if it holds names or few numbers; None if they are too many.
-        identifier: whether it differs in every row like an identifier.
+        other: whether it has further values, each of too few rows to be named.
+        identifier: whether it differs in every row like an identifier; no value or sum is given then.
         auroc: of the column alone, its values and missing cells taken together (see `single_column.py`); None
             if it has one value in every row.
         zero: whether all its numbers are 0.
@@ -69,6 +76,7 @@ class ColumnSummary(BaseModel):
     total: Exact = "0"
     squares: Exact = "0"
     levels: tuple[Level, ...] | None = Field(None, max_length=MOST_DECLARED)
+    other: bool = False
     identifier: bool = False
     auroc: float | None = Field(None, ge=0, le=1)
     zero: bool = False
@@ -81,15 +89,33 @@ class ColumnSummary(BaseModel):
 
 
 class SiloSummary(BaseModel):
-    """The summary of one silo: its rows, its labels and its columns."""
+    """The summary of one silo: its rows, its labels and its columns.
+
+    Attributes:
+        name: of the silo.
+        rows: that have a label.
+        unlabelled: rows without a label.
+        labels: the rows of each value of the label, 0 if they are too few to be counted; none if the label
+            is a number.
+        rare_labels: whether the label has further values, each of too few rows to be named.
+        unit: the unit to which counts and sums are rounded; 1 if they are exact.
+        columns: in the order of the table.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str
-    rows: int = Field(ge=1)
-    unlabelled: int = Field(0, ge=0)
-    labels: dict[Level, Annotated[int, Field(ge=1)]] = Field(max_length=MOST_DECLARED)
-    columns: tuple[ColumnSummary, ...]
+    name: Annotated[str, Field(max_length=500)]
+    rows: int = Field(ge=1, le=MOST_ROWS)
+    unlabelled: int = Field(0, ge=0, le=MOST_ROWS)
+    labels: dict[Level, Annotated[int, Field(ge=0)]] = Field(max_length=MOST_LEVELS)
+    rare_labels: bool = False
+    unit: int = Field(default=1, ge=1, le=MOST_ROWS)
+    columns: tuple[ColumnSummary, ...] = Field(max_length=MOST_COLUMNS)
+
+    @property
+    def label_levels(self) -> list[dict[str, int]]:
+        """Return the rows of each value of the label as a list of one; none if no value can be named."""
+        return [] if self.rare_labels and not self.labels else [self.labels]
 
     def column(self, name: str) -> ColumnSummary | None:
         """Return a column's summary, if the silo has it."""
@@ -97,23 +123,61 @@ class SiloSummary(BaseModel):
 
 
 def summarise(
-    name: str, features: pl.DataFrame, label: pl.Series, settings: TableSettings, unlabelled: int = 0
+    name: str,
+    features: pl.DataFrame,
+    label: pl.Series,
+    settings: TableSettings,
+    unlabelled: int = 0,
+    *,
+    listed: Sequence[str] | None = None,
+    sent: bool = False,
 ) -> SiloSummary:
-    """Return the summary of a silo's table; it does not depend on other silos."""
+    """Return the summary of a silo's table; it does not depend on other silos.
+
+    Args:
+        name: of the silo.
+        features: its columns without the label.
+        label: its label, with a value in every row.
+        settings: of the run, which the silo may have tightened.
+        unlabelled: rows that were left out.
+        listed: the columns that may be mentioned; None for all.
+        sent: whether the summary leaves the silo, so that what only notes need is made coarse.
+    """
     rule = LabelRule.parse(settings.label)
+    if not sent:
+        settings = settings.for_local(len(label))
     scores = rule.own_scores(label, settings.positive)
-    declared = {*settings.categorical, *settings.categories}
     columns = [
-        _column(place, column, column.name in declared, settings.missing, scores)
+        _column(place, column, settings, scores, sent)
         for place, column in enumerate(features.get_columns())
+        if listed is None or column.name in listed
     ]
-    return SiloSummary(
+    labels, rare = label_levels(rule, label, settings)
+    found = SiloSummary(
         name=name,
-        rows=len(features),
+        rows=len(label),
         unlabelled=unlabelled,
-        labels=rule.levels(label),
+        labels=labels,
+        rare_labels=rare,
         columns=tuple(columns),
     )
+    return found if settings.round_survey is None else _rounded_labels(found, settings.round_survey)
+
+
+def label_levels(rule: LabelRule, label: pl.Series, settings: TableSettings) -> tuple[dict[str, int], bool]:
+    """Return how many rows have each value of a label, and whether there are values too rare to be named.
+
+    A rare value that the run's settings name has 0 rows. There are no values if the label is a number.
+    """
+    levels = rule.levels(label)
+    declared = settings.categories.get(rule.column, ())
+    if not levels or (settings.positive is None and not declared and rule.is_number(levels, settings.loss)):
+        return {}, False
+    named = [*rule.classes, *declared, *([] if settings.positive is None else [settings.positive])]
+    known = {folded_label(name) for name in label_names(pl.Series(named, dtype=pl.String))}
+    frequent = {name: rows for name, rows in levels.items() if rows >= settings.min_category}
+    rare = {name: 0 for name in levels if name not in frequent and folded_label(name) in known}
+    return dict(sorted((frequent | rare).items())), len(frequent) + len(rare) < len(levels)
 
 
 def columns_by_silo(summaries: Sequence[SiloSummary]) -> dict[str, dict[str, ColumnSummary]]:
@@ -127,33 +191,115 @@ def columns_by_silo(summaries: Sequence[SiloSummary]) -> dict[str, dict[str, Col
 
 
 def _column(
-    place: int, column: pl.Series, declared: bool, missing: Sequence[str], scores: NDArray[Any] | None
+    place: int, column: pl.Series, settings: TableSettings, scores: NDArray[Any] | None, sent: bool
 ) -> ColumnSummary:
-    kind, values = column_values(column, missing, "plain" if declared else "likely")
+    declared = column.name in settings.categorical or column.name in settings.categories
+    kind, values = column_values(column, settings.missing, "plain" if declared else "likely")
     present = values.drop_nulls()
     base: dict[str, Any] = {"name": column.name, "place": place, "kind": kind, "count": len(present)}
-    base["auroc"] = None if scores is None else single_column_auroc(kind, values, scores)
     numbers = numbers_of(present).drop_nulls().to_numpy() if kind in ("number", "text") else np.empty(0)
-    base["numbers"] = len(numbers)
     if kind == "text":
         marks = present.str.to_lowercase().is_in(list(MISSING))
         base["strays"] = len(present) - len(numbers) - int(marks.sum())
-    if len(numbers):
+    base["identifier"] = column.name not in settings.keep and _identifies(column, kind, present, numbers)
+    if kind in ("number", "text") and not base["identifier"]:
+        base |= _values(column.name, kind, present, numbers, settings, sent)
+    if scores is not None and not sent:
+        base["auroc"] = single_column_auroc(kind, values, scores)
+    elif scores is not None and not base["identifier"]:
+        base["auroc"] = _sent_auroc(kind, values, scores, settings.min_category)
+    found = ColumnSummary(**base)
+    unit = settings.round_survey
+    return found if unit is None else _rounded_column(found, unit, numbers)
+
+
+def _sent_auroc(kind: Kind, values: pl.Series, scores: NDArray[Any], least: int) -> float | None:
+    """Return the area of a column alone with two digits; None if it is about too few rows of a class.
+
+    Missing cells do not count if they are too few.
+    """
+    present = values.is_not_null().to_numpy()
+    few = 0 < present.sum() < least
+    if 0 < (~present).sum() < least:
+        values, scores = values.drop_nulls(), scores[present]
+    if few or min((scores == 1).sum(), (scores != 1).sum()) < least:
+        return None
+    area = single_column_auroc(kind, values, scores)
+    return None if area is None else round(area, _AUROC_DIGITS)
+
+
+def _values(
+    name: str,
+    kind: Kind,
+    present: pl.Series,
+    numbers: NDArray[np.float64],
+    settings: TableSettings,
+    sent: bool,
+) -> dict[str, Any]:
+    """Return sums of a column's numbers and its different values, each of enough rows."""
+    base: dict[str, Any] = {}
+    if len(numbers) >= settings.min_category:
+        base["numbers"] = len(numbers)
         base["total"], base["squares"] = str(exact_sum(numbers)), str(exact_squares(numbers))
         base["zero"] = not bool(numbers.any())
         code = column_code(numbers)
-        base["code"] = code[0] if code is not None and code[1] else None
-    if kind == "number":
-        base["identifier"] = not declared and is_identifier(column.name, column.dtype, numbers)
-    elif kind == "text":
-        different = present.n_unique()
-        base["identifier"] = not declared and different == len(present) >= _FEWEST_ROWS
+        is_counted = code is not None and code[1]
+        if code is not None and sent:
+            is_counted = is_counted and int((numbers == code[0]).sum()) >= settings.min_category
+        base["code"] = code[0] if code is not None and is_counted else None
+    declared = name in settings.categorical or name in settings.categories
     most = MOST_DECLARED if declared else _FEW_NUMBERS if kind == "number" else MOST_LEVELS
-    if kind in ("number", "text") and not base["identifier"]:
-        levels = names_of(present).unique()
-        if len(levels) <= most and int(levels.str.len_chars().max() or 0) <= _LONGEST:  # type: ignore[arg-type]  # a length is an int
-            base["levels"] = tuple(sorted(levels))
-    return ColumnSummary(**base)
+    counts = names_of(present).alias("name").value_counts(name="rows")
+    if len(counts) <= most or declared:
+        named = counts.filter(pl.col("rows") >= settings.min_category)["name"]
+        if len(named) <= most and int(named.str.len_chars().max() or 0) <= _LONGEST:  # type: ignore[arg-type]  # a length is an int
+            base["levels"], base["other"] = tuple(sorted(named)), len(named) < len(counts)
+    return base
+
+
+def _identifies(column: pl.Series, kind: Kind, present: pl.Series, numbers: NDArray[np.float64]) -> bool:
+    """Return whether a column differs in every row like an identifier."""
+    if kind == "number":
+        return is_identifier(column.name, column.dtype, numbers)
+    return kind == "text" and present.n_unique() == len(present) >= _FEWEST_ROWS
+
+
+def _near(count: int, unit: int) -> int:
+    """Return the multiple of a unit that is nearest to a count."""
+    return (2 * count + unit) // (2 * unit) * unit
+
+
+def _rounded_labels(summary: SiloSummary, unit: int) -> SiloSummary:
+    """Return a summary whose counts of rows are multiples of a unit; its columns are rounded before."""
+    labels = {name: max(unit, _near(rows, unit)) if rows else 0 for name, rows in summary.labels.items()}
+    rows, unlabelled = max(unit, _near(summary.rows, unit)), _near(summary.unlabelled, unit)
+    update = {"rows": rows, "unlabelled": unlabelled, "labels": labels, "unit": unit}
+    return summary.model_copy(update=update)
+
+
+def _rounded_column(column: ColumnSummary, unit: int, numbers: NDArray[np.float64]) -> ColumnSummary:
+    """Return a column whose counts are multiples of a unit, and its sums of the unit times half the range.
+
+    So one more or one fewer patient changes no count or sum, unless it crosses the middle between two
+    multiples. Sums are first scaled to the rounded count, so that means and deviations stay near; squares
+    are rounded as those of distances from the mean. Half the range is rounded up to a power of two.
+    """
+    count, strays = _near(column.count, unit), _near(column.strays, unit)
+    strays = min(strays, count)
+    kept = min(_near(column.numbers, unit), count - strays)
+    total = squares = Fraction(0)
+    if kept:
+        rows, total, squares = column.sums
+        total *= Fraction(kept, rows)
+        spread = max(Fraction(0), squares * Fraction(kept, rows) - total**2 / kept)
+        half = float(numbers.max()) / 2 - float(numbers.min()) / 2
+        if half > 0:
+            step = Fraction(2) ** frexp(half)[1]
+            total = round(total / (unit * step)) * unit * step
+            spread = round(spread / (unit * step**2)) * unit * step**2
+        squares = spread + total**2 / kept
+    change = {"count": count, "strays": strays, "numbers": kept, "total": str(total), "squares": str(squares)}
+    return column.model_copy(update=change)
 
 
 def exact_sum(values: NDArray[np.float64]) -> Fraction:

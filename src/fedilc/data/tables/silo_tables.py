@@ -19,15 +19,17 @@ from fedilc.data.checks.notes import Note, grouped
 from fedilc.data.silo import Federation, Silo, split_silo
 from fedilc.data.tables.column_values import column_values, names_of
 from fedilc.data.tables.file_reader import file_kind, read_frame, read_npz
-from fedilc.data.tables.label_rule import LabelRule, merged_levels
+from fedilc.data.tables.label_rule import LabelRule, folded_label, merged_levels
 from fedilc.data.tables.preprocessing import Preprocessing, fit_preprocessing
-from fedilc.data.tables.silo_summary import SiloSummary, summarise
+from fedilc.data.tables.silo_summary import MOST_ROWS, SiloSummary, label_levels, summarise
 from fedilc.data.tables.site_notes import copied_silos, folded, shared_patients
 from fedilc.data.tables.table_notes import leaking_columns, single_columns, table_notes
 from fedilc.data.tables.value_notes import value_notes
 from fedilc.errors import DataError, nearest
 
 T = TypeVar("T")
+MIN_CATEGORY = 10
+MIN_ROWS = 50
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,13 @@ class TableSettings(BaseModel):
     missing: tuple[str, ...] = ()
     loss: LossName | None = None
     columns: tuple[str, ...] = ()
+    min_category: int = Field(default=MIN_CATEGORY, ge=1)
+    min_rows: int = Field(default=MIN_ROWS, ge=1)
+    round_survey: int | None = Field(default=None, ge=2, le=MOST_ROWS)
+
+    def for_local(self, rows: int) -> TableSettings:
+        """Return the settings of a local table: one of fewer than `min_rows` rows would not be sent."""
+        return self if rows >= self.min_rows else self.model_copy(update={"min_category": 1})
 
     def rule(self, levels: Sequence[Mapping[str, int]]) -> LabelRule:
         """Return the label's rule for the values that occur in each silo."""
@@ -216,13 +225,23 @@ def tables_of(
 ) -> SiloTables:
     """Return the tables of silos by name; the label is one of their columns."""
     split = {name: settings.split_label(name, frame) for name, frame in frames.items()}
-    parsed = LabelRule.parse(settings.label)
-    rule = settings.rule([parsed.levels(label) for _, label, _ in split.values()])
+    rule = _label_rule([label for _, label, _ in split.values()], settings)
     silos = {
         name: SiloTable(name, features, rule.encode(label), label, unlabelled)
         for name, (features, label, unlabelled) in split.items()
     }
     return SiloTables(silos, settings, rule, tuple(notes))
+
+
+def _label_rule(labels: Sequence[pl.Series], settings: TableSettings) -> LabelRule:
+    """Return the label's rule; values that are rare at every silo count too, since nothing is sent."""
+    parsed = LabelRule.parse(settings.label)
+    every = [parsed.levels(label) for label in labels]
+    named = [label_levels(parsed, label, settings.for_local(len(label)))[0] for label in labels]
+    known = {folded_label(name) for levels in named for name in levels}
+    is_complete = {folded_label(name) for levels in every for name in levels} <= known
+    found = [own for own, all_own in zip(named, every, strict=True) if own or not all_own]
+    return settings.rule(found if is_complete else every)
 
 
 def read_features(path: Path, settings: TableSettings, silo: str) -> tuple[pl.DataFrame, pl.Series, int]:

@@ -71,7 +71,7 @@ def _content(silo: SiloSummary) -> object | None:
     tells = [
         column
         for column in silo.columns
-        if column.numbers and (column.levels is None or len(column.levels) >= _SEVERAL)
+        if column.numbers and (column.levels is None or column.other or len(column.levels) >= _SEVERAL)
     ]
     labels = tuple(sorted(silo.labels.items()))
     return (silo.rows, labels, tuple(sorted(columns.items(), key=lambda entry: entry[0]))) if tells else None
@@ -121,7 +121,7 @@ def _only_value(part: ColumnSummary | None, rows: int) -> str | None:
     if part is None or part.count == 0:
         return ""
     levels = {folded(level) for level in part.levels or ()}
-    return f"={levels.pop()}" if part.count == rows and len(levels) == 1 else None
+    return f"={levels.pop()}" if part.count == rows and len(levels) == 1 and not part.other else None
 
 
 def units(name: str, parts: Mapping[str, ColumnSummary]) -> Iterator[Note]:
@@ -168,7 +168,7 @@ def units(name: str, parts: Mapping[str, ColumnSummary]) -> Iterator[Note]:
 def _size(part: ColumnSummary) -> tuple[float, float] | None:
     """Return mean and deviation of positive numbers; None of few, of codes, and of yes or no."""
     count, total, squares = part.sums
-    few = part.levels is not None and len(part.levels) < _SEVERAL
+    few = part.levels is not None and not part.other and len(part.levels) < _SEVERAL
     if count < _FEWEST_NUMBERS or few or part.code is not None or total <= 0:
         return None
     mean = total / count

@@ -38,7 +38,8 @@ def table_notes(summaries: Sequence[SiloSummary], preprocessing: Preprocessing) 
     notes = [*copied_silos(summaries), *similar_names(summaries)]
     for name, leak in leaking_columns(summaries, preprocessing.label).items():
         notes.append(_leak(name, leak, name in used))
-    notes += [*_left_out(preprocessing), *_labels(summaries, preprocessing.label)]
+    notes += [*_left_out(preprocessing), *_unconfirmed(summaries, preprocessing)]
+    notes += [*_labels(summaries, preprocessing.label)]
     for name, parts in by_column.items():
         if name in used:
             notes += site_columns(name, parts, summaries)
@@ -121,6 +122,21 @@ def _left_out(preprocessing: Preprocessing) -> Iterator[Note]:
             f"{{}} are left out, each because {reason}{many}",
             repr(name),
         )
+
+
+def _unconfirmed(summaries: Sequence[SiloSummary], preprocessing: Preprocessing) -> Iterator[Note]:
+    """Yield notes on columns that most silos lack, which are left out."""
+    known = {*preprocessing.left_out, *(feature.name for feature in preprocessing.features)}
+    for name, parts in columns_by_silo(summaries).items():
+        if name not in known:
+            where = listed([repr(silo) for silo in parts], _MOST_SILOS)
+            have = "has" if len(parts) == 1 else "have"
+            yield Note(
+                f"column {name!r} is left out: only {where} of {len(summaries)} silos {have} it, which is no "
+                f"majority (--keep {quote(name)} uses it)",
+                "{} are left out, since most silos lack them (--keep uses one)",
+                repr(name),
+            )
 
 
 def _labels(summaries: Sequence[SiloSummary], label: LabelRule) -> Iterator[Note]:

@@ -28,7 +28,7 @@ from fedilc.federation.client import SiloClient
 from fedilc.federation.control_variates import SiloState
 from fedilc.gradients import Loss, ModelRunner, find_device, require_supported
 from fedilc.runtimes.remote.manifest import Manifest
-from fedilc.runtimes.remote.survey import silo_from_table
+from fedilc.runtimes.remote.survey import SurveyLimits, silo_from_table
 from fedilc.seeds import seed_for
 
 
@@ -94,9 +94,17 @@ def network_from(builder: str) -> Callable[[Manifest], nn.Module]:
 
 
 def silo_from_file(
-    name: str, path: Path, label: str, validation_share: float, log: Callable[[str], None]
+    name: str,
+    path: Path,
+    label: str,
+    validation_share: float,
+    log: Callable[[str], None],
+    limits: SurveyLimits | None = None,
 ) -> Callable[[Manifest], Silo]:
-    """Return a function that reads the silo from a table, with its columns in the order of the manifest."""
+    """Return a function that reads the silo from a table, with its columns in the order of the manifest.
+
+    `limits` has the columns that the table's owner allows.
+    """
     from fedilc.data.silo import split_silo
     from fedilc.data.tables.file_reader import read_examples, same_columns
 
@@ -105,7 +113,9 @@ def silo_from_file(
 
     def make(manifest: Manifest) -> Silo:
         if manifest.preprocessing is not None:
-            return silo_from_table(name, path, manifest, validation_share)
+            return silo_from_table(name, path, manifest, validation_share, limits)
+        if limits is not None and limits.columns is not None:
+            limits.require_listed(label, manifest.columns)
         read = read_examples(path, label)
         if manifest.columns is not None and read.columns:
             read = same_columns(str(path), read, "the run", manifest.columns)

@@ -2,26 +2,37 @@
 
 `rest/survey.py` collects the summaries over HTTP.
 A summary has counts, sums, squares and names per column, never a row (see `fedilc.data.tables.silo_summary`).
+The silo's owner limits what it may contain; `fedilc.data.tables.summary_checks` limits what is believed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter, ValidationError
 
 from fedilc.config.section import Section
 from fedilc.config.user_sources import ColumnSettings, RemoteTables
-from fedilc.errors import ProtocolError
+from fedilc.errors import ConfigError, DataError, ProtocolError, nearest
+from fedilc.federation.run_folder import SUMMARIES
 from fedilc.runtimes.remote.manifest import PROTOCOL, Name, read_received
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from fedilc.data import Silo
     from fedilc.data.tables.preprocessing import Preprocessing
     from fedilc.data.tables.silo_summary import SiloSummary
+    from fedilc.data.tables.silo_tables import TableSettings
     from fedilc.runtimes.remote.manifest import Manifest
+
+MOST_PREPROCESSING_BYTES = 2 << 20
+LEAST_CATEGORY = 10
+LEAST_ROWS = 50
 
 
 class Survey(Section):
@@ -44,7 +55,20 @@ class Survey(Section):
 
         settings = self.table.settings()
         found = [summaries[silo] for silo in self.silos if silo in summaries]
-        return fit_preprocessing(found, settings.rule([summary.labels for summary in found]), settings)
+        levels = [named for summary in found for named in summary.label_levels]
+        if not levels:
+            raise DataError(
+                f"no silo may name a value of the label {settings.label!r}, since each is in fewer than "
+                f"{settings.min_category} rows; declare its classes in data.categories"
+            )
+        made = fit_preprocessing(found, settings.rule(levels), settings)
+        size = len(made.model_dump_json())
+        if size > MOST_PREPROCESSING_BYTES:
+            raise DataError(
+                f"the preprocessing of {len(made.columns)} inputs has {size} bytes, more than the "
+                f"{MOST_PREPROCESSING_BYTES} that silos accept; drop columns or categories"
+            )
+        return made
 
 
 def read_survey(values: Any) -> Survey:
@@ -52,25 +76,159 @@ def read_survey(values: Any) -> Survey:
     return read_received(Survey, values, "the coordinator's survey")
 
 
-def summarise_table(name: str, path: Path, survey: Survey) -> SiloSummary:
-    """Return the summary of a silo's table, read as the survey asks."""
+@dataclass(frozen=True)
+class SurveyLimits:
+    """What a silo's owner allows of a table; a run's settings can only be tightened.
+
+    Args:
+        columns: the columns that may be used and mentioned, the label among them; None for all.
+        min_category: the rows that a category or a sum needs.
+        min_rows: the rows that a summary needs; None for the run's, which are 50 at least.
+        round_survey: the unit to which counts and sums are rounded; None for the run's.
+    """
+
+    columns: tuple[str, ...] | None = None
+    min_category: int = LEAST_CATEGORY
+    min_rows: int | None = None
+    round_survey: int | None = None
+
+    def tightened(self, settings: TableSettings) -> TableSettings:
+        """Return the settings with which this silo's table is summarised.
+
+        An identifier stays one, whatever the run declares, unless the owner lists it too.
+        """
+        listed = self.columns or ()
+        units = [unit for unit in (settings.round_survey, self.round_survey) if unit is not None]
+        return settings.model_copy(
+            update={
+                "min_category": max(LEAST_CATEGORY, settings.min_category, self.min_category),
+                "round_survey": max(units, default=None),
+                "keep": tuple(name for name in settings.keep if name in listed),
+            }
+        )
+
+    def require_columns(self, label: str, found: Sequence[str]) -> None:
+        """Raise if the label may not be used, or a listed column is not in the table."""
+        for name in self.columns or ():
+            if name not in found:
+                raise ConfigError(
+                    f"--columns names {name!r}, which the table does not have{nearest(name, found)}"
+                )
+        if self.columns is not None and label not in self.columns:
+            raise ConfigError(
+                f"the run's label is the column {label!r}, which --columns does not list; add it if you agree"
+            )
+
+    def require_listed(self, label: str, columns: Sequence[str] | None) -> None:
+        """Raise if a run without a survey uses a column that the owner does not list."""
+        if columns is None:
+            raise ConfigError(
+                "the run names no columns, so --columns cannot be checked; ask for data.columns"
+            )
+        for name in (*columns, label):
+            if name not in (self.columns or ()):
+                raise ConfigError(
+                    f"the run uses the column {name!r}, which --columns does not list; add it if you agree"
+                )
+
+    def require_rows(self, silo: str, rows: int, settings: TableSettings) -> None:
+        """Raise if the table is too small for a summary; say what the sums of a smaller one reveal."""
+        least = max(LEAST_ROWS, settings.min_rows) if self.min_rows is None else self.min_rows
+        if rows < least:
+            raise ConfigError(
+                f"silo {silo!r} has {rows} rows with a label, fewer than the {least} that a summary needs, "
+                f"and nothing was sent; --min-rows {rows} lets it take part, but then {_sums_of_few(rows)}"
+            )
+
+    def warning(self, rows: int) -> str | None:
+        """Return what the sums of a small table reveal; None if it is large enough."""
+        return _sums_of_few(rows) if rows < LEAST_ROWS else None
+
+
+def _sums_of_few(rows: int) -> str:
+    return (
+        f"each of its sums is over {rows} patients or fewer: whoever knows the others among them learns the "
+        "values of the last one, and two surveys with and without a patient give that patient's values"
+    )
+
+
+def rows_of_summaries(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return the rows of each silo's summary in a run folder, and the unit to which they are rounded."""
+    from fedilc.data.tables.silo_summary import SiloSummary
+
+    file = folder / SUMMARIES
+    if not file.exists():
+        return {}
+    try:
+        found = TypeAdapter(list[SiloSummary]).validate_json(file.read_bytes())
+    except ValidationError as error:
+        raise DataError(f"{file} cannot be read; restore it, or start the run in another folder") from error
+    return {summary.name: (summary.rows, summary.unit) for summary in found}
+
+
+def table_digest(path: Path) -> str:
+    """Return the SHA-256 of a table's file, by which a silo notices that it has changed."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def summarise_table(name: str, path: Path, survey: Survey, limits: SurveyLimits | None = None) -> SiloSummary:
+    """Return the summary of a silo's table, read as the survey asks, within its owner's limits."""
+    from fedilc.data.tables.label_rule import LabelRule
     from fedilc.data.tables.silo_summary import summarise
     from fedilc.data.tables.silo_tables import read_features
 
-    settings = survey.table.settings()
-    features, label, unlabelled = read_features(path, settings, name)
-    return summarise(name, features, label, settings, unlabelled)
+    limits = limits or SurveyLimits()
+    settings = limits.tightened(survey.table.settings())
+    everything = settings.model_copy(update={"drop": (), "columns": ()})
+    features, label, unlabelled = read_features(path, everything, name)
+    column = LabelRule.parse(settings.label).column
+    limits.require_columns(column, [column, *features.columns])
+    limits.require_rows(name, len(label), settings)
+    features = features.select(name for name in features.columns if settings.uses(name))
+    return summarise(name, features, label, settings, unlabelled, listed=limits.columns, sent=True)
 
 
-def silo_from_table(name: str, path: Path, manifest: Manifest, validation_share: float) -> Silo:
-    """Return the silo of a table, with the preprocessing of the manifest."""
+def silo_from_table(
+    name: str, path: Path, manifest: Manifest, validation_share: float, limits: SurveyLimits | None = None
+) -> Silo:
+    """Return the silo of a table, with the preprocessing of the manifest, within its owner's limits.
+
+    A column that the owner does not list counts as missing in every row.
+    """
     from fedilc.data.tables.preprocessing import Preprocessing
     from fedilc.data.tables.silo_tables import SiloTable, TableSettings, read_features
 
+    limits = limits or SurveyLimits()
     made = read_received(Preprocessing, manifest.preprocessing, "the manifest's preprocessing")
     if list(made.inputs) != manifest.model.inputs:
         raise ProtocolError("the manifest's preprocessing does not make the inputs of its network")
     settings = TableSettings(label=made.label.text, missing=made.missing)
     features, label, unlabelled = read_features(path, settings, name)
+    limits.require_columns(made.label.column, [made.label.column, *features.columns])
+    if limits.columns is not None:
+        features = features.select(column for column in features.columns if column in limits.columns)
+    _refuse_identifiers(name, features, label, made, limits)
     table = SiloTable(name, features, made.label.encode(label), label, unlabelled)
     return table.silo(made, validation_share, manifest.seed)
+
+
+def _refuse_identifiers(
+    name: str, features: pl.DataFrame, label: pl.Series, made: Preprocessing, limits: SurveyLimits
+) -> None:
+    """Raise if a run makes categories of a column that identifies this silo's patients."""
+    from fedilc.data.tables.silo_summary import summarise
+    from fedilc.data.tables.silo_tables import TableSettings
+
+    named = [feature.name for feature in made.features if feature.kind == "category"]
+    known = features.select(column for column in named if column in features.columns)
+    settings = TableSettings(label=made.label.text, missing=made.missing, keep=limits.columns or ())
+    for column in summarise(name, known, label, settings).columns:
+        if column.identifier:
+            raise ConfigError(
+                f"the run makes categories of the column {column.name!r}, which differs in every row of silo "
+                f"{name!r} like an identifier; if it is none, list it in --columns"
+            )

@@ -13,6 +13,7 @@ from fedilc.federation import Record
 from fedilc.gradients.memory import return_freed_memory
 from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.remote.run import RemoteRun
+from fedilc.runtimes.remote.survey import rows_of_summaries
 from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.audit import Audit
@@ -75,6 +76,7 @@ def serve(
     require_tokens(run.outline.silos, tokens, address)
     _kernels.load()
     queue = TaskQueue(run.manifest, audit=Audit(out / AUDIT_FILE), spool=Spool(out))
+    queue.summary_rows = rows_of_summaries(out)
     training = run.training(RestRuntime(queue, run.needed, round_timeout))
     if len(queue.silos) * 4 * queue.manifest.numbers > 4 * MEMORY_BYTES:
         return_freed_memory(LARGE_BLOCK_BYTES)  # it costs time, and a few small replies do not need it

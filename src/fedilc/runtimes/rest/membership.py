@@ -19,6 +19,7 @@ from fedilc.runtimes.rest.audit import Audit
 STRIKES = 3
 CONTACT_SECONDS = 60.0  # a silo or sub-coordinator that waits asks for its next task every 25 seconds
 SENT_AWAY_SECONDS = 5.0
+_MOST_CLASSES = 100
 WAITING = "waiting for silos"
 _ABSENT = ("not joined", "lost", "set aside")
 State = Literal["not joined", "waiting", "working", "answered", "lost", "set aside"]
@@ -72,6 +73,7 @@ class Membership:
         self.manifest = manifest
         self.audit = audit or Audit()
         self.silos = {name: SiloStatus(name) for name in manifest.silos if silos is None or name in silos}
+        self.summary_rows: dict[str, tuple[int, int]] = {}
         self.sub_coordinators: dict[str, SiloStatus] = {}
         self.progress = Progress()
         self.revision = 0
@@ -164,10 +166,24 @@ class Membership:
             silo, elsewhere = self._admit(name), self._elsewhere(name, None)
             if elsewhere is not None:
                 raise RefusedError(409, elsewhere)
+            self._require_surveyed(name, examples)
             self.audit.repeated("joined", {"silo": name}, examples=examples)
             silo.examples, silo.reason, silo.via = examples, None, None
             silo.state = "waiting"
             self._notify()
+
+    def _require_surveyed(self, name: str, examples: int) -> None:
+        """Refuse a silo whose summary had another number of rows than it trains and validates with.
+
+        At most nine tenths are for validation, rounded in each class.
+        """
+        rows, unit = self.summary_rows.get(name, (examples, 1))
+        if not examples - unit <= rows <= 10 * (examples + _MOST_CLASSES) + unit:
+            reason = f"its summary has {rows} rows, and it joins with {examples} examples to train on"
+            self.audit.event("summary refused", silo=name, reason=reason)
+            raise RefusedError(
+                403, f"silo {name!r} is refused: {reason}; a table must not change within a run"
+            )
 
     def join_sub_coordinator(
         self, name: str, silos: Mapping[str, int], lost: Mapping[str, str]

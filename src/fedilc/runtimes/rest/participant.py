@@ -6,6 +6,7 @@ coordinator fails, the silo retries (`http_client.py`) and continues, as long as
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from abc import ABC, abstractmethod
@@ -17,7 +18,7 @@ from urllib.parse import quote
 from torch import Tensor, nn
 
 from fedilc.data import Silo
-from fedilc.errors import ProtocolError, printable
+from fedilc.errors import ConfigError, ProtocolError, printable
 from fedilc.federation.client import SiloClient
 from fedilc.federation.tensor_files import byte_size
 from fedilc.runtimes.remote.builders import make_client
@@ -216,6 +217,21 @@ class RunMember(ABC):
         raise CoordinatorError(f"the coordinator refuses silo {self.name!r}: {response.reason}")
 
 
+@dataclass(frozen=True)
+class TableAccess:
+    """A silo's table before a run, and its owner, who sees a summary before it is sent.
+
+    Args:
+        summarise: returns the summary that a survey asks for, within the owner's limits.
+        digest: returns the digest of the table's file.
+        agree: shows the owner a summary and its digest; raises if the owner does not agree to send it.
+    """
+
+    summarise: Callable[[Survey], SiloSummary]
+    digest: Callable[[], str]
+    agree: Callable[[SiloSummary, Survey, str], None]
+
+
 @dataclass
 class Participant(RunMember):
     """One silo in one run, from joining to the end."""
@@ -227,13 +243,15 @@ class Participant(RunMember):
     device: str = "auto"
     log: Callable[[str], None] = lambda _: None
     limits: SiloLimits = field(default_factory=SiloLimits)
-    summarise: Callable[[Survey], SiloSummary] | None = None
+    table: TableAccess | None = None
     _client: SiloClient = field(init=False)
+    _summarised: str | None = field(init=False, default=None)
 
     def take_part(self) -> str:
         """Work until the run is over; return how it ended."""
         manifest = self.read_manifest()
         require_silo(self.name, manifest.run, manifest.silos)
+        self._require_same_table(manifest)
         folder = self.limits.state
         self._client = make_client(manifest, self.name, self.make_silo, self.build, self.device, folder)
         self.limits.require_examples(len(self._client.silo), self.name)
@@ -243,22 +261,50 @@ class Participant(RunMember):
     def _answer_survey(self, body: Mapping[str, Any]) -> None:
         survey = read_survey(body["survey"])
         require_silo(self.name, survey.run, survey.silos)
+        if self.table is None:
+            raise CoordinatorError("the run is over tables; name this silo's table with --data")
+        of_table, where = self.table.digest(), (self.http.url, self.name, survey.run)
+        agreed = self.limits.agreed(*where, of_table)
         if self.name not in body["missing"]:
             self.log("waiting for the summaries of other silos")
             return
-        if self.summarise is None:
-            raise CoordinatorError("the run is over tables; name this silo's table with --data")
         if self.limits.digest is not None:
             raise CoordinatorError(
                 "the coordinator has no manifest yet and asks for a summary of the table; leave out "
                 "--manifest-digest if you agree to this"
             )
-        summary = self.summarise(survey)
+        summary = self.table.summarise(survey)
         self.limits.require_examples(summary.rows, self.name)
-        response = self.http.call("PUT", self._path("summary"), content=summary.model_dump_json().encode())
+        sent = summary.model_dump_json().encode()
+        digest = hashlib.sha256(sent).hexdigest()
+        if agreed != digest:
+            self.table.agree(summary, survey, digest)
+            self._remember(*where, of_table, digest)
+        response = self.http.call("PUT", self._path("summary"), content=sent)
         if response.status != 200:
             self._refused(response)
-        self.log(f"sent counts, sums and names of {len(summary.columns)} columns")
+        self._summarised = of_table
+        self.log(f"sent the summary {digest[:16]}: {len(summary.columns)} columns of {summary.rows} rows")
+
+    def _remember(self, url: str, silo: str, run: str, table: str, digest: str) -> None:
+        try:
+            self.limits.remember_summary(url, silo, run, table, digest)
+        except ConfigError as error:
+            if self.limits.state is not None:
+                raise
+            self.log(f"the consent is not remembered, since {error}; name a folder with --state")
+
+    def _require_same_table(self, manifest: Manifest) -> None:
+        """Raise if the table is not the one whose summary was sent to this run."""
+        if self.table is None or manifest.preprocessing is None:
+            return
+        now = self.table.digest()
+        self.limits.agreed(self.http.url, self.name, manifest.run, now)
+        if self._summarised not in (None, now):
+            raise ConfigError(
+                f"the table of silo {self.name!r} has changed since its summary was sent; restore it, and "
+                "join again"
+            )
 
     def _joining(self) -> dict[str, Any]:
         return {"examples": len(self._client.silo)}

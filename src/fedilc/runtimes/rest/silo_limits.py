@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from fedilc.runtimes.remote.manifest import Manifest
 
 MAX_PARAMETERS = 2**28
 _FILE = "runs.json"
+_CONSENTS = "summaries.json"
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,8 @@ class SiloLimits:
         max_parameters: the largest network to build.
         min_examples: the fewest training examples with which this silo takes part.
         digest: the manifest's hash, or at least its first 16 digits; None accepts any run.
-        state: a folder that stores the run joined at an address; another run there is refused.
+        state: a folder that stores the run joined at an address; another run there is refused. It also stores
+            which summary of a table the owner agreed to send; without it, the user's own folder does.
     """
 
     max_parameters: int = MAX_PARAMETERS
@@ -67,14 +70,50 @@ class SiloLimits:
         """Store the run in the state folder, as the one to expect at this address."""
         if self.state is None:
             return
-        known = self._known() | {f"{silo} {url}": manifest.hash}
-        with writing(self.state):
-            self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_atomically(self.state / _FILE, (json.dumps(known, indent=2) + "\n").encode())
+        self._store(_FILE, self._known() | {f"{silo} {url}": manifest.hash})
+
+    def agreed(self, url: str, silo: str, run: str, table: str) -> str | None:
+        """Return the digest of the summary that the owner agreed to send; raise if the table has changed.
+
+        `table` is the digest of the table's file. What was agreed for another run does not count.
+        """
+        known = self._stored(_CONSENTS)
+        if known.get(f"{silo} {url} run") != run:
+            return None
+        before = known.get(f"{silo} {url} table")
+        if before is not None and before != table:
+            raise ConfigError(
+                f"the table of silo {silo!r} has changed since its summary was sent to the run {run!r}, and "
+                "the difference of two summaries tells about single patients; restore the table, take part "
+                f"in a new run of another name, or delete {self.consent_folder / _CONSENTS} if you agree"
+            )
+        return known.get(f"{silo} {url} summary")
+
+    def remember_summary(self, url: str, silo: str, run: str, table: str, summary: str) -> None:
+        """Store which summary the owner agreed to send, so that a restart need not ask again."""
+        facts = {"run": run, "table": table, "summary": summary}
+        known = self._stored(_CONSENTS) | {f"{silo} {url} {key}": value for key, value in facts.items()}
+        self._store(_CONSENTS, known)
+
+    @property
+    def consent_folder(self) -> Path:
+        """Return the folder that stores which summaries the owner agreed to: --state, or the user's own."""
+        if self.state is not None:
+            return self.state
+        return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "fedilc"
+
+    def _store(self, name: str, values: dict[str, str]) -> None:
+        folder = self.consent_folder
+        with writing(folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(folder / name, (json.dumps(values, indent=2) + "\n").encode())
 
     def _known(self) -> dict[str, str]:
-        file = None if self.state is None else self.state / _FILE
-        if file is None or not file.exists():
+        return {} if self.state is None else self._stored(_FILE)
+
+    def _stored(self, name: str) -> dict[str, str]:
+        file = self.consent_folder / name
+        if not file.exists():
             return {}
         try:
             stored = parse_json(file.read_text())

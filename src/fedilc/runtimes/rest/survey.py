@@ -21,7 +21,9 @@ from fedilc.data.checks.federation import Report
 from fedilc.data.checks.notes import grouped
 from fedilc.data.tables.preprocessing import Preprocessing
 from fedilc.data.tables.silo_summary import SiloSummary
+from fedilc.data.tables.summary_checks import check_summary, unconfirmed_silos
 from fedilc.data.tables.table_notes import table_notes
+from fedilc.errors import DataError
 from fedilc.federation.run_folder import SUMMARIES
 from fedilc.federation.tensor_files import write_atomically
 from fedilc.runtimes.remote.survey import Survey
@@ -31,6 +33,7 @@ from fedilc.runtimes.rest.audit import Audit
 from fedilc.runtimes.rest.auth import Auth, SiloName
 from fedilc.runtimes.rest.coordinator import AUDIT_FILE, require_tokens
 from fedilc.runtimes.rest.listener import listening
+from fedilc.runtimes.rest.membership import RefusedError
 from fedilc.runtimes.rest.monitoring import add_health
 from fedilc.runtimes.rest.reply_spool import Spool
 from fedilc.runtimes.rest.request_limits import read_body, read_json, refusals
@@ -44,37 +47,78 @@ _SWITCH_SECONDS = 0.2
 
 @dataclass
 class Summaries:
-    """The summaries that have come; every method may be called from any thread."""
+    """The summaries that have come and are believed; every method may be called from any thread.
+
+    Attributes:
+        survey: what silos are asked.
+        audit: where summaries and refusals are recorded.
+        say: is called with a sentence on each silo that is refused.
+        found: the summary of each silo.
+        refused: summaries that other silos contradict, with the reason.
+    """
 
     survey: Survey
     audit: Audit = field(default_factory=Audit)
+    say: Callable[[str], None] = lambda _: None
     found: dict[str, SiloSummary] = field(default_factory=dict)
+    refused: dict[str, tuple[SiloSummary, str]] = field(default_factory=dict)
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     @property
     def missing(self) -> list[str]:
-        """Return the silos that have not replied."""
+        """Return the silos that have not sent a summary that is believed."""
         return [silo for silo in self.survey.silos if silo not in self.found]
 
     def put(self, silo: str, summary: SiloSummary) -> None:
-        """Store a silo's summary; a later one replaces it."""
+        """Store a silo's summary; refuse one that no table has, or another one than before."""
+        try:
+            check_summary(summary, self.survey.table.settings())
+        except DataError as error:
+            self.refuse(silo, str(error))
+            raise RefusedError(422, str(error)) from error
         with self._changed:
+            before, reason = self.refused.get(silo, (None, ""))
+            if summary == before:
+                raise RefusedError(403, reason)
+            if self.found.get(silo, summary) != summary:
+                reason = (
+                    f"silo {silo!r} has sent another summary before; a table must not change within a run"
+                )
+                self.refuse(silo, reason)
+                raise RefusedError(409, reason)
+            if silo not in self.found:
+                self.audit.event("summary", silo=silo, rows=summary.rows, columns=len(summary.columns))
             self.found[silo] = summary
-            self.audit.event("summary", silo=silo, rows=summary.rows, columns=len(summary.columns))
             self._changed.notify_all()
 
     def wait(self, needed: int, patience: float) -> dict[str, SiloSummary]:
-        """Return the summaries of all silos; after `patience` seconds, of those that are needed at least."""
+        """Return the summaries of all silos; after `patience` seconds, of those that are needed at least.
+
+        Summaries that the others contradict are refused, and their silos are waited for again.
+        """
         deadline = time.monotonic() + patience
         with self._changed:
-            while self.missing and not (time.monotonic() >= deadline and len(self.found) >= needed):
+            while True:
+                is_late = time.monotonic() >= deadline and len(self.found) >= needed
+                if not self.missing or is_late:
+                    wrong = unconfirmed_silos(self.found, self.survey.table.settings())
+                    if not wrong:
+                        return dict(self.found)
+                    for silo, reason in wrong.items():
+                        sentence = f"the summary of silo {silo!r} is refused: {reason}"
+                        self.refused[silo] = self.found.pop(silo), sentence
+                        self.refuse(silo, sentence)
                 self._changed.wait(0.5)
-            return dict(self.found)
+
+    def refuse(self, silo: str, sentence: str) -> None:
+        """Record that a silo's summary is refused, and say why."""
+        self.audit.event("summary refused", silo=silo, reason=sentence)
+        self.say(sentence)
 
 
 def make_survey_app(summaries: Summaries, tokens: Tokens | TokenFile | None) -> FastAPI:
     """Return the app before a run: the survey in place of the manifest, and a route for summaries."""
-    auth, refused = Auth(tokens, summaries.survey.silos), refusals(401, 403, 404, 413, 429)
+    auth, refused = Auth(tokens, summaries.survey.silos), refusals(401, 403, 404, 409, 413, 429)
     app = make_bare_app(auth, summaries.audit, len(summaries.survey.silos))
     add_health(app, auth, is_over=lambda: False)
 
@@ -89,7 +133,11 @@ def make_survey_app(summaries: Summaries, tokens: Tokens | TokenFile | None) -> 
         if silo not in summaries.survey.silos:
             raise HTTPException(404, f"no silo of this run is called {silo!r}")
         body = (await read_body(request, MAX_SUMMARY_BYTES, Spool())).content()
-        found = read_json(SiloSummary, body)
+        try:
+            found = read_json(SiloSummary, body)
+        except HTTPException as error:
+            summaries.refuse(silo, f"the summary of silo {silo!r} is refused: {error.detail}")
+            raise
         if found.name != silo:
             raise HTTPException(422, "name: the summary is another silo's")
         summaries.put(silo, found)
@@ -117,7 +165,7 @@ def survey_tables(
     survey = Survey.of(settings.name, data)
     require_tokens(survey.silos, tokens, address)
     out.mkdir(mode=0o700, parents=True, exist_ok=True)
-    collected = Summaries(survey, Audit(out / AUDIT_FILE))
+    collected = Summaries(survey, Audit(out / AUDIT_FILE), say)
     try:
         with listening(make_survey_app(collected, tokens), address) as port:
             say(f"silos join at {address.url(port)}; waiting for summaries of {', '.join(survey.silos)}")
