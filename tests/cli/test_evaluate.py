@@ -35,18 +35,6 @@ def test_few_events_are_counted_and_their_scores_are_null_with_a_reason(
     assert "not estimable (3 events, fewer than 10)" in printed
 
 
-def test_the_seed_of_the_bootstrap_moves_the_intervals_and_not_the_scores(
-    table_run: Path, new_rows: Path, tmp_path: Path
-) -> None:
-    scores = []
-    for seed in (0, 0, 1):
-        fedilc("evaluate", table_run, new_rows, "--seed", seed, "--json", tmp_path / "scores.json")
-        scores.append(json.loads((tmp_path / "scores.json").read_text())["scores"]["log_loss"])
-    assert scores[0] == scores[1]
-    assert scores[0] != scores[2]
-    assert scores[0]["value"] == scores[2]["value"]
-
-
 def test_mistakes_are_one_sentence(table_run: Path, new_rows: Path, tmp_path: Path, refusal: Refusal) -> None:
     pl.read_csv(new_rows).drop("died").write_csv(tmp_path / "blank.csv")
     assert "has no label column 'died'" in refusal("evaluate", table_run, tmp_path / "blank.csv")

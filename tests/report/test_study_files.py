@@ -30,7 +30,7 @@ def test_what_is_written_is_returned_and_read_back(tmp_path: Path) -> None:
     assert read_study(tmp_path / "new") == json.loads(json.dumps(study))
     assert (tmp_path / "new" / "verdict.txt").read_text().splitlines() == study["verdict"]
     names = {path.stem for path in (tmp_path / "new" / "tables").iterdir()}
-    assert names == {"sites", "means", "by-site", "comparisons", "choices"}
+    assert names == {"sites", "next-site", "means", "by-site", "comparisons", "choices"}
     assert study["silos"]["H0"]["examples"] == 20
     assert sum(study["silos"]["H0"]["classes"].values()) == 20
     assert "calibration_slope" not in study["comparisons"]

@@ -13,6 +13,7 @@ from hospitals import hospitals, made_result, study_table
 from rich.console import Console
 
 from fedilc.cli.study import show_study
+from fedilc.evaluation.meta_analysis import random_effects
 from fedilc.report.study_files import study_facts
 from fedilc.report.study_tables import Study, study_tables, summary_tables
 from fedilc.studies.study.plan import StudyPlan, StudySettings
@@ -95,7 +96,7 @@ def test_differences_are_grouped_by_score_and_the_choices_say_how_they_were_made
 
 @pytest.mark.parametrize(("sites", "name"), [(4, "H"), (4, "University Hospital "), (20, "Site ")])
 def test_all_that_a_terminal_shows_fits_in_eighty_columns(tmp_path: Path, sites: int, name: str) -> None:
-    frame = hospitals(sites, rows=10).with_columns(pl.col("hospital").str.replace("H", name))
+    frame = hospitals(sites, rows=40).with_columns(pl.col("hospital").str.replace("H", name))
     plan = StudyPlan(study_table(tmp_path, frame), StudySettings())
     levels = {
         name: 0.5 + 0.01 * place for place, name in enumerate((*plan.settings.algorithms, ALONE, POOLED))
@@ -108,3 +109,31 @@ def test_all_that_a_terminal_shows_fits_in_eighty_columns(tmp_path: Path, sites:
     rows = [line.split()[0] for line in lines if line.startswith(" fishr-inter")]
     assert rows == ["fishr-inter-geo"] * len(rows)
     assert len(rows) >= 3  # the means, and two scores compared
+
+
+def test_the_forest_plot_ends_with_the_next_site(tmp_path: Path) -> None:
+    plan = StudyPlan(
+        study_table(tmp_path, hospitals(6, rows=60)), StudySettings(algorithms=("fedavg", "geometric"))
+    )
+    random = np.random.default_rng(0)
+    outputs = {
+        site: {name: [random.normal(size=(60, 1)) + y[:, None]] for name in plan.settings.algorithms}
+        for site, y in plan.data.labels.items()
+    }
+    choices = made_result(plan, {"fedavg": 0.7, "geometric": 0.8}).choices
+    study = study_facts(StudyResult.of(plan, choices, outputs, {}))
+    shown = {table.name: table for table in (*summary_tables(study), *study_tables(study))}
+    rows = shown["forest"].rows
+    assert [row[0].text for row in rows] == [
+        *(f"H{site}" for site in range(6)),
+        *("mean of such sites", "next site, empirical prior", "next site, by REML", "next site"),
+    ]
+    found = study["next_site"]["fedavg"]["auroc"]
+    assert rows[-1][2].text == f"{found['mean']:.3f} [{found['low']:.3f},{found['high']:.3f}]"
+    assert rows[-1][1].text.count("●") == 1
+    texts = [[cell.text for cell in row] for row in shown["next-site"].rows]
+    assert texts[0][:3] == ["fedavg", "AUROC", "6"]
+    assert ["geometric minus fedavg", "AUROC", "6"] in [row[:3] for row in texts]
+    assert ["fedavg", "observed to expected events", "6"] in [row[:3] for row in texts]
+    kept = study["estimates"]["fedavg"]["auroc"]
+    assert found["tau"] == random_effects(*zip(*(one.values() for one in kept.values()), strict=True)).tau

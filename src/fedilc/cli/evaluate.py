@@ -21,13 +21,12 @@ def evaluate(
         typer.Argument(help="Rows with labels: .csv, .xlsx, .parquet, .npz, ..., or a folder of images."),
     ],
     criterion: Criterion = "validation",
-    seed: Annotated[int, typer.Option(min=0, help="The seed of the bootstrap.")] = 0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers to this file.")] = None,
     model: ModelFunction = None,
     token_file: SiloTokenFile = None,
     ca: Authority = None,
 ) -> None:
-    """Measure the trained model on a site's table, with bootstrap intervals; nothing leaves the machine."""
+    """Measure the trained model on a site's table, with 95 % intervals; nothing leaves the machine."""
     with quick_imports():
         import json
         from dataclasses import asdict
@@ -35,11 +34,11 @@ def evaluate(
         from rich.table import Table
 
         from fedilc.evaluation.estimability import size
-        from fedilc.evaluation.intervals import bootstrap_intervals
+        from fedilc.evaluation.intervals import score_intervals
 
     loaded = load_run(run, criterion, model, token_file, ca)
     y, logits = loaded.labelled(table)
-    found = bootstrap_intervals(loaded.loss, y, logits, seed=seed)
+    found = score_intervals(loaded.loss, y, logits)
     title = f"{table} · round {loaded.round} · {size(loaded.loss, y)}"
     shown = Table(title=title, box=None, title_justify="left")
     shown.add_column("score")

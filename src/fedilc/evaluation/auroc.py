@@ -54,16 +54,14 @@ def area(y: Any, outputs: Any) -> Area | None:
     >>> round(found.value, 4), round(found.variance, 4)
     (0.8333, 0.0556)
     """
-    from scipy.stats import rankdata
-
     event = np.asarray(y, float) > 0.5
     values = np.asarray(outputs, float).reshape(len(event))
     events, others = int(event.sum()), int((~event).sum())
     if not events or not others:
         return None
-    ranks = rankdata(values)
-    over = (ranks[event] - rankdata(values[event])) / others
-    under = 1 - (ranks[~event] - rankdata(values[~event])) / events
+    ranks = _midranks(values)
+    over = (ranks[event] - _midranks(values[event])) / others
+    under = 1 - (ranks[~event] - _midranks(values[~event])) / events
     value = float(over.mean())
     parted = value in (0.0, 1.0)
     rarer = min(events, others)
@@ -76,6 +74,17 @@ def area(y: Any, outputs: Any) -> Area | None:
         influence[event] = _scaled(over - value, events)
         influence[~event] = _scaled(under - value, others)
     return Area(value, smoothed, influence)
+
+
+def _midranks(values: Floats) -> Floats:
+    """Return the places of the values in their order, from 1; equal ones share the mean of theirs.
+
+    >>> _midranks(np.array([2.0, 1.0, 2.0, 5.0]))
+    array([2.5, 1. , 2.5, 4. ])
+    """
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    found: Floats = (counts.cumsum() - (counts - 1) / 2)[place]
+    return found
 
 
 def _scaled(centred: Floats, count: int) -> Floats:

@@ -1,7 +1,7 @@
 """Which scores a set of examples can carry: what informs a score are its rarest outcomes, not its rows.
 
 An area under the ROC curve compares events with non-events: 8 events among 8,000 examples inform it like 8
-examples, and its bootstrap interval, which draws the same 8 again and again, is far too narrow. So a score
+examples, and so few say little about their own variance. So a score
 that rests on fewer than `MIN_COUNT` examples of a kind is not estimable, and below `CAUTION_COUNT` a caution
 stands beside it. What a score rests on:
 
@@ -72,6 +72,19 @@ def support(loss: str, y: Any, score: str) -> Support:
             return Support(0, "examples of a second class")
         return Support(int(counts.min()), "examples of the rarest class")
     return Support(len(labels), "examples")
+
+
+def limits_support(loss: str, y: Any, score: str) -> Support:
+    """Return what the interval of a score rests on: of log loss and Brier score, the events too.
+
+    The losses of events and of non-events differ, so that a mean of many examples and few events has a value,
+    but its variance is that of the few.
+
+    >>> limits_support("binary", [1] * 8 + [0] * 7992, "log_loss")
+    Support(count=8, kind='events')
+    """
+    by_class = loss == "binary" and score in ("log_loss", "brier")
+    return support(loss, y, "auroc" if by_class else score)
 
 
 def size(loss: str, y: Any) -> str:

@@ -1,7 +1,8 @@
 """A score of a model at one site as an estimate with its variance, on a scale where it is close to normal.
 
     auroc                    logit; DeLong's variance (`auroc.py`); several classes: the mean over them
-    auprc, accuracy          logit; infinitesimal jackknife, which for the accuracy is the binomial variance
+    auprc                    logit; infinitesimal jackknife, at least the binomial variance of the events
+    accuracy                 logit; binomial variance
     log_loss, brier          log; variance of a mean
     rmse, mae                log; variance of a mean, for rmse of the squares
     r2                       log(1 - R^2); infinitesimal jackknife
@@ -29,8 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedilc.evaluation.auroc import area
-from fedilc.evaluation.calibration import Floats, calibration_intercept, calibration_slope
-from fedilc.evaluation.estimability import support
+from fedilc.evaluation.calibration import Floats, calibration_intercept, calibration_slope, sigmoid
+from fedilc.evaluation.estimability import limits_support
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def estimate(
     >>> round(found.value, 4), round(found.variance ** 0.5, 4)
     (1.0986, 0.4326)
     """
-    if support(loss, y, score).reason is not None:
+    if limits_support(loss, y, score).reason is not None:
         return None
     labels = np.asarray(y, float)
     found = []
@@ -145,11 +146,9 @@ def _auroc(y: Floats, outputs: Floats) -> Estimate | None:
     if outputs.ndim == 1:
         found = [area(y, outputs)]
     else:
-        from scipy.special import logsumexp
-
         classes = y.astype(int)
         found = [
-            area(classes == c, outputs[:, c] - logsumexp(np.delete(outputs, c, axis=1), axis=1))
+            area(classes == c, outputs[:, c] - np.logaddexp.reduce(np.delete(outputs, c, axis=1), axis=1))
             for c in np.unique(classes)
         ]
     usable = [one for one in found if one is not None]
@@ -175,7 +174,9 @@ def _auprc(y: Floats, outputs: Floats) -> Estimate | None:
     below = (hits / taken)[::-1].cumsum()[::-1]  # sums over the events at this place or after it
     missed = (hits * precision / taken)[::-1].cumsum()[::-1]
     moved = np.where(event, precision[place] - value + below[place], 0.0) - missed[place]
-    return _share(value, moved / events, event)
+    influence = moved / events
+    variance = max(float(influence @ influence), value * (1 - value) / events)
+    return _share(value, _with_variance(value, influence, variance).influence, event)
 
 
 def _accuracy(y: Floats, outputs: Floats) -> Estimate:
@@ -187,16 +188,7 @@ def _accuracy(y: Floats, outputs: Floats) -> Estimate:
 def _log_loss(y: Floats, outputs: Floats) -> Estimate:
     if outputs.ndim == 1:
         return _mean(np.logaddexp(0.0, (1 - 2 * y) * outputs))
-    from scipy.special import log_softmax
-
-    return _mean(-log_softmax(outputs, axis=1)[np.arange(len(y)), y.astype(int)])
-
-
-def _risks(logits: Floats) -> Floats:
-    from scipy.special import expit
-
-    found: Floats = expit(logits)
-    return found
+    return _mean(np.logaddexp.reduce(outputs, axis=1) - outputs[np.arange(len(y)), y.astype(int)])
 
 
 def _rmse(y: Floats, outputs: Floats) -> Estimate:
@@ -214,7 +206,7 @@ def _r2(y: Floats, outputs: Floats) -> Estimate | None:
 
 
 def _oe_ratio(y: Floats, logits: Floats) -> Estimate | None:
-    ratio = float(y.sum() / _risks(logits).sum())
+    ratio = float(y.sum() / sigmoid(logits).sum())
     return Estimate(ratio, (y - y.mean()) * ratio / y.sum()) if y.any() else None
 
 
@@ -222,7 +214,7 @@ def _slope(y: Floats, logits: Floats) -> Estimate | None:
     value = float(calibration_slope(y, logits)[0])
     if not np.isfinite(value) or np.ptp(logits) == 0:
         return None
-    risks = _risks(float(calibration_intercept(y, value * logits)[0]) + value * logits)
+    risks = sigmoid(float(calibration_intercept(y, value * logits)[0]) + value * logits)
     weights = risks * (1 - risks)
     centred = logits - weights @ logits / weights.sum()
     return _with_variance(value, centred * (y - risks), 1 / float(weights @ centred**2))
@@ -232,7 +224,7 @@ def _intercept(y: Floats, logits: Floats) -> Estimate | None:
     value = float(calibration_intercept(y, logits)[0])
     if not np.isfinite(value):
         return None
-    risks = _risks(value + logits)
+    risks = sigmoid(value + logits)
     return _with_variance(value, y - risks, 1 / float((risks * (1 - risks)).sum()))
 
 
@@ -247,7 +239,7 @@ _ESTIMATORS: Mapping[str, Callable[[Floats, Floats], Estimate | None]] = {
     "auprc": _auprc,
     "accuracy": _accuracy,
     "log_loss": _log_loss,
-    "brier": lambda y, logits: _mean((_risks(logits) - y) ** 2),
+    "brier": lambda y, logits: _mean((sigmoid(logits) - y) ** 2),
     "rmse": _rmse,
     "mae": lambda y, outputs: _mean(np.abs(outputs - y)),
     "r2": _r2,

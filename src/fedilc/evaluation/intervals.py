@@ -1,23 +1,29 @@
-"""Bootstrap intervals over examples: how far a score could be off because the set is of this size.
+"""Intervals over examples: how far a score could be off because the set is of this size.
 
-Examples are drawn with replacement, all alike (not stratified by label): how many positives there are is part
-of what is uncertain. A resample in which a score is not defined (one class alone has no area under the ROC
-curve) is left out of that score's interval. A score that rests on too few examples of a kind has neither
-value nor interval (`estimability.py`). Limits are percentiles, as in `scipy.stats.bootstrap` with
-`method="percentile"`. The intervals say nothing about other sites, nor about other seeds of the training.
+The interval of a score on one set is estimate +- z standard errors on the scale where the score is close to
+normal (`estimates.py`; the logit of an AUROC, with DeLong's variance), and turned back. Percentiles of a
+bootstrap cover too seldom if events are few, because every resample draws the same few again.
+
+Means over sites, and their differences, take percentiles of a bootstrap: examples are drawn with replacement,
+all alike (not stratified by label), and a resample in which a score is not defined is left out.
+
+A score that rests on too few examples of a kind has neither value nor interval (`estimability.py`). The
+intervals say nothing about other sites.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
 from fedilc.evaluation.calibration import Floats
-from fedilc.evaluation.estimability import Support, support
-from fedilc.evaluation.scores import scores
+from fedilc.evaluation.estimability import limits_support, support
+from fedilc.evaluation.estimates import SCALES, Estimate, estimate
+from fedilc.evaluation.scores import SCORES, scores
 from fedilc.seeds import numpy_generator
 
 LEVEL = 0.95
@@ -60,12 +66,6 @@ class Interval:
         caution = "" if self.caution is None else f" (caution: {self.caution})"
         return f"{self.value:.3f}{limits}{caution}"
 
-    def resting_on(self, found: Support) -> Interval:
-        """Return the interval with what its examples say about it: a reason, or a caution."""
-        if self.value is None:
-            return replace(self, reason=found.reason)
-        return replace(self, caution=found.caution)
-
 
 def resampled(
     loss: str, y: Any, outputs: Any, *, seed: int = 0, resamples: int = RESAMPLES
@@ -104,30 +104,43 @@ def interval_of(values: Floats, level: float = LEVEL) -> Interval:
     return Interval(float(value), float(low), float(high))
 
 
-def bootstrap_intervals(
-    loss: str,
-    y: Any,
-    outputs: Any,
-    *,
-    seed: int = 0,
-    resamples: int = RESAMPLES,
-    level: float = LEVEL,
-) -> Mapping[str, Interval]:
-    """Return every score of a model on a set of examples with its bootstrap interval.
+def score_interval(loss: str, score: str, y: Any, outputs: Sequence[Any], level: float = LEVEL) -> Interval:
+    """Return a score of the models of one or more seeds on a set of examples, with its interval.
+
+    The value is the mean over seeds. Log loss and Brier score have no interval if there are so few events or
+    non-events that their variance is not known.
 
     Args:
         loss: "binary", "multiclass", "regression" or "huber".
+        score: its name.
         y: one label per example.
-        outputs: the model's outputs: one logit or number per example, or one logit per class.
-        seed: of the resamples.
-        resamples: how many.
-        level: the share of resamples inside the limits.
+        outputs: per seed, one logit or number per example, or one logit per class.
+        level: how often the limits hold the score of the population that the examples are drawn from.
 
-    >>> found = bootstrap_intervals("binary", [0, 1, 0, 1] * 5, [-2.0, 1.0, -1.0, -1.5] * 5, resamples=200)
-    >>> found["auroc"].value
-    0.75
+    >>> print(score_interval("binary", "auroc", [0, 1] * 50, [[0.1, 0.9, 0.6, 0.4] * 25]))
+    0.750 [0.639, 0.836] (caution: 50 events, fewer than 100)
     """
-    found = resampled(loss, y, outputs, seed=seed, resamples=resamples)
-    return {
-        name: interval_of(values, level).resting_on(support(loss, y, name)) for name, values in found.items()
-    }
+    found = support(loss, y, score)
+    values = [float(scores(loss, y, one)[score][0]) for one in outputs]
+    if found.reason is not None or not np.isfinite(values).all():
+        return Interval(None, None, None, reason=found.reason)
+    value = float(np.mean(values))
+    of_limits = limits_support(loss, y, score)
+    told = Interval(value, None, None, caution=of_limits.caution or of_limits.reason)
+    one = None if of_limits.reason is not None else estimate(loss, score, y, outputs)
+    if one is None:
+        return told
+    low, high = _limits(score, one, value, level)
+    return replace(told, low=low, high=high)
+
+
+def score_intervals(loss: str, y: Any, outputs: Any) -> dict[str, Interval]:
+    """Return every score of one model on a set of examples with its interval, as `score_interval` does."""
+    return {score: score_interval(loss, score, y, [outputs]) for score in SCORES[loss]}
+
+
+def _limits(score: str, found: Estimate, value: float, level: float) -> tuple[float, float]:
+    """Return the limits, on the score's own scale, by the normal distribution on that of the estimate."""
+    reach = NormalDist().inv_cdf((1 + level) / 2) * found.variance**0.5
+    low, high = sorted(map(SCALES[score].back, (found.value - reach, found.value + reach)))
+    return min(low, value), max(high, value)

@@ -76,6 +76,22 @@ def study_facts(result: StudyResult) -> dict[str, Any]:
             }
             for site, found in result.scores.items()
         },
+        "next_site": {
+            method: {metric: asdict(result.next_site(method, metric)) for metric in _at_next_site(result)}
+            for method in methods
+        },
+        "next_site_differences": {
+            metric: {
+                method: asdict(result.next_difference(method, metric))
+                for method in plan.settings.algorithms
+                if method != plan.reference
+            }
+            for metric in comparisons
+        },
+        "estimates": {
+            method: {metric: _estimates(result, method, metric) for metric in _at_next_site(result)}
+            for method in methods
+        },
         "agreement": {method: found for method, found in result.agreement.items() if found},
         "comparisons": {
             metric: {method: asdict(one) for method, one in found.items()}
@@ -143,6 +159,17 @@ def _silo_facts(result: StudyResult, site: str) -> dict[str, Any]:
         "examples": len(y),
         "classes": {str(int(value)): int(count) for value, count in zip(values, counts, strict=True)},
     }
+
+
+def _at_next_site(result: StudyResult) -> tuple[str, ...]:
+    """Return the scores to expect at the next site: all, and the ratio of observed to expected events."""
+    return (*result.metrics, *(["oe_ratio"] if result.plan.data.loss == "binary" else []))
+
+
+def _estimates(result: StudyResult, method: str, metric: str) -> dict[str, dict[str, float]]:
+    """Return what random effects are computed from: estimates and variances on the scale of the analysis."""
+    found = result.estimates(method, metric)
+    return {site: {"estimate": one.value, "variance": one.variance} for site, one in found.items()}
 
 
 def _finite(value: float) -> float | None:

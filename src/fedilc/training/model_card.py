@@ -12,7 +12,7 @@ from fedilc.algorithms.loss_name import LossName
 from fedilc.config import Options
 from fedilc.data.outline import Outline
 from fedilc.errors import CheckpointError, printable
-from fedilc.evaluation.intervals import NOT_ESTIMABLE, Interval, bootstrap_intervals
+from fedilc.evaluation.intervals import NOT_ESTIMABLE, Interval, score_intervals
 from fedilc.evaluation.selection import selections
 from fedilc.gradients import Loss, ModelRunner
 from fedilc.training.result import Result
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from fedilc.data.tables.preprocessing import Preprocessing
 
 FILE = "model-card.md"
-_RESAMPLES = 200
 _SIGNS = re.compile(r"[\\`*\[\]<>&|~]")
 _BAR = re.compile(r"(?<!\\)\|")
 _MOST_EXAMPLES = 20_000
@@ -65,7 +64,7 @@ def _intervals(
         return {}
     runner = ModelRunner(model, Loss(loss))
     logits = runner.predict(runner.inputs(x)).double().cpu().numpy()
-    return bootstrap_intervals(loss, y.cpu().numpy(), logits, resamples=_RESAMPLES)
+    return score_intervals(loss, y.cpu().numpy(), logits)
 
 
 def _model(
@@ -152,7 +151,7 @@ def _results(record: Mapping[str, Any], intervals: Mapping[str, Interval]) -> st
     tested = {key.removeprefix("test_"): _number(record[key]) for key in record if key.startswith("test_")}
     if intervals:
         tested = {name: str(interval) for name, interval in intervals.items()}
-        parts.append("Test set, with 95 % bootstrap intervals over its examples:")
+        parts.append("Test set, with 95 % intervals over its examples:")
     elif tested:
         parts.append("Test set:")
     if tested:

@@ -28,7 +28,8 @@ def test_the_verdict_is_that_of_the_study_and_every_section_has_content(folder: 
     assert part.title == "patients: study"
     assert part.verdict == tuple((folder / "verdict.txt").read_text().splitlines())
     assert [title for title, _ in part.sections] == [
-        *("Mean over held-out sites", "Each site that took no part", "Compared with fedavg", "Curves"),
+        *("The next site", "Mean over held-out sites", "Each site that took no part"),
+        *("Compared with fedavg", "Curves"),
         *(
             "Calibration",
             "Notes on the data",

@@ -7,8 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hospitals import hospitals, made_result, study_table
+from scipy.special import expit
 
+from fedilc.evaluation.estimates import difference, estimate
 from fedilc.evaluation.intervals import resampled
+from fedilc.evaluation.meta_analysis import random_effects
 from fedilc.studies.study.plan import StudyPlan, StudySettings
 from fedilc.studies.study.result import StudyResult
 
@@ -54,3 +57,35 @@ def test_scores_are_the_mean_over_seeds_and_methods_share_resamples(tmp_path: Pa
     again = StudyResult.of(plan, {}, {"H0": {"geometric": [one]}}, {})
     for score, drawn in again.scores["H0"]["geometric"].items():
         np.testing.assert_array_equal(drawn, result.scores["H0"]["geometric"][score])
+
+
+def test_what_to_expect_at_the_next_site_is_random_effects_over_the_held_out_sites(tmp_path: Path) -> None:
+    settings = StudySettings(algorithms=("fedavg", "geometric"), references=False, resamples=0)
+    plan = StudyPlan(study_table(tmp_path, hospitals(6, rows=60)), settings)
+    random = np.random.default_rng(0)
+    outputs = {
+        site: {
+            name: [random.normal(size=(60, 1)) + y[:, None] for _ in range(2)] for name in settings.algorithms
+        }
+        for site, y in plan.data.labels.items()
+    }
+    result = StudyResult.of(plan, {}, outputs, {})
+    found = [estimate("binary", "auroc", plan.data.labels[site], outputs[site]["fedavg"]) for site in outputs]
+    expected = random_effects([one.value for one in found], [one.variance for one in found])
+    ours = result.next_site("fedavg", "auroc")
+    assert (ours.sites, ours.tau, ours.i2) == pytest.approx((6, expected.tau, expected.i2))
+    assert (ours.reml_low, ours.reml_high) == pytest.approx(
+        (expit(expected.next_low), expit(expected.next_high))
+    )
+    apart = [
+        difference(
+            *(
+                estimate("binary", "brier", plan.data.labels[site], outputs[site][name], own_scale=True)
+                for name in ("geometric", "fedavg")
+            )
+        )
+        for site in outputs
+    ]
+    expected = random_effects([one.value for one in apart], [one.variance for one in apart])
+    ours = result.next_difference("geometric", "brier")
+    assert (ours.mean, ours.reml_low) == pytest.approx((expected.mean, expected.next_low))

@@ -1,4 +1,4 @@
-"""The verdict's three sentences, from scores made by hand."""
+"""The verdict's four sentences, from scores made by hand."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def found(folder: Path, areas: dict[str, list[float]], sites: int = 4, rows: int
 
 
 def test_a_lead_at_every_site_is_more_than_chance(tmp_path: Path) -> None:
-    which, sure, power = verdict(
+    _, which, sure, power = verdict(
         found(tmp_path, {"fedavg": [0.70, 0.71, 0.72, 0.70], "geometric": [0.80, 0.81, 0.81, 0.81]})
     )
     assert which.startswith("Of 2 methods, geometric had the highest AUROC at sites that took no part")
@@ -45,7 +45,7 @@ def test_a_lead_at_every_site_is_more_than_chance(tmp_path: Path) -> None:
 
 
 def test_a_lead_at_some_sites_is_said_to_be_no_proof(tmp_path: Path) -> None:
-    which, sure, power = verdict(
+    _, which, sure, power = verdict(
         found(tmp_path, {"fedavg": [0.70, 0.80, 0.70, 0.80], "geometric": [0.80, 0.75, 0.80, 0.75]})
     )
     assert "geometric had the highest" in which
@@ -59,7 +59,7 @@ def test_if_the_reference_is_best_no_method_was_better(tmp_path: Path) -> None:
         "geometric": [0.7, 0.7, 0.7, 0.7],
         "fedsgd": [0.79, 0.8, 0.8, 0.8],
     }
-    which, sure, _ = verdict(found(tmp_path, areas))
+    _, which, sure, _ = verdict(found(tmp_path, areas))
     assert "Of 3 methods, fedavg had the highest" in which
     assert sure.startswith(
         "No method was better; the difference of the nearest, fedsgd, from fedavg is -0.005"
@@ -68,7 +68,7 @@ def test_if_the_reference_is_best_no_method_was_better(tmp_path: Path) -> None:
 
 
 def test_methods_with_the_same_score_at_every_site_are_not_ranked(tmp_path: Path) -> None:
-    which, sure, power = verdict(found(tmp_path, {"fedavg": [1.0] * 4, "geometric": [1.0] * 4}))
+    _, which, sure, power = verdict(found(tmp_path, {"fedavg": [1.0] * 4, "geometric": [1.0] * 4}))
     assert which == (
         "All 2 methods had the same AUROC at every site that took no part in training: 1.000 on average "
         "over 4 held-out sites."
@@ -79,12 +79,12 @@ def test_methods_with_the_same_score_at_every_site_are_not_ranked(tmp_path: Path
 
 def test_a_column_that_nearly_is_the_label_is_part_of_what_is_not_shown(tmp_path: Path) -> None:
     areas = {"fedavg": [0.99, 0.99, 0.98, 0.99], "geometric": [0.99, 0.98, 0.99, 0.99]}
-    _, _, power = verdict(found(tmp_path, areas, rows=30))
+    *_, power = verdict(found(tmp_path, areas, rows=30))
     assert power.endswith(
         "they cannot show whether smaller differences exist, nor how well a model does without 'expired', "
         "which alone predicts the label almost perfectly."
     )
-    assert "nor how well" not in verdict(found(tmp_path, areas, rows=10))[2]  # too few rows to know
+    assert "nor how well" not in verdict(found(tmp_path, areas, rows=10))[3]  # too few rows to know
 
 
 def few_events(folder: Path, deaths: list[int], rows: int = 60) -> StudyPlan:
@@ -113,7 +113,7 @@ def test_sites_with_few_events_are_left_out_and_named_and_the_events_of_the_othe
     assert result.sites_with("auroc") == ["H0", "H2", "H3"]
     assert len(result.sites_with("log_loss")) == 5
     assert np.isnan(result.by_seed["H1"]["fedavg"]["auroc"]).all()
-    which, sure, power = verdict(result)
+    _, which, sure, power = verdict(result)
     assert "on average over 3 of 5 held-out sites" in which
     assert which.endswith("; it is not estimable at H1 (9 events, fewer than 10), H4 (no events).")
     assert "of 3 sites" in sure
@@ -123,22 +123,22 @@ def test_sites_with_few_events_are_left_out_and_named_and_the_events_of_the_othe
 def test_if_no_site_has_enough_events_the_log_loss_decides_and_if_none_has_ten_examples_nothing(
     tmp_path: Path,
 ) -> None:
-    which, _, power = verdict(scored(few_events(tmp_path, [9, 8, 7])))
+    _, which, _, power = verdict(scored(few_events(tmp_path, [9, 8, 7])))
     assert "had the lowest log loss" in which
     assert "AUROC" not in which
     assert power.startswith("With 3 sites (24 events and 156 non-events)")
-    which, *_ = verdict(scored(few_events(tmp_path, [4, 4, 4], rows=9)))
+    _, which, *_ = verdict(scored(few_events(tmp_path, [4, 4, 4], rows=9)))
     assert which == "No score is estimable: every held-out site has fewer than 10 examples."
 
 
 def test_one_method_is_compared_with_nothing(tmp_path: Path) -> None:
-    which, sure, _ = verdict(found(tmp_path, {"fedsgd": [0.8, 0.8, 0.8, 0.8]}))
+    _, which, sure, _ = verdict(found(tmp_path, {"fedsgd": [0.8, 0.8, 0.8, 0.8]}))
     assert "fedsgd had AUROC 0.800" in which
     assert sure == "No other method was trained, so that nothing is compared."
 
 
 def test_two_sites_cannot_speak_of_the_next(tmp_path: Path) -> None:
-    _, sure, power = verdict(found(tmp_path, {"fedavg": [0.7, 0.8], "geometric": [0.8, 0.9]}, 2))
+    _, _, sure, power = verdict(found(tmp_path, {"fedavg": [0.7, 0.8], "geometric": [0.8, 0.9]}, 2))
     assert sure.endswith("with fewer than three sites no test over sites is possible.")
     assert "cannot show how methods differ at the next site" in power
 
@@ -150,3 +150,38 @@ def test_scores_over_097_at_most_sites_are_an_alarm(tmp_path: Path) -> None:
     assert said.startswith("The AUROC of fedavg is over 0.97 at 3 of 4 sites that took no part in training")
     assert "'expired' (1.000)" in said
     assert alarm(found(tmp_path, {"fedavg": [0.98, 0.99, 0.9, 0.6]})) is None
+
+
+def informed(plan: StudyPlan) -> StudyResult:
+    """A study whose outputs tell events from non-events about equally well at every site."""
+    random = np.random.default_rng(0)
+    outputs = {
+        site: {name: [random.normal(size=(len(y), 1)) + y[:, None]] for name in plan.settings.algorithms}
+        for site, y in plan.data.labels.items()
+    }
+    return StudyResult.of(plan, {}, outputs, {})
+
+
+def test_the_first_sentence_says_what_to_expect_at_a_new_site(tmp_path: Path) -> None:
+    result = informed(few_events(tmp_path, [30, 9, 20, 30, 20]))
+    found = result.next_site("fedavg", "auroc")
+    assert (found.sites, found.headline) == (4, "empirical")
+    assert verdict(result)[0] == (
+        f"At a new site like these, expect AUROC between {found.low:.2f} and {found.high:.2f} with fedavg "
+        "(95 % prediction interval from 4 sites and how far sites differed in other validations of clinical "
+        f"models; from these sites alone, {found.reml_low:.2f} to {found.reml_high:.2f})."
+    )
+    result = informed(few_events(tmp_path, [30, 25, 20, 30, 20]))
+    found = result.next_site("fedavg", "auroc")
+    assert (found.sites, found.headline) == (5, "flat")
+    assert verdict(result)[0] == (
+        f"At a new site like these, expect AUROC between {found.low:.2f} and {found.high:.2f} with fedavg "
+        "(95 % prediction interval from 5 sites)."
+    )
+
+
+def test_two_sites_have_no_interval_for_the_next_one(tmp_path: Path) -> None:
+    assert verdict(informed(few_events(tmp_path, [30, 9, 20])))[0] == (
+        "What AUROC to expect of fedavg at a new site is unknown: at least 3 sites with an estimable score "
+        "are needed, and there are 2."
+    )

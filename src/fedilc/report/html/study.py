@@ -25,6 +25,9 @@ from fedilc.report.study_tables import (
     comparison_tables,
     interval,
     means_table,
+    next_site_notes,
+    next_site_rows,
+    next_site_tables,
     scores_table,
 )
 from fedilc.studies.study.verdict import NAMES
@@ -35,6 +38,7 @@ def study_part(folder: Path) -> Part:
     study = read_study(folder)
     chosen = choices_table(study)
     sections = [
+        *_next_site(study),
         ("Mean over held-out sites", _means(study)),
         ("Each site that took no part", _sites(study)),
         *_differences(study),
@@ -56,6 +60,30 @@ def _rows(study: Study, found: Mapping[str, Any]) -> list[tuple[str, int, Interv
         for colour, method in enumerate(study["methods"])
         if method in found
     ]
+
+
+def _next_site(study: Study) -> list[tuple[str, str]]:
+    """Return the forest plots, whose last row is the next site; none if too few sites have the score."""
+    drawn = {method: rows for method in study["methods"] if (rows := next_site_rows(study, method))}
+    if study["reference"] not in drawn:
+        return []
+    limits = common_limits(one for rows in drawn.values() for _, one in rows)
+    panels = {
+        method: intervals(
+            f"{NAMES[study['deciding_metric']]} of {method}",
+            [(label, study["methods"].index(method), one) for label, one in rows],
+            limits,
+            "site",
+        )
+        for method, rows in drawn.items()
+    }
+    first = panels.pop(study["reference"])
+    told = "".join(map(note, next_site_notes(study, study["reference"])))
+    others = folded("The same for every method", grid(panels.values(), "wide")) if panels else ""
+    numbers = "".join(
+        folded("All scores and differences", table(one, notes=False)) for one in next_site_tables(study)
+    )
+    return [("The next site", first + told + others + numbers)]
 
 
 def _means(study: Study) -> str:
@@ -81,7 +109,7 @@ def _sites(study: Study) -> str:
     limits = common_limits(row[2] for rows in by_site.values() for row in rows)
     panels = (intervals(f"{site} ({_size(study, site)})", rows, limits) for site, rows in by_site.items())
     name = NAMES[study["deciding_metric"]]
-    told = note(f"{name}, with 95 % bootstrap intervals over each site's examples.")
+    told = note(f"{name}, with 95 % intervals over each site's examples.")
     scores = table(scores_table(study), notes=False)
     return told + grid(panels, "wide") + folded("All scores at each site", scores)
 

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from fedilc.evaluation.calibration import Floats
 from fedilc.evaluation.comparison import Comparison, compare_methods, mean_over_sites
 from fedilc.evaluation.estimability import Support, support
-from fedilc.evaluation.intervals import Interval, interval_of, resampled
+from fedilc.evaluation.estimates import Estimate, difference, estimate
+from fedilc.evaluation.intervals import Interval, interval_of, resampled, score_interval
+from fedilc.evaluation.next_site import NextSite, next_site
 from fedilc.evaluation.scores import HIGHER_IS_BETTER, SCORES
 from fedilc.seeds import seed_for
 from fedilc.studies.study.plan import Choice, StudyPlan
@@ -86,10 +88,10 @@ class StudyResult:
 
     def interval(self, site: str, method: str, metric: str) -> Interval:
         """Return a method's score at a held-out silo with its interval over examples."""
-        found = self.scores[site].get(method)
-        if found is None:
-            return Interval(None, None, None)
-        return interval_of(found[metric]).resting_on(self.support(site, metric))
+        if method not in self.scores[site] or not np.isfinite(self.scores[site][method][metric][0]):
+            return Interval(None, None, None, reason=self.support(site, metric).reason)
+        data = self.plan.data
+        return score_interval(data.loss, metric, data.labels[site], self.outputs[site][method])
 
     def sites_of(self, method: str, metric: str) -> list[str]:
         """Return those of `sites_with` at which this method has the score; a small site has no own model."""
@@ -103,6 +105,28 @@ class StudyResult:
             known = all(self.support(site, metric).reason for site in self.scores)
             return Interval(None, None, None, reason="at no held-out site" if known else None)
         return interval_of(mean_over_sites({site: self.scores[site][method][metric] for site in sites}))
+
+    def estimates(self, method: str, metric: str, *, own_scale: bool = False) -> dict[str, Estimate]:
+        """Return a method's score at each held-out silo as an estimate with its variance, if it has one."""
+        found = {}
+        for site, methods in self.outputs.items():
+            given, y = methods.get(method), self.plan.data.labels[site]
+            if given is not None and (
+                one := estimate(self.plan.data.loss, metric, y, given, own_scale=own_scale)
+            ):
+                found[site] = one
+        return found
+
+    def next_site(self, method: str, metric: str) -> NextSite:
+        """Return what to expect of a method's score at the next site."""
+        return next_site(list(self.estimates(method, metric).values()), metric)
+
+    def next_difference(self, method: str, metric: str) -> NextSite:
+        """Return what to expect of a method's difference from the reference at the next site."""
+        ours, theirs = (
+            self.estimates(name, metric, own_scale=True) for name in (method, self.plan.reference)
+        )
+        return next_site([difference(ours[site], theirs[site]) for site in ours if site in theirs])
 
     def comparisons(self, metric: str) -> dict[str, Comparison]:
         """Return every algorithm compared with the reference; empty if no site has this score."""

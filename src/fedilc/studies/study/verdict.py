@@ -1,4 +1,8 @@
-"""The verdict of a study in three sentences: which method, by how much and how sure, what is left open."""
+"""The verdict of a study in four sentences.
+
+They say what to expect at the next site, which method did best at these sites, by how much and how sure, and
+what is left open.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,7 @@ NAMES = {
     "rmse": "RMSE",
     "mae": "mean absolute error",
     "r2": "R²",
+    "oe_ratio": "observed to expected events",
 }
 CALIBRATION = ("calibration_slope", "calibration_intercept")  # of which neither more nor less is better
 
@@ -35,11 +40,33 @@ def deciding_metric(result: StudyResult) -> str:
     return next((name for name in result.metrics if result.sites_with(name)), "log_loss")
 
 
-def verdict(result: StudyResult) -> tuple[str, str, str]:
-    """Return which method is best at sites that took no part; by how much and how sure; what is not shown."""
+def verdict(result: StudyResult) -> tuple[str, str, str, str]:
+    """Return what to expect at the next site; which method was best here; how sure; what is not shown."""
     metric = deciding_metric(result)
     if not result.sites_with(metric):
         return _nothing()
+    return _next_site(result, metric), *_compared(result, metric)
+
+
+def _next_site(result: StudyResult, metric: str) -> str:
+    """Return what to expect at a new site of the reference, the method that was named before the study."""
+    name, method = NAMES[metric], result.plan.reference
+    found = result.next_site(method, metric)
+    if found.low is None or found.high is None:
+        return f"What {name} to expect of {method} at a new site is unknown: {found.reason}."
+    alone = ""
+    if found.headline == "empirical":
+        alone = (
+            " and how far sites differed in other validations of clinical models; from these sites alone, "
+            f"{found.reml_low:.2f} to {found.reml_high:.2f}"
+        )
+    return (
+        f"At a new site like these, expect {name} between {found.low:.2f} and {found.high:.2f} with {method} "
+        f"(95 % prediction interval from {found.sites} sites{alone})."
+    )
+
+
+def _compared(result: StudyResult, metric: str) -> tuple[str, str, str]:
     best, reference = result.best(metric), result.plan.reference
     comparisons = result.comparisons(metric)
     if not comparisons:
@@ -190,9 +217,10 @@ def _alone(result: StudyResult, metric: str) -> tuple[str, str, str]:
     )
 
 
-def _nothing() -> tuple[str, str, str]:
+def _nothing() -> tuple[str, str, str, str]:
     """Return the verdict on sites that are all too small for any score."""
     return (
+        "What to expect at a new site is unknown.",
         f"No score is estimable: every held-out site has fewer than {MIN_COUNT} examples.",
         "So no method can be compared with another.",
         "These data cannot show how any method does at a new site.",
