@@ -47,7 +47,7 @@ def test_a_table_becomes_a_verdict_with_its_pitfalls_tables_and_files(patients: 
     assert set(facts["sites"]["H3"]["fedavg"]) >= {"auroc", "auprc", "log_loss", "brier", "calibration_slope"}
     assert facts["sites"]["H3"]["fedavg"]["auroc"]["low"] <= facts["sites"]["H3"]["fedavg"]["auroc"]["high"]
     assert (out / "verdict.txt").read_text().splitlines() == facts["verdict"]
-    assert len(facts["verdict"]) == 3
+    assert len(facts["verdict"]) == 4
     assert facts["comparisons"]["auroc"]["geometric"]["verdict"] == "not tested"
     frame = pl.read_parquet(out / "predictions.parquet")
     assert frame.columns == ["site", "method", "seed", "row", "label", "output"]
