@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -17,19 +18,24 @@ from fleets import as_options, assert_same_run, fleet, outcome_of, run_locally
 from ports import free_port
 from worked_examples import OWN_ALGORITHM, OWN_PENALTY
 
+import fedilc
 from fedilc import algorithms
 
 CHANGES = ["rounds=10", "model.hidden=[16]", "environment_size=32", "penalty_weight=5", "learning_rate=0.01"]
 
 
-def run_over_http(silos: Sequence[str], changes: list[str], folder: Path, *options: str) -> None:
+def run_over_http(
+    silos: Sequence[str],
+    changes: list[str],
+    folder: Path,
+    *options: str,
+    experiment: str | Path = "color-digits",
+) -> None:
     """A coordinator and a process for each silo; the run folder is `rest`."""
     with fleet(folder) as processes:
         given = [*as_options(changes), *options]
         coordinator, url = processes.serve("color-digits", *given, "--out", folder / "rest")
-        members = [
-            processes.start("join", url, "--silo", name, "--experiment", "color-digits") for name in silos
-        ]
+        members = [processes.start("join", url, "--silo", name, "--experiment", experiment) for name in silos]
         assert coordinator.ended() == 0, coordinator.said
         assert [member.ended() for member in members] == [0] * len(silos)
         assert all("the run is over: complete" in member.said for member in members)
@@ -95,9 +101,16 @@ def test_so_it_does_with_local_steps_silo_state_adaptive_weights_and_parts_of_on
 def test_a_silo_that_points_against_the_others_is_noticed_in_the_same_rounds(
     runtime: str, tmp_path: Path
 ) -> None:
-    changes = ["rounds=12", "model.hidden=[8]", "data.flips=[0.0,0.0,0.0,0.0,1.0]", "algorithm=geometric"]
+    flips = "[0.0, 0.0, 0.0, 0.0, 1.0]"
+    changes = ["rounds=12", "model.hidden=[8]", f"data.flips={flips}", "algorithm=geometric"]
     silos = run_locally(changes, tmp_path / "local")
-    RUNTIMES[runtime](silos, changes, tmp_path)
+    if runtime == "rest":
+        packaged = (Path(fedilc.__file__).parent / "experiments" / "color-digits.toml").read_text()
+        file = tmp_path / "flipped.toml"
+        file.write_text(re.sub(r"(?m)^flips = .*$", f"flips = {flips}", packaged))
+        run_over_http(silos, changes, tmp_path, experiment=file)
+    else:
+        run_on_ranks(silos, changes, tmp_path)
     assert_same_run(tmp_path / "local", tmp_path / runtime)
     against = [json.loads(line).get("against") for line in outcome_of(tmp_path / runtime)[0]]
     assert against == [None] * 10 + [{silos[-1]: rounds} for rounds in (10, 11)]
