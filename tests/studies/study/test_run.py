@@ -171,7 +171,7 @@ def test_a_site_too_small_for_a_model_of_its_own_leaves_the_mean_of_the_others(t
     assert ALONE not in result.scores["tiny"]
     own = [result.interval(site, ALONE, "auroc").value for site in ("H0", "H1", "H2", "H3")]
     assert result.mean(ALONE, "auroc").value == pytest.approx(np.mean(own))
-    which = verdict(result)[0]
+    which = verdict(result)[1]
     assert f"own data {np.mean(own):.3f};" in which
     assert which.endswith("it is not estimable at tiny (2 events, fewer than 10).")
 
@@ -180,8 +180,8 @@ def test_two_sites_are_studied_and_said_to_be_too_few(tmp_path: Path) -> None:
     data = study_table(tmp_path, hospitals(2))
     result = studied(data, tmp_path / "study")
     assert any("2 sites are few" in note for note in result.plan.notes())
-    assert "no test over sites is possible" in verdict(result)[1]
-    assert "cannot show" in verdict(result)[2]
+    assert "no test over sites is possible" in verdict(result)[2]
+    assert "cannot show" in verdict(result)[3]
 
 
 def test_classes_of_a_federation_of_arrays_are_studied_by_accuracy(tmp_path: Path) -> None:
