@@ -110,7 +110,9 @@ def test_a_silo_joins_with_the_plain_packages_alone(hospitals: Path) -> None:
     for kind in ("all", "plain"):
         with fleet(hospitals) as processes:
             coordinator, url = processes.serve(hospitals / "study.toml", "--out", hospitals / kind)
-            words = [["join", url, "--silo", name, "--data", hospitals / f"{name}.csv"] for name in "ab"]
+            words = [
+                ["join", url, "--silo", name, "--data", hospitals / f"{name}.csv", "--yes"] for name in "ab"
+            ]
             whole = processes.start(*words[0])
             if kind == "all":
                 other = processes.start(*words[1])

@@ -74,6 +74,7 @@ def test_generators_leave_the_global_random_states_alone() -> None:
         ("fedsgd", {}, True),
         ("fishr-inter-geo", {}, True),
         ("fedavg", {"batch_size": 12}, True),
+        ("fedavg", {"batch_size": "all"}, True),
     ],
 )
 def test_renamed_silos_draw_other_batches_and_have_the_same_full_batch_gradients(

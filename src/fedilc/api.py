@@ -90,7 +90,8 @@ def train(
 
     Local steps, in place of the algorithm's own:
         local_steps, local_epochs: how many per round; give one of the two.
-        batch_size, local_learning_rate, local_optimizer: of each local step.
+        batch_size, local_learning_rate, local_optimizer: of each local step; batch_size="all" takes all
+            examples of the silo, and None as many as the algorithm says (32 in fedavg).
         proximal: mu of FedProx.
 
     The server's step:

@@ -7,6 +7,7 @@ import pytest
 from fedilc import Algorithm, LocalSteps, algorithms
 from fedilc.aggregation import AndMask
 from fedilc.config import Options
+from fedilc.errors import ConfigError
 
 
 def options(**given: object) -> Options:
@@ -23,6 +24,7 @@ def test_local_steps_are_one_unless_counted_and_epochs_count_batches() -> None:
     assert LocalSteps().count(examples=7) == 1
     assert LocalSteps(epochs=2, batch_size=100).count(examples=7) == 2
     assert LocalSteps(epochs=2, batch_size=3).count(examples=7) == 6
+    assert LocalSteps(epochs=2, batch_size="all").count(examples=7) == 2
 
 
 @pytest.mark.parametrize(
@@ -50,6 +52,15 @@ def test_another_optimiser_drops_the_options_of_the_algorithms_own() -> None:
 def test_local_options_change_the_local_steps_that_an_algorithm_has() -> None:
     local = algorithms.get("fedprox").configured(options(proximal=0.5, local_steps=3)).local
     assert local == LocalSteps(steps=3, batch_size=32, proximal=0.5)
+
+
+def test_a_full_batch_has_a_name_where_the_algorithm_has_batches_of_its_own() -> None:
+    local = algorithms.get("fedavg").configured(options(batch_size="all")).local
+    assert local is not None
+    assert [local.batch(7), LocalSteps().batch(7), LocalSteps(batch_size=3).batch(7)] == [7, 7, 3]
+    for wrong in ("every", 0):
+        with pytest.raises(ConfigError, match="batch_size"):
+            LocalSteps(batch_size=wrong)
 
 
 def test_a_record_holds_the_parts_and_what_differs_from_the_usual() -> None:

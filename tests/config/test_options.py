@@ -26,7 +26,7 @@ def test_every_option_is_one_that_train_takes_with_the_same_default() -> None:
 
 def test_every_option_of_train_is_typed_and_explained() -> None:
     named = set(inspect.signature(train).parameters)
-    typed = get_type_hints(TrainOptions)
+    typed = get_type_hints(TrainOptions, include_extras=True)
     assert named.isdisjoint(typed)
     assert typed == {key: f.annotation for key, f in Options.model_fields.items() if key not in named}
     assert train.__doc__ is not None

@@ -120,7 +120,7 @@ def test_fedavg_and_fedprox_are_what_their_papers_say(
     ends = [local(start, silo, entry.local) for silo in federation.silos]
     right = mean_of(ends, [len(silo) for silo in federation.silos])
     assert_same(run(federation, entry), right)
-    options = {"batch_size": 10**6, **given} if shape == "full batch" else given
+    options = {"batch_size": "all", **given} if shape == "full batch" else given
     assert_same(run(federation, name, local_learning_rate=RATE, proximal=proximal or None, **options), right)
 
 

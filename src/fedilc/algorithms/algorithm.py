@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedilc.errors import ConfigError, nearest
 
@@ -35,7 +35,7 @@ class LocalSteps:
     Args:
         steps: how many steps a round has.
         epochs: how many passes over the silo's examples a round has, in place of `steps`.
-        batch_size: examples per step, drawn again in every epoch from the run's seed; None is all.
+        batch_size: examples per step, drawn again in every epoch from the run's seed; "all" or None is all.
         optimizer: a torch optimiser by name ("sgd", "adam", ...); its state is reset in every round.
         learning_rate: of that optimiser.
         momentum: of "sgd".
@@ -51,7 +51,7 @@ class LocalSteps:
 
     steps: int | None = None
     epochs: int | None = None
-    batch_size: int | None = None
+    batch_size: int | Literal["all"] | None = None
     optimizer: str = "sgd"
     learning_rate: float = 0.1
     momentum: float = 0.0
@@ -65,7 +65,9 @@ class LocalSteps:
             object.__setattr__(self, "steps", 1)
         for name in ("steps", "epochs", "batch_size"):
             value = getattr(self, name)
-            if value is not None and value < 1:
+            if name == "batch_size" and isinstance(value, str) and value != "all":
+                raise ConfigError(f"batch_size={value!r} of local steps is unknown; give a number or 'all'")
+            if value not in (None, "all") and value < 1:
                 raise ConfigError(f"{name}={value} of local steps must be at least 1")
         if not self.learning_rate > 0:
             raise ConfigError(f"local learning_rate={self.learning_rate} must be greater than 0")
@@ -76,7 +78,11 @@ class LocalSteps:
         """Return how many steps a silo of this size takes in a round."""
         if self.epochs is None:
             return self.steps or 1
-        return self.epochs * -(-examples // min(self.batch_size or examples, examples))
+        return self.epochs * -(-examples // self.batch(examples))
+
+    def batch(self, examples: int) -> int:
+        """Return how many examples a step of a silo of this size has."""
+        return examples if self.batch_size in (None, "all") else min(int(self.batch_size), examples)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any, Literal, TypedDict
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from fedilc.algorithms.algorithm import WEIGHTS
 from fedilc.config.section import Section
@@ -32,7 +32,9 @@ class Options(Section):
     weights_power: float = Field(1.0, ge=0, description="q of the weights q-ffl")
     local_steps: int | None = Field(None, ge=1, description="steps of each silo per round")
     local_epochs: int | None = Field(None, ge=1, description="passes over a silo's examples per round")
-    batch_size: int | None = Field(None, ge=1, description="examples per local step; none is the algorithm's")
+    batch_size: PositiveInt | Literal["all"] | None = Field(
+        None, description="examples per local step, or all; none is the algorithm's"
+    )
     local_optimizer: str | None = Field(None, description="of local steps")
     local_learning_rate: float | None = Field(None, gt=0, description="of local steps")
     proximal: float | None = Field(None, ge=0, description="mu of FedProx, in local steps")
@@ -126,7 +128,7 @@ class TrainOptions(TypedDict, total=False):
     weights_power: float
     local_steps: int | None
     local_epochs: int | None
-    batch_size: int | None
+    batch_size: PositiveInt | Literal["all"] | None
     local_optimizer: str | None
     local_learning_rate: float | None
     proximal: float | None

@@ -30,7 +30,7 @@ def batches(examples: int, local: LocalSteps, seed: int, round_: int, silo: str)
     [2, 2, 1, 2]
     """
     left = local.count(examples)
-    size = min(local.batch_size or examples, examples)
+    size = local.batch(examples)
     if size == examples:
         yield from [None] * left
         return

@@ -55,6 +55,14 @@ def test_whatever_changes_changes_the_hash(change: dict[str, Any]) -> None:
     assert read_manifest(values(**change)).hash != queue_of().manifest.hash
 
 
+def test_a_full_batch_reaches_silos_by_name() -> None:
+    queue = queue_of(remote(algorithm="fedavg", batch_size="all"))
+    travelled = read_manifest(json.loads(json.dumps(queue.about()["manifest"])))
+    local = travelled.program.parts.algorithm.local
+    assert local is not None
+    assert local.batch(100) == 100
+
+
 def test_it_holds_every_setting_that_a_silo_computes_with() -> None:
     settings = remote(
         algorithm="fishr-intra-geo", environment_size=4, zeros="strict", min_side=2, covariance="full", seed=9

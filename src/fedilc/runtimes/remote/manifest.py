@@ -89,7 +89,7 @@ class LocalChoices(Section):
 
     steps: PositiveInt | None
     epochs: PositiveInt | None
-    batch_size: PositiveInt | None
+    batch_size: PositiveInt | Literal["all"] | None
     optimizer: Name
     learning_rate: float
     momentum: float
