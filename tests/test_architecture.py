@@ -17,7 +17,7 @@ ROOMS = (
     *("algorithms", "data", "models", "config", "gradients", "aggregation", "penalties", "federation"),
     *("evaluation", "training", "runtimes", "api", "sklearn", "studies", "report", "cli"),
 )
-LOOSE = {"__init__", "__main__", "errors", "seeds", "api", "sklearn"}
+LOOSE = {"__init__", "__main__", "errors", "seeds", "section", "api", "sklearn"}
 ROOT = Path(fedilc.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 FORBIDDEN = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
@@ -91,13 +91,13 @@ def test_the_top_of_the_package_holds_rooms_and_few_files() -> None:
     assert {path.stem for path in ROOT.glob("*.py")} == LOOSE
 
 
-@pytest.mark.parametrize("module", ["fedilc.errors", "fedilc.seeds"])
+@pytest.mark.parametrize("module", ["fedilc.errors", "fedilc.seeds", "fedilc.section"])
 def test_what_every_room_may_use_imports_no_room(module: str) -> None:
     assert {room(name) for name in imported(MODULES[module])} <= {None}
 
 
 COMMON = [
-    *("fedilc.seeds", "fedilc.errors"),
+    *("fedilc.seeds", "fedilc.errors", "fedilc.section"),
     *(module for module in MODULES if f"{module}.".startswith(("fedilc.algorithms.", "fedilc.config."))),
 ]
 
@@ -153,7 +153,13 @@ def test_no_two_places_share_ten_lines() -> None:
 
 
 IN_CONTRACTS = {  # tested with all others of their kind in tests/contracts
-    *("aggregation.masks", "aggregation.mean", "algorithms.catalogue", "federation.runtime"),
+    *(
+        "aggregation.masks",
+        "aggregation.mean",
+        "algorithms.catalogue",
+        "algorithms.parts",
+        "federation.runtime",
+    ),
     *("penalties.coral", "penalties.iga", "penalties.irm", "penalties.vrex"),
 }
 OWN_TESTS = [name for name in MODULES if not MODULES[name].stem.startswith("__")]

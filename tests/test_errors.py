@@ -19,7 +19,7 @@ def test_a_wrong_value_is_a_value_error() -> None:
         train(
             Federation("f", [Silo("a", [[0.0], [1.0]], [0, 1])]), nn.Linear(1, 1), rounds=0, learning_rate=1
         )
-    with pytest.raises(ValueError, match="unknown"):
+    with pytest.raises(ValueError, match="zeros='some' is not valid"):
         weighted_geometric_mean([1.0, 2.0], zeros="some")
     with pytest.raises(ValueError, match="silo 'a'"):
         Silo("a", [[0.0]], [0, 1])

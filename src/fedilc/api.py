@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 from torch import nn
 
 from fedilc.algorithms import Algorithm
 from fedilc.config import Options
-from fedilc.config.options import TrainOptions
 from fedilc.config.section import validated
 from fedilc.data import Federation
 from fedilc.data.checks.federation import check_federation
@@ -46,7 +45,7 @@ def train(
     out: str | os.PathLike[str] | None = None,
     resume: bool = False,
     settings: dict[str, Any] | None = None,
-    **more: Unpack[TrainOptions],
+    **more: Any,
 ) -> Result:
     """Train a copy of `model` over the silos of `federation`; the model passed in stays as it is.
 
@@ -79,7 +78,8 @@ def train(
         out: a folder for history, checkpoints and the best rounds' weights; None keeps all in memory.
         resume: continue after the last completed round in `out`.
         settings: further facts to record in `out`; a resumed run must have the same.
-        more: the options below. A note names options that no part of the algorithm takes.
+        more: the options below, and those that parts declare, such as a penalty of your own (see
+            `fedilc list NAME`). A note names options that no part of the algorithm takes.
 
     What silos match:
         penalty: a penalty in place of the algorithm's own, by name.
@@ -90,8 +90,9 @@ def train(
 
     Local steps, in place of the algorithm's own:
         local_steps, local_epochs: how many per round; give one of the two.
-        batch_size, local_learning_rate, local_optimizer: of each local step; batch_size="all" takes all
-            examples of the silo, and None as many as the algorithm says (32 in fedavg).
+        batch_size, local_learning_rate, local_optimizer, local_momentum: of each local step;
+            batch_size="all" takes all examples of the silo, and None as many as the algorithm says (32 in
+            fedavg).
         proximal: mu of FedProx.
 
     The server's step:

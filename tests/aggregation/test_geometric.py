@@ -167,9 +167,9 @@ def test_a_value_that_is_not_finite_is_named(bad: float) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"zeros": "strct"}, "did you mean 'strict'"),
-        ({"agreement": 1.5}, "between 0 and 1"),
-        ({"min_side": 0}, "min_side=0 is not a whole number from 1 on"),
+        ({"zeros": "strct"}, "zeros='strct' is not valid: input should be 'ignore', 'strict' or 'authors'"),
+        ({"agreement": 1.5}, "agreement=1.5 is not valid: input should be less than or equal to 1"),
+        ({"min_side": 0}, "min_side=0 is not valid: input should be greater than or equal to 1"),
     ],
 )
 def test_unknown_options_are_refused(arguments: dict[str, object], sentence: str) -> None:

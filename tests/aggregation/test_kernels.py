@@ -171,7 +171,7 @@ def test_the_silo_with_an_infinity_is_named_when_it_is_added() -> None:
 
 def test_no_aggregator_starts_a_thread() -> None:
     before = set(threading.enumerate())
-    for make in AGGREGATORS.values():
+    for make in map(AGGREGATORS.get, AGGREGATORS.names()):
         make()
     assert set(threading.enumerate()) == before
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedilc import Algorithm, LocalSteps, algorithms
-from fedilc.aggregation import AndMask
+from fedilc.aggregation import Mean
 from fedilc.config import Options
 from fedilc.errors import ConfigError
 
@@ -63,11 +63,9 @@ def test_a_full_batch_has_a_name_where_the_algorithm_has_batches_of_its_own() ->
             LocalSteps(batch_size=wrong)
 
 
-def test_a_record_holds_the_parts_and_what_differs_from_the_usual() -> None:
-    assert Algorithm().describe() == {"intra": "whole", "inter": "mean", "penalty": None}
-    entry = Algorithm(update=LocalSteps(steps=2), inter=AndMask(0.5), optimizer="sgd")
-    found = entry.describe()
-    assert found["inter"] == {"class": "AndMask", "agreement": "0.5", "rescale": "True"}
+def test_a_record_holds_what_differs_from_the_usual() -> None:
+    assert Algorithm().describe() == {}
+    found = Algorithm(update=LocalSteps(steps=2), optimizer="sgd").describe()
     assert (found["update"]["steps"], found["optimizer"]) == (2, "sgd")
     assert "weights" not in found
 
@@ -76,6 +74,7 @@ def test_a_record_holds_the_parts_and_what_differs_from_the_usual() -> None:
     ("entry", "adds_up"),
     [
         (Algorithm(), True),
+        (Algorithm(inter=Mean()), True),
         (Algorithm(inter="geometric"), False),
         (Algorithm(weights="examples"), False),
         (Algorithm(update=LocalSteps(), inter="geometric"), True),

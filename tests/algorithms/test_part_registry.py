@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from fedilc.aggregation import Mean, aggregator_options, build_aggregator
+from fedilc.aggregation import AGGREGATORS, Mean
 from fedilc.errors import ConfigError
-from fedilc.penalties import Fishr, build_penalty, penalty_options
+from fedilc.penalties import PENALTIES, Fishr
 
 
 def test_options_are_those_of_the_class_and_an_object_takes_none() -> None:
-    assert aggregator_options("geometric") == ("zeros", "agreement", "min_side")
-    assert penalty_options("fishr") == ("covariance",)
-    assert aggregator_options(Mean()) == penalty_options(Fishr()) == ()
+    assert AGGREGATORS.options("geometric") == ("zeros", "agreement", "min_side")
+    assert PENALTIES.options("fishr") == ("covariance",)
+    assert AGGREGATORS.options(Mean()) == PENALTIES.options(Fishr()) == ()
 
 
 def test_an_object_is_passed_through_and_takes_no_option() -> None:
     own = Fishr("full")
-    assert build_penalty(own) is own
+    assert PENALTIES.build(own) is own
     with pytest.raises(ConfigError, match="penalty Fishr has no option 'covariance'; it takes none"):
-        build_penalty(own, covariance="diagonal")
+        PENALTIES.build(own, covariance="diagonal")
 
 
 def test_a_name_or_an_option_that_is_unknown_is_refused() -> None:
     with pytest.raises(ConfigError, match="penalty 'fisher' is unknown; did you mean 'fishr'"):
-        build_penalty("fisher")
+        PENALTIES.build("fisher")
     with pytest.raises(ConfigError, match="aggregation 'None' is unknown"):
-        build_aggregator(None)
+        AGGREGATORS.build(None)
     with pytest.raises(ConfigError, match="penalty 'vrex' has no option 'covariance'; it takes none"):
-        build_penalty("vrex", covariance="full")
+        PENALTIES.build("vrex", covariance="full")

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from command import fedilc
+from command import Refusal, fedilc
 from worked_examples import OWN_ALGORITHM, OWN_PENALTY
 
 from fedilc import algorithms
+from fedilc.algorithms.parts import REGISTRIES
 from fedilc.config import shipped_experiments
 from fedilc.models import MODELS
 
 
-def test_every_algorithm_experiment_and_model_has_a_line_with_its_summary() -> None:
+def test_every_algorithm_part_experiment_and_model_has_a_line_with_its_summary() -> None:
     lines = [line.split(maxsplit=1) for line in fedilc("list").splitlines()]
     described = {line[0] for line in lines if len(line) == 2}
-    known = {*algorithms.names(), *shipped_experiments(), *MODELS}
-    assert described == known - {OWN_ALGORITHM, OWN_PENALTY}
+    parts = {name for registry in REGISTRIES for name in registry.names()}
+    known = {*algorithms.names(), *parts, *shipped_experiments(), *MODELS}
+    assert described - {OWN_PENALTY} == known - {OWN_ALGORITHM, OWN_PENALTY}
 
 
-def test_the_three_groups_have_titles() -> None:
+def test_every_group_has_a_title() -> None:
+    titles = ["algorithms", "aggregations", "penalties", "optimizers", "experiments", "models"]
     lines = [line.strip() for line in fedilc("list").splitlines()]
-    assert [line for line in lines if line in ("algorithms", "experiments", "models")] == [
-        "algorithms",
-        "experiments",
-        "models",
-    ]
+    assert [line for line in lines if line in titles] == titles
+
+
+def test_a_part_is_listed_with_its_options_and_their_defaults(refusal: Refusal) -> None:
+    assert fedilc("list", "geometric") == (
+        "aggregation geometric: weighted geometric mean: one per sign, weighted by the share of the sign\n"
+        "  zeros = ignore\n  agreement = 0.0\n  min_side = 1\n"
+    )
+    assert fedilc("list", "vrex") == "penalty vrex: match mean losses\n  it has no options\n"
+    assert refusal("list", "geometrc") == "there is no part 'geometrc'; did you mean 'geometric'?"

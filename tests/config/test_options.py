@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from typing import get_type_hints
+import re
 
 import pytest
 
-from fedilc import train
+from fedilc import LocalSteps, train
 from fedilc.config import Options, validated
-from fedilc.config.options import TrainOptions
 from fedilc.errors import ConfigError, FedILCWarning
 
 LEAST = {"rounds": 1, "learning_rate": 0.1}
@@ -24,13 +23,34 @@ def test_every_option_is_one_that_train_takes_with_the_same_default() -> None:
             assert field.is_required(), name
 
 
-def test_every_option_of_train_is_typed_and_explained() -> None:
-    named = set(inspect.signature(train).parameters)
-    typed = get_type_hints(TrainOptions, include_extras=True)
-    assert named.isdisjoint(typed)
-    assert typed == {key: f.annotation for key, f in Options.model_fields.items() if key not in named}
+def test_every_option_of_train_is_explained() -> None:
     assert train.__doc__ is not None
-    assert [key for key in Options.model_fields if key not in train.__doc__] == []
+    built_in = ("zeros", "agreement", "min_side", "trim", "covariance", *LocalSteps.FLAT)
+    assert [key for key in (*Options.model_fields, *built_in) if key not in train.__doc__] == []
+
+
+def test_an_option_of_a_part_is_taken_under_its_name_and_none_is_its_default() -> None:
+    options = validated(Options, LEAST | {"zeros": "strict", "local_steps": 3, "trim": None})
+    assert options.part_options == {"zeros": "strict", "local_steps": 3}
+    assert options.model_dump()["zeros"] == "strict"
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"zeros": "some"}, "zeros='some' is not valid: input should be 'ignore', 'strict' or 'authors'"),
+        ({"local_steps": 0}, "local_steps=0 is not valid: input should be greater than 0"),
+        ({"zerso": "strict"}, "the key 'zerso' is unknown; did you mean 'zeros'?"),
+        ({"zerso": None}, "the key 'zerso' is unknown; did you mean 'zeros'?"),
+        ({"name": "x"}, "the key 'name' is unknown"),
+    ],
+    ids=str,
+)
+def test_an_option_that_no_part_declares_or_accepts_is_refused(
+    given: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        validated(Options, LEAST | given)
 
 
 def test_settings_cannot_be_changed_behind_the_runs_back() -> None:

@@ -397,8 +397,8 @@ def test_clipping_is_a_wrapper_around_any_aggregation(federation: Federation) ->
     ("make", "sentence"),
     [
         (lambda: LocalSteps(steps=1, epochs=1), "by steps or by epochs"),
-        (lambda: LocalSteps(steps=0), "steps=0 of local steps must be at least 1"),
-        (lambda: LocalSteps(learning_rate=0), "must be greater than 0"),
+        (lambda: LocalSteps(steps=0), "local steps: steps=0 is not valid: input should be greater than 0"),
+        (lambda: LocalSteps(learning_rate=0), "learning_rate=0 is not valid: input should be greater than 0"),
         (lambda: Algorithm(update="gradients"), "update='gradients' is unknown"),
         (lambda: Algorithm(weights="afl", inter="geometric"), "weighs a mean across silos"),
         (lambda: algorithms.get("fedavgg"), "did you mean 'fedavg'"),

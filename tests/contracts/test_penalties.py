@@ -11,14 +11,14 @@ from torch.nn import functional
 from worked_examples import OWN_PENALTY
 
 from fedilc import Algorithm, Federation, Silo, train
-from fedilc.aggregation import AGGREGATORS, build_aggregator
+from fedilc.aggregation import AGGREGATORS
 from fedilc.algorithms.algorithm import ROBUST
 from fedilc.gradients.environments import lay_out
 from fedilc.penalties import PENALTIES
 
 LAMBDA = 0.7
 EXAMPLES = (6, 7, 9)
-INTER = sorted(set(AGGREGATORS) - {"wgm", *ROBUST})
+INTER = sorted(set(AGGREGATORS.names()) - set(ROBUST))
 
 Losses = Callable[[Tensor], Tensor]
 
@@ -111,7 +111,7 @@ def silo_gradient(model: Network, silo: Silo, intra: str, size: int | None) -> d
 
 
 def combined(rule: str, values: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    aggregator = build_aggregator(rule)
+    aggregator = AGGREGATORS.build(rule)
     state = aggregator.zero(values[0])
     for value in values:
         state = aggregator.accumulate(state, value)
@@ -149,7 +149,7 @@ def step_of(
 
 
 def test_every_penalty_has_an_oracle() -> None:
-    assert set(PENALTIES) - {OWN_PENALTY} == set(STATISTICS)
+    assert set(PENALTIES.names()) - {OWN_PENALTY} == set(STATISTICS)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])

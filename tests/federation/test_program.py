@@ -17,7 +17,6 @@ from fedilc.config import Options
 from fedilc.errors import ConfigError, FedILCWarning
 from fedilc.federation import Program
 from fedilc.federation.program import make_parts
-from fedilc.penalties import PENALTIES, VREx
 
 
 def program(algorithm: str) -> Program:
@@ -121,23 +120,6 @@ def test_a_min_side_that_no_side_can_reach_is_refused(federation: Federation) ->
         sentence = f"drops every value, because a round asks {asked} silos; lower min_side"
         with pytest.raises(ConfigError, match=sentence):
             train(federation, nn.Linear(3, 1), "geometric", rounds=1, learning_rate=0.1, **more)
-
-
-class Scaled(VREx):
-    """A penalty with an argument that is no option of a run."""
-
-    def __init__(self, scale: float = 2.0) -> None:
-        self.scale = scale
-
-
-def test_a_penalty_by_name_with_an_argument_that_is_no_option_is_refused(
-    federation: Federation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(PENALTIES, "scaled", Scaled)
-    model, settings = nn.Linear(3, 1), {"rounds": 1, "learning_rate": 0.1}
-    with pytest.raises(ConfigError, match="'scaled' takes scale, and a run has no such option; give"):
-        train(federation, model, Algorithm(penalty="scaled"), **settings)
-    assert train(federation, model, Algorithm(penalty=Scaled()), **settings).history
 
 
 def test_an_object_keeps_the_options_it_was_made_with(federation: Federation) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numba
 import numpy
 import pytest
 import torch
+from command import Refusal, fedilc
 from networks import mlp
 
-from fedilc import Federation, Silo, __version__, train
+from fedilc import Federation, Silo, __version__, load, train
 from fedilc.errors import CheckpointError, FedILCWarning
+from fedilc.federation import RunFolder
 from fedilc.federation import run_folder as checkpoint
 from fedilc.federation.run_identity import machine_facts, require_same
 
@@ -37,7 +40,8 @@ def test_what_does_not_change_weights_may_differ() -> None:
         ({"test": "y"}, r"the data of the test set differ"),
         ({"model": {"hidden": [8], "weights": "v"}}, r"model\.weights was 'w' there"),
         ({"seed": 1, "silos": {}}, r"seed was 0"),
-        ({"zeros": "strict"}, r"zeros was None there"),
+        ({"balance": "weights"}, r"balance was None there"),
+        ({"choices": {"inter": {"name": "geometric", "zeros": "strict"}}}, r"choices was None there"),
     ],
 )
 def test_the_first_difference_is_named(change: dict[str, object], words: str) -> None:
@@ -82,3 +86,46 @@ def test_a_run_goes_on_elsewhere_with_a_note_and_a_record_of_both(
     assert machines(tmp_path / "parts")[0] == machines(tmp_path / "whole")[0]
     run(tmp_path / "parts", 5, resume=True)
     assert len(machines(tmp_path / "parts")) == 2
+
+
+OLD = Path(__file__).parent / "run_of_0_2"
+AS_BEFORE = ("-a", "fishr-inter-geo-local", "--set", "model.hidden=[2]", "--set", "zeros=strict")
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A run folder whose run.json has names of parts, and all options of all parts beside them."""
+    return Path(shutil.copytree(OLD, tmp_path / "old"))
+
+
+def test_a_folder_of_version_0_2_is_read_with_each_part_and_its_options(old: Path) -> None:
+    facts = RunFolder(old).settings(require_digest=True)
+    assert facts["choices"]["inter"] == {
+        "name": "geometric",
+        "zeros": "strict",
+        "agreement": 0.0,
+        "min_side": 2,
+    }
+    assert facts["choices"]["penalty"] == {"name": "fishr", "covariance": "diagonal"}
+    assert (facts["choices"]["intra"], facts["choices"]["update"]["steps"]) == (None, 5)
+    assert (facts["zeros"], facts["min_side"]) == ("strict", 2)
+    assert not {"trim", "agreement", "covariance", "local_steps"} & facts.keys()
+
+
+@pytest.mark.filterwarnings("ignore::fedilc.errors.FedILCWarning")  # it was computed on another machine
+def test_a_folder_of_version_0_2_is_resumed_with_its_settings_and_with_no_others(
+    old: Path, refusal: Refusal
+) -> None:
+    again = ("run", "color-digits", *AS_BEFORE, "--rounds", "3", "--out", old, "--resume")
+    said = refusal(*again, "--set", "min_side=3")
+    assert "choices.inter.min_side was 2 there and is 3 here" in said
+    # an option that is given as its default is the same run as one that is not given
+    fedilc(*again, "--set", "min_side=2", "--set", "covariance=diagonal")
+    assert [record["round"] for record in RunFolder(old).history()] == [1, 2, 3]
+    assert RunFolder(old).history()[:2] == [json.loads(line) for line in (OLD / "history.jsonl").open()]
+
+
+def test_a_folder_of_version_0_2_is_reported_and_loaded(old: Path, tmp_path: Path) -> None:
+    fedilc("report", old, "--out", tmp_path / "report.html")
+    assert "strict" in (tmp_path / "report.html").read_text()
+    assert load(old).predict_proba(torch.zeros(1, 2, 8, 8)).shape == (1, 2)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedilc import Algorithm, Federation, Silo, algorithms, train
-from fedilc.aggregation import Mean
+from fedilc.aggregation import AndMask, Mean
 from fedilc.config import Options
 from fedilc.errors import ConfigError, FedILCWarning
 from fedilc.evaluation import measure
@@ -174,7 +174,7 @@ def test_a_mean_with_weights_is_the_mean_of_repeated_values(generator: torch.Gen
     torch.testing.assert_close(mean.finalize(weighted).value, mean.finalize(repeated).value)
 
 
-@pytest.mark.parametrize("choice", ["geometric", "fishr-inter-geo", "and-mask", Mean()])
+@pytest.mark.parametrize("choice", ["geometric", "fishr-inter-geo", "and-mask", AndMask()])
 def test_weights_by_examples_are_refused_where_silos_are_not_averaged(choice: object) -> None:
     known = algorithms.get(choice) if isinstance(choice, str) else None
     inter = known.inter if known else choice

@@ -81,7 +81,7 @@ def test_steps_and_state_are_those_of_torch(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", OPTIMIZERS.names())
 def test_a_restored_optimizer_takes_the_same_next_steps(name: str, dtype: torch.dtype) -> None:
     network = nn.Linear(3, 2, dtype=dtype)
     optimizer = make_optimizer(name, list(network.parameters()), 0.1)
@@ -100,7 +100,7 @@ def test_every_optimizer_of_torch_is_there_but_those_that_need_more_than_dense_g
         for name, kind in vars(torch.optim).items()
         if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
     }
-    assert theirs - set(OPTIMIZERS) <= {"optimizer", "lbfgs", "sparseadam", "muon"}
+    assert theirs - set(OPTIMIZERS.names()) <= {"optimizer", "lbfgs", "sparseadam", "muon"}
 
 
 @pytest.mark.parametrize("name", ["Optimizer", "LBFGS", "lr_scheduler", "swa_utils", "__init__", "os.system"])

@@ -9,7 +9,7 @@ from networks import Awkward, Convolutions, TransformerBlock, mlp, paper_cnn, re
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedilc.aggregation import Mean, WeightedGeometricMean, build_aggregator
+from fedilc.aggregation import AGGREGATORS, Mean, WeightedGeometricMean
 from fedilc.data import Silo
 from fedilc.errors import ModelError
 from fedilc.gradients import Loss, ModelRunner, SiloComputation, register_rule
@@ -163,7 +163,7 @@ def test_other_aggregations_of_single_examples_work_too(generator: torch.Generat
     model, silo, loss = make("mlp", 10, generator)
     runner = ModelRunner(model, Loss(loss))
     for name in ("mean", "and-mask", "absolute-geometric"):
-        aggregator = build_aggregator(name)
+        aggregator = AGGREGATORS.build(name)
         found = computation_of(runner, silo, 1, aggregator).gradients(1).gradient
         if isinstance(aggregator, Mean):
             model.zero_grad()

@@ -21,7 +21,7 @@ from fedilc.aggregation import (
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 EVERY = [
-    *(make() for make in AGGREGATORS.values()),
+    *(make() for make in map(AGGREGATORS.get, AGGREGATORS.names())),
     Sum(),
     AndMask(agreement=0.5),
     WeightedGeometricMean("strict", 0.3),

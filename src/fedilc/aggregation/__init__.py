@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from fedilc.aggregation.base import Accumulation, Aggregate, Aggregator
 from fedilc.aggregation.clipping import Clipped, norm_of
 from fedilc.aggregation.geometric import WeightedGeometricMean, weighted_geometric_mean
@@ -11,20 +9,9 @@ from fedilc.aggregation.masks import AbsoluteGeometricMean, AndMask
 from fedilc.aggregation.mean import Mean, Sum
 from fedilc.aggregation.order_statistics import KeptValues, Median, TrimmedMean
 from fedilc.aggregation.sums.state import Sums, add_up
-from fedilc.algorithms.part_registry import PartRegistry
+from fedilc.algorithms.parts import AGGREGATORS
 
-AGGREGATORS: dict[str, Callable[..., Aggregator]] = {
-    "mean": Mean,
-    "geometric": WeightedGeometricMean,
-    "wgm": WeightedGeometricMean,
-    "absolute-geometric": AbsoluteGeometricMean,
-    "and-mask": AndMask,
-    "trimmed-mean": TrimmedMean,
-    "median": Median,
-}
-_PARTS = PartRegistry[Aggregator]("aggregation", Aggregator, AGGREGATORS)
-aggregator_options = _PARTS.options
-build_aggregator = _PARTS.build
+register = AGGREGATORS.register
 
 __all__ = [
     "AGGREGATORS",
@@ -42,8 +29,7 @@ __all__ = [
     "TrimmedMean",
     "WeightedGeometricMean",
     "add_up",
-    "aggregator_options",
-    "build_aggregator",
     "norm_of",
+    "register",
     "weighted_geometric_mean",
 ]

@@ -14,8 +14,10 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from fedilc.aggregation.sums.exact_sum import ExactSum
@@ -24,6 +26,7 @@ from fedilc.aggregation.sums.signed_logs import SignedLogs
 from fedilc.aggregation.sums.state import Sums
 from fedilc.errors import ConfigError, NonFiniteError
 
+Share = Annotated[float, Field(ge=0, le=1)]
 _STACK_BUDGET = 1 << 22
 _CPU = torch.device("cpu")
 _SIGNS = "signs"
@@ -66,12 +69,6 @@ def not_finite(source: str, parameter: str) -> NonFiniteError:
         f"{source} sent a NaN or infinite value for {parameter!r}; check its data for extreme "
         "values, or lower the learning rate or the penalty"
     )
-
-
-def require_share(agreement: float) -> None:
-    """Raise if an agreement threshold is not a share."""
-    if not 0.0 <= agreement <= 1.0:
-        raise ConfigError(f"agreement={agreement} is not a share between 0 and 1")
 
 
 def measured_signs(result: Tensor, agreement: float) -> dict[str, float]:

@@ -13,18 +13,20 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from fedilc.aggregation import _kernels
-from fedilc.aggregation.base import Aggregator, measured_signs, not_finite, require_finite, require_share
+from fedilc.aggregation.base import Aggregator, Share, measured_signs, not_finite, require_finite
 from fedilc.aggregation.sums.fixed_point import LOG2_AUTHORS_ZERO, NARROW, ROOM, exp2
 from fedilc.aggregation.sums.outer_products import outer_sums
 from fedilc.aggregation.sums.signed_logs import SignedLogs
 from fedilc.aggregation.sums.state import Sums
-from fedilc.errors import ConfigError, NonFiniteError, nearest
+from fedilc.algorithms.part_registry import checks_options
+from fedilc.errors import ConfigError, NonFiniteError
 
 Zeros = Literal["ignore", "strict", "authors"]
 _FEW_TERMS = 64
@@ -47,12 +49,13 @@ class WeightedGeometricMean(Aggregator):
 
     by_sign = True
 
-    def __init__(self, zeros: Zeros = "ignore", agreement: float = 0.0, min_side: int = 1) -> None:
-        if zeros not in get_args(Zeros):
-            raise ConfigError(f"zeros={zeros!r} is unknown{nearest(str(zeros), get_args(Zeros))}")
-        require_share(agreement)
-        if not (isinstance(min_side, int) and min_side >= 1):
-            raise ConfigError(f"min_side={min_side} is not a whole number from 1 on")
+    @checks_options
+    def __init__(
+        self,
+        zeros: Zeros = "ignore",
+        agreement: Share = 0.0,
+        min_side: Annotated[int, Field(ge=1)] = 1,
+    ) -> None:
         self.zeros = zeros
         self.agreement = agreement
         self.min_side = min_side

@@ -7,8 +7,9 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from fedilc.aggregation.base import Aggregator, measured_signs, require_share
+from fedilc.aggregation.base import Aggregator, Share, measured_signs
 from fedilc.aggregation.sums.fixed_point import AUTHORS_ZERO, LOG2_AUTHORS_ZERO, exp2
+from fedilc.algorithms.part_registry import checks_options
 
 
 class AndMask(Aggregator):
@@ -20,8 +21,8 @@ class AndMask(Aggregator):
 
     bounded_terms = MappingProxyType({"signs": 1.0})
 
-    def __init__(self, agreement: float = 1.0, rescale: bool = True) -> None:
-        require_share(agreement)
+    @checks_options
+    def __init__(self, agreement: Share = 1.0, rescale: bool = True) -> None:
         self.agreement = agreement
         self.rescale = rescale
 

@@ -11,13 +11,15 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from fedilc.aggregation.base import Aggregator, require_finite, summing_device
 from fedilc.aggregation.sums.state import Sums
-from fedilc.errors import ConfigError
+from fedilc.algorithms.part_registry import checks_options
 
 _PIECE = 1 << 20  # sorting works on this many numbers at a time, so that it needs little memory beside them
 _ROUNDING = 1e-9  # 0.29 * 100 is 28.999999999999996
@@ -124,9 +126,8 @@ class TrimmedMean(OrderStatistic):
     tensor([2.])
     """
 
-    def __init__(self, trim: float = 0.2) -> None:
-        if not 0.0 < trim < 0.5:
-            raise ConfigError(f"trim={trim} is not a share above 0 and below 0.5")
+    @checks_options
+    def __init__(self, trim: Annotated[float, Field(gt=0, lt=0.5)] = 0.2) -> None:
         self.trim = trim
 
     def dropped(self, count: int) -> int:

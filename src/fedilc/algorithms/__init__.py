@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
-from fedilc.algorithms.algorithm import WEIGHTS, Algorithm, LocalSteps
+from fedilc.algorithms.algorithm import WEIGHTS, Algorithm
 from fedilc.algorithms.catalogue import CATALOGUE, PAPER
+from fedilc.algorithms.parts import LocalSteps, load_plugins
 from fedilc.errors import ConfigError, WrongTypeError, nearest
 
 
@@ -17,18 +18,19 @@ def get(name: str) -> Algorithm:
     >>> get("fedcurv").penalty
     'fishr'
     """
-    if name not in CATALOGUE:
+    if name not in names():
         raise ConfigError(f"algorithm {name!r} is unknown{nearest(str(name), CATALOGUE)}")
     return CATALOGUE[name]
 
 
 def names() -> tuple[str, ...]:
     """Return the names of all algorithms, the paper's first."""
+    load_plugins()
     return tuple(CATALOGUE)
 
 
 def register(name: str, algorithm: Algorithm) -> None:
-    """Add an algorithm under a new name; in a run over machines, every silo must register it too."""
+    """Add an algorithm under a new name; silos on other machines need only its parts, not the name."""
     if name in CATALOGUE:
         raise ConfigError(f"there is an algorithm {name!r} already; choose another name")
     if not isinstance(algorithm, Algorithm):

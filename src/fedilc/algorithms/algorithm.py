@@ -1,4 +1,4 @@
-"""The parts of an algorithm: `Algorithm` and `LocalSteps`. This file needs no torch.
+"""`Algorithm`: a choice of parts. This file needs no torch.
 
 Silos count equally, whatever their sizes, as in the paper: a silo of 6 examples moves a mean as far as one
 of 2,000. With `weights="examples"`, a mean across silos is a mean over their examples. The weighted geometric
@@ -8,9 +8,10 @@ mean has no weights: each silo is one vote for its sign, and one factor of its s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
+from fedilc.algorithms.parts import AGGREGATORS, LEVELS, OPTIMIZERS, LocalSteps, taken
 from fedilc.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -24,65 +25,6 @@ GRADIENT = "gradient"
 ROBUST = ("trimmed-mean", "median")
 _ALIASES = {None: "whole", "whole silo": "whole", "wgm": "geometric"}
 _MEANS = "fedsgd, fedcurv, fishr-intra-arith, fishr-intra-geo, fedavg"
-
-
-@dataclass(frozen=True)
-class LocalSteps:
-    """Steps that a silo takes from the weights w that it is sent; its update is w - w_e.
-
-    The update is aggregated like a gradient. One full-batch step of SGD with rate 1 is the gradient.
-
-    Args:
-        steps: how many steps a round has.
-        epochs: how many passes over the silo's examples a round has, in place of `steps`.
-        batch_size: examples per step, drawn again in every epoch from the run's seed; "all" or None is all.
-        optimizer: a torch optimiser by name ("sgd", "adam", ...); its state is reset in every round.
-        learning_rate: of that optimiser.
-        momentum: of "sgd".
-        proximal: mu of FedProx: mu/2 ||w' - w||^2 is added to the loss.
-        control_variates: whether gradients are corrected as in SCAFFOLD, by state that the silo keeps.
-
-    Raises:
-        ConfigError: if an argument is out of its range, or both steps and epochs are given.
-
-    >>> LocalSteps(epochs=2, batch_size=10).count(examples=25)
-    6
-    """
-
-    steps: int | None = None
-    epochs: int | None = None
-    batch_size: int | Literal["all"] | None = None
-    optimizer: str = "sgd"
-    learning_rate: float = 0.1
-    momentum: float = 0.0
-    proximal: float = 0.0
-    control_variates: bool = False
-
-    def __post_init__(self) -> None:
-        if self.steps is not None and self.epochs is not None:
-            raise ConfigError("local steps are counted by steps or by epochs; give one of the two")
-        if self.steps is None and self.epochs is None:
-            object.__setattr__(self, "steps", 1)
-        for name in ("steps", "epochs", "batch_size"):
-            value = getattr(self, name)
-            if name == "batch_size" and isinstance(value, str) and value != "all":
-                raise ConfigError(f"batch_size={value!r} of local steps is unknown; give a number or 'all'")
-            if value not in (None, "all") and value < 1:
-                raise ConfigError(f"{name}={value} of local steps must be at least 1")
-        if not self.learning_rate > 0:
-            raise ConfigError(f"local learning_rate={self.learning_rate} must be greater than 0")
-        if self.proximal < 0 or self.momentum < 0:
-            raise ConfigError("proximal and momentum of local steps must be at least 0")
-
-    def count(self, examples: int) -> int:
-        """Return how many steps a silo of this size takes in a round."""
-        if self.epochs is None:
-            return self.steps or 1
-        return self.epochs * -(-examples // self.batch(examples))
-
-    def batch(self, examples: int) -> int:
-        """Return how many examples a step of a silo of this size has."""
-        return examples if self.batch_size in (None, "all") else min(int(self.batch_size), examples)
 
 
 @dataclass(frozen=True)
@@ -133,7 +75,7 @@ class Algorithm:
             raise ConfigError(f"update={self.update!r} is unknown; give 'gradient' or LocalSteps(...)")
         if isinstance(self.weights, str) and self.weights not in WEIGHTS:
             raise ConfigError(f"weights={self.weights!r} is unknown{nearest(str(self.weights), WEIGHTS)}")
-        if self.weights != "equal" and self.inter != "mean":
+        if self.weights != "equal" and not self.takes_mean:
             inter = self.inter if isinstance(self.inter, str) else type(self.inter).__name__
             raise ConfigError(
                 f"weights={self.weights!r} weighs a mean across silos, and inter={inter!r} is not a mean: "
@@ -147,6 +89,17 @@ class Algorithm:
         return self.update if isinstance(self.update, LocalSteps) else None
 
     @property
+    def votes(self) -> bool:
+        """Return whether environments inside a silo vote, rather than that the silo is one environment."""
+        return self.intra not in (None, "whole")
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """Return the aggregations and the penalty that there are, by name or as objects."""
+        levels = {"intra": self.intra if self.votes else None, "inter": self.inter, "penalty": self.penalty}
+        return {level: choice for level, choice in levels.items() if choice is not None}
+
+    @property
     def adds_up_in_silo(self) -> bool:
         """Return whether a silo adds the penalty gradient to its own: for a plain mean, or with local steps.
 
@@ -155,7 +108,12 @@ class Algorithm:
         """
         if self.local is not None or self.is_robust:
             return True
-        return self.inter == "mean" and self.weights == "equal"
+        return self.takes_mean and self.weights == "equal"
+
+    @property
+    def takes_mean(self) -> bool:
+        """Return whether silos become one by the arithmetic mean, given by name or as an object."""
+        return AGGREGATORS.name_of(self.inter) == "mean"
 
     @property
     def is_robust(self) -> bool:
@@ -163,13 +121,12 @@ class Algorithm:
         return self.inter in ROBUST or bool(getattr(self.inter, "keeps_values", False))
 
     def describe(self) -> dict[str, Any]:
-        """Return the choices with their settings, as run folders record them."""
-        usual = Algorithm()
-        choices = {key: _facts(getattr(self, key)) for key in ("intra", "inter", "penalty")}
+        """Return the choices besides aggregations and penalty that differ from the usual ones."""
+        usual, choices = Algorithm(), dict[str, Any]()
         for name in ("update", "weights", "optimizer", "optimizer_options"):
             value = getattr(self, name)
             if value != getattr(usual, name):
-                choices[name] = asdict(value) if isinstance(value, LocalSteps) else value
+                choices[name] = value.model_dump() if isinstance(value, LocalSteps) else value
         return choices
 
     def configured(self, options: Options) -> Algorithm:
@@ -186,29 +143,34 @@ class Algorithm:
             changes |= {"optimizer": options.optimizer, "optimizer_options": {}}
         if options.optimizer_options:
             changes["optimizer_options"] = options.optimizer_options
+        optimizer = changes.get("optimizer", self.optimizer)
+        flat = taken(OPTIMIZERS, optimizer, options.part_options)
+        if flat:
+            changes["optimizer_options"] = {
+                **changes.get("optimizer_options", self.optimizer_options),
+                **flat,
+            }
         local = self._local(options)
         if local is not None:
             changes["update"] = local
-        return replace(self, **changes)
+        found = replace(self, **changes)
+        for level, choice in found.parts.items() if options.part_options else ():
+            LEVELS[level].checked(choice, taken(LEVELS[level], choice, options.part_options))
+        return found
 
     def _local(self, options: Options) -> LocalSteps | None:
-        steps, epochs = options.local_steps, options.local_epochs
-        if self.local is None and steps is None and epochs is None:
+        given = options.part_options
+        flat = {name: given[key] for key, name in LocalSteps.FLAT.items() if key in given}
+        counted = flat.keys() & {"steps", "epochs"}
+        if self.local is None and not counted:
             return None
-        rate, optimizer = options.local_learning_rate, options.local_optimizer
-        changes = _given(
-            batch_size=options.batch_size, optimizer=optimizer, learning_rate=rate, proximal=options.proximal
+        own = (
+            {}
+            if self.local is None
+            else self.local.model_dump(exclude={"steps", "epochs"} if counted else None)
         )
-        if steps is not None or epochs is not None:
-            changes |= {"steps": steps, "epochs": epochs}
-        return replace(self.local or LocalSteps(), **changes)
+        return LocalSteps(**{**own, **flat})
 
 
 def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _facts(choice: str | Aggregator | Penalty | None) -> Any:
-    if choice is None or isinstance(choice, str):
-        return choice
-    return {"class": type(choice).__name__, **{key: repr(value) for key, value in vars(choice).items()}}

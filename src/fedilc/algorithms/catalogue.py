@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fedilc.algorithms.algorithm import Algorithm, LocalSteps
+from fedilc.algorithms.algorithm import Algorithm
+from fedilc.algorithms.parts import LocalSteps
 
 PAPER = ("fedsgd", "geometric", "fedcurv", "fishr-intra-arith", "fishr-inter-geo", "fishr-intra-geo")
 

@@ -1,48 +1,250 @@
-"""Find parts of an algorithm (aggregations, penalties) by name, and their options; needs no torch."""
+"""Parts of an algorithm by name, with the options that each declares. This file needs no torch.
+
+A part is a class: an aggregation, a penalty or an optimiser. The arguments of its constructor are its
+options; their annotations give types and bounds, as in `min_side: Annotated[int, Field(ge=1)] = 1`, and
+nothing else has to know them. A part keeps each argument as an attribute of the same name, from which
+run folders and manifests take it.
+
+Built-in parts are named here and imported when they are first used. Those of other packages are registered
+when their entry point of the group `fedilc.plugins` is loaded: a module that calls `register`.
+"""
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from functools import cache, wraps
+from importlib.metadata import entry_points
+from typing import Any, Generic, TypeVar, cast, get_type_hints
 
-from fedilc.errors import ConfigError, nearest
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic.fields import FieldInfo
+
+from fedilc.errors import ConfigError, FedILCWarning, WrongTypeError, nearest
+from fedilc.section import first_mistake
+
+PLUGINS = "fedilc.plugins"
 
 Part = TypeVar("Part")
+Maker = Callable[..., Part]
+Constructor = TypeVar("Constructor", bound=Callable[..., None])
+_CONFIG = ConfigDict(
+    extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True, protected_namespaces=()
+)
 
 
-@dataclass(frozen=True)
+@cache
+def load_plugins() -> None:
+    """Import the modules that installed packages name in the entry-point group `fedilc.plugins`, once.
+
+    Only packages of this installation are loaded; no message from elsewhere can name one.
+    """
+    for plugin in entry_points(group=PLUGINS):
+        try:
+            plugin.load()
+        except Exception as error:  # a package of someone else may raise anything
+            warnings.warn(
+                f"the plug-in {plugin.name!r} ({plugin.value}) cannot be loaded: "
+                f"{type(error).__name__}: {error}; update or uninstall its package",
+                FedILCWarning,
+                stacklevel=2,
+            )
+
+
 class PartRegistry(Generic[Part]):
-    """One kind of part: what it is called in errors, its base class, and its classes by name.
+    """One kind of part: what it is called in errors, and its classes by name.
 
-    >>> numbers = PartRegistry[int]("number", int, {"one": lambda: 1})
-    >>> numbers.build("one"), numbers.build(5), numbers.options("one")
-    (1, 5, ())
-    >>> numbers.build("one", base=2)
-    Traceback (most recent call last):
-    fedilc.errors.ConfigError: number 'one' has no option 'base'; it takes none
+    Args:
+        kind: the word for such a part, in errors.
+        base: where its base class is, as "module:Class".
+        built_in: name, place ("module:Class") and a line for `fedilc list` of each part of the package.
+        plural: the word for several of them, if it is not `kind` with an s.
+        reserved: arguments of the constructor that are not options.
+
+    >>> numbers = PartRegistry[complex]("number", "builtins:complex", {})
+    >>> numbers.register("unit", complex)
+    >>> numbers.names()
+    ('unit',)
     """
 
-    kind: str
-    base: type[Any]
-    classes: Mapping[str, Callable[..., Part]]
+    def __init__(
+        self,
+        kind: str,
+        base: str,
+        built_in: Mapping[str, tuple[str, str]],
+        *,
+        plural: str = "",
+        reserved: tuple[str, ...] = (),
+    ) -> None:
+        self.kind = kind
+        self.plural = plural or f"{kind}s"
+        self.reserved = reserved
+        self._base = base
+        self._built_in = dict(built_in)
+        self._classes: dict[str, Maker[Part]] = {}
+        self._models: dict[str, type[BaseModel]] = {}
 
-    def options(self, choice: str | Part) -> tuple[str, ...]:
+    def register(self, name: str, part: Maker[Part]) -> None:
+        """Add a part under a new name; in a run over machines, every silo must have it installed too."""
+        if name in self._built_in or name in self._classes:
+            raise ConfigError(f"there is a {self.kind} {name!r} already; choose another name")
+        if not callable(part):
+            raise WrongTypeError(
+                f"register() was given {type(part).__name__} as {name!r}; give the class of the {self.kind}"
+            )
+        self._classes[name] = part
+
+    def unregister(self, name: str) -> None:
+        """Remove a part that was registered."""
+        self._classes.pop(name, None)
+        self._models.pop(name, None)
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all parts, built in and registered."""
+        load_plugins()
+        return (*self._built_in, *(name for name in self._classes if name not in self._built_in))
+
+    def summary(self, name: str) -> str:
+        """Return one line about a part; a built-in part is not imported for it."""
+        if name in self._built_in:
+            return self._built_in[name][1]
+        lines = (inspect.getdoc(self.get(name)) or "").splitlines()
+        return lines[0].rstrip(".") if lines else ""
+
+    def get(self, name: object) -> Maker[Part]:
+        """Return the class of a name."""
+        if name not in self.names():
+            raise ConfigError(f"{self.kind} {str(name)!r} is unknown{nearest(str(name), self.names())}")
+        if name not in self._classes:
+            try:
+                self._classes[str(name)] = _imported(self._built_in[str(name)][0])
+            except AttributeError as error:
+                raise ConfigError(f"{self.kind} {name!r} needs a newer version of torch") from error
+        return self._classes[str(name)]
+
+    def model(self, name: str) -> type[BaseModel]:
+        """Return the options of a part as a model that validates them."""
+        part = self.get(name)
+        if name not in self._models:
+            self._models[name] = _option_model(part, self.reserved)
+        return self._models[name]
+
+    def options(self, choice: str | Part | None) -> tuple[str, ...]:
         """Return the names of the options that a part takes; an object takes none."""
-        if isinstance(choice, self.base):
+        if isinstance(choice, _imported(self._base)):
             return ()
-        name = str(choice)
-        if name not in self.classes:
-            raise ConfigError(f"{self.kind} {name!r} is unknown{nearest(name, self.classes)}")
-        return tuple(inspect.signature(self.classes[name]).parameters)
+        return tuple(self.model(str(choice)).model_fields)
 
-    def build(self, choice: str | Part, **options: Any) -> Part:
-        """Return the part of a name with these options, or the object given; refuse unknown options."""
+    def declared(self, name: str) -> tuple[str, ...]:
+        """Return the options of a part; none if this version of torch does not have the part."""
+        try:
+            return self.options(name)
+        except ConfigError:
+            return ()
+
+    def checked(self, choice: str | Part, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return options with their declared types; refuse those that a part does not take."""
         known = self.options(choice)
         for key in options:
             if key not in known:
                 name = repr(choice) if isinstance(choice, str) else type(choice).__name__
                 takes = f"takes {', '.join(known)}" if known else "takes none"
                 raise ConfigError(f"{self.kind} {name} has no option {key!r}; it {takes}")
-        return self.classes[choice](**options) if isinstance(choice, str) else choice
+        if not isinstance(choice, str):
+            return {}
+        return _valid(self.model(choice), options)
+
+    def accepts(self, name: str, option: str, value: Any) -> bool:
+        """Return whether a part declares an option; raise if it does not accept the value."""
+        if option not in self.declared(name):
+            return False
+        check_value(option, self.model(name).model_fields[option], value)
+        return True
+
+    def build(self, name: str | Part, **options: Any) -> Part:
+        """Return the part of a name with these options, or the object given; refuse unknown options."""
+        found = self.checked(name, options)
+        return self.get(name)(**found) if isinstance(name, str) else name
+
+    def name_of(self, choice: str | Part) -> str | None:
+        """Return the name of a part given as either, or None if its class is not registered."""
+        if isinstance(choice, str):
+            return choice
+        return next((name for name in self.names() if self.get(name) is type(choice)), None)
+
+    def describe(self, part: Part) -> dict[str, Any] | None:
+        """Return the name of a part and all its options, or None if its class is not registered.
+
+        `build(**description)` returns an equal part.
+        """
+        name = self.name_of(part)
+        if name is None:
+            return None
+        return {"name": name} | {key: self._kept(part, name, key) for key in self.options(name)}
+
+    def _kept(self, part: Part, name: str, option: str) -> Any:
+        if not hasattr(part, option):
+            raise ConfigError(
+                f"{self.kind} {name!r} does not keep its option {option!r}; set self.{option} in its "
+                "constructor, so that it can be recorded and sent"
+            )
+        return getattr(part, option)
+
+
+def _imported(place: str) -> Any:
+    """Return what a built-in name stands for; `place` is "module:Class"."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _option_model(part: Callable[..., Any], reserved: tuple[str, ...]) -> type[BaseModel]:
+    """Return the arguments of a constructor as a model; an argument without annotation takes any value."""
+    made: Any = part
+    try:
+        hints = get_type_hints(made.__init__ if isinstance(part, type) else made, include_extras=True)
+    except NameError:  # an annotation that is imported for type checkers only
+        hints = {}
+    fields: dict[str, Any] = {}
+    for name, parameter in inspect.signature(part).parameters.items():
+        if name in reserved or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if name == "name":
+            raise ConfigError(f"{part} has an option 'name', which stands for the part itself; rename it")
+        required = parameter.default is parameter.empty
+        fields[name] = (hints.get(name, Any), ... if required else parameter.default)
+    return create_model("PartOptions", __config__=_CONFIG, **fields)
+
+
+def check_value(option: str, field: FieldInfo, value: Any) -> None:
+    """Raise if an option does not accept a value; None stands for its default, and is always accepted."""
+    if value is not None:
+        fields: dict[str, Any] = {option: (field.annotation, field)}
+        _valid(create_model("PartOption", __config__=_CONFIG, **fields), {option: value})
+
+
+def _valid(model: type[BaseModel], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with the types that a model declares, or raise one sentence about the first mistake."""
+    try:
+        found = model.model_validate(dict(options))
+    except ValidationError as error:
+        raise ConfigError(first_mistake(error, model.model_fields)) from error
+    return {key: getattr(found, key) for key in options}
+
+
+def checks_options(constructor: Constructor) -> Constructor:
+    """Let the constructor of a part refuse arguments that are not of their declared types and bounds."""
+    signature = inspect.signature(constructor)
+
+    @cache
+    def model() -> type[BaseModel]:
+        return _option_model(constructor, ("self",))
+
+    @wraps(constructor)
+    def checked(self: Any, *given: Any, **named: Any) -> None:
+        arguments = signature.bind(self, *given, **named).arguments
+        del arguments["self"]
+        constructor(self, **_valid(model(), arguments))
+
+    return cast(Constructor, checked)

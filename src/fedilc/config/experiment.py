@@ -88,7 +88,7 @@ class Experiment(Options):
 
     def options(self) -> dict[str, Any]:
         """Return the settings that `train` takes."""
-        return {key: getattr(self, key) for key in Options.model_fields}
+        return {key: getattr(self, key) for key in Options.model_fields} | self.part_options
 
 
 def parse_experiment(values: Mapping[str, Any]) -> Experiment:

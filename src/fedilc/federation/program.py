@@ -19,14 +19,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedilc.aggregation import Aggregator, Clipped, Mean, Sum, aggregator_options, build_aggregator
-from fedilc.algorithms import Algorithm
+from fedilc.aggregation import Aggregator, Clipped, Mean, Sum
+from fedilc.algorithms import Algorithm, LocalSteps
 from fedilc.algorithms.loss_name import LossName, has_classes
+from fedilc.algorithms.part_registry import PartRegistry
+from fedilc.algorithms.parts import LEVELS, OPTIMIZERS, taken
 from fedilc.config import Options
+from fedilc.config.options import SiloOptions
 from fedilc.errors import ConfigError
 from fedilc.federation.steps import Answer, Like, Range, Step
 from fedilc.federation.tensor_files import byte_size
-from fedilc.penalties import Penalty, build_penalty, penalty_options
+from fedilc.penalties import Penalty
 
 STATISTICS, UPDATE, MATCHED, EVALUATE = "statistics", "update", "matched-update", "evaluate"
 PENALTY_WEIGHT = "penalty_weight"
@@ -40,7 +43,6 @@ _FRACTION, _ANY = Range(0, _ONE), Range(-MAX_NUMBER, MAX_NUMBER)
 _AREAS = {"accuracy": _FRACTION, "auroc": _FRACTION, "auprc": _FRACTION}
 _CLASSIFICATION = {"loss": _ANY, **_AREAS, "examples": _ANY}
 _REGRESSION = {"loss": _ANY, "rmse": _ANY, "mae": _ANY, "r2": Range(-MAX_NUMBER, _ONE), "examples": _ANY}
-_AGGREGATION = ("zeros", "agreement", "min_side", "trim")
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class RunParts:
     Args:
         algorithm: the choices that they are built from.
         loss: the name of the loss.
-        options: the settings of the run.
+        options: the settings of silos.
         intra: the aggregator of environments; None if the silo is one environment.
         inter: the aggregator of silos.
         penalty: what silos match, if anything.
@@ -59,54 +61,70 @@ class RunParts:
 
     algorithm: Algorithm
     loss: LossName
-    options: Options
+    options: SiloOptions
     intra: Aggregator | None
     inter: Aggregator
     penalty: Penalty | None
     classifier: str | None
 
+    def __post_init__(self) -> None:
+        balance = self.options.balance
+        if balance is not None and not has_classes(self.loss):
+            raise ConfigError(
+                f"balance={balance!r} balances classes, and loss={self.loss!r} has no classes; "
+                "leave balance out"
+            )
+        if self.intra is not None and self.intra.keeps_values:
+            raise ConfigError(
+                f"intra={self.algorithm.intra!r} would keep the gradient of every environment in memory; "
+                "use it across silos, as inter"
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """Return the algorithm's choices, as run folders record them."""
+        return {**self.described(), **self.algorithm.describe()}
+
+    def described(self) -> dict[str, dict[str, Any] | None]:
+        """Return each part as its name and all its options, from which `described_parts` builds it again.
+
+        A part whose class is not registered has its class and its attributes as text: it can be recorded,
+        and not sent.
+        """
+        return {level: _description(registry, getattr(self, level)) for level, registry in LEVELS.items()}
+
 
 def make_parts(algorithm: Algorithm, loss: LossName, options: Options) -> RunParts:
-    """Return the parts of a run with these settings."""
-    if options.balance is not None and not has_classes(loss):
-        raise ConfigError(
-            f"balance={options.balance!r} balances classes, and loss={loss!r} has no classes; "
-            "leave balance out"
-        )
-    whole = algorithm.intra is None or algorithm.intra == "whole"
-    penalty = None
-    if algorithm.penalty is not None:
-        known = penalty_options(algorithm.penalty)
-        unknown = [key for key in known if key not in Options.model_fields]
-        if unknown:
-            raise ConfigError(
-                f"penalty {algorithm.penalty!r} takes {', '.join(unknown)}, and a run has no such option; "
-                "give the algorithm the penalty as an object, with its arguments"
-            )
-        penalty = build_penalty(algorithm.penalty, **{key: getattr(options, key) for key in known})
-    intra = None if whole or algorithm.intra is None else _aggregator(options, algorithm.intra)
-    if intra is not None and intra.keeps_values:
-        raise ConfigError(
-            f"intra={algorithm.intra!r} would keep the gradient of every environment in memory; use it "
-            "across silos, as inter"
-        )
-    return RunParts(
-        algorithm,
-        loss,
-        options,
-        intra=intra,
-        inter=_aggregator(options, algorithm.inter),
-        penalty=penalty,
-        classifier=options.classifier,
-    )
+    """Return the parts of a run, each with those of the run's options that it declares."""
+    given = _given(options, *SiloOptions.model_fields) | options.part_options
+
+    built: dict[str, Any] = dict.fromkeys(LEVELS)
+    for level, choice in algorithm.parts.items():
+        built[level] = LEVELS[level].build(choice, **taken(LEVELS[level], choice, given))
+    return RunParts(algorithm, loss, options, **built, classifier=options.classifier)
 
 
-def _aggregator(options: Options, choice: str | Aggregator) -> Aggregator:
-    """Return an aggregator with those of the run's options that it takes."""
-    known = aggregator_options(choice)
-    return build_aggregator(
-        choice, **{key: v for key, v in _given(options, *_AGGREGATION).items() if key in known}
+def described_parts(
+    described: Mapping[str, Mapping[str, Any] | None],
+    update: str | LocalSteps,
+    weights: str | Mapping[str, float],
+    loss: LossName,
+    options: SiloOptions,
+) -> RunParts:
+    """Return the parts that `RunParts.describe` described; names are looked up in this installation."""
+    given = {level: part for level, part in described.items() if part is not None}
+    algorithm = Algorithm(
+        update=update, weights=weights, **{level: part["name"] for level, part in given.items()}
     )
+    built: dict[str, Any] = dict.fromkeys(LEVELS)
+    built |= {level: LEVELS[level].build(**part) for level, part in given.items()}
+    return RunParts(algorithm, loss, options, **built, classifier=options.classifier)
+
+
+def _description(registry: PartRegistry[Any], part: object) -> dict[str, Any] | None:
+    if part is None:
+        return None
+    unnamed = {"class": type(part).__name__} | {key: repr(value) for key, value in vars(part).items()}
+    return registry.describe(part) or unnamed
 
 
 def _given(options: Options, *names: str) -> dict[str, Any]:
@@ -122,13 +140,11 @@ def unused_options(algorithm: Algorithm, options: Options) -> dict[str, Any]:
     >>> unused_options(algorithms.get("fedsgd"), Options(rounds=1, learning_rate=0.1, agreement=0.5))
     {'agreement': 0.5}
     """
-    levels = (algorithm.inter, "mean" if algorithm.intra in (None, "whole") else algorithm.intra)
-    known = {key for level in levels if level is not None for key in aggregator_options(level)}
-    unused = {key: value for key, value in _given(options, *_AGGREGATION).items() if key not in known}
-    if algorithm.penalty is None or "covariance" not in penalty_options(algorithm.penalty):
-        unused |= _given(options, "covariance")
-    if algorithm.local is None:
-        unused |= _given(options, "batch_size", "local_learning_rate", "local_optimizer", "proximal")
+    taken_here = set(LocalSteps.FLAT) if algorithm.local is not None else set()
+    parts = [(LEVELS[level], choice) for level, choice in algorithm.parts.items()]
+    for registry, choice in (*parts, (OPTIMIZERS, algorithm.optimizer)):
+        taken_here |= taken(registry, choice, options.part_options).keys()
+    unused = {key: value for key, value in options.part_options.items() if key not in taken_here}
     if algorithm.weights not in ("group-dro", "afl"):
         unused |= _given(options, "weights_step")
     if algorithm.weights != "q-ffl":

@@ -59,7 +59,7 @@ from fedilc.federation.json_files import (
     replace_lines,
     with_digest,
 )
-from fedilc.federation.run_identity import changed_facts, command_line, machine_facts, require_same
+from fedilc.federation.run_identity import changed_facts, command_line, machine_facts, require_same, upgraded
 from fedilc.federation.tensor_files import (
     read_plain,
     read_tensors,
@@ -171,13 +171,13 @@ class RunFolder:
         return f"{self.path} holds no run (there is no run.json); name the folder of a run, or start one"
 
     def settings(self, require_digest: bool = False) -> dict[str, Any]:
-        """Return the settings of the run, without their digest; version 0.1 wrote none."""
+        """Return the settings of the run in today's form, without their digest; version 0.1 wrote none."""
         try:
             found = parse_json(read_plain(self.settings_file))
             if not isinstance(found, dict):
                 raise ValueError("it does not hold an object")
             if DIGEST in found:
-                return check_digest(found)
+                return upgraded(check_digest(found))
         except (FileNotFoundError, NotADirectoryError) as error:
             raise CheckpointError(self._no_run()) from error
         except OSError as error:
@@ -189,7 +189,7 @@ class RunFolder:
                 f"{self.settings_file} has no digest: it is damaged, or was written by version 0.1; "
                 "resume with that version, or start again in another folder"
             )
-        return found
+        return upgraded(found)
 
     def resume(self, settings: Mapping[str, Any]) -> Checkpoint | None:
         """Return the checkpoint to continue from, None before the first round; refuse other settings."""

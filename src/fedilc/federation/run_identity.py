@@ -20,16 +20,25 @@ import torch
 
 from fedilc import __version__
 from fedilc.aggregation import _kernels
+from fedilc.algorithms import LocalSteps
+from fedilc.algorithms.part_registry import PartRegistry
+from fedilc.algorithms.parts import LEVELS, option_names, taken
 from fedilc.errors import CheckpointError
 
+_FORMERLY_FLAT = {  # what a run.json up to version 0.2 held for options of parts that were not given
+    "zeros": "ignore",
+    "covariance": "diagonal",
+    **dict.fromkeys(("agreement", "min_side", "trim", *LocalSteps.FLAT)),
+}
 _NOT_IDENTITY = ("rounds", "device", "machines", "files", "on_divergence", "outlier_factor")
 _DERIVED = ("model", "silos", "test")  # checked last: they may differ only because a setting does
 
 
 def require_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise if settings or data differ from those of the run in `path`; name the first difference."""
+    flat = {*_FORMERLY_FLAT, *option_names()}  # the choices hold them, with the parts that take them
     for key in sorted(set(before) | set(now), key=lambda key: (key in _DERIVED, key)):
-        if key in _NOT_IDENTITY or before.get(key) == now.get(key):
+        if key in _NOT_IDENTITY or key in flat or before.get(key) == now.get(key):
             continue
         if key in ("silos", "test"):
             whose = _whose(before.get(key), now.get(key))
@@ -42,6 +51,27 @@ def require_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) 
             f"{path} belongs to another configuration: {where} was {_short(old)} there and is {_short(new)} "
             "here; resume with the same settings, or choose another folder"
         )
+
+
+def upgraded(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of a run with each part as its name and options, as run folders hold them now.
+
+    Folders up to version 0.2 have the names of parts alone, and beside them all options that a part can have.
+    """
+    choices = facts.get("choices")
+    if not isinstance(choices, Mapping) or not any(isinstance(choices.get(key), str) for key in LEVELS):
+        return dict(facts)
+    kept = {key: v for key, v in facts.items() if key not in _FORMERLY_FLAT or v != _FORMERLY_FLAT[key]}
+    given = {key: v for key, v in kept.items() if key in _FORMERLY_FLAT}
+    parts = {level: _part(registry, choices.get(level), given) for level, registry in LEVELS.items()}
+    return {**kept, "choices": {**choices, **parts}}
+
+
+def _part(registry: PartRegistry[Any], choice: Any, given: Mapping[str, Any]) -> Any:
+    """Return a part that was recorded by its name with its options; a name that is gone stays as it is."""
+    if not isinstance(choice, str) or choice not in registry.names():
+        return None if choice == "whole" else choice
+    return registry.describe(registry.build(choice, **taken(registry, choice, given)))
 
 
 def _whose(before: Any, now: Any) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from fedilc.algorithms.parts import OPTIMIZERS, TORCH_OPTIMIZERS
 from fedilc.errors import ConfigError, nearest
 
 
@@ -30,6 +31,7 @@ def _without_compiler(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Opt
     return type(kind.__name__, (kind,), {**methods, "step": plain_step})
 
 
+@_without_compiler
 class FedAdam(torch.optim.Optimizer):
     """Adam as FedAdam has it (Reddi et al. 2021): no bias correction, and v begins as eps^2 (their tau^2).
 
@@ -70,6 +72,7 @@ class FedAdam(torch.optim.Optimizer):
         average.lerp_(square, 1 - decay)
 
 
+@_without_compiler
 class Yogi(FedAdam):
     """Yogi (Zaheer et al. 2018), as FedYogi has it (Reddi et al. 2021): FedAdam with another v.
 
@@ -80,22 +83,14 @@ class Yogi(FedAdam):
         average.sub_((1 - decay) * square * (average - square).sign())
 
 
-# All of torch's but LBFGS, which computes losses itself, SparseAdam, which takes sparse gradients alone, and
-# Muon, which takes matrices alone. By these names only: a name from a network must not reach another class.
-_TORCH = (
-    *("SGD", "Adam", "AdamW", "Adadelta", "Adafactor", "Adagrad", "Adamax", "ASGD", "NAdam", "RAdam"),
-    *("RMSprop", "Rprop"),
-)
-OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
-    kind.__name__.lower(): _without_compiler(kind)
-    for kind in (
-        *(
-            getattr(torch.optim, name) for name in _TORCH if hasattr(torch.optim, name)
-        ),  # Adafactor: torch 2.5
-        *(FedAdam, Yogi),
-    )
-}
-_OWN = ("params", "lr", "weight_decay")
+register = OPTIMIZERS.register
+
+
+def __getattr__(name: str) -> type[torch.optim.Optimizer]:
+    """Return one of torch's optimisers by its class name, for the names in `algorithms/parts.py` alone."""
+    if name in TORCH_OPTIMIZERS and hasattr(torch.optim, name):
+        return _without_compiler(getattr(torch.optim, name))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def make_optimizer(
@@ -111,13 +106,11 @@ def make_optimizer(
     Traceback (most recent call last):
     fedilc.errors.ConfigError: optimizer 'sgd' has no option 'momentun'; did you mean 'momentum'?
     """
-    if name not in OPTIMIZERS:
-        raise ConfigError(f"optimizer {name!r} is unknown{nearest(str(name), OPTIMIZERS)}")
-    kind, given = OPTIMIZERS[name], dict(options or {})
+    kind, given = OPTIMIZERS.get(name), dict(options or {})
     decays = "weight_decay" in inspect.signature(kind).parameters
     if weight_decay and not decays:
         raise ConfigError(f"optimizer {name!r} has no weight decay; leave out weight_decay={weight_decay:g}")
-    known = [key for key in inspect.signature(kind).parameters if key not in _OWN]
+    known = OPTIMIZERS.options(name)
     for key, value in given.items():
         if key not in known:
             raise ConfigError(f"optimizer {name!r} has no option {key!r}{nearest(key, known)}")
@@ -126,11 +119,10 @@ def make_optimizer(
         if given:  # Some options are refused only in a step, so take one with one number.
             probe = nn.Parameter(torch.zeros(1))
             probe.grad = torch.ones(1)
-            kind([probe], lr=0.1, **given).step()  # type: ignore[call-arg]  # as below
+            kind([probe], lr=0.1, **given).step()
         if decays:
             given["weight_decay"] = weight_decay
-        # Every optimiser of torch has lr; its base class, which is what mypy sees, does not.
-        return kind(parameters, lr=learning_rate, **given)  # type: ignore[call-arg]
+        return kind(parameters, lr=learning_rate, **given)
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         raise ConfigError(f"optimizer {name!r} cannot be used with {given}: {error}") from error
 

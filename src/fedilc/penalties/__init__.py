@@ -1,8 +1,8 @@
-"""Penalties: statistics that silos match. A new penalty is one file here, and one entry below."""
+"""Penalties: statistics that silos match. A new one is a file here, and a line in `algorithms/parts.py`."""
 
 from __future__ import annotations
 
-from fedilc.algorithms.part_registry import PartRegistry
+from fedilc.algorithms.parts import PENALTIES
 from fedilc.penalties.base import ExampleMean, Penalty, Total
 from fedilc.penalties.coral import Coral
 from fedilc.penalties.fishr import Fishr
@@ -10,10 +10,7 @@ from fedilc.penalties.iga import IGA
 from fedilc.penalties.irm import IRM
 from fedilc.penalties.vrex import VREx
 
-PENALTIES: dict[str, type[Penalty]] = {"fishr": Fishr, "vrex": VREx, "coral": Coral, "iga": IGA, "irm": IRM}
-_PARTS = PartRegistry[Penalty]("penalty", Penalty, PENALTIES)
-penalty_options = _PARTS.options
-build_penalty = _PARTS.build
+register = PENALTIES.register
 
 __all__ = [
     "IGA",
@@ -25,6 +22,5 @@ __all__ = [
     "Penalty",
     "Total",
     "VREx",
-    "build_penalty",
-    "penalty_options",
+    "register",
 ]

@@ -19,13 +19,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from fedilc.aggregation.base import wide_dtype
-from fedilc.errors import ConfigError
+from fedilc.algorithms.part_registry import checks_options
 from fedilc.gradients.forward import BackwardStarts, Pass
 from fedilc.models import find_classifier
 from fedilc.penalties import _kernels
@@ -53,9 +53,8 @@ class Fishr(Penalty):
     order = 2
     needs_classifier = True
 
+    @checks_options
     def __init__(self, covariance: Covariance = "diagonal") -> None:
-        if covariance not in get_args(Covariance):
-            raise ConfigError(f"covariance={covariance!r} is unknown; give 'diagonal' or 'full'")
         self.covariance = covariance
 
     def like(self, model: nn.Module, classifier: str | None) -> Tensor:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedilc.config import Options
+from fedilc.config.options import recorded_options
 from fedilc.federation import Record, RunFolder
 
 
@@ -93,7 +93,7 @@ def _method(run: StoredRun, runs: Sequence[StoredRun]) -> str:
     same = [one.settings for one in runs if one.settings["algorithm"] == run.settings["algorithm"]]
     differs = [
         f"{key} {run.settings.get(key)}"
-        for key in Options.model_fields
+        for key in dict.fromkeys(key for one in same for key in recorded_options(one))
         if key != "seed" and any(one.get(key) != run.settings.get(key) for one in same)
     ]
     return ", ".join([run.settings["algorithm"], *differs])

@@ -20,7 +20,8 @@ from fedilc.data.digest import weights_digest
 from fedilc.data.outline import data_facts
 from fedilc.errors import ConfigError, FedILCError, writing
 from fedilc.federation import RunFolder
-from fedilc.federation.json_files import complete_lines, parse_json
+from fedilc.federation.json_files import complete_lines, json_bytes, parse_json
+from fedilc.federation.program import make_parts
 from fedilc.federation.run_identity import require_same
 
 POLL_SECONDS = 0.5
@@ -87,7 +88,10 @@ class Job:
         network = {key: (found.get("model") or {}).get(key) for key in wanted["model"]}
         data = _defaults(type(self.settings.data)) | (found.get("data") or {})
         held = {**_defaults(Options), **found, "data": data, "model": network}
-        keys = (*Options.model_fields, "algorithm", "data", "model")
+        if "choices" in found:
+            parts = make_parts(self.settings.parts(), found.get("loss", "binary"), self.settings)
+            wanted["choices"] = parse_json(json_bytes(parts.describe()))
+        keys = (*Options.model_fields, "algorithm", "data", "model", "choices")
         require_same(self.folder, *({key: facts.get(key) for key in keys} for facts in (held, wanted)))
         if self.done() > self.settings.rounds:
             raise ConfigError(

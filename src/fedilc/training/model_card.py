@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from fedilc.algorithms.loss_name import LossName
-from fedilc.config import Options
+from fedilc.config.options import Options, recorded_options
 from fedilc.data.outline import Outline
 from fedilc.errors import CheckpointError, printable
 from fedilc.evaluation.intervals import NOT_ESTIMABLE, Interval, score_intervals
@@ -180,10 +180,11 @@ def _number(value: float | None) -> str:
 
 def _settings(facts: Mapping[str, Any]) -> str:
     """Return the settings that every card has, and all others that differ from their defaults."""
+    usual = {key: field.default for key, field in Options.model_fields.items()}
     kept = {
-        key: facts[key]
-        for key, field in Options.model_fields.items()
-        if key in _ALWAYS or facts.get(key) not in (None, {}, field.default)
+        key: value
+        for key, value in recorded_options(facts).items()
+        if key in _ALWAYS or value not in (None, {}, usual.get(key))
     }
     rows = [(key, _plain(value)) for key, value in {"algorithm": facts["algorithm"], **kept}.items()]
     return (

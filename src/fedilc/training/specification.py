@@ -76,7 +76,7 @@ class Specification:
 
     def note_settings(self) -> None:
         """Say which settings leave out something that the algorithm is about, or change nothing in it."""
-        if self.algorithm.intra not in (None, "whole") and self.options.environment_size is None:
+        if self.algorithm.votes and self.options.environment_size is None:
             _say(
                 f"{self.name} works on environments inside a silo, but environment_size is None, "
                 "so that each silo is one environment; set environment_size to 1 or to a batch size"
@@ -96,7 +96,7 @@ class Specification:
         if sizes[largest] < _TIMES_LARGER * sizes[smallest]:
             return True
         choice = 'set weights = "examples" to count examples instead'
-        if self.algorithm.inter != "mean":
+        if not self.algorithm.takes_mean:
             choice = (
                 "an algorithm that takes a mean across silos can count examples instead (weights = "
                 '"examples"), and a geometric mean cannot: leave very small silos out, or join them'
@@ -110,10 +110,11 @@ class Specification:
 
 def _require_sides(parts: RunParts, silos: int, options: Options) -> None:
     """Raise if a round has too few silos for what the aggregation drops."""
-    asked, least = min(silos, options.silos_per_round or silos), options.min_side or 1
-    if isinstance(parts.inter, WeightedGeometricMean) and least > asked:
+    asked = min(silos, options.silos_per_round or silos)
+    if isinstance(parts.inter, WeightedGeometricMean) and parts.inter.min_side > asked:
         raise ConfigError(
-            f"min_side={least} drops every value, because a round asks {asked} silos; lower min_side"
+            f"min_side={parts.inter.min_side} drops every value, because a round asks {asked} silos; "
+            "lower min_side"
         )
     if parts.inter.keeps_values and asked < _LEAST_ROBUST:
         raise ConfigError(
@@ -176,8 +177,8 @@ def run_facts(spec: Specification) -> dict[str, Any]:
             "outputs": spec.outputs,
         },
         "algorithm": spec.name,
-        "choices": spec.algorithm.describe(),
-        **spec.options.model_dump(include=set(Options.model_fields)),
+        "choices": spec.program.parts.describe(),
+        **spec.options.model_dump(include={*Options.model_fields, *spec.options.part_options}),
     }
 
 

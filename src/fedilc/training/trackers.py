@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from fedilc.config import Options
+from fedilc.config.options import recorded_options
 from fedilc.errors import ConfigError
 from fedilc.federation import Record, RunFolder
 from fedilc.training.callbacks import Callback, Run
@@ -95,9 +95,10 @@ class MLflow(Callback):
         self._run = self._client.create_run(place, run_name=self.name).info.run_id
         if run.out is not None:
             facts = RunFolder(run.out).settings()
-            for key in ("federation", "algorithm", *Options.model_fields):
-                if facts.get(key) not in (None, {}):
-                    self._client.log_param(self._run, key, facts[key])
+            named = {key: facts.get(key) for key in ("federation", "algorithm")}
+            for key, value in {**named, **recorded_options(facts)}.items():
+                if value not in (None, {}):
+                    self._client.log_param(self._run, key, value)
 
     def on_round(self, _run: Run, record: Record) -> None:
         """Log the round's numbers."""

@@ -45,7 +45,7 @@ def test_a_manifest_survives_its_journey_with_its_hash() -> None:
         {"environment_size": 8},
         {"weights": "others"},
         {"silos": ["b", "a"]},
-        {"choices__inter": "mean"},
+        {"choices__inter": {"name": "mean"}},
         {"wire": "float16"},
         {"columns": ["x", "y", "z"]},
     ],
@@ -100,8 +100,10 @@ def test_it_holds_every_setting_that_a_silo_computes_with() -> None:
         {"parameters": {f"p{number}": {"shape": [1], "dtype": "float32"} for number in range(20_000)}},
         {"parameters": {f"p{number}": {"shape": [2**30], "dtype": "float32"} for number in range(5)}},
         {"run": "x" * 100_000},
-        {"agreement": float("nan")},
-        {"min_side": 0},
+        {"choices__inter": "mean"},
+        {"choices__inter": {"name": "x" * 1000}},
+        {"choices__local": {"steps": 0}},
+        {"environment_size": 0},
     ],
     ids=lambda change: str(change)[:60],
 )
@@ -139,10 +141,24 @@ def test_a_network_is_looked_up_and_nothing_is_imported_for_it(name: str) -> Non
     assert set(sys.modules) == before
 
 
-def test_an_aggregation_is_looked_up_and_nothing_is_imported_for_it() -> None:
-    manifest = read_manifest(values(choices__intra="os:system"))
-    with pytest.raises(ConfigError, match="unknown"):
+@pytest.mark.parametrize(
+    ("part", "sentence"),
+    [
+        ({"name": "os:system"}, "aggregation 'os:system' is unknown"),
+        ({"name": "geometric", "agreement": float("nan")}, "agreement=nan is not valid"),
+        ({"name": "geometric", "min_side": 0}, "min_side=0 is not valid"),
+        ({"name": "geometric", "alpha": 1}, "aggregation 'geometric' has no option 'alpha'"),
+    ],
+    ids=str,
+)
+def test_a_part_is_looked_up_and_checks_its_options_and_nothing_is_imported_for_it(
+    part: dict[str, Any], sentence: str
+) -> None:
+    manifest = read_manifest(values(choices__intra=part))
+    before = set(sys.modules)
+    with pytest.raises(ConfigError, match=sentence):
         manifest.program  # noqa: B018  # it is looked up when it is asked for
+    assert set(sys.modules) == before
 
 
 def network(width: int = 4, **changes: nn.Module) -> nn.Module:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fedilc.config import Options
+from fedilc.config.options import recorded_options
 from fedilc.errors import ConfigError
 from fedilc.evaluation.campaign import lower_is_better, spread
 from fedilc.evaluation.intervals import Interval
@@ -243,9 +243,10 @@ def _agreement(group: RunGroup) -> list[tuple[str, str]]:
 def _settings(group: RunGroup) -> str:
     """Return what every run was told, its command, and the software it was computed with."""
     methods = {method: next(iter(runs.values())).settings for method, runs in group.methods.items()}
+    options = dict.fromkeys(key for facts in methods.values() for key in recorded_options(facts))
     keys = [
         key
-        for key in ("algorithm", *Options.model_fields)
+        for key in ("algorithm", *options)
         if key != "seed" and any(setting(given.get(key)) != "none" for given in methods.values())
     ]
     made = settings_table("Settings of each method", group.name, keys, methods)

@@ -13,25 +13,33 @@ from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeVar
 
 import torch
-from pydantic import BaseModel, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 from torch import Tensor, nn
 
-from fedilc.algorithms import Algorithm, LocalSteps
+from fedilc.algorithms import LocalSteps
 from fedilc.algorithms.algorithm import GRADIENT
 from fedilc.algorithms.loss_name import LossName
-from fedilc.config import Options
+from fedilc.algorithms.parts import LEVELS
 from fedilc.config.experiment import Network
-from fedilc.config.options import Balance
-from fedilc.config.section import Section, validated
+from fedilc.config.options import SiloOptions
 from fedilc.data.digest import tensors_digest, weights_digest
 from fedilc.errors import ConfigError, ModelError, ProtocolError
 from fedilc.federation import Program
 from fedilc.federation.json_files import json_digest, parse_json
-from fedilc.federation.program import make_parts
+from fedilc.federation.program import described_parts
 from fedilc.models import build_model
+from fedilc.section import Section, validated
 from fedilc.training.specification import Specification
 
-PROTOCOL = 3
+PROTOCOL = 4
 MAX_NUMBERS = 2**31
 
 Wire = Literal["exact", "float16"]
@@ -84,30 +92,25 @@ class ParameterSpec(Section):
     dtype: Literal["float32", "float64"]
 
 
-class LocalChoices(Section):
-    """A silo's own steps; see `fedilc.LocalSteps`."""
+class PartChoice(Section):
+    """A part by name, with all its options, which the part itself checks."""
 
-    steps: PositiveInt | None
-    epochs: PositiveInt | None
-    batch_size: PositiveInt | Literal["all"] | None
-    optimizer: Name
-    learning_rate: float
-    momentum: float
-    proximal: float
-    control_variates: bool
+    model_config = ConfigDict(extra="allow")
+
+    name: Name
 
 
 class Choices(Section):
-    """The algorithm's choices, by name."""
+    """The algorithm's choices: its parts, as `RunParts.describe` describes them, and those of each silo."""
 
-    intra: Name
-    inter: Name
-    penalty: Name | None
+    intra: PartChoice | None
+    inter: PartChoice
+    penalty: PartChoice | None
     weights: Name | dict[Name, PositiveFloat] = "equal"
-    local: LocalChoices | None = None
+    local: LocalSteps | None = None
 
 
-class Manifest(Section):
+class Manifest(SiloOptions):
     """A run as the coordinator and all its silos know it."""
 
     protocol: int = PROTOCOL
@@ -116,21 +119,6 @@ class Manifest(Section):
     choices: Choices
     rounds: int
     loss: LossName
-    balance: Balance | None = None
-    environment_size: int | None
-    zeros: Literal["ignore", "strict", "authors"]
-    agreement: float | None
-    min_side: PositiveInt | None = None
-    trim: Annotated[float, Field(gt=0, lt=0.5)] | None = None
-    covariance: Literal["diagonal", "full"]
-    fishr_reduction: Literal["mean", "sum"]
-    classifier: str | None
-    seed: int
-    max_norm: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="the norm to which replies are clipped"
-    )
-    weights_step: Annotated[float, Field(gt=0)] = 0.01
-    weights_power: Annotated[float, Field(ge=0)] = 1.0
     silos: list[Name] = Field(max_length=100_000)
     model: ModelSpec
     columns: list[str] | None = Field(None, description="the inputs' columns in the silos' tables, in order")
@@ -180,12 +168,9 @@ class Manifest(Section):
     @cached_property
     def program(self) -> Program:
         """Return the steps of a round, with the algorithm's parts found by name in this installation."""
-        choices = self.choices.model_dump()
-        local = choices.pop("local")
-        algorithm = Algorithm(update=GRADIENT if local is None else LocalSteps(**local), **choices)
-        shared = Options.model_fields.keys() & Manifest.model_fields.keys() - {"weights", "penalty"}
-        options = validated(Options, {key: getattr(self, key) for key in shared} | {"learning_rate": 1.0})
-        parts = make_parts(algorithm, self.loss, options)
+        chosen = self.choices
+        described, update = chosen.model_dump(include=set(LEVELS)), chosen.local or GRADIENT
+        parts = described_parts(described, update, chosen.weights, self.loss, self)
         statistic = None
         if parts.penalty is not None:
             dtype = next(iter(self.like.values())).dtype
@@ -228,22 +213,22 @@ def describe_steps(program: Program) -> dict[str, Any]:
 def make_manifest(run: str, spec: Specification, network: Network | None, wire: Wire = "exact") -> Manifest:
     """Return the manifest of a run that is about to begin; without `network`, silos have their own copy."""
     program, model, made = spec.program, spec.model, spec.outline.preprocessing
-    try:
-        choices = Choices.model_validate(program.parts.algorithm, from_attributes=True)
-    except ValidationError as error:
-        raise ConfigError(
-            f"{error.errors()[0]['loc'][0]} of algorithm {spec.name!r} cannot be sent; if it is an object of "
-            "your own, register it under a name, here and at every silo"
-        ) from error
+    described = program.parts.described()
+    for level, part in described.items():
+        if part is not None and "name" not in part:
+            raise ConfigError(
+                f"{level} of algorithm {spec.name!r} cannot be sent, because {part['class']} has no name; "
+                "register its class under one, here and at every silo"
+            )
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    own = {key: value for key, value in spec.options.model_dump().items() if key in Manifest.model_fields}
     return validated(
         Manifest,
-        own
+        spec.options.model_dump(include=set(SiloOptions.model_fields))
         | {
             "run": run,
             "algorithm": spec.name,
-            "choices": choices,
+            "choices": {**described, "weights": spec.algorithm.weights, "local": spec.algorithm.local},
+            "rounds": spec.options.rounds,
             "loss": program.parts.loss,
             "classifier": program.parts.classifier,
             "silos": list(spec.outline.silos),

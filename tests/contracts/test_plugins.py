@@ -1,0 +1,260 @@
+"""A penalty, an aggregation and an optimiser of another package: one file, and every door is open to them."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from networks import mlp
+from torch import nn
+
+import fedilc as package
+from fedilc import Algorithm, Federation, Silo, train
+from fedilc.algorithms.parts import AGGREGATORS, OPTIMIZERS, PENALTIES
+from fedilc.config import read_experiment
+from fedilc.errors import CheckpointError, ConfigError, FedILCWarning
+
+PARTS = '''
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from fedilc import aggregation, penalties
+from fedilc.gradients import optimizers
+
+
+class Scaled(penalties.VREx):
+    """Match mean losses, alpha times."""
+
+    def __init__(self, alpha: Annotated[float, Field(gt=0)] = 1.0) -> None:
+        self.alpha = alpha
+
+    def numbers(self, chunk):
+        return self.alpha * super().numbers(chunk)
+
+
+class Shrunk(aggregation.Mean):
+    """The mean, shrunk."""
+
+    def __init__(self, shrink: aggregation.base.Share = 1.0) -> None:
+        self.shrink = shrink
+
+    def finish(self, count, sums):
+        value, measured = super().finish(count, sums)
+        return self.shrink * value, measured
+
+
+class PowerSGD(torch.optim.Optimizer):
+    """Gradient descent with gradients to a power."""
+
+    def __init__(self, params, lr=0.1, weight_decay=0.0, power: float = 1.0) -> None:
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "power": power})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.sub_(group["lr"] * p.grad.sign() * p.grad.abs() ** group["power"])
+
+
+penalties.register("scaled", Scaled)
+aggregation.register("shrunk", Shrunk)
+optimizers.register("power-sgd", PowerSGD)
+'''
+TOML = """
+algorithm = "fedsgd"
+penalty = "scaled"
+alpha = 3.0
+inter = "shrunk"
+shrink = 0.5
+optimizer = "power-sgd"
+power = 2.0
+rounds = 2
+learning_rate = 0.5
+penalty_weight = 2.0
+
+[data]
+source = "color-digits"
+flips = [0.2, 0.8]
+
+[model]
+hidden = [4]
+"""
+SILOS = ("flip-0.20", "flip-0.80")
+
+
+def installed(folder: Path) -> Path:
+    """A package with these parts and its entry point, as pip would leave it in a folder."""
+    about = folder / "own_parts-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: own-parts\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[fedilc.plugins]\nown = own_parts\n")
+    (folder / "own_parts.py").write_text(PARTS)
+    (folder / "own.toml").write_text(TOML)
+    return folder
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The parts in this process, for one test."""
+    monkeypatch.syspath_prepend(installed(tmp_path))
+    importlib.import_module("own_parts")
+    yield
+    del sys.modules["own_parts"]
+    for registry, name in ((PENALTIES, "scaled"), (AGGREGATORS, "shrunk"), (OPTIMIZERS, "power-sgd")):
+        registry.unregister(name)
+
+
+@pytest.fixture
+def federation(generator: torch.Generator) -> Federation:
+    x = torch.randn(12, 6, generator=generator)
+    return Federation("f", [Silo("a", x, x[:, 0] > 0), Silo("b", x + 1, x[:, 1] > 0)])
+
+
+def weights(federation: Federation, algorithm: str | Algorithm = "fedsgd", **options: Any) -> torch.Tensor:
+    settings = {"rounds": 3, "learning_rate": 0.5, "optimizer": "sgd"} | options
+    torch.manual_seed(0)
+    found = train(federation, mlp().double(), algorithm, **settings)
+    return torch.cat([p.flatten() for p in found.model.parameters()])
+
+
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize(
+    ("ours", "same"),
+    [
+        ({"penalty": "scaled", "alpha": 3.0}, {"penalty": "vrex", "penalty_weight": 9.0}),
+        ({"inter": "shrunk", "shrink": 0.5}, {"learning_rate": 0.25}),
+        ({"optimizer": "power-sgd", "power": 1.0}, {}),
+        ({"optimizer": "power-sgd", "optimizer_options": {"power": 1.0}}, {}),
+    ],
+    ids=["penalty", "aggregation", "optimiser", "optimiser, nested"],
+)
+def test_train_gives_an_option_to_the_part_that_declares_it(
+    federation: Federation, ours: dict[str, Any], same: dict[str, Any]
+) -> None:
+    torch.testing.assert_close(weights(federation, **ours), weights(federation, **same))
+    option = list(ours)[1]
+    other = {"power": 0.7} if option == "optimizer_options" else 0.7
+    assert not torch.allclose(weights(federation, **ours), weights(federation, **ours | {option: other}))
+
+
+@pytest.mark.usefixtures("parts")
+def test_an_object_has_its_own_options(federation: Federation) -> None:
+    scaled = PENALTIES.build("scaled", alpha=3.0)
+    by_object = weights(federation, Algorithm(penalty=scaled))
+    assert torch.equal(by_object, weights(federation, Algorithm(penalty="scaled"), alpha=3.0))
+
+
+@pytest.mark.usefixtures("parts")
+def test_toml_and_changes_reach_the_part_and_mistakes_are_named(tmp_path: Path) -> None:
+    file = str(tmp_path / "own.toml")
+    assert read_experiment(file)[0].part_options == {"alpha": 3.0, "shrink": 0.5, "power": 2.0}
+    assert read_experiment(file, ["alpha=4"])[0].options()["alpha"] == 4
+    for change, sentence in {
+        "alpha=0": "alpha=0 is not valid: input should be greater than 0",
+        "shrink=2": "shrink=2 is not valid: input should be less than or equal to 1",
+        "alhpa=2": "the key 'alhpa' is unknown; did you mean 'alpha'",
+    }.items():
+        with pytest.raises(ConfigError, match=sentence):
+            read_experiment(file, [change])
+
+
+def test_an_option_is_unknown_if_the_part_is_not_installed(federation: Federation) -> None:
+    with pytest.raises(ConfigError, match="the key 'shrink' is unknown"):
+        weights(federation, shrink=0.5)
+
+
+@pytest.mark.usefixtures("parts")
+def test_an_option_of_a_part_that_the_algorithm_lacks_changes_nothing_and_is_noted(
+    federation: Federation,
+) -> None:
+    with pytest.warns(FedILCWarning, match=r"alpha=3.0 changes nothing in fedsgd: no part of it takes it"):
+        weights(federation, alpha=3.0)
+
+
+@pytest.mark.usefixtures("parts")
+def test_the_run_folder_records_it_and_a_resumed_run_must_have_the_same(
+    federation: Federation, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    first = weights(federation, penalty="scaled", alpha=3.0, out=out)
+    facts = json.loads((out / "run.json").read_text())
+    assert facts["alpha"] == 3.0
+    assert facts["choices"]["penalty"] == {"name": "scaled", "alpha": 3.0}
+    again = {"penalty": "scaled", "rounds": 4, "out": out, "resume": True}
+    with pytest.raises(CheckpointError, match=r"choices\.penalty\.alpha was 3.0 there and is 2.0 here"):
+        weights(federation, alpha=2.0, **again)
+    assert not torch.equal(weights(federation, alpha=3.0, **again), first)
+    assert "| alpha | 3.0 |" in (out / "model-card.md").read_text()
+
+
+@pytest.mark.usefixtures("parts")
+def test_a_part_that_loses_an_option_says_how_to_keep_it(federation: Federation, tmp_path: Path) -> None:
+    class Forgetful(PENALTIES.get("scaled")):
+        def __init__(self, alpha: float = 1.0, beta: float = 1.0) -> None:
+            super().__init__(alpha)
+
+    PENALTIES.register("forgetful", Forgetful)
+    try:
+        with pytest.raises(ConfigError, match=r"does not keep its option 'beta'; set self\.beta"):
+            weights(federation, Algorithm(penalty="forgetful"), out=tmp_path / "run")
+    finally:
+        PENALTIES.unregister("forgetful")
+
+
+@pytest.mark.usefixtures("parts")
+def test_a_name_is_registered_once() -> None:
+    for register, name in ((PENALTIES.register, "fishr"), (AGGREGATORS.register, "shrunk")):
+        with pytest.raises(ConfigError, match=f"{name!r} already; choose another name"):
+            register(name, nn.Module)
+    with pytest.raises(TypeError, match="give the class of the penalty"):
+        PENALTIES.register("seven", 7)
+
+
+def command(folder: Path, *words: object) -> subprocess.Popen[str]:
+    source = Path(package.__file__).parents[1]
+    environment = os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{source}", "OMP_NUM_THREADS": "1"}
+    line = [sys.executable, "-m", "fedilc", *map(str, words)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(line, env=environment, text=True, cwd=folder, **pipes)
+
+
+def finished(process: subprocess.Popen[str]) -> str:
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    return said
+
+
+def digest(run: Path) -> str:
+    return hashlib.sha256((run / "history.jsonl").read_bytes()).hexdigest()
+
+
+@pytest.mark.slow
+def test_commands_find_an_installed_package_and_silos_train_with_their_own_copy(tmp_path: Path) -> None:
+    folder = installed(tmp_path)
+    said = finished(command(folder, "list"))
+    assert "Match mean losses, alpha times" in said
+    assert "alpha = 1.0" in finished(command(folder, "list", "scaled"))
+    finished(command(folder, "run", "own.toml", "--set", "alpha=2.5", "--out", "local"))
+    coordinator = command(
+        folder,
+        *("serve", "own.toml", "--set", "alpha=2.5", "--out", "served", "--insecure", "--port", 0),
+    )
+    assert coordinator.stdout is not None
+    url = next(line.split()[3].rstrip(",") for line in coordinator.stdout if "silos join at" in line)
+    joined = [command(folder, "join", url, "--silo", silo, "--experiment", "own.toml") for silo in SILOS]
+    for process in (*joined, coordinator):
+        finished(process)
+    assert digest(folder / "local") == digest(folder / "served")
+    facts = json.loads((folder / "served" / "run.json").read_text())
+    assert facts["choices"]["penalty"] == {"name": "scaled", "alpha": 2.5}
