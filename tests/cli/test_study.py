@@ -153,7 +153,8 @@ def test_a_file_as_the_folder_for_results_and_a_folder_of_tables_are_refused_bef
     patients: Path, refusal: Refusal
 ) -> None:
     before = patients.read_bytes()
-    assert "is a file" in refusal("study", patients, *COLUMNS, "--out", patients)
+    said = " ".join(refusal("study", patients, *COLUMNS, "--out", patients).split())
+    assert said == f"--out {patients} is a file; name a folder for the results"
     assert patients.read_bytes() == before
     found = " ".join(refusal("study", patients.parent, *COLUMNS).split())
     assert "is a folder of tables (patients.csv), not of pictures; name the tables themselves" in found

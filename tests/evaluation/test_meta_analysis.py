@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import mpmath
 import numpy as np
 import pytest
@@ -173,6 +175,16 @@ def test_sites_measured_without_error_give_students_interval(k: int) -> None:
     expected = stats.t.interval(0.95, k - 2, y.mean(), spread)
     assert next_integrated(y, np.zeros(k)) == pytest.approx(expected, rel=1e-4)
     assert random_effects(y, np.zeros(k)).tau == pytest.approx(y.std(ddof=1))
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_share_between_sites_is_known_if_one_site_has_almost_all_weight() -> None:
+    variances = [1e-40, 1e-3, 2e-3, 4e-3]
+    found = random_effects([0.0, 0.1, -0.1, 0.2], variances)
+    weights = [1 / Fraction(variance) for variance in variances]
+    typical = 3 * sum(weights) / (sum(weights) ** 2 - sum(weight**2 for weight in weights))
+    assert found.tau > 0
+    assert found.i2 == pytest.approx(found.tau**2 / (found.tau**2 + float(typical)), rel=1e-12)
 
 
 def test_a_variance_of_zero_counts_as_the_smallest_positive_one() -> None:

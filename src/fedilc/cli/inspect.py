@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedilc.cli.console import drawn, make_console, say, say_notes
-from fedilc.cli.options import DataDir, use_data_folder
+from fedilc.cli.options import DataDir, not_a_file, use_data_folder
 from fedilc.cli.quick_imports import quick_imports
 from fedilc.cli.table_options import TableOptions, with_table_options
 from fedilc.errors import ConfigError
@@ -26,7 +26,7 @@ def inspect(
     tables: TableOptions,
     seed: Annotated[int, typer.Option(min=0, help="Of the small network's initial weights.")] = 0,
     out: Annotated[
-        Path | None, typer.Option(file_okay=False, help="The folder for results (default: inspect/NAME)")
+        Path | None, typer.Option(callback=not_a_file, help="The folder for results (default: inspect/NAME)")
     ] = None,
     data_dir: DataDir = None,
 ) -> None:

@@ -65,6 +65,13 @@ def use_data_folder(given: Path | None) -> None:
         os.environ["FEDILC_DATA"] = str(given.expanduser().absolute())
 
 
+def not_a_file(folder: Path | None) -> Path | None:
+    """Return the folder for results; raise if it is a file, which may be the user's table."""
+    if folder is not None and folder.is_file():
+        raise ConfigError(f"--out {folder} is a file; name a folder for the results")
+    return folder
+
+
 def comma_numbers(text: str | None, option: str, *, zero: bool = False) -> tuple[float, ...]:
     """Return the numbers of an option, each once and in ascending order; none if it was not given.
 

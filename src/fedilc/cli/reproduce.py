@@ -9,7 +9,7 @@ import typer
 
 from fedilc.cli.console import make_console, say
 from fedilc.cli.jobs import EvaluateEvery, Jobs, Rounds, Seeds, Subset, job_changes, run_all
-from fedilc.cli.options import Changes, DataDir, use_data_folder
+from fedilc.cli.options import Changes, DataDir, not_a_file, use_data_folder
 from fedilc.report import require_report
 
 
@@ -28,7 +28,7 @@ def reproduce(
     evaluate_every: EvaluateEvery = None,
     changes: Changes = None,
     out: Annotated[
-        Path | None, typer.Option(file_okay=False, help="Where results go. (default: results/BENCHMARK)")
+        Path | None, typer.Option(callback=not_a_file, help="Where results go. (default: results/BENCHMARK)")
     ] = None,
     data_dir: DataDir = None,
 ) -> None:

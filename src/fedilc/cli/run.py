@@ -19,6 +19,7 @@ from fedilc.cli.options import (
     Rounds,
     Seed,
     as_changes,
+    not_a_file,
     use_data_folder,
 )
 from fedilc.cli.quick_imports import quick_imports
@@ -43,7 +44,7 @@ def run(
     on_divergence: OnDivergence = None,
     changes: Changes = None,
     out: Annotated[
-        Path | None, typer.Option(file_okay=False, help="The run folder. (default: a new one in runs/)")
+        Path | None, typer.Option(callback=not_a_file, help="The run folder. (default: a new one in runs/)")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue after the last complete round.")] = False,
     model: ModelFunction = None,

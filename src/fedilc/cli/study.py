@@ -13,7 +13,7 @@ import typer
 
 from fedilc.cli.console import make_console, say, say_notes
 from fedilc.cli.jobs import Seeds, noted_bars, time_left
-from fedilc.cli.options import DataDir, comma_numbers, use_data_folder
+from fedilc.cli.options import DataDir, comma_numbers, not_a_file, use_data_folder
 from fedilc.cli.table_options import Names, TableOptions, with_table_options
 from fedilc.errors import ConfigError, StoppedError
 from fedilc.report import require_report
@@ -91,7 +91,7 @@ def study(
         int | None, typer.Option(min=1, help="Worker processes. (default: as many as cores)")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(file_okay=False, help="Where results go. (default: results/NAME-study)")
+        Path | None, typer.Option(callback=not_a_file, help="Where results go. (default: results/NAME-study)")
     ] = None,
     data_dir: DataDir = None,
 ) -> None:

@@ -193,7 +193,8 @@ def _reml(values: Floats, variances: Floats) -> float:
 def _share_between(variances: Floats, tau2: float) -> float:
     if not variances.any():
         return 1.0 if tau2 > 0 else 0.0
-    weights = 1 / variances
-    total = weights.sum()
-    typical = (len(variances) - 1) * total / (total**2 - weights @ weights)
+    weights = variances.min() / variances  # at most 1, so that products do not overflow
+    # The sum of products of two sites: total**2 - weights @ weights would be 0 if one site had all weight.
+    pairs = weights[1:] @ np.cumsum(weights)[:-1]
+    typical = variances.min() * (len(variances) - 1) * weights.sum() / (2 * pairs)
     return float(tau2 / (tau2 + typical))

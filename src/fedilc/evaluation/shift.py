@@ -27,7 +27,7 @@ import numpy as np
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedilc.data.tables.column_values import column_values, names_of, numbers_of
+from fedilc.data.tables.column_values import names_of, numbers_of
 from fedilc.data.tables.preprocessing import CategoryFeature, NumberFeature, Preprocessing
 from fedilc.data.tables.silo_summary import SiloSummary
 from fedilc.data.tables.silo_tables import SiloTable
@@ -88,7 +88,7 @@ def describe_silo(table: SiloTable, preprocessing: Preprocessing) -> SiloDescrip
     for feature in preprocessing.features:
         absent = pl.Series(feature.name, [None] * len(table.frame))
         column = table.frame.get_column(feature.name, default=absent)
-        _, values = column_values(column, preprocessing.missing, feature.numbers)
+        _, values = feature.read(column, preprocessing.missing)
         if isinstance(feature, NumberFeature):
             numbers = numbers_of(values).drop_nulls().to_numpy()
             scaled = (numbers - feature.mean) / feature.scale

@@ -92,7 +92,8 @@ class Inspection:
             parts.append(f"{len(shifted)} of {len(self.columns)} columns differ much ({listed(shifted)})")
         gaps = [shift.name for shift in self.columns if shift.missing > _LARGE_GAP]
         if gaps:
-            parts.append(f"{listed(gaps)} are missing much more often at some silos")
+            verb = "is" if len(gaps) == 1 else "are"
+            parts.append(f"{listed(gaps)} {verb} missing much more often at some silos")
         if label > LARGE_INDEX:
             parts.append(f"the label is distributed differently in {worst[0][0]} and {worst[0][1]}")
         if self.at_start is not None and self.at_start.agreement < _LOW_AGREEMENT * (

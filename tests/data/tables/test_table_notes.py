@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 from hospitals import patients
 
+from fedilc.data.checks.notes import grouped
 from fedilc.data.tables.preprocessing import NumberFeature
 from fedilc.data.tables.silo_tables import TableSettings, read_tables, tables_of
 
@@ -171,3 +172,33 @@ def test_rows_without_a_label_are_left_out_and_said(tmp_path: Path) -> None:
     found = read_tables([tmp_path / "a.csv"], TableSettings(label="died"))
     assert len(found.silos["a"].y) == 2
     assert any("2 rows without a label" in note for note in found.notes)
+
+
+def test_a_note_names_the_setting_that_keeps_a_column_in_the_words_of_the_command_or_of_the_file() -> None:
+    parts = by_hospital(patients().with_columns(pl.int_range(pl.len()).alias("patient no")))
+    notes = tables_of(parts, TableSettings(label="died")).findings
+    said = "column 'patient no' is left out: it differs in every row, like an identifier"
+    assert f"{said} (--keep 'patient no' keeps it)" in grouped(notes)
+    assert f'{said} (keep = ["patient no"] keeps it)' in grouped(notes, toml=True)
+
+
+def test_a_word_that_may_mean_missing_is_a_category_at_a_silo_that_has_nothing_else() -> None:
+    stroke = pl.when((pl.col("hospital") != "h0") & (pl.col("sex") == "male")).then(pl.lit("stroke"))
+    frame = patients().with_columns(stroke.otherwise(pl.lit("none")).alias("history"))
+    found = tables_of(by_hospital(frame), TableSettings(label="died"))
+    assert "column 'history' has no value other than 'none' at 'h0'" in found.notes
+    made = found.fit(["h0", "h1"])
+    rows = made.transform(frame.with_columns(age=pl.lit(None)))
+    alone = made.transform(frame.filter(pl.col("hospital") == "h0").with_columns(age=pl.lit(None)))
+    none = made.columns.index("history=none")
+    assert alone[:, none].tolist() == [1.0] * len(alone)
+    assert rows[:, none].tolist() == (frame["history"] == "none").cast(pl.Float64).to_list()
+
+
+def test_numbers_that_float64_cannot_tell_apart_are_not_called_the_same_value() -> None:
+    frame = patients().with_columns(
+        pl.lit(1e25).add(pl.int_range(pl.len())).alias("serial"), pl.lit(7).alias("seven")
+    )
+    notes = tables_of(by_hospital(frame), TableSettings(label="died")).notes
+    assert any("'serial' is left out: its numbers are the same in the first 15 digits;" in n for n in notes)
+    assert any("'seven' is left out: it has the same value in every row" in n for n in notes)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from fedilc.errors import listed
 
-DROP, MISSING, EXCLUDE = "drop", "missing", "exclude_site"
+DROP, MISSING, EXCLUDE, KEEP, CATEGORICAL = "drop", "missing", "exclude_site", "keep", "categorical"
+CURE = "{cure}"  # in sentences, for the setting that a note names without a proposal
 _SHOWN = 5
 
 
@@ -23,6 +24,7 @@ class Note:
         subject: the column or silo in quotes, as it is listed among many, with facts of its own in brackets.
         proposal: a setting of tables and the value that removes the cause, such as ("drop", "billing").
         unit: what `subject` is.
+        cure: a setting and value that `one` names at {cure}, for those who want it; `many` names the setting.
     """
 
     one: str
@@ -30,6 +32,7 @@ class Note:
     subject: str = ""
     proposal: tuple[str, str] | None = None
     unit: str = "columns"
+    cure: tuple[str, str] | None = None
 
 
 def grouped(notes: Iterable[Note], *, toml: bool = False) -> list[str]:
@@ -91,6 +94,10 @@ def _sentence(notes: Sequence[Note], toml: bool) -> str:
     if len(notes) > 1:
         named = listed([note.subject for note in notes], _SHOWN)
         text = first.many.replace("{}", f"{len(notes)} {first.unit} ({named})")
+    if first.cure is not None:
+        key = first.cure[0] if toml else f"--{first.cure[0]}"
+        whole = as_toml([first.cure]) if toml else as_options([first.cure])
+        text = text.replace(CURE, whole if len(notes) == 1 else key)
     if not asked:
         return text
     if len(asked) > _SHOWN:

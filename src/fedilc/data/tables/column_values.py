@@ -20,7 +20,7 @@ _DATE = r"^(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./-]\d{1,2}[./-](\d{4}|\d{2}))([T ].*)
 
 
 def column_values(
-    column: pl.Series, missing: Iterable[str] = (), numbers: Numbers = "plain"
+    column: pl.Series, missing: Iterable[str] = (), numbers: Numbers = "plain", names: Iterable[str] = ()
 ) -> tuple[Kind, pl.Series]:
     """Return the kind of a column, and its values as Float64 or String with null for missing ones.
 
@@ -32,6 +32,8 @@ def column_values(
             may list several: "name=8,9".
         numbers: "plain" if texts such as <5 and 1,234.50 are names; "likely" if they are numbers in a column
             of numbers; "known" if the column is known to be one (see `written_numbers.py`).
+        names: known categories, so that a word such as "none" is the category it was in training, and not a
+            missing value, whatever the other cells hold.
 
     >>> kind, values = column_values(pl.Series("age", ["61", "?", "58.5"]))
     >>> kind, values.to_list()
@@ -43,7 +45,7 @@ def column_values(
     if kind in (pl.String, pl.Categorical, pl.Enum):
         text = _unmarked(column.cast(pl.String), marks)
         found: tuple[Kind, pl.Series] = _from_text(
-            text if numbers == "plain" else plain_numbers(text, numbers == "known")
+            text if numbers == "plain" else plain_numbers(text, numbers == "known"), names
         )
     elif kind.is_numeric() or kind in (pl.Boolean, pl.Null):
         found = "number", _finite(column.cast(pl.Float64))
@@ -78,10 +80,10 @@ def _marks(mark: str, column: str) -> list[str]:
     return [text, *text.split(",")] if name == column else []
 
 
-def _from_text(column: pl.Series) -> tuple[Kind, pl.Series]:
+def _from_text(column: pl.Series, names: Iterable[str]) -> tuple[Kind, pl.Series]:
     text = column.str.strip_chars()
     lower = text.str.to_lowercase()
-    known = lower.is_in(list(MISSING)).fill_null(True)
+    known = (lower.is_in(list(MISSING)) & ~text.is_in(list(names))).fill_null(True)
     numbers = numbers_of(text)
     if (numbers.is_not_null() | known).all():
         return "number", numbers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedilc.data.image_folder import SUFFIXES, pictures_below
-from fedilc.data.tables.column_values import LARGEST, beyond, column_values, names_of, numbers_of
+from fedilc.data.tables.column_values import LARGEST, beyond, names_of, numbers_of
 from fedilc.data.tables.file_reader import file_kind, npz_arrays, read_frame
 from fedilc.data.tables.preprocessing import NumberFeature, Preprocessing
+from fedilc.data.tables.value_notes import LIMITS, SEPARATORS, written_cells
 from fedilc.errors import DataError, FedILCWarning, listed, nearest
 
 Rows = pl.DataFrame | NDArray[Any] | Tensor | list[Path]
@@ -92,16 +93,11 @@ def preprocessed(frame: pl.DataFrame, preprocessing: Preprocessing, where: str) 
     """Return the inputs of new rows; raise if a column is missing or wrong, warn of unknown categories."""
     _require_columns(frame, [feature.name for feature in preprocessing.features], where)
     for feature in preprocessing.features:
-        kind, values = column_values(frame[feature.name], preprocessing.missing, feature.numbers)
+        kind, values = feature.read(frame[feature.name], preprocessing.missing)
         present = values.drop_nulls()
         if isinstance(feature, NumberFeature):
-            if large := beyond(frame[feature.name]):
-                warnings.warn(
-                    f"{where}: column {feature.name!r} holds {large} numbers that are infinite or above "
-                    f"{LARGEST:.1g}, and count as missing",
-                    FedILCWarning,
-                    stacklevel=4,
-                )
+            for meaning in _meanings(frame[feature.name], values):
+                warnings.warn(f"{where}: column {feature.name!r} {meaning}", FedILCWarning, stacklevel=4)
             wrong = present.filter(numbers_of(present).is_null())
             if kind in ("date", "other") or (len(wrong) and len(wrong) == len(present)):
                 held = f"text ({wrong[0]!r})" if len(wrong) and kind == "text" else "no numbers"
@@ -119,6 +115,16 @@ def preprocessed(frame: pl.DataFrame, preprocessing: Preprocessing, where: str) 
                 stacklevel=4,
             )
     return preprocessing.transform(frame)
+
+
+def _meanings(column: pl.Series, read: pl.Series) -> Iterator[str]:
+    """Yield what was decided about cells of a column of numbers, with how many there are."""
+    if large := beyond(column):
+        yield f"holds {large} numbers that are infinite or above {LARGEST:.1g}, and count as missing"
+    if column.dtype == pl.String:
+        for count, meaning in zip(written_cells(column, read), (LIMITS, SEPARATORS), strict=True):
+            if count:
+                yield f"has cells that {meaning} (such cells: {count})"
 
 
 def plain_inputs(frame: pl.DataFrame, columns: Sequence[str], where: str) -> Tensor:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from fedilc.data.tables.column_values import LARGEST, Numbers, column_values, in_order, names_of, numbers_of
+from fedilc.data.tables.column_values import LARGEST, Kind, column_values, in_order, names_of, numbers_of
 from fedilc.data.tables.label_rule import LabelRule
 from fedilc.data.tables.silo_summary import (
     MOST_DECLARED,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 # Another value at a new site would lie far outside the training range.
 CONSTANT = "it has the same value in every row"
+SAME_DIGITS = "its numbers are the same in the first 15 digits; subtract a constant from it, or drop it"
 DATES = "it holds dates or times"
 IDENTIFIER = "it differs in every row, like an identifier"
 BEYOND = f"its numbers are infinite or above {LARGEST:.1g}; rescale it"
@@ -44,6 +45,7 @@ TOO_SMALL = "its numbers are so close to 0 that their squares are 0; rescale it"
 TOO_RARE = "no value of it occurs in {} rows of a silo"
 TOO_MANY_NAMES = "it holds more than {} different names"
 _NUMBER_SHARE = 0.8
+_WHOLE = 2.0**53  # above it, different whole numbers may be one in float64
 _LEAST_SQUARE = Fraction(1, 10**280)  # below it, squares in float64 are rounded to few digits or to 0
 
 
@@ -58,10 +60,9 @@ class NumberFeature(BaseModel):
     scale: float = Field(gt=0)
     indicator: bool = False
 
-    @property
-    def numbers(self) -> Numbers:
-        """Return how texts such as <5 are read."""
-        return "known"
+    def read(self, column: pl.Series, missing: Sequence[str]) -> tuple[Kind, pl.Series]:
+        """Return the kind and the values of a column; texts such as <5 are numbers."""
+        return column_values(column, missing, "known")
 
     @property
     def inputs(self) -> list[str]:
@@ -86,10 +87,9 @@ class CategoryFeature(BaseModel):
     categories: tuple[str, ...] = Field(min_length=1)
     indicator: bool = False
 
-    @property
-    def numbers(self) -> Numbers:
-        """Return how texts such as <5 are read."""
-        return "plain"
+    def read(self, column: pl.Series, missing: Sequence[str]) -> tuple[Kind, pl.Series]:
+        """Return the kind and the values of a column; texts such as <5 are names."""
+        return column_values(column, missing, names=self.categories)
 
     @property
     def inputs(self) -> list[str]:
@@ -140,7 +140,7 @@ class Preprocessing(BaseModel):
         parts = []
         for feature in self.features:
             column = frame[feature.name] if feature.name in frame.columns else empty.alias(feature.name)
-            _, values = column_values(column, self.missing, feature.numbers)
+            _, values = feature.read(column, self.missing)
             parts.append(feature.transform(values))
         return torch.from_numpy(np.concatenate(parts, axis=1).astype(np.float32))
 
@@ -231,7 +231,7 @@ def _feature(
         mean, deviation = _moments(present)
         indicator = sum(part.count if part.identifier else part.numbers for part in present) < rows
         if not (deviation or indicator):
-            return CONSTANT
+            return CONSTANT if abs(mean) < _WHOLE else SAME_DIGITS
         return NumberFeature(name=name, mean=mean, scale=deviation or 1.0, indicator=indicator)
     most = MOST_DECLARED if declared else MOST_LEVELS
     named = [part for part in present if not part.identifier]

@@ -194,7 +194,8 @@ def _column(
     place: int, column: pl.Series, settings: TableSettings, scores: NDArray[Any] | None, sent: bool
 ) -> ColumnSummary:
     declared = column.name in settings.categorical or column.name in settings.categories
-    kind, values = column_values(column, settings.missing, "plain" if declared else "likely")
+    given = settings.categories.get(column.name, ())
+    kind, values = column_values(column, settings.missing, "plain" if declared else "likely", given)
     present = values.drop_nulls()
     base: dict[str, Any] = {"name": column.name, "place": place, "kind": kind, "count": len(present)}
     numbers = numbers_of(present).drop_nulls().to_numpy() if kind in ("number", "text") else np.empty(0)

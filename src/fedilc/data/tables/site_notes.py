@@ -15,7 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from fedilc.data.checks.notes import DROP, EXCLUDE, Note
-from fedilc.data.tables.column_values import column_values, names_of, numbers_of
+from fedilc.data.tables.column_values import names_of, numbers_of
 from fedilc.data.tables.preprocessing import Preprocessing
 from fedilc.data.tables.silo_summary import ColumnSummary, SiloSummary
 from fedilc.errors import listed
@@ -224,9 +224,8 @@ def _comparable(every: pl.DataFrame, made: Preprocessing) -> pl.DataFrame:
     """Return the columns that are used as text with null for missing values, numbers with three digits."""
     found = []
     for feature in made.features:
-        is_number = feature.kind == "number"
-        _, values = column_values(every[feature.name], made.missing, "known" if is_number else "plain")
-        if is_number:
+        _, values = feature.read(every[feature.name], made.missing)
+        if feature.kind == "number":
             values = numbers_of(values).round_sig_figs(3)
         found.append(names_of(values).alias(feature.name))
     return pl.DataFrame(found)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from shlex import quote
 from statistics import mean
 
 from fedilc.data.checks.missing_values import ColumnFacts, missing_values, places
-from fedilc.data.checks.notes import DROP, MISSING, Note
+from fedilc.data.checks.notes import CATEGORICAL, CURE, DROP, KEEP, MISSING, Note
+from fedilc.data.tables.csv_reader import MISSING as MISSING_WORDS
 from fedilc.data.tables.label_rule import LabelRule
 from fedilc.data.tables.preprocessing import DATES, IDENTIFIER, TOO_MANY_NAMES, Preprocessing
 from fedilc.data.tables.silo_summary import (
@@ -34,6 +34,13 @@ def table_notes(summaries: Sequence[SiloSummary], preprocessing: Preprocessing) 
     """Return notes on the silos and columns of a study."""
     used = {feature.name for feature in preprocessing.features}
     numbers = {feature.name for feature in preprocessing.features if feature.kind == "number"}
+    words = {
+        feature.name: word
+        for feature in preprocessing.features
+        if feature.kind == "category"
+        for word in feature.categories
+        if word.lower() in MISSING_WORDS
+    }
     by_column = columns_by_silo(summaries)
     notes = [*copied_silos(summaries), *similar_names(summaries)]
     for name, leak in leaking_columns(summaries, preprocessing.label).items():
@@ -43,7 +50,7 @@ def table_notes(summaries: Sequence[SiloSummary], preprocessing: Preprocessing) 
     for name, parts in by_column.items():
         if name in used:
             notes += site_columns(name, parts, summaries)
-            notes += _absent(name, parts, summaries)
+            notes += _absent(name, parts, summaries, words.get(name))
             notes += _mixed(name, parts, name in numbers)
             notes += _missing_values(name, parts)
         if name in numbers:
@@ -108,19 +115,21 @@ def _leak(name: str, leak: Leak, used: bool) -> Note:
 
 def _left_out(preprocessing: Preprocessing) -> Iterator[Note]:
     cures = {
-        IDENTIFIER: (" (--keep {} keeps it)", " (--keep keeps one)"),
+        IDENTIFIER: (f" ({CURE} keeps it)", f" ({CURE} keeps one)", KEEP),
         TOO_MANY_NAMES.format(MOST_LEVELS): (
-            f" (--categorical {{}} keeps up to {MOST_DECLARED} names)",
-            f" (--categorical keeps one with up to {MOST_DECLARED} names)",
+            f" ({CURE} keeps up to {MOST_DECLARED} names)",
+            f" ({CURE} keeps one with up to {MOST_DECLARED} names)",
+            CATEGORICAL,
         ),
-        DATES: ("; make a number of it if it matters", "; make numbers of them if they matter"),
+        DATES: ("; make a number of it if it matters", "; make numbers of them if they matter", None),
     }
     for name, reason in preprocessing.left_out.items():
-        one, many = cures.get(reason, ("", ""))
+        one, many, setting = cures.get(reason, ("", "", None))
         yield Note(
-            f"column {name!r} is left out: {reason}{one.format(quote(name))}",
+            f"column {name!r} is left out: {reason}{one}",
             f"{{}} are left out, each because {reason}{many}",
             repr(name),
+            cure=(setting, name) if setting else None,
         )
 
 
@@ -133,9 +142,10 @@ def _unconfirmed(summaries: Sequence[SiloSummary], preprocessing: Preprocessing)
             have = "has" if len(parts) == 1 else "have"
             yield Note(
                 f"column {name!r} is left out: only {where} of {len(summaries)} silos {have} it, which is no "
-                f"majority (--keep {quote(name)} uses it)",
-                "{} are left out, since most silos lack them (--keep uses one)",
+                f"majority ({CURE} uses it)",
+                f"{{}} are left out, since most silos lack them ({CURE} uses one)",
                 repr(name),
+                cure=(KEEP, name),
             )
 
 
@@ -159,10 +169,14 @@ def _labels(summaries: Sequence[SiloSummary], label: LabelRule) -> Iterator[Note
 
 
 def _absent(
-    name: str, parts: Mapping[str, ColumnSummary], summaries: Sequence[SiloSummary]
+    name: str, parts: Mapping[str, ColumnSummary], summaries: Sequence[SiloSummary], word: str | None
 ) -> Iterator[Note]:
+    """Yield a note on silos without a value; a word such as "none" is a category, but no value of its own."""
     gone = [s.name for s in summaries if s.name not in parts or parts[s.name].count == 0]
-    if gone:
+    if gone and word is not None:
+        where = listed([repr(silo) for silo in gone], _MOST_SILOS)
+        yield Note(f"column {name!r} has no value other than {word!r} at {where}")
+    elif gone:
         yield Note(
             f"column {name!r} has no value at {listed([repr(silo) for silo in gone], _MOST_SILOS)}; it "
             "counts as missing in every row there",
@@ -177,10 +191,11 @@ def _mixed(name: str, parts: Mapping[str, ColumnSummary], is_number: bool) -> It
         strays = sum(part.strays for part in parts.values())
         yield Note(
             f"column {name!r} holds numbers and {strays} cells of text ({places(texts, parts)}), which count "
-            f"as missing; correct them, or say --categorical {quote(name)}",
+            f"as missing; correct them, or say {CURE}",
             "{} hold numbers and some cells of text, which count as missing; correct them, or say "
-            "--categorical for a column of names",
+            f"{CURE} for a column of names",
             repr(name),
+            cure=(CATEGORICAL, name),
         )
     elif texts and any(part.kind == "number" for part in parts.values()):
         yield Note(

@@ -19,6 +19,17 @@ if TYPE_CHECKING:
     from fedilc.data.tables.silo_tables import TableSettings
 
 
+LIMITS = "are limits such as <5, and count as the limit itself"
+SEPARATORS = "have a thousands separator or a decimal comma, and are read as numbers"
+
+
+def written_cells(column: pl.Series, read: pl.Series) -> tuple[int, int]:
+    """Return how many texts were read as numbers because they are limits, and because of their separators."""
+    kept = numbers_of(read).is_not_null() & numbers_of(column).is_null()
+    limit = column.str.contains(LIMIT).fill_null(False)
+    return int((kept & limit).sum()), int((kept & ~limit).sum())
+
+
 def value_notes(frames: Mapping[str, pl.DataFrame], settings: TableSettings) -> list[Note]:
     """Return a note per column and kind of cell, except for columns that are declared to hold names."""
     names = {*settings.categorical, *settings.categories}
@@ -36,17 +47,14 @@ def _notes(name: str, parts: Mapping[str, pl.Series], missing: Sequence[str]) ->
     for silo, column in parts.items():
         if column.dtype == pl.String:
             read = column_values(column, missing, "likely")[1]
-            kept = numbers_of(read).is_not_null() & numbers_of(column).is_null()
-            limit = column.str.contains(LIMIT).fill_null(False)
-            found["limit"][silo] = int((kept & limit).sum())
-            found["separator"][silo] = int((kept & ~limit).sum())
+            found["limit"][silo], found["separator"][silo] = written_cells(column, read)
         elif column.dtype.is_numeric():
             kind, values = column_values(column, missing)
             found["beyond"][silo] = beyond(column) if kind != "beyond" else 0
             codes[silo] = scale_codes(values.drop_nulls().to_numpy())
     meanings = {
-        "limit": "are limits such as <5, and count as the limit itself",
-        "separator": "have a thousands separator or a decimal comma, and are read as numbers",
+        "limit": LIMITS,
+        "separator": SEPARATORS,
         "beyond": f"are infinite or above {LARGEST:.1g}, and count as missing; correct them",
     }
     notes = []
