@@ -342,6 +342,27 @@ def test_one_of_two_silos_cannot_move_what_is_usual_upwards() -> None:
         bound.remember({"gradient": norms if not outliers else {"honest": 1.0}}, "gradient")
 
 
+def test_updates_that_are_long_three_rounds_in_a_row_are_told_once_and_set_nobody_aside() -> None:
+    bound = NormBound()
+    long = {"a": 1.0, "b": 1.1, "c": 0.9, "liar": 9.0}
+    assert [bound.note_long(long) for _ in range(2)] == [{}, {}]
+    assert bound.note_long(long)["liar"].endswith("over 8 times as long as the median, now 9 times")
+    assert bound.note_long(long) == {}
+    assert bound.outliers("gradient", long) == {}
+    assert bound.note_long({**long, "liar": 7.0}) == {}
+    assert [bound.note_long(long) for _ in range(2)] == [{}, {}], "the count begins again"
+    assert NormBound(0).note_long(long) == {}, "without a bound nobody asked to be told"
+
+
+def test_the_coordinator_warns_of_a_silo_that_sends_twenty_times_too_much() -> None:
+    liar = Liar(federation_of(), "fedsgd", 20.0)
+    liar.rounds = set(range(1, ROUNDS + 1))
+    with pytest.warns(FedILCWarning, match=r"round 3: silo 'b' \(for 3 rounds .* it still counts") as caught:
+        result = run(federation_of(), liar, "fedsgd")
+    assert len(caught) == 1
+    assert [record["silos"].keys() for record in result.history] == [set("abcde")] * ROUNDS
+
+
 def test_a_penalty_term_may_be_as_many_times_longer_as_there_are_silos() -> None:
     norms = dict.fromkeys("abcd", 1.0)
     assert NormBound(100.0).outliers("penalty", {**norms, "e": 499.0}, cancels=True) == {}
@@ -367,7 +388,8 @@ STEPS = {"learning_rate": 1.0, "local_learning_rate": 0.5, "rounds": 40, "outlie
 def test_a_silo_inside_the_bound_that_makes_the_weights_extreme_is_named_and_no_honest_one() -> None:
     federation = federation_of()
     sentence = r"made the weights extreme .* undone; silo 'b' \(its update.* stands out"
-    with pytest.raises(DivergedError, match=sentence) as raised:
+    long = pytest.warns(FedILCWarning, match="silo 'b' .for 3 rounds its updates")
+    with long, pytest.raises(DivergedError, match=sentence) as raised:
         run(federation, local_steps(federation, -60.0), "fedavg", min_silos=3, **STEPS)
     assert not any(f"silo {name!r}" in str(raised.value) for name in "acde")
 
@@ -375,7 +397,8 @@ def test_a_silo_inside_the_bound_that_makes_the_weights_extreme_is_named_and_no_
 def test_with_exclude_the_silo_that_made_the_weights_extreme_is_left_out_and_no_honest_one() -> None:
     federation = federation_of()
     liar = local_steps(federation, -60.0)
-    with pytest.warns(FedILCWarning, match="went on without silo 'b'"):
+    long = pytest.warns(FedILCWarning, match="silo 'b' .for 3 rounds its updates")
+    with long, pytest.warns(FedILCWarning, match="went on without silo 'b'"):
         result = run(federation, liar, "fedavg", min_silos=3, on_divergence="exclude", **STEPS)
     assert {silo for record in result.history for silo in record.get("set_aside", {})} == {"b"}
     assert all({*"acde"} <= record["silos"].keys() for record in result.history)

@@ -19,6 +19,7 @@ MIN_SILOS = 2
 MIN_JUDGED = 3
 STRIKES = 3
 AGAINST_ROUNDS = 10
+LONG, LONG_ROUNDS = 8.0, 3
 _SUSPECT, _PAST_SUSPECT = 10.0, 5.0
 _FADING = 0.9
 _OPPOSED = -0.1
@@ -42,12 +43,16 @@ class NormBound:
 
     `past` has the longest update of each silo in the rounds before, as a multiple of the round's median; it
     fades by a tenth per round, and multiples below 2 are not kept. If w is extreme, it says who made it so.
+
+    `long` has in how many rounds in a row the update of a silo was over 8 times the median. That is worth a
+    warning, and no more: honest silos are found there, too (docs/security.md).
     """
 
     factor: float = 100.0
     recent: dict[str, list[float]] = field(default_factory=dict)
     set_aside: dict[str, list[str]] = field(default_factory=dict)
     past: dict[str, float] = field(default_factory=dict)
+    long: dict[str, int] = field(default_factory=dict)
 
     def outliers(self, kind: str, norms: Norms, cancels: bool = False) -> dict[str, str]:
         """Return the silos whose norm of this kind of tensors is above the bound, and why."""
@@ -82,6 +87,18 @@ class NormBound:
             found[silo] = max(min(norm / usual, _MAX_MULTIPLE), found.get(silo, 0.0))
         self.past = {silo: float(f"{n:.{_DIGITS}g}") for silo, n in found.items() if n >= 2.0}
         return medians
+
+    def note_long(self, norms: Norms) -> dict[str, str]:
+        """Count the silos whose updates are long in this round; return those of three rounds in a row."""
+        usual = median_low(norms.values())
+        multiples = {s: norm / usual for s, norm in norms.items() if self.factor and norm > LONG * usual > 0}
+        self.long = {silo: self.long.get(silo, 0) + 1 for silo in multiples}
+        return {
+            silo: f"for {LONG_ROUNDS} rounds its updates have been over {LONG:g} times as long as the median"
+            f", now {multiple:.3g} times"
+            for silo, multiple in multiples.items()
+            if self.long[silo] == LONG_ROUNDS
+        }
 
     def past_suspect(self, silos: Iterable[str]) -> dict[str, str]:
         """Return the one of these silos with the longest updates in the last rounds, if they were long."""

@@ -165,6 +165,7 @@ class Server:
         self._update(number, update, norms)
         record = self._record(number, replies, penalty_weight)
         record["norms"] = self.selection.bound.remember(norms, self.program.update)
+        self._warn_of_long(number, norms[self.program.update])
         cosines = {silo: reply[COSINE] for silo, reply in replies.items() if COSINE in reply}
         if against := self.opposition.judge(cosines):
             record["against"] = against
@@ -291,6 +292,17 @@ class Server:
                 stacklevel=2,
             )
         return norms
+
+    def _warn_of_long(self, number: int, norms: Norms) -> None:
+        """Warn of silos elsewhere whose updates are long round after round, and count all the same."""
+        long = self.selection.bound.note_long(norms)
+        if long and self.runtime.sets_aside and self.runtime.leads:
+            warnings.warn(
+                f"round {number}: {silos_with_reasons(long)}; it still counts: look at its data, or set "
+                "outlier_factor to 8 to set such updates aside",
+                FedILCWarning,
+                stacklevel=2,
+            )
 
     def _diverged(self, what: str, named: Mapping[str, str]) -> Exception:
         """Return the error to raise after an update that was undone; `named` are silos that stand out."""
