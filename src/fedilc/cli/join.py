@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from fedilc.runtimes.rest.http_client import HttpClient
 
 LINE_SECONDS = 60.0
+_ANOTHER = (
+    "another summary was sent to this address before, and the difference of the two tells about single "
+    "patients"
+)
 
 
 def join(
@@ -235,14 +239,21 @@ class SiloProgress:
 
 @dataclass(frozen=True)
 class SummaryConsent:
-    """Show the owner of a table its summary, and ask whether to send it, unless --yes is given."""
+    """Show the owner of a table its summary, and ask whether to send it, unless --yes is given.
+
+    --yes is not enough for a second, different summary: a coordinator could ask for the table with and
+    without any patient by changing its settings.
+    """
 
     progress: SiloProgress
     limits: SurveyLimits
     yes: bool
 
-    def __call__(self, summary: SiloSummary, survey: Survey, digest: str) -> None:
-        """Show a summary; raise if the owner does not agree to send it."""
+    def __call__(self, summary: SiloSummary, survey: Survey, digest: str, again: bool = False) -> None:
+        """Show a summary; raise if the owner does not agree to send it.
+
+        `again` says that another one was sent to this address before.
+        """
         from fedilc.data.tables.summary_text import summary_lines
 
         settings = self.limits.tightened(survey.table.settings())
@@ -251,17 +262,23 @@ class SummaryConsent:
             f"the run {survey.run!r} asks for a summary of the table; this is all that it contains:",
             *(f"  {line}" for line in summary_lines(summary, settings.label, settings.min_category)),
             *([] if warning is None else [f"warning: {warning}"]),
+            *([f"warning: {_ANOTHER}"] if again else []),
             f"digest of the summary: {digest[:16]}",
         ]
         self.progress.pause()
         sys.stdout.write("".join(f"{summary.name}: {line}\n" for line in map(_one_line, lines)))
         sys.stdout.flush()
-        if not self.yes:
-            self._ask(summary.name)
+        if again or not self.yes:
+            self._ask(summary.name, again)
         self.progress.resume()
 
-    def _ask(self, silo: str) -> None:
+    def _ask(self, silo: str, again: bool) -> None:
         if not sys.stdin.isatty():
+            if again:
+                raise ConfigError(
+                    f"nothing more was sent for silo {silo!r}: {_ANOTHER}; --yes is not enough for that, so "
+                    "run the command once in a terminal if you agree"
+                )
             raise ConfigError(
                 f"nobody can agree here to send the summary of silo {silo!r}, and nothing was sent; run the "
                 "command once in a terminal, or add --yes"

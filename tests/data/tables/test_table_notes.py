@@ -26,7 +26,8 @@ def test_an_identifier_is_left_out_and_said_unless_it_is_kept() -> None:
     found = tables_of(parts, TableSettings(label="died"))
     assert "patient" not in found.fit(["h0", "h1"]).columns
     said = (
-        "2 columns ('patient', 'code') are left out, each because it differs in every row, like an identifier"
+        "2 columns ('patient', 'code') are left out, each because it differs in every row, or is called, "
+        "like an identifier"
     )
     assert f"{said} (--keep keeps one)" in found.notes
     kept = tables_of(parts, TableSettings(label="died", keep=("patient",)))

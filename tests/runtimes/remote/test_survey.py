@@ -98,6 +98,34 @@ def test_a_number_that_looks_like_an_identifier_is_summed_only_if_run_and_owner_
     assert owner.identifier
 
 
+def test_a_label_that_identifies_patients_is_refused_since_it_could_choose_one(table: Path) -> None:
+    """Marks of missing values leave out rows by their label: two surveys would differ by one patient."""
+    for label in ("mrn", "mrn==700005", "name"):
+        asked = survey(label=label, missing=["mrn=700005"], keep=[])
+        with pytest.raises(ConfigError, match="like an identifier, so that it could choose single patients"):
+            summarise_table("a", table, asked)
+        with pytest.raises(ConfigError, match="nothing was sent"):
+            summarise_table("a", table, asked, SurveyLimits(columns=("name", "died", "mrn"), min_rows=1))
+    assert summarise_table("a", table, survey(label="age")).rows == ROWS
+    both = SurveyLimits(columns=("mrn", "age"))
+    assert summarise_table("a", table, survey(label="mrn", keep=["mrn"]), both).rows == ROWS
+
+
+def test_names_of_patients_who_have_many_rows_each_do_not_leave_a_silo(table: Path) -> None:
+    """Ten rows are not ten patients in a table of visits."""
+    visits = patients().with_columns(
+        pl.Series("Patient_Name", [f"Jo Doe-{place // 15}" for place in range(ROWS)]),
+        pl.Series("patient id", [880_000 + place // 15 for place in range(ROWS)]),
+    )
+    visits.write_csv(table)
+    names = ["Patient_Name", "patient id"]
+    text = summarise_table("a", table, survey(categorical=names, keep=names)).model_dump_json()
+    assert "Jo Doe" not in text
+    assert "8800" not in text
+    owner = SurveyLimits(columns=(*names, "died"))
+    assert "Jo Doe-3" in summarise_table("a", table, survey(keep=names), owner).model_dump_json()
+
+
 def test_a_small_table_needs_its_owner_who_is_told_what_its_sums_reveal(table: Path) -> None:
     patients()[:30].write_csv(table)
     with pytest.raises(ConfigError, match=r"30 rows .* 50 .* nothing was sent.* over 30 patients or fewer"):

@@ -14,12 +14,16 @@ import numpy as np
 import polars as pl
 import pytest
 from command import fedilc
+from fastapi import Request
 from fleets import Fleet, Member, assert_same_run, fleet, outcome_of
 
 import fedilc as package
 from fedilc.config.user_sources import RemoteTables
 from fedilc.runtimes.remote.survey import Survey, read_survey, summarise_table
 from fedilc.runtimes.rest.address import Address
+from fedilc.runtimes.rest.app import make_bare_app
+from fedilc.runtimes.rest.audit import Audit
+from fedilc.runtimes.rest.auth import Auth
 from fedilc.runtimes.rest.listener import listening
 from fedilc.runtimes.rest.survey import Summaries, make_survey_app
 from fedilc.runtimes.rest.tokens import Tokens, add_token
@@ -126,6 +130,40 @@ def test_a_summary_waits_for_its_owner_and_consent_outlives_restarts(folder: Pat
         silos = [joined(processes, url, "a"), joined(processes, url, "b", "--yes")]
         assert again.ended() == 0, again.said
         assert [silo.ended() for silo in silos] == [0, 0]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("run", ["study", "other"])
+def test_a_coordinator_cannot_ask_again_with_other_settings_although_the_owner_said_yes(
+    folder: Path, run: str, restarts: bool
+) -> None:
+    """Else it would get sums with and without a patient by marks of missing values, survey by survey."""
+    received: list[dict[str, Any]] = []
+    first, second = survey(), survey(missing=["age=61.5", "died=maybe"]).model_copy(update={"run": run})
+    app = make_bare_app(Auth(None, ["a"]), Audit(), 1)
+
+    @app.get("/v1/manifest")
+    async def manifest() -> dict[str, Any]:
+        asked = second if received else first
+        return {"survey": asked.model_dump(mode="json"), "missing": ["a"]}
+
+    @app.put("/v1/silos/a/summary")
+    async def summary(request: Request) -> None:
+        received.append(json.loads(await request.body()))
+
+    address = Address(port=0, insecure=True)
+    frame = patients(120, 0).with_columns(age=pl.lit("61.5"))
+    frame[:60].vstack(patients(120, 0)[60:]).write_csv(folder / "a.csv")
+    with listening(app, address) as port, fleet(folder) as processes:
+        silo = joined(processes, address.url(port), "a", "--yes")
+        if restarts:
+            silo.wait_until("sent the summary")
+            silo.kill()
+            silo = joined(processes, address.url(port), "a", "--yes")
+        assert silo.ended() == 2
+        assert "another summary was sent to this address before" in silo.said
+        assert "--yes is not enough" in silo.said
+    assert len(received) == 1
 
 
 def test_an_owner_without_a_terminal_or_with_a_small_table_sends_nothing(folder: Path) -> None:

@@ -13,7 +13,18 @@ if TYPE_CHECKING:
 
 _FEWEST_ROWS = 20
 _NAMES = ("mrn", "index", "patient", "subject", "record")
+_PERSONS = {"name", "fullname", "firstname", "lastname", "surname", "mrn", "ssn", "medicalrecordnumber"}
+_PERSONS |= {"patient", "patientid", "patientname", "patientno", "patientnumber", "subject", "subjectid"}
 _EXACT = 2.0**24
+
+
+def names_patients(column: str) -> bool:
+    """Return whether a column is called as one that names patients, who may have several rows each.
+
+    >>> names_patients("Patient_ID"), names_patients("ward")
+    (True, False)
+    """
+    return "".join(letter for letter in column.casefold() if letter.isalnum()) in _PERSONS
 
 
 def is_identifier(name: str, kind: pl.DataType, values: NDArray[np.float64]) -> bool:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 CONSTANT = "it has the same value in every row"
 SAME_DIGITS = "its numbers are the same in the first 15 digits; subtract a constant from it, or drop it"
 DATES = "it holds dates or times"
-IDENTIFIER = "it differs in every row, like an identifier"
+IDENTIFIER = "it differs in every row, or is called, like an identifier"
 BEYOND = f"its numbers are infinite or above {LARGEST:.1g}; rescale it"
 TOO_SMALL = "its numbers are so close to 0 that their squares are 0; rescale it"
 TOO_RARE = "no value of it occurs in {} rows of a silo"

@@ -17,7 +17,7 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedilc.data.checks.identifiers import is_identifier
+from fedilc.data.checks.identifiers import is_identifier, names_patients
 from fedilc.data.checks.missing_values import column_code
 from fedilc.data.tables.column_values import Kind, column_values, names_of, numbers_of
 from fedilc.data.tables.csv_reader import MISSING
@@ -58,7 +58,8 @@ class ColumnSummary(BaseModel):
         squares: the sum of their squares.
         levels: its different values, if it holds names or few numbers; None if they are too many.
         other: whether it has further values, each of too few rows to be named.
-        identifier: whether it differs in every row like an identifier; no value or sum is given then.
+        identifier: whether it differs in every row, or is called, like an identifier; no value or sum is
+            given then.
         auroc: of the column alone, its values and missing cells taken together (see `single_column.py`); None
             if it has one value in every row.
         zero: whether all its numbers are 0.
@@ -259,10 +260,19 @@ def _values(
 
 
 def _identifies(column: pl.Series, kind: Kind, present: pl.Series, numbers: NDArray[np.float64]) -> bool:
-    """Return whether a column differs in every row like an identifier."""
+    """Return whether a column differs in every row, or is called, like an identifier."""
+    if names_patients(column.name):
+        return True
     if kind == "number":
         return is_identifier(column.name, column.dtype, numbers)
     return kind == "text" and present.n_unique() == len(present) >= _FEWEST_ROWS
+
+
+def label_identifies(name: str, label: pl.Series) -> bool:
+    """Return whether a label is an identifier, by which a run could choose single rows."""
+    if label.dtype == pl.String:
+        return _identifies(label.alias(name), "text", label, np.empty(0))
+    return names_patients(name) or is_identifier(name, pl.Int64(), label.to_numpy())
 
 
 def _near(count: int, unit: int) -> int:

@@ -178,7 +178,7 @@ def table_digest(path: Path) -> str:
 def summarise_table(name: str, path: Path, survey: Survey, limits: SurveyLimits | None = None) -> SiloSummary:
     """Return the summary of a silo's table, read as the survey asks, within its owner's limits."""
     from fedilc.data.tables.label_rule import LabelRule
-    from fedilc.data.tables.silo_summary import summarise
+    from fedilc.data.tables.silo_summary import label_identifies, summarise
     from fedilc.data.tables.silo_tables import read_features
 
     limits = limits or SurveyLimits()
@@ -188,6 +188,12 @@ def summarise_table(name: str, path: Path, survey: Survey, limits: SurveyLimits 
     column = LabelRule.parse(settings.label).column
     limits.require_columns(column, [column, *features.columns])
     limits.require_rows(name, len(label), settings)
+    if column not in settings.keep and label_identifies(column, label):
+        raise ConfigError(
+            f"the run's label is the column {column!r} of silo {name!r}, which differs in every row, or is "
+            "called, like an identifier, so that it could choose single patients, and nothing was sent; if "
+            "it is none, list it in --columns, and ask for it in data.keep"
+        )
     features = features.select(name for name in features.columns if settings.uses(name))
     return summarise(name, features, label, settings, unlabelled, listed=limits.columns, sent=True)
 
@@ -230,5 +236,5 @@ def _refuse_identifiers(
         if column.identifier:
             raise ConfigError(
                 f"the run makes categories of the column {column.name!r}, which differs in every row of silo "
-                f"{name!r} like an identifier; if it is none, list it in --columns"
+                f"{name!r}, or is called, like an identifier; if it is none, list it in --columns"
             )

@@ -224,12 +224,13 @@ class TableAccess:
     Args:
         summarise: returns the summary that a survey asks for, within the owner's limits.
         digest: returns the digest of the table's file.
-        agree: shows the owner a summary and its digest; raises if the owner does not agree to send it.
+        agree: shows the owner a summary, its digest, and whether another one was sent to this address before;
+            raises if the owner does not agree to send it.
     """
 
     summarise: Callable[[Survey], SiloSummary]
     digest: Callable[[], str]
-    agree: Callable[[SiloSummary, Survey, str], None]
+    agree: Callable[[SiloSummary, Survey, str, bool], None]
 
 
 @dataclass
@@ -246,6 +247,7 @@ class Participant(RunMember):
     table: TableAccess | None = None
     _client: SiloClient = field(init=False)
     _summarised: str | None = field(init=False, default=None)
+    _sent: str | None = field(init=False, default=None)
 
     def take_part(self) -> str:
         """Work until the run is over; return how it ended."""
@@ -277,13 +279,14 @@ class Participant(RunMember):
         self.limits.require_examples(summary.rows, self.name)
         sent = summary.model_dump_json().encode()
         digest = hashlib.sha256(sent).hexdigest()
-        if agreed != digest:
-            self.table.agree(summary, survey, digest)
+        before = {self._sent, self.limits.last_summary(self.http.url, self.name)} - {None, digest}
+        if before or agreed != digest:
+            self.table.agree(summary, survey, digest, bool(before))
             self._remember(*where, of_table, digest)
         response = self.http.call("PUT", self._path("summary"), content=sent)
         if response.status != 200:
             self._refused(response)
-        self._summarised = of_table
+        self._summarised, self._sent = of_table, digest
         self.log(f"sent the summary {digest[:16]}: {len(summary.columns)} columns of {summary.rows} rows")
 
     def _remember(self, url: str, silo: str, run: str, table: str, digest: str) -> None:

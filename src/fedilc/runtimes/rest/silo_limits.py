@@ -89,6 +89,10 @@ class SiloLimits:
             )
         return known.get(f"{silo} {url} summary")
 
+    def last_summary(self, url: str, silo: str) -> str | None:
+        """Return the digest of the summary that was last sent to this address, whatever the run."""
+        return self._stored(_CONSENTS).get(f"{silo} {url} summary")
+
     def remember_summary(self, url: str, silo: str, run: str, table: str, summary: str) -> None:
         """Store which summary the owner agreed to send, so that a restart need not ask again."""
         facts = {"run": run, "table": table, "summary": summary}

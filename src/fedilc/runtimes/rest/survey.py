@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi.concurrency import run_in_threadpool
 
 from fedilc.config import Experiment
 from fedilc.config.user_sources import RemoteTables
@@ -133,17 +134,22 @@ def make_survey_app(summaries: Summaries, tokens: Tokens | TokenFile | None) -> 
         if silo not in summaries.survey.silos:
             raise HTTPException(404, f"no silo of this run is called {silo!r}")
         body = (await read_body(request, MAX_SUMMARY_BYTES, Spool())).content()
-        try:
-            found = read_json(SiloSummary, body)
-        except HTTPException as error:
-            summaries.refuse(silo, f"the summary of silo {silo!r} is refused: {error.detail}")
-            raise
-        if found.name != silo:
-            raise HTTPException(422, "name: the summary is another silo's")
-        summaries.put(silo, found)
+        await run_in_threadpool(_receive, summaries, silo, body)  # long sums must not delay other requests
         return Receipt()
 
     return app
+
+
+def _receive(summaries: Summaries, silo: str, body: bytes) -> None:
+    """Read, check and store a summary; raise if it is refused."""
+    try:
+        found = read_json(SiloSummary, body)
+    except HTTPException as error:
+        summaries.refuse(silo, f"the summary of silo {silo!r} is refused: {error.detail}")
+        raise
+    if found.name != silo:
+        raise HTTPException(422, "name: the summary is another silo's")
+    summaries.put(silo, found)
 
 
 def survey_tables(
