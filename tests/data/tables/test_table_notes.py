@@ -178,7 +178,7 @@ def test_rows_without_a_label_are_left_out_and_said(tmp_path: Path) -> None:
 def test_a_note_names_the_setting_that_keeps_a_column_in_the_words_of_the_command_or_of_the_file() -> None:
     parts = by_hospital(patients().with_columns(pl.int_range(pl.len()).alias("patient no")))
     notes = tables_of(parts, TableSettings(label="died")).findings
-    said = "column 'patient no' is left out: it differs in every row, like an identifier"
+    said = "column 'patient no' is left out: it differs in every row, or is called, like an identifier"
     assert f"{said} (--keep 'patient no' keeps it)" in grouped(notes)
     assert f'{said} (keep = ["patient no"] keeps it)' in grouped(notes, toml=True)
 
