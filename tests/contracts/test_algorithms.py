@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from networks import NETWORK_ALGORITHMS
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -362,7 +363,7 @@ def test_local_steps_leave_no_trace_in_the_model_of_the_next_silo(federation: Fe
     assert_same(run(federation, entry), mean_of(alone, [1, 1, 1]))
 
 
-@pytest.mark.parametrize("name", algorithms.names())
+@pytest.mark.parametrize("name", NETWORK_ALGORITHMS)
 def test_every_entry_trains_and_lowers_the_loss(name: str, federation: Federation) -> None:
     entry = algorithms.get(name)
     options: dict[str, Any] = {"learning_rate": 0.02, "weight_decay": 0.0} | dict(entry.defaults)

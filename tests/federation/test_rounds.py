@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from networks import mlp
+from networks import NETWORK_ALGORITHMS, mlp
 from steps import stepped_gradient
 from torch import Tensor, nn
 from torch.nn import functional
@@ -140,7 +140,7 @@ def test_training_leaves_the_model_passed_in_untouched_and_lowers_the_loss(
     assert next(result.model.parameters()).dtype == torch.float32
 
 
-@pytest.mark.parametrize("name", algorithms.names())
+@pytest.mark.parametrize("name", NETWORK_ALGORITHMS)
 def test_the_same_call_twice_gives_the_same_bits_and_another_seed_others(
     name: str, generator: torch.Generator
 ) -> None:

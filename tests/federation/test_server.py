@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from networks import mlp
+from networks import NETWORK_ALGORITHMS, mlp
 
 from fedilc import Federation, Silo, algorithms, train
 from fedilc.algorithms import find_algorithm
@@ -100,7 +100,7 @@ def test_order_and_duplicates_do_not_change_a_bit(kind: type[Wrapped], generator
     )
 
 
-@pytest.mark.parametrize("algorithm", algorithms.names())
+@pytest.mark.parametrize("algorithm", NETWORK_ALGORITHMS)
 def test_replies_that_are_not_kept_between_steps_give_the_same_bits(
     algorithm: str, generator: torch.Generator
 ) -> None:

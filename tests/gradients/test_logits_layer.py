@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from networks import redraw
+from networks import NETWORK_ALGORITHMS, redraw
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedilc import Federation, Silo, algorithms, train
+from fedilc import Federation, Silo, train
 from fedilc.errors import ModelError
 from fedilc.gradients import Loss, logits_layer
 
@@ -155,7 +155,7 @@ def test_a_model_that_ends_in_probabilities_is_refused(
         train(federation_of(generator, classes), model, "fedsgd", rounds=1, learning_rate=0.1)
 
 
-@pytest.mark.parametrize("name", algorithms.names())
+@pytest.mark.parametrize("name", NETWORK_ALGORITHMS)
 def test_every_algorithm_refuses_probabilities(name: str, generator: torch.Generator) -> None:
     model = nn.Sequential(nn.Linear(6, 1), nn.Sigmoid()).double()
     with pytest.raises(ModelError, match="ends in a sigmoid"):

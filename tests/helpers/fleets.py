@@ -198,9 +198,9 @@ def assert_same_run(left: Path, right: Path) -> None:
         assert tensor.numpy().tobytes() == other_tensors[name].numpy().tobytes(), name
 
 
-def run_locally(changes: Sequence[str], out: Path) -> tuple[str, ...]:
-    """Train `color-digits`, changed, in this process; the names of its silos."""
-    settings, folder = read_experiment("color-digits", list(changes))
+def run_locally(changes: Sequence[str], out: Path, experiment: str = "color-digits") -> tuple[str, ...]:
+    """Train an experiment, changed, in this process; the names of its silos."""
+    settings, folder = read_experiment(experiment, list(changes))
     federation = settings.data.build(settings.seed, folder)
     model = settings.model.build(federation, settings.seed)
     train(federation, model, settings.algorithm, **settings.options(), out=out)

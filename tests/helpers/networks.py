@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from fedilc import algorithms
 from fedilc.models import build_model
+
+NETWORK_ALGORITHMS = [name for name in algorithms.names() if not algorithms.get(name).is_newton]
 
 
 def redraw(model: nn.Module, seed: int = 3, scale: float = 0.3) -> nn.Module:

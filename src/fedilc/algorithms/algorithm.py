@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 WEIGHTS = ("equal", "examples", "group-dro", "afl", "q-ffl")
-GRADIENT = "gradient"
+GRADIENT, NEWTON = "gradient", "newton"
 ROBUST = ("trimmed-mean", "median")
 _ALIASES = {None: "whole", "whole silo": "whole", "wgm": "geometric"}
 _MEANS = "fedsgd, fedcurv, fishr-intra-arith, fishr-intra-geo, fedavg"
@@ -32,7 +32,8 @@ class Algorithm:
     """How a federation turns gradients into one step.
 
     Args:
-        update: what a silo answers: "gradient", or `LocalSteps(...)`.
+        update: what a silo answers: "gradient"; "newton" for gradient and Hessian of a linear model; or
+            `LocalSteps(...)`.
         intra: how the environments of one silo become its gradient: "whole" or None (the silo is
             one environment) or an aggregation by name ("mean", "geometric", ...) or object.
         inter: how the silos' updates become one: an aggregation by name or object.
@@ -46,6 +47,7 @@ class Algorithm:
         summary: one line for tables.
         defaults: settings that a comparison gives the algorithm unless the user sets them, such as a
             learning rate of the server that suits its updates.
+        losses: the names of the losses that it is for; empty if it is for all.
 
     Raises:
         ConfigError: if `update` or `weights` are unknown, or weights are given without a mean.
@@ -63,6 +65,7 @@ class Algorithm:
     optimizer_options: Mapping[str, Any] = field(default_factory=dict)
     summary: str = ""
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    losses: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.penalty, str):
@@ -71,8 +74,18 @@ class Algorithm:
             choice = getattr(self, level)
             if choice is None or isinstance(choice, str):
                 object.__setattr__(self, level, _ALIASES.get(choice, choice))
-        if self.update != GRADIENT and not isinstance(self.update, LocalSteps):
-            raise ConfigError(f"update={self.update!r} is unknown; give 'gradient' or LocalSteps(...)")
+        if self.update not in (GRADIENT, NEWTON) and not isinstance(self.update, LocalSteps):
+            raise ConfigError(
+                f"update={self.update!r} is unknown; give 'gradient', 'newton' or LocalSteps(...)"
+            )
+        if self.is_newton and (self.intra, self.inter, self.penalty) != ("whole", "mean", None):
+            raise ConfigError(
+                "update='newton' adds up gradients and Hessians: it takes no intra, inter or penalty"
+            )
+        if self.is_newton != (self.optimizer == NEWTON):
+            raise ConfigError(
+                "update='newton' and optimizer='newton' belong together; choose 'logistic' or 'ridge'"
+            )
         if isinstance(self.weights, str) and self.weights not in WEIGHTS:
             raise ConfigError(f"weights={self.weights!r} is unknown{nearest(str(self.weights), WEIGHTS)}")
         if self.weights != "equal" and not self.takes_mean:
@@ -82,6 +95,11 @@ class Algorithm:
                 "silos count equally in it; leave weights out, or choose an algorithm whose inter is 'mean' "
                 f"({_MEANS})"
             )
+
+    @property
+    def is_newton(self) -> bool:
+        """Return whether silos answer gradient and Hessian of a linear model."""
+        return self.update == NEWTON
 
     @property
     def local(self) -> LocalSteps | None:

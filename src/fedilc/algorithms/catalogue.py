@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from fedilc.algorithms.algorithm import Algorithm
+from fedilc.algorithms.algorithm import NEWTON, Algorithm
 from fedilc.algorithms.parts import LocalSteps
 
 PAPER = ("fedsgd", "geometric", "fedcurv", "fishr-intra-arith", "fishr-inter-geo", "fishr-intra-geo")
 
 _EPOCH = LocalSteps(epochs=1, batch_size=32)
 _SERVER = {"learning_rate": 1.0, "weight_decay": 0.0}
+_NEWTON = {"learning_rate": 1.0, "weight_decay": 1e-3}
 
 CATALOGUE: dict[str, Algorithm] = {
     "fedsgd": Algorithm(
@@ -104,6 +105,22 @@ CATALOGUE: dict[str, Algorithm] = {
     "trimmed-mean": Algorithm(
         inter="trimmed-mean",
         summary="mean of the silos' gradients without the smallest and largest values of each coordinate",
+    ),
+    "logistic": Algorithm(
+        update=NEWTON,
+        weights="examples",
+        optimizer=NEWTON,
+        defaults=_NEWTON,
+        losses=("binary",),
+        summary="logistic regression with a ridge (weight_decay) by Newton's method, as of the pooled data",
+    ),
+    "ridge": Algorithm(
+        update=NEWTON,
+        weights="examples",
+        optimizer=NEWTON,
+        defaults=_NEWTON,
+        losses=("regression",),
+        summary="linear regression with a ridge (weight_decay), as of the pooled data",
     ),
     "median": Algorithm(
         inter="median", summary="median of the silos' gradients in each coordinate; each silo counts equally"

@@ -73,6 +73,7 @@ OPTIMIZERS: PartRegistry[Optimizer] = PartRegistry(
             for name, more in TORCH_OPTIMIZERS.items()
         },
         "fedadam": ("fedilc.gradients.optimizers:FedAdam", "Adam without bias correction"),
+        "newton": ("fedilc.gradients.newton:Newton", "Newton's method, for linear models"),
         "yogi": ("fedilc.gradients.optimizers:Yogi", "Adam whose second moment changes additively"),
     },
     reserved=("params", "lr", "weight_decay"),

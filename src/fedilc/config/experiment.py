@@ -121,7 +121,8 @@ def read_experiment(name: str, changes: Sequence[str] = ()) -> tuple[Experiment,
     """Return an experiment by shipped name or by file, with `key=value` changes, and its folder.
 
     If a change selects another algorithm than the file's, that algorithm's defaults apply (such as a server's
-    learning rate of 1 for whole updates), unless the changes set them.
+    learning rate of 1 for whole updates), unless the changes set them. Newton's method is for linear models,
+    so that `logistic` and `ridge` take that one in place of the file's.
     """
     shipped = shipped_experiments()
     path = shipped.get(name, Path(name))
@@ -138,9 +139,20 @@ def read_experiment(name: str, changes: Sequence[str] = ()) -> tuple[Experiment,
     changed = [_change(values, change) for change in changes]
     chosen = values.get("algorithm", _ALGORITHM)
     if chosen != written:
-        defaults = find_algorithm(chosen)[1].defaults
-        values |= {key: value for key, value in defaults.items() if key not in changed}
+        entry = find_algorithm(chosen)[1]
+        values |= {key: value for key, value in entry.defaults.items() if key not in changed}
+        if entry.is_newton:
+            _make_linear(values, changed)
     return parse_experiment(values), path.parent
+
+
+def _make_linear(values: dict[str, Any], changed: Sequence[str]) -> None:
+    """Replace the network, and leave out parts that Newton's method does not take, unless they were set."""
+    if not any(key.startswith("model") for key in changed):
+        values["model"] = {"name": "linear"}
+    for key in ("optimizer", "optimizer_options", "inter", "penalty", "weights", "environment_size"):
+        if key not in changed:
+            values.pop(key, None)
 
 
 def _change(values: dict[str, Any], change: str) -> str:

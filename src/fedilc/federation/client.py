@@ -17,6 +17,7 @@ from fedilc.federation.messages import Reply, Request
 from fedilc.federation.program import (
     CONTROL,
     EVALUATE,
+    HESSIAN,
     MATCHED,
     PENALTY,
     PENALTY_WEIGHT,
@@ -31,6 +32,7 @@ from fedilc.gradients import ModelRunner, SiloComputation
 from fedilc.gradients.balance import balanced
 from fedilc.gradients.forward import KEPT_BYTES
 from fedilc.gradients.local_steps import take_steps
+from fedilc.gradients.newton import gradient_and_hessian
 
 Metrics = Callable[[Tensor, Tensor], dict[str, float | None]]
 
@@ -89,7 +91,9 @@ class SiloClient:
             vector, reply.numbers["distance"] = self._vector(request)
             if self.parts.algorithm.adds_up_in_silo:
                 weight = request.numbers[PENALTY_WEIGHT] * len(request.silos)
-        if self.parts.algorithm.local is not None:
+        if self.parts.algorithm.is_newton:
+            reply.numbers["loss"] = self._gradient_and_hessian(reply)
+        elif self.parts.algorithm.local is not None:
             reply.numbers["loss"] = self._step(request, reply, vector, weight)
         else:
             found = self.computation.gradients(request.round, vector, weight)
@@ -98,6 +102,15 @@ class SiloClient:
             reply.tensors[self.program.update] = found.gradient
             reply.numbers["loss"] = found.loss
         reply.numbers["examples"] = len(self.silo)
+
+    def _gradient_and_hessian(self, reply: Reply) -> float:
+        """Put the mean gradient and the mean Hessian at w into the reply, and return the mean loss."""
+        (weight, at), (bias, intercept) = self.weights.items()
+        silo, w = self.computation, torch.cat([at.flatten(), intercept])
+        gradient, hessian, loss = gradient_and_hessian(silo.x, silo.y, w, silo.loss or self.runner.loss)
+        reply.tensors[self.program.update] = {weight: gradient[:-1].view_as(at), bias: gradient[-1:]}
+        reply.tensors[HESSIAN] = {HESSIAN: hessian}
+        return loss
 
     def _step(self, request: Request, reply: Reply, vector: Tensor | None, weight: float | None) -> float:
         """Take local steps, put the update, and the change of the control variate, into the reply.

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from fedilc.aggregation import Aggregator, Clipped, Mean, Sum
 from fedilc.algorithms import Algorithm, LocalSteps
+from fedilc.algorithms.algorithm import NEWTON
 from fedilc.algorithms.loss_name import LossName, has_classes
 from fedilc.algorithms.part_registry import PartRegistry
 from fedilc.algorithms.parts import LEVELS, OPTIMIZERS, taken
@@ -33,7 +34,7 @@ from fedilc.penalties import Penalty
 
 STATISTICS, UPDATE, MATCHED, EVALUATE = "statistics", "update", "matched-update", "evaluate"
 PENALTY_WEIGHT = "penalty_weight"
-PENALTY, CONTROL = "penalty", "control"
+PENALTY, CONTROL, HESSIAN = "penalty", "control", "hessian"
 STATE_ROUND, STATE_SINCE = "state_round", "state_since"
 MAX_NUMBER = 1e100
 MAX_EXAMPLES = 2**53
@@ -74,6 +75,10 @@ class RunParts:
                 f"balance={balance!r} balances classes, and loss={self.loss!r} has no classes; "
                 "leave balance out"
             )
+        if self.algorithm.is_newton and self.options.max_norm is not None:
+            raise ConfigError(
+                "max_norm clips gradients, which Newton's method needs as they are; leave it out"
+            )
         if self.intra is not None and self.intra.keeps_values:
             raise ConfigError(
                 f"intra={self.algorithm.intra!r} would keep the gradient of every environment in memory; "
@@ -113,7 +118,10 @@ def described_parts(
     """Return the parts that `RunParts.describe` described; names are looked up in this installation."""
     given = {level: part for level, part in described.items() if part is not None}
     algorithm = Algorithm(
-        update=update, weights=weights, **{level: part["name"] for level, part in given.items()}
+        update=update,
+        weights=weights,
+        optimizer=NEWTON if update == NEWTON else "adam",
+        **{level: part["name"] for level, part in given.items()},
     )
     built: dict[str, Any] = dict.fromkeys(LEVELS)
     built |= {level: LEVELS[level].build(**part) for level, part in given.items()}
@@ -145,6 +153,8 @@ def unused_options(algorithm: Algorithm, options: Options) -> dict[str, Any]:
     for registry, choice in (*parts, (OPTIMIZERS, algorithm.optimizer)):
         taken_here |= taken(registry, choice, options.part_options).keys()
     unused = {key: value for key, value in options.part_options.items() if key not in taken_here}
+    if algorithm.is_newton and options.learning_rate != 1.0:
+        unused["learning_rate"] = options.learning_rate
     if algorithm.weights not in ("group-dro", "afl"):
         unused |= _given(options, "weights_step")
     if algorithm.weights != "q-ffl":
@@ -246,7 +256,11 @@ class Program:
         sends: dict[str, Like] = {}
         sent_numbers: dict[str, Range] = {}
         inter, weighted = self._clipped(self.parts.inter), algorithm.weights != "equal"
-        answers = {self.update: Answer(self.weights, inter, weighted=weighted)}
+        answers = {self.update: Answer(self.weights, inter, weighted=weighted, exact=algorithm.is_newton)}
+        if algorithm.is_newton:
+            size = sum(tensor.numel() for tensor in self.weights.values())
+            like = {HESSIAN: torch.empty(size * (size + 1) // 2, dtype=torch.float64, device="meta")}
+            answers[HESSIAN] = Answer(like, self.parts.inter, weighted=weighted, exact=True)
         numbers = {"loss": _ANY, "examples": Range(1, MAX_EXAMPLES)}
         if penalty is not None:
             sent_numbers[PENALTY_WEIGHT] = Range(0, 1e30)

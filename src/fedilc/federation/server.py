@@ -20,13 +20,22 @@ from fedilc.errors import DivergedError, FedILCWarning, NonFiniteError, silos_wi
 from fedilc.federation.control_variates import ControlVariates, StateMismatchError
 from fedilc.federation.messages import AggregatedReply, Reply, Request, check_reply
 from fedilc.federation.outliers import Norms, Opposition, suspects
-from fedilc.federation.program import CONTROL, EVALUATE, PENALTY, PENALTY_WEIGHT, STATE_SINCE, Program
+from fedilc.federation.program import (
+    CONTROL,
+    EVALUATE,
+    HESSIAN,
+    PENALTY,
+    PENALTY_WEIGHT,
+    STATE_SINCE,
+    Program,
+)
 from fedilc.federation.runtime import Runtime, SiloNumbers
 from fedilc.federation.silo_selection import RepeatRoundError, SiloSelection
 from fedilc.federation.silo_weights import SiloWeights
 from fedilc.federation.step_sums import COSINE, METRICS, NORMS, StepSums
 from fedilc.federation.steps import Step
 from fedilc.federation.tensor_files import tensors_below
+from fedilc.gradients.newton import Newton
 from fedilc.gradients.optimizers import RateSchedule, optimizer_tensors, restore_optimizer
 from fedilc.gradients.penalty_weight import PenaltySchedule, add_penalty
 
@@ -84,6 +93,11 @@ class Server:
         return self.runtime.silos
 
     @property
+    def converged(self) -> bool:
+        """Return whether Newton's method has found the minimum, so that further rounds change nothing."""
+        return isinstance(self.optimizer, Newton) and self.optimizer.converged
+
+    @property
     def weights(self) -> dict[str, Tensor]:
         """Return w by name: views of the parameters, without a graph."""
         return {name: parameter.detach() for name, parameter in self._parameters.items()}
@@ -139,7 +153,7 @@ class Server:
                 self.control.reset(number, str(mismatch))
         if aside:
             record["set_aside"] = aside
-        if evaluate:
+        if self.converged if isinstance(self.optimizer, Newton) else evaluate:
             record |= self._evaluate(number, asked)
         return record
 
@@ -162,8 +176,10 @@ class Server:
         update = known[self.program.update]
         if PENALTY in known:
             update = add_penalty(update, known[PENALTY], penalty_weight)
-        self._update(number, update, norms)
         record = self._record(number, replies, penalty_weight)
+        if isinstance(self.optimizer, Newton):
+            self.optimizer.observe(record["train_loss"], known[HESSIAN][HESSIAN])
+        self._update(number, update, norms)
         record["norms"] = self.selection.bound.remember(norms, self.program.update)
         self._warn_of_long(number, norms[self.program.update])
         cosines = {silo: reply[COSINE] for silo, reply in replies.items() if COSINE in reply}

@@ -82,6 +82,11 @@ class Loss:
         steep = (logits - y.unsqueeze(1)).abs() > 1
         return torch.where(steep, 0.0, 1.0).to(logits) if self.name == "huber" else torch.ones_like(logits)
 
+    def weighted_curvature(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return the second derivative of each example's loss, times the weight of its class."""
+        found = self.curvature(logits, y)
+        return found if self.class_weights is None else found * self._weights(found, y).unsqueeze(1)
+
     def _weights(self, like: Tensor, y: Tensor) -> Tensor:
         """Return the weight of each example's class."""
         return torch.tensor(self.class_weights, dtype=like.dtype, device=like.device)[y.long()]

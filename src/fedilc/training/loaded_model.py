@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
@@ -78,9 +79,13 @@ class LoadedModel:
 
     @torch.no_grad()
     def _logits(self, x: Tensor) -> NDArray[np.float64]:
-        parts = [self.model(part).reshape(len(part), -1) for part in x.split(_BATCH)]
+        parts = [self.model(part.to(self._dtype(part))).reshape(len(part), -1) for part in x.split(_BATCH)]
         found: NDArray[np.float64] = torch.cat(parts).double().numpy()
         return found
+
+    def _dtype(self, x: Tensor) -> torch.dtype:
+        """Return the dtype in which the model takes inputs; whole numbers, as of embeddings, stay."""
+        return next(self.model.parameters()).dtype if x.is_floating_point() else x.dtype
 
     def predict_proba(self, table: Any) -> NDArray[np.float64]:
         """Return the probability of each class for each row, as scikit-learn does."""
@@ -280,6 +285,8 @@ def _weights(folder: RunFolder, criterion: str) -> tuple[int, dict[str, Tensor]]
 
 @torch.no_grad()
 def _take_weights(network: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
+    if any(values.dtype == torch.float64 for values in weights.values()):
+        network.double()
     named = dict(network.named_parameters())
     for name, values in weights.items():
         if name not in named or named[name].shape != values.shape:
@@ -312,10 +319,10 @@ def export_model(loaded: LoadedModel, out: Path) -> list[Path]:
     """
     if not out.parent.is_dir():
         raise DataError(f"{out.parent} is no folder; create it first")
-    sample = torch.zeros(2, *loaded.inputs)
+    sample, network = torch.zeros(2, *loaded.inputs), copy.deepcopy(loaded.model).float()
     try:
         program = torch.export.export(
-            loaded.model, (sample,), dynamic_shapes=({0: torch.export.Dim("examples", min=1)},)
+            network, (sample,), dynamic_shapes=({0: torch.export.Dim("examples", min=1)},)
         )
     except Exception as error:  # a user's own network may fail in any way
         reason = str(error).splitlines()[0]

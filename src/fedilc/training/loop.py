@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedilc.config import Options
-from fedilc.errors import ConfigError, FedILCWarning, silos_with_reasons
+from fedilc.errors import ConfigError, DivergedError, FedILCWarning, silos_with_reasons
 from fedilc.evaluation import measure, thresholded_areas
 from fedilc.federation import Program, Record, RunFolder, Runtime, Server
 from fedilc.federation.control_variates import FOLDER as SILO_STATES
@@ -131,6 +131,7 @@ class Training:
                 if self.runtime.broadcast_flag(run.stopped is not None):
                     break
                 self._round(number, run, callbacks, folder)
+            self._require_converged(len(run.history))
             for callback in callbacks:
                 callback.on_end(run)
             result = self._result(run, callbacks)
@@ -140,6 +141,14 @@ class Training:
             if folder is not None:
                 folder.release()
         return result
+
+    def _require_converged(self, rounds: int) -> None:
+        """Raise if Newton's method has not found its minimum: its weights are no regression."""
+        if self.spec.algorithm.is_newton and not self.server.converged:
+            raise DivergedError(
+                f"{self.spec.name} has not converged after {rounds} rounds; raise rounds, or the ridge "
+                "(weight_decay)"
+            )
 
     def _result(self, run: Run, callbacks: list[Callback]) -> Result:
         for parameter in self.model.parameters():
@@ -174,6 +183,8 @@ class Training:
         self._note_against(number, record)
         for callback in callbacks:
             callback.on_round(run, record)
+        if self.server.converged:
+            run.stop("converged")
         if folder is not None:
             folder.save(record, seconds, self.server.tensors(), self.server.facts(), run.stopped)
 

@@ -20,6 +20,7 @@ from fedilc.errors import ConfigError, FedILCError, FedILCWarning, ModelError
 from fedilc.federation import Program
 from fedilc.federation.program import RunParts, make_parts, unused_options
 from fedilc.gradients import Loss, ModelRunner, find_device, logits_layer, require_logits, require_supported
+from fedilc.gradients.newton import prepared_for_newton
 from fedilc.gradients.optimizers import make_optimizer
 from fedilc.models import input_hint
 
@@ -60,6 +61,13 @@ class Specification:
         found = found.configured(options)
         model = copy.deepcopy(model).to(find_device(options.device))
         loss = Loss(outline.loss)
+        if found.losses and loss.name not in found.losses:
+            raise ConfigError(
+                f"{name} is for the loss {' or '.join(found.losses)}, and the data have the loss "
+                f"{loss.name}; choose another algorithm"
+            )
+        if found.is_newton:
+            model = prepared_for_newton(model)
         parts = make_parts(found, outline.loss, options)
         _require_sides(parts, len(outline.silos), options)
         if found.local is not None:

@@ -27,9 +27,13 @@ from fedilc.evaluation import measure
 from fedilc.federation.client import SiloClient
 from fedilc.federation.control_variates import SiloState
 from fedilc.gradients import Loss, ModelRunner, find_device, require_supported
+from fedilc.gradients.newton import prepared_for_newton
 from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.remote.survey import SurveyLimits, silo_from_table
 from fedilc.seeds import seed_for
+
+_ROWS_PER_COEFFICIENT = 10
+_CELL_FLOOR = 10  # the floor of categories in a survey of tables
 
 
 def make_client(
@@ -46,6 +50,8 @@ def make_client(
     """
     manifest.require_same_steps()
     model = build(manifest) if build is not None else manifest.model.build()
+    if manifest.program.parts.algorithm.is_newton:
+        model = prepared_for_newton(model)
     manifest.require_fits(model)
     require_supported(model)
     silo = make_silo(manifest)
@@ -56,6 +62,8 @@ def make_client(
             f"{manifest.model.inputs}; give it the columns that the run expects"
         )
     check_labels(silo, manifest.loss)
+    if manifest.program.parts.algorithm.is_newton:
+        require_safe_hessian(silo)
     if manifest.loss == "multiclass":
         check_classes([silo], None, manifest.model.outputs)
     loss, program = Loss(manifest.loss), manifest.program
@@ -65,6 +73,29 @@ def make_client(
         folder = None if state_folder is None else state_folder / manifest.hash[:16]
         state = SiloState(name, folder, manifest.hash)
     return SiloClient(silo, runner, program, partial(measure, loss), state)
+
+
+def require_safe_hessian(silo: Silo) -> None:
+    """Raise if a Hessian would show too much of this silo: it has the cross-table of each pair of columns."""
+    rows, instead = len(silo.x), "train with gradients alone instead: the model 'linear' with fedsgd"
+    x = silo.x.reshape(rows, -1).double()
+    needed = _ROWS_PER_COEFFICIENT * (x.shape[1] + 1)
+    if rows < needed:
+        raise ConfigError(
+            f"silo {silo.name!r} has {rows} training examples, and this run asks for second derivatives by "
+            f"{x.shape[1] + 1} coefficients, which fewer than {needed} examples must not answer; {instead}"
+        )
+    low, high = x.amin(0), x.amax(0)
+    two_valued = ((x == low) | (x == high)).all(0) & (low < high)
+    flags = (x == high)[:, two_valued].double()
+    sides = torch.cat([flags, 1 - flags], 1)
+    cells = sides.T @ sides
+    smallest = cells[cells > 0].min() if cells.any() else torch.tensor(torch.inf)
+    if smallest < _CELL_FLOOR:
+        raise ConfigError(
+            f"silo {silo.name!r} has {int(smallest)} examples in a cell of the cross-table of two columns, "
+            f"and this run asks for second derivatives, which reveal it; cells need {_CELL_FLOOR}; {instead}"
+        )
 
 
 def refuse_many_silos(data: Source, needs: str) -> None:

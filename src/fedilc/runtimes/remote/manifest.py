@@ -107,7 +107,7 @@ class Choices(Section):
     inter: PartChoice
     penalty: PartChoice | None
     weights: Name | dict[Name, PositiveFloat] = "equal"
-    local: LocalSteps | None = None
+    update: Literal["gradient", "newton"] | LocalSteps = GRADIENT
 
 
 class Manifest(SiloOptions):
@@ -169,7 +169,7 @@ class Manifest(SiloOptions):
     def program(self) -> Program:
         """Return the steps of a round, with the algorithm's parts found by name in this installation."""
         chosen = self.choices
-        described, update = chosen.model_dump(include=set(LEVELS)), chosen.local or GRADIENT
+        described, update = chosen.model_dump(include=set(LEVELS)), chosen.update
         parts = described_parts(described, update, chosen.weights, self.loss, self)
         statistic = None
         if parts.penalty is not None:
@@ -227,7 +227,7 @@ def make_manifest(run: str, spec: Specification, network: Network | None, wire: 
         | {
             "run": run,
             "algorithm": spec.name,
-            "choices": {**described, "weights": spec.algorithm.weights, "local": spec.algorithm.local},
+            "choices": {**described, "weights": spec.algorithm.weights, "update": spec.algorithm.update},
             "rounds": spec.options.rounds,
             "loss": program.parts.loss,
             "classifier": program.parts.classifier,
