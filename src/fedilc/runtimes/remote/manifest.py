@@ -25,7 +25,6 @@ from pydantic import (
 from torch import Tensor, nn
 
 from fedilc.algorithms import LocalSteps
-from fedilc.algorithms.algorithm import GRADIENT
 from fedilc.algorithms.loss_name import LossName
 from fedilc.algorithms.parts import LEVELS
 from fedilc.config.experiment import Network
@@ -107,7 +106,7 @@ class Choices(Section):
     inter: PartChoice
     penalty: PartChoice | None
     weights: Name | dict[Name, PositiveFloat] = "equal"
-    update: Literal["gradient", "newton"] | LocalSteps = GRADIENT
+    update: Literal["gradient", "newton"] | LocalSteps = "gradient"
 
 
 class Manifest(SiloOptions):
