@@ -34,7 +34,7 @@ def test_what_differs_is_shown_in_tables_a_picture_and_a_sentence(patients: Path
         fedilc("inspect", patients, "--silo-column", "hospital", "--label", "died", "--out", out).split()
     )
     assert "1 of 2 columns differ much (lactate)" in text
-    assert "age are missing much more often at some silos" in text
+    assert "age is missing much more often at some silos" in text
     assert "fedilc study" in text
     assert (out / "shift.png").stat().st_size > 1000
     columns = pl.read_csv(out / "tables" / "columns.csv")
