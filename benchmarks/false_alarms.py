@@ -107,10 +107,12 @@ def main() -> None:
     """Print how often each kind of note is right and wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--tables", type=int, default=100, help="random tables (default: 100)")
-    count = parser.parse_args().tables
+    parser.add_argument("--first", type=int, default=0, help="the seed of the first table (default: 0)")
+    given = parser.parse_args()
+    count = given.tables
     wrong, right = dict.fromkeys(KINDS, 0), dict.fromkeys(KINDS, 0)
     columns = 0
-    for seed in range(count):
+    for seed in range(given.first, given.first + count):
         random = np.random.default_rng(seed)
         frames = random_tables(random)
         columns += next(iter(frames.values())).width - 1

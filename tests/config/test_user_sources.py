@@ -98,7 +98,7 @@ def test_tables_are_found_beside_the_experiment_and_its_notes_are_warnings(tmp_p
 
 
 def test_a_copied_table_is_refused_unless_it_is_excluded(tmp_path: Path) -> None:
-    rows = "".join(f"{age},{age % 2}\n" for age in range(30, 60))
+    rows = "".join(f"{age // 2},{age % 2}\n" for age in range(30, 60))
     for name in "abc":
         (tmp_path / f"{name}.csv").write_text(f"age,died\n{rows}" + "71,1\n" * (name == "c"))
     with pytest.raises(DataError, match=r"silo 'b' is a copy of 'a': .* say exclude_sites = \[\"b\"\]"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import polars as pl
@@ -116,3 +117,15 @@ def test_three_classes_of_which_none_is_rare_and_two_of_which_one_is_rare_are_no
     assert rule.with_classes({"a": 300, "b": 300, "c": 300, "d": 2}).loss == "multiclass"
     with pytest.raises(DataError, match="--missing y=8,9 if"):
         rule.with_classes({"1": 5000, "2": 4800, "8": 2, "9": 20})
+
+
+@pytest.mark.parametrize(
+    ("rows", "asks"),
+    [((50, 46, 4), True), ((200, 196, 4), True), ((45, 50, 5), False), ((495, 495, 10), False)],
+)
+def test_fewer_than_ten_rows_are_rare_too_if_they_are_under_five_percent(
+    rows: tuple[int, int, int], asks: bool
+) -> None:
+    counts = dict(zip(("1", "2", "9"), rows, strict=True))
+    with pytest.raises(DataError, match="9 is too rare to be a class") if asks else nullcontext():
+        assert LabelRule.parse("y").with_classes(counts).classes == ("1", "2", "9")

@@ -203,3 +203,15 @@ def test_numbers_that_float64_cannot_tell_apart_are_not_called_the_same_value() 
     notes = tables_of(by_hospital(frame), TableSettings(label="died")).notes
     assert any("'serial' is left out: its numbers are the same in the first 15 digits;" in n for n in notes)
     assert any("'seven' is left out: it has the same value in every row" in n for n in notes)
+
+
+def test_a_silo_with_few_rows_of_a_class_is_not_said_to_have_one_class_only() -> None:
+    frames = {
+        f"h{site}": pl.DataFrame(
+            {"age": [site + row % 9 for row in range(60)], "died": [1] * few + [0] * (60 - few)}
+        )
+        for site, few in enumerate((3, 30, 0))
+    }
+    notes = tables_of(frames, TableSettings(label="died")).notes
+    assert "'h0' has few rows of the other class; AUROC needs at least 10 of each" in notes
+    assert "'h2' (died = 0) has one class only and so no AUROC" in notes

@@ -20,6 +20,7 @@ from fedilc.errors import DataError, listed, nearest
 MOST_CLASSES = 20
 MOST_LEVELS = 100
 _RARE = 0.01
+_FEW, _FEW_SHARE = 10, 0.05  # fewer rows than that can be scored at no site
 _COMPARISON = re.compile(r"^\s*(.+?)\s*(>=|<=|==|!=|>|<)\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*$")
 _OPPOSITE = {">": "<=", "<=": ">", "<": ">=", ">=": "<", "==": "!=", "!=": "=="}
 _HOLDS = {">": np.greater, "<=": np.less_equal, "<": np.less, ">=": np.greater_equal}
@@ -137,7 +138,8 @@ class LabelRule(BaseModel):
 
     def _ask_about_rare_values(self, rows: Mapping[str, int]) -> None:
         """Raise if a third value is too rare to be a class: it is rather a code of missing labels."""
-        few = _RARE * sum(rows.values())
+        total = sum(rows.values())
+        few = max(_RARE * total, min(_FEW, _FEW_SHARE * total))
         rare = [name for name, count in rows.items() if count < few]
         common = [name for name in rows if name not in rare]
         if not rare or not 3 <= len(rows) <= MOST_CLASSES or not 1 <= len(common) <= 2:

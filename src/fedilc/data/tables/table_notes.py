@@ -161,7 +161,13 @@ def _labels(summaries: Sequence[SiloSummary], label: LabelRule) -> Iterator[Note
                 unit="silos",
             )
     prefix = "" if label.comparison is not None else f"{label.column} = "
-    single = [f"{s.name!r} ({prefix}{next(iter(s.labels))})" for s in summaries if len(s.labels) == 1]
+    named_one = [s for s in summaries if len(s.labels) == 1]
+    single = [f"{s.name!r} ({prefix}{next(iter(s.labels))})" for s in named_one if not s.rare_labels]
+    uneven = [repr(s.name) for s in named_one if s.rare_labels]
+    if uneven and label.loss == "binary":
+        named = listed(uneven, _MOST_SILOS)
+        verb = "has" if len(uneven) == 1 else "have"
+        yield Note(f"{named} {verb} few rows of the other class; AUROC needs at least 10 of each")
     if single and label.classes:
         named = listed(single, _MOST_SILOS)
         verb = "has" if len(single) == 1 else "have"
