@@ -2,22 +2,27 @@
 
 A real coordinator with tokens and three real silos, each a process on loopback. Strangers without a token,
 and then a viewer and a silo who misuse theirs, come and go in turns, so that other work on the machine hits
-both sides alike. They are of low priority, because their own work would be another machine's.
+both sides alike. They are of low priority, because their own work would be another machine's. Forged
+summaries of tables are sent before round 1, so there the other silos' requests per second are measured.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
+
+import httpx
 
 from benchmarks.processes import MIB, finish, memory, started, url_of, wait_until
 from benchmarks.timing import Row, at_least, at_most
@@ -37,6 +42,8 @@ TOKEN = b"Authorization: Bearer TOKEN\r\n"
 HISTORY = START.replace(b"/v1/health", b"/v1/history") + TOKEN + b"\r\n"
 DEEP = b'{"leaves":' + b"[" * 10_000
 JOIN = START.replace(b"GET /v1/health", b"POST /v1/silos/intruder/join") + TOKEN
+SUMMARY = START.replace(b"GET /v1/health", b"PUT /v1/silos/intruder/summary") + TOKEN
+LONG = "7" * 899
 DEEP_JOIN = JOIN + b"Content-Length: %d\r\n\r\n%b" % (len(DEEP), DEEP)
 
 
@@ -56,6 +63,25 @@ class Attack:
     reads: bool = True
 
 
+def _forged(**changed: object) -> Attack:
+    """Summaries of a silo's table, each a lie that must be read to the end to be refused."""
+    honest = {"name": SILO, "rows": 900, "labels": {"no": 500, "yes": 400}, "columns": []}
+    body = json.dumps(honest | changed).encode()
+    more = SUMMARY + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+    return Attack(8, more=more, pause=0.05, holder=SILO)
+
+
+def _columns(count: int, **changed: object) -> list[dict[str, object]]:
+    column = {"kind": "number", "count": 900, "numbers": 900, **changed}
+    return [{"name": f"x{place}", "place": place, **column} for place in range(count)]
+
+
+FORGED = {
+    "forged summaries of 45,000 columns": _forged(columns=_columns(45_000)),
+    "forged sums of 1e890": _forged(columns=_columns(2000, total=LONG, squares=f"{LONG}/{LONG[1:]}")),
+    "forged summaries of 1e30 rows": _forged(rows=1e30),
+    "forged summaries of 900 labels": _forged(labels={f"y{place}": 20 for place in range(900)}),
+}
 ATTACKS = {
     "1,100 silent connections": Attack(1100, pause=1.0, again=5.0),
     "500 slow ones": Attack(500, START + b"X: ", b"x", pause=0.5, again=5.0),
@@ -70,7 +96,8 @@ ATTACKS = {
 
 def rows(quick: bool) -> list[Row]:
     """Speed and memory under each attack; without `quick`, memory with many silos as well."""
-    found = _attacked(3.0 if quick else 5.0, 2 if quick else 4)
+    seconds, turns = (3.0, 2) if quick else (5.0, 4)
+    found = [*_attacked(seconds, turns), *_surveyed(seconds, turns)]
     over = 0
     for algorithm in () if quick else ("fedsgd", "fishr-inter-geo"):
         over = _many_silos(algorithm)
@@ -89,22 +116,64 @@ def _attacked(seconds: float, turns: int) -> list[Row]:
     found = []
     with _federation() as (coordinator, url, history):
         for name in ATTACKS:
-            calm, busy, before, most = 0, 0, memory(pid=coordinator.pid), 0
-            for _ in range(turns):
-                calm += _rounds(history, seconds)
-                holder = ATTACKS[name].holder
-                token = (history.parents[1] / holder).read_text() if holder else ""
-                with started("benchmarks.attacks", "attack", name, url, token) as attacker:
-                    assert attacker.stdout is not None
-                    attacker.stdout.readline()
-                    busy += _rounds(history, seconds)
-                    most = max(most, memory(pid=coordinator.pid))
-            detail = f"{busy / turns / seconds:.1f} / {calm / turns / seconds:.1f} rounds per second"
-            found.append(at_least("attacks", name, "undisturbed", busy / calm, LEAST_SPEED, detail))
-            grown = (most - before) / MIB
-            what, against = f"{name}, memory", f"{MOST_MIB} MiB"
-            found.append(at_most("attacks", what, against, grown / MOST_MIB, 1, f"{grown:+.1f} MiB"))
+            count = partial(_rounds, history, seconds)
+            found += _compared(name, coordinator, url, history.parents[1], count, "rounds", seconds, turns)
     return found
+
+
+def _surveyed(seconds: float, turns: int) -> list[Row]:
+    """Speed and memory of a survey of tables while a silo forges its summary."""
+    found = []
+    with _survey() as (coordinator, url, folder):
+        token = (folder / "silo-0").read_text()
+        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=60) as silo:
+            for name in FORGED:
+                count = partial(_polls, silo, seconds)
+                found += _compared(name, coordinator, url, folder, count, "requests", seconds, turns)
+            asked = silo.get("/v1/manifest").raise_for_status().json()
+            if SILO not in asked["missing"]:
+                raise RuntimeError("a forged summary was believed")
+    return found
+
+
+def _compared(
+    name: str,
+    coordinator: subprocess.Popen[str],
+    url: str,
+    folder: Path,
+    count: Callable[[], int],
+    unit: str,
+    seconds: float,
+    turns: int,
+) -> list[Row]:
+    """What is counted in some seconds with an attack beside without, in turns, and the most memory."""
+    calm, busy, before, most = 0, 0, memory(pid=coordinator.pid), 0
+    for _ in range(turns):
+        calm += count()
+        holder = (ATTACKS | FORGED)[name].holder
+        token = (folder / holder).read_text() if holder else ""
+        with started("benchmarks.attacks", "attack", name, url, token) as attacker:
+            assert attacker.stdout is not None
+            attacker.stdout.readline()
+            busy += count()
+            most = max(most, memory(pid=coordinator.pid))
+    detail = f"{busy / turns / seconds:.1f} / {calm / turns / seconds:.1f} {unit} per second"
+    grown = (most - before) / MIB
+    what, against = f"{name}, memory", f"{MOST_MIB} MiB"
+    return [
+        at_least("attacks", name, "undisturbed", busy / calm, LEAST_SPEED, detail),
+        at_most("attacks", what, against, grown / MOST_MIB, 1, f"{grown:+.1f} MiB"),
+    ]
+
+
+def _polls(silo: httpx.Client, seconds: float) -> int:
+    """How many requests of an honest silo, which asks twenty times per second, are answered in this time."""
+    end, count = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        silo.get("/v1/manifest").raise_for_status()
+        count += 1
+        time.sleep(0.05)
+    return count
 
 
 def _rounds(history: Path, seconds: float) -> int:
@@ -138,6 +207,21 @@ def _federation() -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
         history = folder / "run" / "history.jsonl"
         wait_until(lambda: history.exists() and history.read_bytes().count(b"\n") > 20, 120, "round 20")
         yield coordinator, url, history
+
+
+@contextlib.contextmanager
+def _survey() -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
+    """A coordinator that waits for summaries of tables, its address, and the folder of the tokens."""
+    with tempfile.TemporaryDirectory() as place:
+        folder, names = Path(place), ["silo-0", SILO]
+        for name in names:
+            (folder / name).write_text(add_token(folder / "tokens.json", name))
+        data = f'[data]\nsource = "remote-tables"\nlabel = "died"\nsilos = {json.dumps(names)}\n'
+        model = '[model]\nname = "mlp"\nhidden = [4]\n'
+        (folder / "a.toml").write_text(f"rounds = 1\nlearning_rate = 0.1\n{data}{model}")
+        options = ["--insecure", "--port", "0", "--tokens", folder / "tokens.json", "--out", folder / "run"]
+        with started("fedilc", "serve", folder / "a.toml", *options) as coordinator:
+            yield coordinator, url_of(coordinator), folder
 
 
 def _many_silos(algorithm: str, late: int = 0) -> int:
@@ -215,7 +299,7 @@ def main() -> None:
     kind, first, *others = sys.argv[1:]
     if kind == "attack":
         os.nice(15)
-        attack = ATTACKS[first]
+        attack = (ATTACKS | FORGED)[first]
         more = attack.more.replace(b"TOKEN", others[1].encode())
         asyncio.run(_attack(replace(attack, more=more), others[0]))
     else:

@@ -48,7 +48,7 @@ def url_of(coordinator: subprocess.Popen[str]) -> str:
     for line in coordinator.stdout:
         words = line.split()
         if words[:3] == ["silos", "join", "at"]:
-            return words[3].rstrip(",")
+            return words[3].rstrip(",;")
     raise RuntimeError("the coordinator did not start")
 
 

@@ -294,6 +294,31 @@ def test_summaries_are_taken_from_the_silo_itself(folder: Path) -> None:
         assert status("a", body, by="a") == 200
 
 
+def test_a_silo_that_is_refused_again_and_again_fills_neither_the_audit_nor_the_log(tmp_path: Path) -> None:
+    said: list[str] = []
+    summaries = Summaries(survey(), Audit(tmp_path / "audit.jsonl"), said.append)
+    for place in range(1000):
+        summaries.refuse("a", "rows: too many")
+        summaries.refuse("a", f"column {place}: too long")
+    summaries.refuse("b", "rows: too many")
+    assert said[0] == said[-1] == "rows: too many"
+    assert len(said) == 21
+    assert len((tmp_path / "audit.jsonl").read_text().splitlines()) == 21
+
+
+def test_a_silo_whose_summaries_are_refused_ten_times_has_to_pause_and_others_have_not(folder: Path) -> None:
+    summaries = Summaries(survey())
+    app, address = make_survey_app(summaries, None), Address(port=0, insecure=True)
+    honest = {name: summarise_table(name, folder / f"{name}.csv", survey()) for name in SILOS}
+    forged = honest["a"].model_copy(update={"rows": 1}).model_dump_json()
+    with listening(app, address) as port, httpx.Client(base_url=address.url(port)) as client:
+        sent = [client.put("/v1/silos/a/summary", content=forged) for _ in range(12)]
+        assert [answer.status_code for answer in sent] == [422] * 10 + [429] * 2
+        assert "10 summaries of silo 'a' were refused" in sent[-1].text
+        assert client.put("/v1/silos/b/summary", content=honest["b"].model_dump_json()).status_code == 200
+    assert summaries.missing == ["a"]
+
+
 def test_without_one_silo_the_survey_ends_after_its_patience_if_enough_have_answered(folder: Path) -> None:
     summaries = Summaries(survey())
     made = summarise_table("a", folder / "a.csv", survey())

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -44,6 +45,9 @@ from fedilc.training.loaded_model import read_preprocessing
 
 MAX_SUMMARY_BYTES = 8 << 20
 _SWITCH_SECONDS = 0.2
+_MOST_REASONS = 20
+_FREE_REFUSALS = 10
+_PAUSE_SECONDS = 10.0
 
 
 @dataclass
@@ -63,6 +67,8 @@ class Summaries:
     say: Callable[[str], None] = lambda _: None
     found: dict[str, SiloSummary] = field(default_factory=dict)
     refused: dict[str, tuple[SiloSummary, str]] = field(default_factory=dict)
+    _said: dict[str, set[str]] = field(default_factory=dict)
+    _refusals: dict[str, tuple[int, float]] = field(default_factory=dict)
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     @property
@@ -111,8 +117,24 @@ class Summaries:
                         self.refuse(silo, sentence)
                 self._changed.wait(0.5)
 
+    def require_pause(self, silo: str) -> None:
+        """Raise if a silo whose summaries were refused many times sends the next one too soon."""
+        count, last = self._refusals.get(silo, (0, 0.0))
+        if count >= _FREE_REFUSALS and time.monotonic() < last + _PAUSE_SECONDS:
+            pause = f"{_PAUSE_SECONDS:.0f} s"
+            raise RefusedError(
+                429, f"{count} summaries of silo {silo!r} were refused; send one per {pause} at most"
+            )
+
     def refuse(self, silo: str, sentence: str) -> None:
-        """Record that a silo's summary is refused, and say why."""
+        """Record that a silo's summary is refused, and say why; repeated reasons fill no file."""
+        with self._changed:
+            count, _ = self._refusals.get(silo, (0, 0.0))
+            self._refusals[silo] = count + 1, time.monotonic()
+            said = self._said.setdefault(silo, set())
+            if sentence in said or len(said) == _MOST_REASONS:
+                return
+            said.add(sentence)
         self.audit.event("summary refused", silo=silo, reason=sentence)
         self.say(sentence)
 
@@ -121,6 +143,7 @@ def make_survey_app(summaries: Summaries, tokens: Tokens | TokenFile | None) -> 
     """Return the app before a run: the survey in place of the manifest, and a route for summaries."""
     auth, refused = Auth(tokens, summaries.survey.silos), refusals(401, 403, 404, 409, 413, 429)
     app = make_bare_app(auth, summaries.audit, len(summaries.survey.silos))
+    one_at_a_time = asyncio.Lock()  # a summary takes many times its size in memory
     add_health(app, auth, is_over=lambda: False)
 
     @app.get("/v1/manifest", dependencies=[Depends(auth.require_token)], responses=refused)
@@ -133,8 +156,11 @@ def make_survey_app(summaries: Summaries, tokens: Tokens | TokenFile | None) -> 
         """Receive a silo's summary of its table."""
         if silo not in summaries.survey.silos:
             raise HTTPException(404, f"no silo of this run is called {silo!r}")
-        body = (await read_body(request, MAX_SUMMARY_BYTES, Spool())).content()
-        await run_in_threadpool(_receive, summaries, silo, body)  # long sums must not delay other requests
+        summaries.require_pause(silo)
+        body = await read_body(request, MAX_SUMMARY_BYTES, Spool())
+        async with one_at_a_time:
+            summaries.require_pause(silo)
+            await run_in_threadpool(_receive, summaries, silo, body.content())  # others' requests go on
         return Receipt()
 
     return app
