@@ -310,7 +310,13 @@ class Server:
         return norms
 
     def _warn_of_long(self, number: int, norms: Norms) -> None:
-        """Warn of silos elsewhere whose updates are long round after round, and count all the same."""
+        """Warn of silos elsewhere whose updates are long round after round, and count all the same.
+
+        Updates that contain a penalty's terms, which nearly cancel, are long in honest silos, too.
+        """
+        parts = self.program.parts
+        if parts.penalty is not None and parts.algorithm.adds_up_in_silo:
+            return
         long = self.selection.bound.note_long(norms)
         if long and self.runtime.sets_aside and self.runtime.leads:
             warnings.warn(

@@ -21,6 +21,7 @@ from fedilc.cli import app
 from fedilc.data.silo_store import SiloStore
 from fedilc.errors import FedILCWarning
 from fedilc.evaluation import select
+from fedilc.runtimes.local import LocalRuntime
 from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.listener import listening
@@ -236,8 +237,9 @@ def test_two_hundred_silos_with_long_names_fit_a_phone_and_trouble_is_found_amon
 
 
 def test_an_answer_that_was_set_aside_is_shown_with_its_round_and_reason_live_and_afterwards(
-    tab: Browser, tmp_path: Path
+    tab: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(LocalRuntime, "sets_aside", True)
     reason = "its gradient has the norm 1e+30, and 0.5 is usual"
     queue = queue_of()
     queue.set_aside_in_round(3, {"b": reason})
