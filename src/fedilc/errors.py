@@ -72,7 +72,15 @@ class DivergedError(FedILCError):
 
 
 class CheckpointError(FedILCError):
-    """A run folder cannot be read, written or continued."""
+    """A run folder cannot be read, written or continued.
+
+    Attributes:
+        problem: what is wrong, without the advice that the message ends with.
+    """
+
+    def __init__(self, problem: str, advice: str) -> None:
+        self.problem = problem
+        super().__init__(f"{problem}; {advice}")
 
 
 class StoppedError(Exception):

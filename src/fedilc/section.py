@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedilc.errors import ConfigError, nearest
 
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # of models, and of dataclasses
 SENTENCE = "sentence"  # the type of an error whose message is already a whole sentence
 
 
@@ -40,11 +41,11 @@ def validated(kind: type[Validated], values: Mapping[str, Any], where: str = "")
 def first_mistake(error: ValidationError, known: Iterable[str], where: str = "") -> str:
     """Return one sentence about the first mistake that pydantic found; an unknown key comes first."""
     found = error.errors()
-    first = next((e for e in found if e["type"] == "extra_forbidden"), found[0])
+    first = next((e for e in found if e["type"] in _UNKNOWN), found[0])
     if first["type"] == SENTENCE:
         return first["msg"]
     key = ".".join([*([where] if where else []), *(str(part) for part in first["loc"])])
-    if first["type"] == "extra_forbidden":
+    if first["type"] in _UNKNOWN:
         return f"the key {key!r} is unknown{nearest(str(first['loc'][-1]), known)}"
     if first["type"] == "missing":
         return f"the key {key!r} is missing; add it"

@@ -14,19 +14,20 @@ from command import Refusal
 from rich.console import Console
 
 from fedilc.cli import join
+from fedilc.runtimes.rest.http_client import Kind
 from fedilc.runtimes.rest.membership import STRIKES
 from fedilc.runtimes.rest.task_queue import TaskQueue
 from fedilc.runtimes.rest.tokens import Tokens, add_token
 from rest import queue_of, remote, served
 
 
-def said(terminal: bool, *sentences: str) -> str:
+def said(terminal: bool, *sentences: str | tuple[str, Kind]) -> str:
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=100, color_system=None)
     progress = join.SiloProgress("north", console)
     with progress.status or nullcontext():
         for sentence in sentences:
-            progress(sentence)
+            progress(*([sentence] if isinstance(sentence, str) else sentence))
     return file.getvalue()
 
 
@@ -41,10 +42,11 @@ def test_what_another_machine_calls_a_run_cannot_move_the_cursor(terminal: bool)
 
 
 def test_a_log_has_a_line_about_rounds_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = ["joined study", "round 1 of 3: gradients", "round 2 of 3: gradients"]
-    assert said(False, *lines) == "north: joined study\n"
+    steps: list[tuple[str, Kind]] = [(f"round {number} of 3: gradients", "round") for number in (1, 2)]
+    assert said(False, "joined study", *steps) == "north: joined study\n"
     monkeypatch.setattr(join, "LINE_SECONDS", 0.0)
-    assert said(False, *lines) == "".join(f"north: {line}\n" for line in lines)
+    lines = ["joined study", *(sentence for sentence, _ in steps)]
+    assert said(False, "joined study", *steps) == "".join(f"north: {line}\n" for line in lines)
 
 
 COLUMNS = ["age", "lactate", "weight"]

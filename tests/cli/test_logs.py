@@ -28,7 +28,7 @@ def test_logs_have_times_and_levels_as_text_or_json(capsys: pytest.CaptureFixtur
     log_to_stderr("json")
     Audit().event("joined", silo="a", examples=7)
     Audit().event("set aside", silo="b\x1b[2J", reason="nonsense\n")
-    SiloProgress("north", None)("waiting for the coordinator (refused\x1b)")
+    SiloProgress("north", None)("waiting for the coordinator (refused\x1b)", "waiting")
     found = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [(line["level"], line["event"].split()[0]) for line in found] == [
         ("info", "joined"),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fedilc.data.tables.silo_summary import SiloSummary
     from fedilc.runtimes.remote.manifest import Manifest
     from fedilc.runtimes.remote.survey import Survey, SurveyLimits
-    from fedilc.runtimes.rest.http_client import HttpClient
+    from fedilc.runtimes.rest.http_client import HttpClient, Kind, SiloLog
 
 LINE_SECONDS = 60.0
 _ANOTHER = (
@@ -141,7 +141,7 @@ def join(
         raise StoppedError(f"silo {silo!r} left the run; run the same command to join again") from None
     finally:
         http.close()
-    sys.stdout.write(f"{silo}: {printable(outcome)}\n")
+    sys.stdout.write(f"{silo}: the run is over: {printable(outcome)}\n")
 
 
 def _silo(
@@ -186,7 +186,7 @@ def connect(
     client_cert: Path | None,
     client_key: Path | None,
     allow_insecure: bool,
-    log: Callable[[str], None],
+    log: SiloLog,
     give_up_after: float | None = None,
 ) -> HttpClient:
     """Return the client of a coordinator; warn if its secrets can be read by every user of this machine."""
@@ -221,12 +221,12 @@ class SiloProgress:
         if self.status is not None:
             self.status.start()
 
-    def __call__(self, sentence: str) -> None:
+    def __call__(self, sentence: str, kind: Kind = "event", /) -> None:
         """Show a sentence; one about a round only if the last line is not too recent."""
         line, now = f"{self.silo}: {printable(sentence)}", time.monotonic()
-        is_early = sentence.startswith("round") and now < self.printed_at + LINE_SECONDS
+        is_early = kind == "round" and now < self.printed_at + LINE_SECONDS
         if self.console is None:
-            level = logging.WARNING if sentence.startswith("waiting") else logging.INFO
+            level = logging.WARNING if kind == "waiting" else logging.INFO
             logging.getLogger("fedilc.silo").log(level, "%s", sentence, extra={"facts": {"silo": self.silo}})
         elif self.status is not None:
             from rich.text import Text

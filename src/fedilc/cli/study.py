@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedilc.cli.console import make_console, say, say_notes
-from fedilc.cli.jobs import Seeds, noted_bars, time_left
+from fedilc.cli.jobs import noted_bars, time_left
 from fedilc.cli.options import DataDir, comma_numbers, not_a_file, use_data_folder
 from fedilc.cli.table_options import Names, TableOptions, with_table_options
 from fedilc.errors import ConfigError, StoppedError
@@ -60,7 +59,9 @@ def study(
             help="May repeat. (default: fedavg, fedsgd, fishr-inter-geo, fishr-intra-geo, geometric)",
         ),
     ] = None,
-    seeds: Seeds = 3,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="How many seeds, starting from 0. (default: 3)")
+    ] = None,
     rounds: Annotated[
         int | None,
         typer.Option(
@@ -73,13 +74,25 @@ def study(
             help="Rates to choose from, separated by commas. (default: 0.003,0.01,0.03, or 0.001 for images)"
         ),
     ] = None,
+    local_learning_rates: Annotated[
+        str | None,
+        typer.Option(
+            help="The same for the silos' own steps, as in fedavg. (default: 0.01,0.03,0.1, or 0.03 for "
+            "images)"
+        ),
+    ] = None,
     penalty_weights: Annotated[
         str | None,
         typer.Option(help="Lambdas to choose from, separated by commas. (default: 1,100, or 1 for images)"),
     ] = None,
     references: Annotated[
-        bool, typer.Option(help="Train a site's own model and a pooled one too: the two ends of the scale.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--references/--no-references",
+            help="Train a site's own model and a pooled one too: the two ends of the scale. "
+            "(default: --references)",
+        ),
+    ] = None,
     choose_by: Annotated[
         ChooseBy | None,
         typer.Option(
@@ -104,28 +117,34 @@ def study(
     from fedilc.report.study_files import write_study
     from fedilc.studies.inspection import inspect_tables, write_inspection
     from fedilc.studies.study.data import StudyTables, study_data
-    from fedilc.studies.study.plan import ALGORITHMS, IMAGES, StudyPlan, StudySettings
+    from fedilc.studies.study.plan import IMAGES, StudyPlan, StudySettings
 
     use_data_folder(data_dir)
     given = tables.given()
     if not data and given:
         raise ConfigError("DATA is missing; name the table to study before the options that describe it")
     read = study_data(data or ["heart-disease"], image_size=image_size, **given)
+    chosen = {
+        "algorithms": tuple(dict.fromkeys(algorithm or ())),
+        "hold_out": tuple(dict.fromkeys(hold_out or ())),
+        "seeds": seeds,
+        "rounds": rounds,
+        "learning_rates": comma_numbers(learning_rates, "--learning-rates"),
+        "local_learning_rates": comma_numbers(local_learning_rates, "--local-learning-rates"),
+        "penalty_weights": comma_numbers(penalty_weights, "--penalty-weights"),
+        "references": references,
+        "choose_by": choose_by.value if choose_by else None,
+    }
     usual = StudySettings() if read.is_table else IMAGES
-    settings = replace(
-        usual,
-        algorithms=tuple(dict.fromkeys(algorithm)) if algorithm else ALGORITHMS,
-        hold_out=tuple(dict.fromkeys(hold_out or ())),
-        seeds=seeds,
-        rounds=rounds or usual.rounds,
-        rates=comma_numbers(learning_rates, "--learning-rates") or usual.rates,
-        penalty_weights=comma_numbers(penalty_weights, "--penalty-weights") or usual.penalty_weights,
-        references=references,
-        choose_by=choose_by.value if choose_by else None,
+    settings = usual.with_given(read.settings, "study").with_given(
+        {name: value for name, value in chosen.items() if value not in (None, ())}
     )
     plan = StudyPlan(read, settings)
     folder = out or Path("results") / f"{read.name}-study"
     console = make_console()
+    if read.settings:
+        taken = ", ".join(f"{name} = {value}" for name, value in read.settings.items())
+        say(console, f"settings in {data[0] if data else read.name}: {taken}")
     say_notes(console, folder, plan.notes(), [*read.details, *plan.own_notes()], read.proposals)
     result = _do(console, plan, folder, jobs)
     with console.status("tables"):

@@ -5,6 +5,7 @@ from fedilc.config.experiment import (
     Experiment,
     parse_experiment,
     read_experiment,
+    read_study_file,
     shipped_experiments,
 )
 from fedilc.config.options import Options
@@ -16,6 +17,7 @@ __all__ = [
     "Options",
     "parse_experiment",
     "read_experiment",
+    "read_study_file",
     "shipped_experiments",
     "validated",
 ]

@@ -15,7 +15,7 @@ from fedilc.config import benchmark_sources as benchmarks
 from fedilc.config import user_sources as own
 from fedilc.config.options import Options
 from fedilc.config.section import Section, Source, validated
-from fedilc.errors import ConfigError, nearest
+from fedilc.errors import ConfigError, listed, nearest
 
 if TYPE_CHECKING:
     from torch import nn
@@ -94,7 +94,18 @@ class Experiment(Options):
 def parse_experiment(values: Mapping[str, Any]) -> Experiment:
     """Return an experiment from nested dictionaries, as TOML has them."""
     values = dict(values)
-    data = values.pop("data", None)
+    values.pop("study", None)  # settings of `fedilc study`, which may be in the file of a run
+    values["data"] = _source(values.pop("data", None))
+    values["model"] = validated(Network, values.pop("model", {}), "model")
+    experiment = validated(Experiment, values)
+    experiment.parts()
+    for name in experiment.beside:
+        find_algorithm(name)
+    return experiment
+
+
+def _source(data: object) -> Source:
+    """Return the section [data]."""
     if not isinstance(data, Mapping):
         raise ConfigError("the experiment has no [data] section; add one with source = ...")
     if "source" not in data:
@@ -102,13 +113,7 @@ def parse_experiment(values: Mapping[str, Any]) -> Experiment:
     source = str(data["source"])
     if source not in SOURCES:
         raise ConfigError(f"data.source={source!r} is unknown{nearest(source, SOURCES)}")
-    values["data"] = validated(SOURCES[source], data, "data")
-    values["model"] = validated(Network, values.pop("model", {}), "model")
-    experiment = validated(Experiment, values)
-    experiment.parts()
-    for name in experiment.beside:
-        find_algorithm(name)
-    return experiment
+    return validated(SOURCES[source], data, "data")
 
 
 def shipped_experiments() -> dict[str, Path]:
@@ -124,6 +129,20 @@ def read_experiment(name: str, changes: Sequence[str] = ()) -> tuple[Experiment,
     learning rate of 1 for whole updates), unless the changes set them. Newton's method is for linear models,
     so that `logistic` and `ridge` take that one in place of the file's.
     """
+    values, path = _read(name)
+    written = values.get("algorithm", _ALGORITHM)
+    changed = [_change(values, change) for change in changes]
+    chosen = values.get("algorithm", _ALGORITHM)
+    if chosen != written:
+        entry = find_algorithm(chosen)[1]
+        values |= {key: value for key, value in entry.defaults.items() if key not in changed}
+        if entry.is_newton:
+            _make_linear(values, changed)
+    return parse_experiment(values), path.parent
+
+
+def _read(name: str) -> tuple[dict[str, Any], Path]:
+    """Return what the file of an experiment says, by shipped name or by path, and its path."""
     shipped = shipped_experiments()
     path = shipped.get(name, Path(name))
     try:
@@ -135,15 +154,41 @@ def read_experiment(name: str, changes: Sequence[str] = ()) -> tuple[Experiment,
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{name} is not valid TOML: {error}") from error
     values.setdefault("name", path.stem)
-    written = values.get("algorithm", _ALGORITHM)
-    changed = [_change(values, change) for change in changes]
-    chosen = values.get("algorithm", _ALGORITHM)
-    if chosen != written:
-        entry = find_algorithm(chosen)[1]
-        values |= {key: value for key, value in entry.defaults.items() if key not in changed}
-        if entry.is_newton:
-            _make_linear(values, changed)
-    return parse_experiment(values), path.parent
+    return values, path
+
+
+def read_study_file(name: str) -> tuple[str, Source, Path, dict[str, Any]]:
+    """Return the name, data, folder and settings of a study from an experiment, by shipped name or by file.
+
+    Settings are those of the section [study], and before them what one run and a study have in common: its
+    rounds, environment size, algorithms and widths, and its rate and lambda as the only ones to choose from.
+    A file that sets anything else is refused, but for shipped ones, of which a study takes the data alone.
+    """
+    values, path = _read(name)
+    own, data, study = values.pop("name"), _source(values.pop("data", None)), values.pop("study", {})
+    values.pop("summary", None)
+    if name in shipped_experiments():
+        return own, data, path.parent, {}
+    if not isinstance(study, dict):
+        raise ConfigError(f"study={study!r} in {name} is not a section; set its keys, as in [study]")
+    model = values.pop("model", {})
+    found: dict[str, Any] = {key: values.pop(key) for key in ("rounds", "environment_size") if key in values}
+    for one, several in (("learning_rate", "learning_rates"), ("penalty_weight", "penalty_weights")):
+        if one in values:
+            found[several] = [values.pop(one)]
+    if "algorithm" in values:
+        found["algorithms"] = list(dict.fromkeys([values.pop("algorithm"), *values.pop("beside", [])]))
+    network = validated(Network, model, "model")
+    if model and network.name == "mlp" and network.hidden is not None:
+        found["hidden"] = network.hidden
+    elif model:
+        values["model"] = model
+    if values:
+        raise ConfigError(
+            f"{name} sets {listed(sorted(values), 5)}, which a study does not take; leave out what is for "
+            "one run alone, and give a study's settings in its section [study]"
+        )
+    return own, data, path.parent, found | study
 
 
 def _make_linear(values: dict[str, Any], changed: Sequence[str]) -> None:

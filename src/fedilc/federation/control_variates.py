@@ -69,8 +69,7 @@ class SiloState:
         try:
             tensors, about = read_tensors(file)
         except CheckpointError as error:
-            reason = str(error).partition("; ")[0]
-            warnings.warn(f"{reason}; the silo starts without this state", FedILCWarning, stacklevel=4)
+            warnings.warn(f"{error.problem}; the silo starts without this state", FedILCWarning, stacklevel=4)
             return []
         return [(int(about["round"]), tensors)] if about.get("run", "") == self._run else []
 

@@ -123,8 +123,9 @@ class NormBound:
         """Return the silos that are left out of the rest of the run, and why."""
         return {silo: found[-1] for silo, found in self.set_aside.items() if len(found) >= STRIKES}
 
-    def restore(self, history: Iterable[Mapping[str, Any]]) -> None:
-        """Restore medians and counts from a history."""
+    def restore(self, history: Iterable[Mapping[str, Any]], past: Mapping[str, float]) -> None:
+        """Restore medians and counts from a history, and `past` from a checkpoint."""
+        self.recent, self.set_aside, self.past = {}, {}, dict(past)
         for record in history:
             self._add(record.get("norms", {}))
             for silo, reason in record.get("set_aside", {}).items():

@@ -116,8 +116,8 @@ class RunFolder:
         """Begin a new run with these further files; refuse a folder that already holds a run."""
         if any(f.exists() for f in (self.settings_file, self.history_file, self.checkpoint_file)):
             raise CheckpointError(
-                f"{self.path} already holds a run; continue it with --resume (resume=True), or "
-                "choose another folder"
+                f"{self.path} already holds a run",
+                "continue it with --resume (resume=True), or choose another folder",
             )
         with self._os_errors("the run cannot begin"):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -147,7 +147,7 @@ class RunFolder:
             yield
         except OSError as error:
             reason = error.strerror or error
-            raise CheckpointError(f"{self.path} cannot be {action}: {reason}; {consequence}") from error
+            raise CheckpointError(f"{self.path} cannot be {action}: {reason}", consequence) from error
 
     def _acquire_lock(self) -> None:
         """Lock the folder for this process; the system releases the lock when the process ends."""
@@ -155,20 +155,22 @@ class RunFolder:
             self._lock.acquire()
         except Timeout:
             raise CheckpointError(
-                f"{self.path} is in use by another process; wait until it ends, or choose another folder"
+                f"{self.path} is in use by another process",
+                "wait until it ends, or choose another folder",
             ) from None
 
     def release(self) -> None:
         """Release the lock."""
         self._lock.release()
 
-    def _no_run(self) -> str:
-        """Return a sentence on a folder without run.json; it names the runs in it, if there are any."""
+    def _no_run(self) -> CheckpointError:
+        """Return the error for a folder without run.json; it names the runs in it, if there are any."""
         below = sorted(path.parent.name for path in self.path.glob(f"*/{self.settings_file.name}"))
         if below:
-            one = self.path / below[0]
-            return f"{self.path} is no run but holds runs ({listed(below)}); name one, such as {one}"
-        return f"{self.path} holds no run (there is no run.json); name the folder of a run, or start one"
+            found = f"{self.path} is no run but holds runs ({listed(below)})"
+            return CheckpointError(found, f"name one, such as {self.path / below[0]}")
+        missing = f"{self.path} holds no run (there is no run.json)"
+        return CheckpointError(missing, "name the folder of a run, or start one")
 
     def settings(self, require_digest: bool = False) -> dict[str, Any]:
         """Return the settings of the run in today's form, without their digest; version 0.1 wrote none."""
@@ -179,15 +181,15 @@ class RunFolder:
             if DIGEST in found:
                 return upgraded(check_digest(found))
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise CheckpointError(self._no_run()) from error
+            raise self._no_run() from error
         except OSError as error:
             raise _lost(f"{self.settings_file} cannot be read: {error.strerror or error}") from error
         except ValueError as error:
             raise _lost(f"{self.settings_file} is damaged: {error}") from error
         if require_digest:
             raise CheckpointError(
-                f"{self.settings_file} has no digest: it is damaged, or was written by version 0.1; "
-                "resume with that version, or start again in another folder"
+                f"{self.settings_file} has no digest: it is damaged, or was written by version 0.1",
+                "resume with that version, or start again in another folder",
             )
         return upgraded(found)
 
@@ -203,8 +205,8 @@ class RunFolder:
             done, rounds = checkpoint.round if checkpoint else 0, settings["rounds"]
             if done > rounds:
                 raise CheckpointError(
-                    f"{self.path} has already done {done} rounds, more than rounds={rounds}; "
-                    "ask for at least as many, or choose another folder"
+                    f"{self.path} has already done {done} rounds, more than rounds={rounds}",
+                    "ask for at least as many, or choose another folder",
                 )
             kept = complete_lines(self.history_file)[:done]
             self._history_digest = chain_digest(kept)
@@ -244,8 +246,7 @@ class RunFolder:
             except CheckpointError:
                 raise error from None
             start = f"round {previous.round}" if previous else "the beginning"
-            reason = str(error).partition("; ")[0]
-            warnings.warn(f"{reason}; the run continues from {start}", FedILCWarning, stacklevel=2)
+            warnings.warn(f"{error.problem}; the run continues from {start}", FedILCWarning, stacklevel=2)
             return previous
 
     def _load_previous(self) -> Checkpoint | None:
@@ -341,4 +342,4 @@ def _settings(settings: Mapping[str, Any]) -> bytes:
 
 def _lost(problem: str) -> CheckpointError:
     """Return the error for a file that cannot be used any more."""
-    return CheckpointError(f"{problem}; restore it from a copy, or start again in another folder")
+    return CheckpointError(problem, "restore it from a copy, or start again in another folder")

@@ -59,8 +59,10 @@ def _require_weights(folder: RunFolder, file: Path) -> None:
 def _problem(check: Callable[[], object]) -> str | None:
     try:
         check()
-    except (CheckpointError, ValueError) as error:
-        return str(error).partition("; ")[0]
+    except CheckpointError as error:
+        return error.problem
+    except ValueError as error:
+        return str(error)
     except OSError as error:
         return error.strerror or str(error)
     return None

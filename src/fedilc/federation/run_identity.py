@@ -43,13 +43,14 @@ def require_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) 
         if key in ("silos", "test"):
             whose = _whose(before.get(key), now.get(key))
             raise CheckpointError(
-                f"the data of {whose} differ from those of the run in {path}; restore the data, or choose "
-                "another folder"
+                f"the data of {whose} differ from those of the run in {path}",
+                "restore the data, or choose another folder",
             )
         where, old, new = _difference(key, before.get(key), now.get(key))
         raise CheckpointError(
             f"{path} belongs to another configuration: {where} was {_short(old)} there and is {_short(new)} "
-            "here; resume with the same settings, or choose another folder"
+            "here",
+            "resume with the same settings, or choose another folder",
         )
 
 

@@ -38,10 +38,6 @@ class Runtime(ABC):
         """Return the silos to ask in the next round; wait until there are enough."""
         return self.silos
 
-    def mine(self, silos: tuple[str, ...]) -> tuple[str, ...]:
-        """Return those of the silos that this process asks."""
-        return silos
-
     def combine(self, _sums: Sequence[tuple[Aggregator, Sums]], replies: SiloNumbers) -> SiloNumbers:
         """Add up the sums of all processes in place; return the replies of all silos, without tensors."""
         return replies

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -58,7 +58,6 @@ class Server:
         silo_weights: the weight of each silo in a mean.
         schedule: lambda per round; None without a penalty.
         rate: the factor of the learning rate per round.
-        test: evaluates the model on the out-of-distribution test set.
         on_divergence: "stop" ends the run if weights or optimiser become infinite; "exclude" repeats the
             round without the silos that stand out.
     """
@@ -71,7 +70,6 @@ class Server:
     silo_weights: SiloWeights = field(default_factory=SiloWeights)
     schedule: PenaltySchedule | None = None
     rate: RateSchedule = field(default_factory=RateSchedule)
-    test: Callable[[], dict[str, float | None]] | None = None
     on_divergence: OnDivergence = "stop"
     version: int = 0
     opposition: Opposition = field(init=False, default_factory=Opposition)
@@ -121,14 +119,16 @@ class Server:
         }
         return {key: value for key, value in found.items() if value}
 
-    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], round_: int) -> None:
-        """Restore the state after a round from what `tensors` and `facts` returned then."""
+    def restore(
+        self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], history: Sequence[Record]
+    ) -> None:
+        """Restore the state after the last round of a history from `tensors` and `facts` of then."""
         self._restore_updated(tensors)
         self.control.restore(tensors_below(tensors, CONTROL), facts)
         self.silo_weights.restore(facts.get("silo_weights", {}))
-        self.selection.bound.past = dict(facts.get("past_norms", {}))
+        self.selection.bound.restore(history, facts.get("past_norms", {}))
         self.opposition = Opposition(tensors_below(tensors, DIRECTION), dict(facts.get("against", {})))
-        self.version = round_
+        self.version = len(history)
 
     @torch.no_grad()
     def _restore_updated(self, tensors: Mapping[str, Tensor]) -> None:
@@ -235,14 +235,13 @@ class Server:
         directions = {self.program.update: direction} if direction else {}
         strict = self.on_divergence == "stop"
         total = StepSums(step, self._like(step), self.silo_weights, strict, directions)
-        asked = self.runtime.mine(request.silos)
         for reply in self._checked(step, request):
             self._add(total, reply)
-        missing = [silo for silo in asked if silo not in total.replies]
+        found = self.runtime.combine(list(total.sums.values()), total.silo_numbers())
+        missing = [silo for silo in request.silos if silo not in found]
         if missing:
             raise RepeatRoundError(missing)
-        found = self.runtime.combine(list(total.sums.values()), total.silo_numbers())
-        replies = {silo: found[silo] for silo in request.silos if silo in found}
+        replies = {silo: found[silo] for silo in request.silos}
         norms = {name: self._norms(step, name, request, replies) for name in step.answers}
         aggregates = {name: rule.finalize(state) for name, (rule, state) in total.sums.items()}
         return aggregates, replies, norms
@@ -381,10 +380,7 @@ class Server:
             total.add(reply)
         measured = {silo: reply for silo, reply in total.silo_numbers().items() if METRICS in reply}
         found = self.runtime.combine([], measured)
-        record: Record = {"validation": {silo: found[silo][METRICS] for silo in silos if silo in found}}
-        if self.test is not None:
-            record["test"] = self.test()
-        return record
+        return {"validation": {silo: found[silo][METRICS] for silo in silos if silo in found}}
 
 
 def _named(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -188,6 +188,6 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise CheckpointError(
-            f"{path} is damaged or not a FedILC checkpoint ({reason}); restore it from a copy, or "
-            "start again in another folder"
+            f"{path} is damaged or not a FedILC checkpoint ({reason})",
+            "restore it from a copy, or start again in another folder",
         ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from fedilc.evaluation.campaign import Campaign, spread
 from fedilc.evaluation.significance import PairedTest
@@ -28,8 +29,9 @@ def mean_cell(values: Sequence[float], scale: float = 1.0, runs: int | None = No
 
 def _cell(mean: float, deviation: float | None, missing: str = "") -> Cell:
     if deviation is None:
-        return Cell(f"{mean:.3f}{missing}", parts=(f"{mean:.6g}", ""))
-    return Cell(f"{mean:.3f}±{deviation:.3f}{missing}", parts=(f"{mean:.6g}", f"{deviation:.6g}"))
+        return Cell(f"{mean:.3f}{missing}", parts=(f"{mean:.6g}", ""), number=round(mean, 3))
+    parts = (f"{mean:.6g}", f"{deviation:.6g}")
+    return Cell(f"{mean:.3f}±{deviation:.3f}{missing}", parts=parts, number=round(mean, 3))
 
 
 def our_cell(campaign: Campaign, algorithm: str, criterion: str, metric: str, scale: float = 1.0) -> Cell:
@@ -54,11 +56,11 @@ def with_best(cells: Mapping[str, Cell], lower: bool) -> dict[str, Cell]:
     >>> [cell.bold for cell in cells.values()]
     [True, True, False]
     """
-    means = {name: float(cell.text.split("±")[0].split()[0]) for name, cell in cells.items() if cell.parts}
+    means = {name: cell.number for name, cell in cells.items() if cell.number is not None}
     if len(means) < 2:
         return dict(cells)
     best = (min if lower else max)(means.values())
-    return {name: Cell(cell.text, means.get(name) == best, cell.parts) for name, cell in cells.items()}
+    return {name: replace(cell, bold=means.get(name) == best) for name, cell in cells.items()}
 
 
 def distance_cell(values: Sequence[float], number: PaperNumber | None, lower: bool) -> Cell:

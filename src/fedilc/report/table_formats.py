@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from textwrap import wrap
@@ -33,11 +33,15 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """The text; whether it is the best value; and the texts in CSV if that splits the column."""
+    """The text; whether it is the best value; the texts in CSV if that splits the column; and its number.
+
+    The number is the value as printed, so that values that look equal are equally good.
+    """
 
     text: str
     bold: bool = False
     parts: tuple[str, ...] = ()
+    number: float | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)

@@ -236,10 +236,6 @@ class DistributedRuntime(LocalRuntime):
         self.own = frozenset(own)
         self.leads = group.first
 
-    def mine(self, silos: tuple[str, ...]) -> tuple[str, ...]:
-        """Return those of the silos that are this rank's."""
-        return tuple(silo for silo in silos if silo in self.own)
-
     def combine(self, sums: Sequence[tuple[Aggregator, Sums]], replies: SiloNumbers) -> SiloNumbers:
         """Add up all sums in one all-reduce; return the replies of all silos, without tensors.
 

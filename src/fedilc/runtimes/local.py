@@ -40,6 +40,7 @@ class LocalRuntime(Runtime):
     ) -> None:
         self.store = SiloStore.of(store) if isinstance(store, Federation) else store
         self.silos = self.store.silos
+        self.own = frozenset(self.silos)
         self.kept_bytes = kept_bytes
         self.program, self.metrics = program, metrics
         parts = program.parts
@@ -53,9 +54,11 @@ class LocalRuntime(Runtime):
         self._folder = folder
 
     def ask(self, request: Request) -> Iterator[Reply]:
-        """Yield the reply of each silo asked, in the order asked."""
+        """Yield the reply of each silo asked that is this process's own, in the order asked."""
         kept = 0
-        for name in self.mine(request.silos):
+        for name in request.silos:
+            if name not in self.own:
+                continue
             client = self._client(name)
             yield client.answer(request, self.kept_bytes - kept if self.store.resident else 0)
             kept += client.computation.kept_bytes

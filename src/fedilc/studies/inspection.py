@@ -143,7 +143,7 @@ def inspect_run(folder: Path) -> Inspection:
             f"{folder} has no {SUMMARIES}: only a run over tables elsewhere (fedilc serve) keeps summaries"
         ) from error
     except ValueError as error:
-        raise CheckpointError(f"{folder / SUMMARIES} is damaged; restore it from a copy") from error
+        raise CheckpointError(f"{folder / SUMMARIES} is damaged", "restore it from a copy") from error
     if not isinstance(preprocessing, Preprocessing):
         raise ConfigError(f"{folder} has no preprocessing yet; wait until its first round has begun")
     _require_two(folder.name, [summary.name for summary in summaries])

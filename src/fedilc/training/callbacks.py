@@ -189,10 +189,8 @@ class KeepBest(Callback):
             weights, about = read_tensors(path)
             require_record(path, about, history)
         except CheckpointError as error:
-            reason = str(error).partition("; ")[0]
-            warnings.warn(
-                f"{reason}; it is written again at the next better round", FedILCWarning, stacklevel=2
-            )
+            note = f"{error.problem}; it is written again at the next better round"
+            warnings.warn(note, FedILCWarning, stacklevel=2)
             return
         if about["round"] == chosen:
             self.round, self.weights = chosen, weights

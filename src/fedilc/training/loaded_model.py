@@ -226,7 +226,7 @@ def load(
     made = read_preprocessing(folder.path)
     if made is not None and tuple(made.inputs) != inputs:
         raise CheckpointError(
-            f"{folder.path} has a preprocessing for {made.inputs} and a network for {inputs}; train again"
+            f"{folder.path} has a preprocessing for {made.inputs} and a network for {inputs}", "train again"
         )
     classes = made.label.classes if made is not None else tuple(map(str, facts.get("classes") or ()))
     return LoadedModel(
@@ -261,7 +261,7 @@ def _network(
     stored = sum(tensor.numel() for tensor in weights.values())
     if numbers != stored:
         raise CheckpointError(
-            f"{path} describes a network of {numbers} numbers and has weights of {stored}; it is not used"
+            f"{path} describes a network of {numbers} numbers and has weights of {stored}", "it is not used"
         )
     return build_model(*arguments, **sizes)
 
@@ -278,7 +278,7 @@ def _weights(folder: RunFolder, criterion: str) -> tuple[int, dict[str, Tensor]]
     last = folder.load()
     if last.round != chosen:
         raise CheckpointError(
-            f"{best} does not hold round {chosen}, which {criterion!r} chooses; train again to have it"
+            f"{best} does not hold round {chosen}, which {criterion!r} chooses", "train again to have it"
         )
     return last.round, last.weights
 
@@ -291,7 +291,8 @@ def _take_weights(network: nn.Module, weights: dict[str, Tensor], path: Path) ->
     for name, values in weights.items():
         if name not in named or named[name].shape != values.shape:
             raise CheckpointError(
-                f"{path} has weights {name!r} that this network does not take; give the one that was trained"
+                f"{path} has weights {name!r} that this network does not take",
+                "give the one that was trained",
             )
         named[name].copy_(values)
 
@@ -309,7 +310,7 @@ def read_preprocessing(folder: Path) -> Preprocessing | ImagePreprocessing | Non
         return kind.model_validate(content)
     except (OSError, ValueError, AttributeError) as error:
         reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
-        raise CheckpointError(f"{path} is damaged: {reason}; restore it from a copy") from error
+        raise CheckpointError(f"{path} is damaged: {reason}", "restore it from a copy") from error
 
 
 def export_model(loaded: LoadedModel, out: Path) -> list[Path]:

@@ -75,8 +75,6 @@ class Training:
         self._noted_sizes = not runtime.leads or spec.note_sizes(self.outline.facts)
         runtime.silos = runtime.silos or self.outline.silos
         self.server = make_server(self.model, runtime, spec.program, self.options)
-        if self.outline.x_test is not None:
-            self.server.test = self._test
 
     def _test(self) -> dict[str, float | None]:
         """Return the metrics of the out-of-distribution test set; of several processes, one measures them."""
@@ -169,7 +167,10 @@ class Training:
     def _round(self, number: int, run: Run, callbacks: list[Callback], folder: RunFolder | None) -> None:
         started = time.perf_counter()
         due = number % self.options.evaluate_every == 0 or number in (1, self.options.rounds)
-        record = flatten(self.server.round(number, evaluate=due))
+        found = self.server.round(number, evaluate=due)
+        if "validation" in found and self.outline.x_test is not None:
+            found["test"] = self._test()
+        record = flatten(found)
         seconds = time.perf_counter() - started
         if not self._noted_sizes:
             self._noted_sizes = self.spec.note_sizes(record.get("silos", {}))
@@ -202,21 +203,18 @@ class Training:
 
     def _begin(self, run: Run) -> int:
         """Return the round to continue after; all processes continue from the state of the leading one."""
-        server, bound = self.server, self.server.selection.bound
         facts: dict[str, Any] = {
-            "done": len(run.history),
-            "recent": bound.recent,
-            "set_aside": bound.set_aside,
-            "server": server.facts(),
+            "history": run.history,
+            "server": self.server.facts(),
             "out": None if run.out is None else str(run.out),
         }
-        tensors, facts = self.runtime.broadcast(server.tensors(), facts)
+        tensors, facts = self.runtime.broadcast(self.server.tensors(), facts)
         if not self.runtime.leads:
-            server.restore(tensors, facts["server"], facts["done"])
-            bound.recent, bound.set_aside = facts["recent"], facts["set_aside"]
+            run.history = facts["history"]
+            self.server.restore(tensors, facts["server"], run.history)
         if facts["out"] is not None:
             self.runtime.keep_states(Path(facts["out"]) / SILO_STATES)
-        return int(facts["done"])
+        return len(run.history)
 
     def open_folder(self, folder: RunFolder, resume: bool, settings: dict[str, Any], run: Run) -> None:
         """Begin a run in the folder, or restore the one that is in it."""
@@ -229,8 +227,7 @@ class Training:
             return
         saved = folder.resume(facts)
         if saved is not None:
-            self.server.restore(saved.tensors, saved.facts, saved.round)
-            self.server.selection.bound.restore(saved.history)
+            self.server.restore(saved.tensors, saved.facts, saved.history)
             run.history, run.stopped = saved.history, saved.stopped
 
 

@@ -60,7 +60,8 @@ class Result:
             raise CheckpointError(
                 f"the weights of round {chosen}, which {criterion!r} chooses, are not available: only the "
                 "first rank keeps them, and a resumed run takes them from "
-                f"best-{criterion}.safetensors, if it is there and whole; train again to have them"
+                f"best-{criterion}.safetensors, if it is there and whole",
+                "train again to have them",
             )
         with torch.no_grad():
             for name, parameter in model.named_parameters():

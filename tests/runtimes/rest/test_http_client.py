@@ -111,11 +111,14 @@ def test_it_gives_up_after_as_long_as_it_was_told_and_not_later() -> None:
 
 
 def test_it_says_what_it_waits_for() -> None:
-    said: list[str] = []
-    line = HttpClient(f"http://127.0.0.1:{free_port()}", None, give_up_after=0.1, log=said.append)
+    said: list[tuple[str, ...]] = []
+    line = HttpClient(
+        f"http://127.0.0.1:{free_port()}", None, give_up_after=0.1, log=lambda *words: said.append(words)
+    )
     with pytest.raises(CoordinatorError):
         line.call("GET", "/")
-    assert "waiting for the coordinator" in said[0]
+    assert "waiting for the coordinator" in said[0][0]
+    assert said[0][1] == "waiting"
 
 
 def test_an_answer_cut_in_the_middle_is_asked_for_again() -> None:

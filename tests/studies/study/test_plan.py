@@ -13,7 +13,7 @@ from fedilc.errors import ConfigError, DataError
 from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings, choose
 from fedilc.studies.study.tasks import POOLED
 
-RATES = {"rates": (0.01, 0.1), "local_rates": (0.1, 0.5)}
+RATES = {"learning_rates": (0.01, 0.1), "local_learning_rates": (0.1, 0.5)}
 
 
 def test_settings_are_chosen_by_the_silos_outside_the_group_alone(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_few_or_tiny_sites_are_said(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_not_finite_is_never_chosen(tmp_path: Path) -> None:
-    plan = StudyPlan(study_table(tmp_path, hospitals(4, rows=8)), StudySettings(rates=(0.1,)))
+    plan = StudyPlan(study_table(tmp_path, hospitals(4, rows=8)), StudySettings(learning_rates=(0.1,)))
     curve = {"1": {"H1": np.nan, "H2": np.inf}, "2": {"H1": 0.7, "H2": np.nan}}
     found = choose(plan, "fedsgd", 0, [[{"failed": None, "curve": curve}]])
     assert found is not None

@@ -25,15 +25,15 @@ SMALL = {
     "algorithms": ("fedavg", "fishr-inter-geo"),
     "seeds": 1,
     "rounds": 6,
-    "rates": (0.1,),
-    "local_rates": (0.5,),
+    "learning_rates": (0.1,),
+    "local_learning_rates": (0.5,),
     "penalty_weights": (1.0,),
     "hidden": (4,),
     "resamples": 50,
 }
 
 
-GRID = {"rates": (0.01, 0.1), "local_rates": (0.1, 0.5)}
+GRID = {"learning_rates": (0.01, 0.1), "local_learning_rates": (0.1, 0.5)}
 
 
 def studied(data: StudyData, folder: Path, **changes: object) -> StudyResult:

@@ -16,7 +16,7 @@ from fedilc.studies.study.run import Progress, run_study
 def test_two_workers_give_the_bits_of_one_process(tmp_path: Path) -> None:
     data = study_table(tmp_path, hospitals(4))
     settings = StudySettings(
-        algorithms=("fedsgd",), hold_out=("H1",), seeds=1, rounds=3, rates=(0.1,), references=False
+        algorithms=("fedsgd",), hold_out=("H1",), seeds=1, rounds=3, learning_rates=(0.1,), references=False
     )
     results = [
         run_study(StudyPlan(data, settings), tmp_path / f"jobs-{jobs}", Progress(jobs)) for jobs in (1, 2)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 import httpx
@@ -59,6 +59,20 @@ class Response:
         return f"it responds with status {self.status}{where}"
 
 
+Kind = Literal["event", "round", "waiting"]
+
+
+class SiloLog(Protocol):
+    """Is called with one sentence on what a silo does, and its kind: a round's step, waiting, or an event."""
+
+    def __call__(self, sentence: str, kind: Kind = "event", /) -> None:
+        """Say it."""
+
+
+def no_log(_sentence: str, _kind: Kind = "event", /) -> None:
+    """Say nothing."""
+
+
 @dataclass
 class HttpClient:
     """A client of one coordinator, which retries until it succeeds or `give_up_after` seconds have passed.
@@ -73,7 +87,7 @@ class HttpClient:
     allow_insecure: bool = False
     certificate: Path | None = None
     key: Path | None = None
-    log: Callable[[str], None] = lambda _: None
+    log: SiloLog = no_log
     sleep: Callable[[float], None] = time.sleep
     _client: httpx.Client = field(init=False)
     rng: random.Random = field(default_factory=random.Random)
@@ -198,7 +212,7 @@ class Retries:
         left = None if http.give_up_after is None else self._since + http.give_up_after - time.monotonic()
         if left is not None and left <= 0:
             raise CoordinatorError(f"{http.url} could not be reached for {http.give_up_after:g} s: {trouble}")
-        http.log(f"waiting for the coordinator ({trouble})")
+        http.log(f"waiting for the coordinator ({trouble})", "waiting")
         http.sleep(wait if left is None else min(wait, left))
         self._pause = min(MAX_PAUSE_SECONDS, 2 * self._pause)
 

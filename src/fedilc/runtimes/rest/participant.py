@@ -33,7 +33,15 @@ from fedilc.runtimes.remote.wire import (
     pack_reply,
     unpack_request,
 )
-from fedilc.runtimes.rest.http_client import POLL_SECONDS, CoordinatorError, HttpClient, Response, Retries
+from fedilc.runtimes.rest.http_client import (
+    POLL_SECONDS,
+    CoordinatorError,
+    HttpClient,
+    Response,
+    Retries,
+    SiloLog,
+    no_log,
+)
 from fedilc.runtimes.rest.silo_limits import SiloLimits
 
 if TYPE_CHECKING:
@@ -55,7 +63,7 @@ class RunMember(ABC):
 
     http: HttpClient
     name: str
-    log: Callable[[str], None]
+    log: SiloLog
     limits: SiloLimits
 
     @abstractmethod
@@ -131,7 +139,7 @@ class RunMember(ABC):
         That is the next task, the end of the run, or a refusal after which the task is asked for again.
         """
         request = received.request
-        self.log(f"round {request.round} of {manifest.rounds}: {request.step}")
+        self.log(f"round {request.round} of {manifest.rounds}: {request.step}", "round")
         body = self._reply(manifest, received)
         if body is None:
             return None
@@ -242,7 +250,7 @@ class Participant(RunMember):
     make_silo: Callable[[Manifest], Silo]
     build: Callable[[Manifest], nn.Module] | None = None
     device: str = "auto"
-    log: Callable[[str], None] = lambda _: None
+    log: SiloLog = no_log
     limits: SiloLimits = field(default_factory=SiloLimits)
     table: TableAccess | None = None
     _client: SiloClient = field(init=False)
@@ -268,7 +276,7 @@ class Participant(RunMember):
         of_table, where = self.table.digest(), (self.http.url, self.name, survey.run)
         agreed = self.limits.agreed(*where, of_table)
         if self.name not in body["missing"]:
-            self.log("waiting for the summaries of other silos")
+            self.log("waiting for the summaries of other silos", "waiting")
             return
         if self.limits.digest is not None:
             raise CoordinatorError(

@@ -48,7 +48,10 @@ class RestRuntime(Runtime):
 
     def ask(self, request: Request) -> Iterator[Reply | AggregatedReply]:
         """Open the request; yield replies as they come."""
-        asked = self.mine(request.silos)
+        return self.ask_only(request, request.silos)
+
+    def ask_only(self, request: Request, asked: Sequence[str]) -> Iterator[Reply | AggregatedReply]:
+        """Ask some of the silos of a request; yield their replies as they come."""
         self.queue.open(self.opener.open(request, asked))
         waiting, on_time = set(asked), True
         deadline = time.monotonic() + self.round_timeout

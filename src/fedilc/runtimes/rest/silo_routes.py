@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Header, HTTPException, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 from starlette.concurrency import run_in_threadpool
 
 from fedilc.federation.program import MAX_EXAMPLES
@@ -32,6 +32,10 @@ _TENSORS = {MEDIA_TYPE: _BYTES, "application/octet-stream": _BYTES}
 StepName = Annotated[str, Path(max_length=64, description="the step of the round")]
 Have = Annotated[str, Query(max_length=64, description="the digest of the weights that it has")]
 Wait = Annotated[float, Query(ge=0, le=MAX_POLL_SECONDS, description="seconds to wait for the next task")]
+
+
+class _JsonObject(RootModel[dict[str, Any]]):
+    """Any JSON object, before it is known which one."""
 
 
 class _Join(BaseModel):
@@ -103,7 +107,7 @@ def _add_join(app: FastAPI, queue: TaskQueue, auth: Auth, limits: RequestLimits)
         """Join the run; a silo that was away joins again."""
         with limits.admit(silo, joining=True):
             body = (await read_body(request, max_bytes, Spool())).content()
-            is_sub = b'"leaves"' in body
+            is_sub = "leaves" in read_json(_JsonObject, body).root
             kind: type[SiloJoin | SubCoordinatorJoin] = SubCoordinatorJoin if is_sub else SiloJoin
             joining = read_json(kind, body)
             if joining.manifest != queue.manifest.hash:

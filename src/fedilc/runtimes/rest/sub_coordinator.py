@@ -29,7 +29,7 @@ from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.audit import Audit
 from fedilc.runtimes.rest.coordinator import AUDIT_FILE, INFORM_SECONDS, wait_until_informed
-from fedilc.runtimes.rest.http_client import HttpClient, Response
+from fedilc.runtimes.rest.http_client import HttpClient, Response, SiloLog, no_log
 from fedilc.runtimes.rest.listener import listening, notify_systemd
 from fedilc.runtimes.rest.participant import RunMember
 from fedilc.runtimes.rest.reply_spool import Spool
@@ -40,33 +40,15 @@ from fedilc.runtimes.rest.task_queue import TaskQueue
 from fedilc.runtimes.rest.tokens import TokenFile, Tokens
 
 SHARE_OF_TIMEOUT = 0.9
-_OVER = "the run is over: "
 _CHECK_SECONDS = 1.0
-
-
-class _SubtreeRuntime(RestRuntime):
-    """A runtime over silos here, which asks those that the coordinator above still waits for.
-
-    `announced` are the silos that the coordinator above has accepted, and their examples; `due` those that it
-    asks for and that have not replied.
-    """
-
-    def __init__(self, queue: TaskQueue, round_timeout: float) -> None:
-        super().__init__(queue, 0, round_timeout)
-        self.due: frozenset[str] = frozenset()
-        self.announced: dict[str, int] = {}
-
-    def mine(self, silos: tuple[str, ...]) -> tuple[str, ...]:
-        """Return those of the silos that are asked here."""
-        here, due = self.queue.present(), self.due
-        return tuple(silo for silo in silos if silo in here and silo in due and silo in self.announced)
 
 
 class SubCoordinator(RunMember):
     """A member of the run above that replies for the silos of a queue here, from joining to the end.
 
     It joins once a silo is present, and again whenever its silos have changed. A thread asks for tasks and
-    replies to them; the caller's thread watches which silos are present.
+    replies to them; the caller's thread watches which silos are present. `announced` are the silos that the
+    coordinator above has accepted, and their examples.
     """
 
     def __init__(
@@ -74,13 +56,14 @@ class SubCoordinator(RunMember):
         http: HttpClient,
         name: str,
         round_timeout: float = 600.0,
-        log: Callable[[str], None] = lambda _: None,
+        log: SiloLog = no_log,
     ) -> None:
         self.http, self.name, self.log = http, name, log
         self.limits = SiloLimits(max_parameters=MAX_NUMBERS)
         self.round_timeout = round_timeout
         self._sent: Mapping[str, Tensor] = {}
         self._task, self._answered = "", ("", frozenset[str]())
+        self.announced: dict[str, int] = {}
         self._announcing: dict[str, int] = {}
         self._join_lock = threading.Lock()
         self._changed = threading.Event()
@@ -101,19 +84,19 @@ class SubCoordinator(RunMember):
     def take_part(self, queue: TaskQueue) -> str:
         """Reply for the silos of a queue until the run is over; return how it ended."""
         manifest = queue.manifest
-        self.runtime = _SubtreeRuntime(queue, self.round_timeout)
+        self.runtime = RestRuntime(queue, 0, self.round_timeout)
         queue.listen(self._changed.set)
         thread = threading.Thread(target=self._answer_tasks, args=(manifest,), name="fedilc-up", daemon=True)
         while self._outcome is None:
             self._changed.clear()
-            if queue.present() != self.runtime.announced:
+            if queue.present() != self.announced:
                 self._join(manifest)
                 if thread.ident is None:
                     thread.start()
             self._changed.wait(_CHECK_SECONDS)
         if isinstance(self._outcome, Exception):
             raise self._outcome
-        return self._outcome.removeprefix(_OVER)
+        return self._outcome
 
     def _answer_tasks(self, manifest: Manifest) -> None:
         try:
@@ -129,7 +112,7 @@ class SubCoordinator(RunMember):
 
     def _joining(self) -> dict[str, Any]:
         silos = self._announcing = self.runtime.queue.present()
-        lost = self.runtime.reasons([silo for silo in self.runtime.announced if silo not in silos])
+        lost = self.runtime.reasons([silo for silo in self.announced if silo not in silos])
         return {"leaves": silos, "lost": {silo: reason[:500] for silo, reason in lost.items()}}
 
     def _joined(self, manifest: Manifest, answer: Response) -> None:
@@ -139,7 +122,7 @@ class SubCoordinator(RunMember):
             self.runtime.round_timeout = min(self.round_timeout, SHARE_OF_TIMEOUT * reply.round_timeout)
         self._answered = reply.task, frozenset(reply.answered)
         elsewhere = {silo: reply.elsewhere[silo] for silo in self._announcing if silo in reply.elsewhere}
-        self.runtime.announced = {s: n for s, n in self._announcing.items() if s not in elsewhere}
+        self.announced = {s: n for s, n in self._announcing.items() if s not in elsewhere}
         self.runtime.queue.send_away(elsewhere)
 
     def _weights(self) -> Mapping[str, Tensor]:
@@ -153,10 +136,11 @@ class SubCoordinator(RunMember):
             self._join(manifest)
         self._task = received.task
         task, answered = self._answered
-        self.runtime.due = received.asked - (answered if task == received.task else frozenset())
-        wanted = self.runtime.mine(request.silos)
+        due = received.asked - (answered if task == received.task else frozenset())
+        here = self.runtime.queue.present().keys() & due & self.announced.keys()
+        wanted = tuple(silo for silo in request.silos if silo in here)
         total = StepSums(step, _blank(step), request_weights(request, manifest))
-        for reply in self.runtime.ask(request):
+        for reply in self.runtime.ask_only(request, wanted):
             check_reply(reply, request, step)
             total.add(reply)
         if not total.replies:

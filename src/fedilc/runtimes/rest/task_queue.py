@@ -125,7 +125,7 @@ class TaskQueue(Membership):
             status, silos = self._admit(name), self._silos_of(name)
             if self.progress.outcome is not None:
                 self.informed.update((name, *silos))
-                raise RefusedError(410, f"the run is over: {self.progress.outcome}")
+                raise RefusedError(410, self.progress.outcome)
             if status.state == "not joined" or status.via is not None or name in self._must_join_again:
                 raise RefusedError(409, f"silo {name!r} has not joined; join first")
             due = self._due(silos)

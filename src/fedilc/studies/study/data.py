@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedilc.algorithms.loss_name import LossName
-from fedilc.config import read_experiment
+from fedilc.config import read_study_file
 from fedilc.config.experiment import SOURCES, shipped_experiments
 from fedilc.config.section import Source, validated
 from fedilc.data import Federation
@@ -44,6 +44,7 @@ class StudyData(ABC):
         problems: sentences on what makes a study of these data meaningless.
         leaks: the columns that alone predict the label almost perfectly.
         strongest: the columns that predict the label best, each alone, with their mean AUROC.
+        settings: those of the study that the file of the data gives, by name.
     """
 
     name: str
@@ -56,6 +57,7 @@ class StudyData(ABC):
     problems: tuple[str, ...] = field(default=(), kw_only=True)
     leaks: tuple[str, ...] = field(default=(), kw_only=True)
     strongest: tuple[tuple[str, float], ...] = field(default=(), kw_only=True)
+    settings: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     @property
     def silos(self) -> tuple[str, ...]:
@@ -234,8 +236,8 @@ def _named(name: str, exclude: Sequence[str], changed: Mapping[str, Any]) -> Stu
         return _of_source(name, validated(SOURCES[name], {}, "data"), Path(), exclude, changed)
     shipped = shipped_experiments()
     if name in shipped or Path(name).exists():
-        settings, folder = read_experiment(name)
-        return _of_source(settings.name, settings.data, folder, exclude, changed)
+        own, source, folder, settings = read_study_file(name)
+        return replace(_of_source(own, source, folder, exclude, changed), settings=settings)
     if "." in name or "/" in name:
         raise DataError(f"{name} does not exist; give a table, or the name of a data set")
     raise ConfigError(f"{name!r} is neither a file nor a data set{nearest(name, [*SOURCES, *shipped])}")

@@ -14,15 +14,17 @@ leave-one-silo-out; with more, groups keep the number of models that are trained
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import combinations, product
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
 
 from fedilc.algorithms import find_algorithm
 from fedilc.algorithms.loss_name import has_classes
 from fedilc.errors import ConfigError, DataError, DataProblemsError, listed, nearest
+from fedilc.section import first_mistake
 from fedilc.studies.study.data import StudyData
 from fedilc.studies.study.tasks import PLAIN, POOLED, AloneTask, RunTask
 
@@ -34,6 +36,7 @@ SCORED_ROUNDS = 20
 TINY = 20
 
 ChooseBy = Literal["silo", "validation"]
+Rates = Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -45,9 +48,9 @@ class StudySettings:
         hold_out: the silos to leave out in turn; () is every one.
         seeds: how many; each draws other first weights.
         rounds: the most rounds that a model is trained; fewer are used if they score better.
-        rates: learning rates to choose from.
-        local_rates: the same for the silos' own steps, in algorithms with such steps and a rate of the server
-            of their own (fedavg).
+        learning_rates: learning rates to choose from.
+        local_learning_rates: the same for the silos' own steps, in algorithms with such steps and a rate of
+            the server of their own (fedavg).
         penalty_weights: lambdas to choose from, in algorithms with a penalty.
         environment_size: of algorithms that aggregate inside a silo.
         hidden: the widths of the hidden layers; None is a convolutional network for images.
@@ -56,22 +59,38 @@ class StudySettings:
         resamples: of the bootstrap.
     """
 
-    algorithms: tuple[str, ...] = ALGORITHMS
+    algorithms: Annotated[tuple[str, ...], Field(min_length=1)] = ALGORITHMS
     hold_out: tuple[str, ...] = ()
-    seeds: int = 3
-    rounds: int = 100
-    rates: tuple[float, ...] = (0.003, 0.01, 0.03)
-    local_rates: tuple[float, ...] = (0.01, 0.03, 0.1)
-    penalty_weights: tuple[float, ...] = (1.0, 100.0)
-    environment_size: int = 32
-    hidden: tuple[int, ...] | None = (32,)
+    seeds: PositiveInt = 3
+    rounds: PositiveInt = 100
+    learning_rates: Rates = (0.003, 0.01, 0.03)
+    local_learning_rates: Rates = (0.01, 0.03, 0.1)
+    penalty_weights: Rates = (1.0, 100.0)
+    environment_size: PositiveInt = 32
+    hidden: tuple[PositiveInt, ...] | None = (32,)
     choose_by: ChooseBy | None = None
     references: bool = True
-    resamples: int = 1000
+    resamples: PositiveInt = 1000
+
+    # Settings in TOML and in plan files have keys of their own, and unknown ones are mistakes.
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    def with_given(self, given: Mapping[str, Any], where: str = "") -> StudySettings:
+        """Return the settings with those that are given, by name, in place of these; raise on a mistake.
+
+        >>> StudySettings().with_given({"round": 5}, "study")
+        Traceback (most recent call last):
+        fedilc.errors.ConfigError: the key 'study.round' is unknown; did you mean 'rounds'?
+        """
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        try:
+            return TypeAdapter(StudySettings).validate_python({**values, **given})
+        except ValidationError as error:
+            raise ConfigError(first_mistake(error, values, where)) from error
 
 
 IMAGES = StudySettings(
-    rounds=30, rates=(0.001,), local_rates=(0.03,), penalty_weights=(1.0,), hidden=None
+    rounds=30, learning_rates=(0.001,), local_learning_rates=(0.03,), penalty_weights=(1.0,), hidden=None
 )  # a convolutional network costs a thousand times as much as a small one for tables
 
 
@@ -172,12 +191,12 @@ class StudyPlan:
         settings = self.settings
         parts = find_algorithm(PLAIN if method == POOLED else method)[1]
         fixed: dict[str, Any] = dict(parts.defaults)
-        fixed.setdefault("learning_rate", settings.rates[0])
+        fixed.setdefault("learning_rate", settings.learning_rates[0])
         axes: dict[str, Sequence[Any]] = {}
         if parts.local is not None and "learning_rate" in parts.defaults:
-            axes["local_learning_rate"] = settings.local_rates
+            axes["local_learning_rate"] = settings.local_learning_rates
         else:
-            axes["learning_rate"] = settings.rates
+            axes["learning_rate"] = settings.learning_rates
         if parts.penalty is not None:
             axes["penalty_weight"] = settings.penalty_weights
         if parts.intra != "whole":
@@ -215,7 +234,14 @@ class StudyPlan:
         settings, seeds = self.settings, tuple(range(self.settings.seeds))
         return [
             AloneTask(
-                silo, fold, folds, settings.rates, settings.rounds, self.score_every, settings.hidden, seeds
+                silo,
+                fold,
+                folds,
+                settings.learning_rates,
+                settings.rounds,
+                self.score_every,
+                settings.hidden,
+                seeds,
             )
             for fold in range(folds)
         ]

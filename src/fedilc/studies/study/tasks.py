@@ -196,7 +196,7 @@ def read_result(path: Path) -> Result:
     """Return the result of a task; raise if it is damaged, or that of another task."""
     tensors, about = read_tensors(path)
     if _name(about.get("task", {})) != path.stem:
-        raise CheckpointError(f"{path} holds the result of another run of a study; delete it")
+        raise CheckpointError(f"{path} holds the result of another run of a study", "delete it")
     return tensors, about
 
 
@@ -207,7 +207,6 @@ def is_done(path: Path) -> bool:
     try:
         read_result(path)
     except CheckpointError as error:
-        reason = str(error).partition("; ")[0]
-        warnings.warn(f"{reason}; the run is done again", FedILCWarning, stacklevel=2)
+        warnings.warn(f"{error.problem}; the run is done again", FedILCWarning, stacklevel=2)
         return False
     return True
