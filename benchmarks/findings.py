@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fedilc.evaluation.campaign import INCONSISTENCY, lower_is_better, same_choices, spread
-from fedilc.evaluation.significance import LEVEL, compare
+from fedilc.evaluation.campaign import compare, lower_is_better, same_choices
+from fedilc.evaluation.inconsistency import INCONSISTENCY
+from fedilc.evaluation.significance import LEVEL, spread
 from fedilc.report.campaign.claims import Claim, claims_of, judge
 from fedilc.report.campaign.folder import read_campaign
 from fedilc.report.campaign.paper import in_paper_order, paper_numbers

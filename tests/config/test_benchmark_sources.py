@@ -7,15 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedilc.config import validated
-from fedilc.config.benchmark_sources import (
-    ColorDigits,
-    ColorDigitsShift,
-    Eicu,
-    EicuSynthetic,
-    ManySilos,
-    RotatedCifar10,
-    SiteShortcuts,
-)
+from fedilc.config.benchmark_sources import Eicu, EicuSynthetic, RotatedCifar10
+from fedilc.config.embedded_sources import ColorDigits, ColorDigitsShift, ManySilos, SiteShortcuts
 from fedilc.config.section import Source
 from fedilc.errors import ConfigError, DataError
 

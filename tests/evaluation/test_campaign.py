@@ -12,14 +12,8 @@ from campaigns import DOMAINS, LATER, SIX, campaign, history
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedilc.evaluation.campaign import (
-    Campaign,
-    lower_is_better,
-    measurements,
-    spread,
-    summarise,
-    unequal_runs,
-)
+from fedilc.evaluation.campaign import Campaign, lower_is_better, measurements, summarise, unequal_runs
+from fedilc.evaluation.significance import spread
 
 
 def test_a_summary_has_mean_sample_deviation_and_values_of_every_algorithm_and_criterion() -> None:

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from scipy.stats import ttest_1samp, ttest_rel
 
 from fedilc.errors import ConfigError
-from fedilc.evaluation.campaign import Campaign
+from fedilc.evaluation.campaign import Campaign, compare
 from fedilc.evaluation.significance import (
     LEVEL,
-    compare,
     detectable_difference,
     detectable_effect,
     holm,

@@ -12,6 +12,7 @@ from pydantic import Field, PositiveInt, SerializeAsAny
 
 from fedilc.algorithms import Algorithm, find_algorithm
 from fedilc.config import benchmark_sources as benchmarks
+from fedilc.config import embedded_sources as embedded
 from fedilc.config import user_sources as own
 from fedilc.config.options import Options
 from fedilc.config.section import Section, Source, validated
@@ -26,20 +27,20 @@ if TYPE_CHECKING:
 
 _ALGORITHM = "fishr-inter-geo"
 SOURCES: dict[str, type[Source]] = {
-    "color-digits": benchmarks.ColorDigits,
-    "color-digits-shift": benchmarks.ColorDigitsShift,
+    "color-digits": embedded.ColorDigits,
+    "color-digits-shift": embedded.ColorDigitsShift,
     "color-mnist": benchmarks.ColorMnist,
     "rotated-cifar10": benchmarks.RotatedCifar10,
     "eicu": benchmarks.Eicu,
     "eicu-demo": benchmarks.EicuDemo,
     "eicu-synthetic": benchmarks.EicuSynthetic,
     "files": own.Files,
-    "heart-disease": benchmarks.HeartDisease,
+    "heart-disease": embedded.HeartDisease,
     "images": own.Images,
-    "many-silos": benchmarks.ManySilos,
+    "many-silos": embedded.ManySilos,
     "remote": own.Remote,
     "remote-tables": own.RemoteTables,
-    "site-shortcuts": benchmarks.SiteShortcuts,
+    "site-shortcuts": embedded.SiteShortcuts,
     "tables": own.Tables,
 }
 NETWORKS = {

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, combinations
 from typing import Any
 
+from fedilc.evaluation.inconsistency import INCONSISTENCY, ScoresByCurvature
 from fedilc.evaluation.selection import CRITERIA, PAPER_WARM_UP, Record, selections
+from fedilc.evaluation.significance import PairedTest, paired_test, spread
 
 Summary = dict[str, dict[str, dict[str, dict[str, Any]]]]
 BySeed = Mapping[int, Mapping[str, float]]
@@ -27,7 +28,6 @@ METRICS = (
     "validation_accuracy",
 )
 DOMAIN_ACCURACY = "domain_accuracy: "
-INCONSISTENCY = "inconsistency_"
 
 
 @dataclass(frozen=True)
@@ -131,18 +131,6 @@ def measurements(record: Record) -> dict[str, float]:
     return {key: float(value) for key, value in found.items() if value is not None and math.isfinite(value)}
 
 
-def spread(values: Sequence[float]) -> tuple[float, float]:
-    """Return mean and sample deviation (the sum of squares divided by n - 1; 0 for one value).
-
-    The paper does not say which deviation it prints; divided by n, ours would be smaller by a factor of
-    sqrt((n - 1) / n), about 11 % for five seeds.
-
-    >>> spread([1.0, 3.0])
-    (2.0, 1.4142135623730951)
-    """
-    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
-
-
 def summarise(campaign: Campaign) -> Summary:
     """Return mean, sample deviation and the values in the order of the seeds, per metric.
 
@@ -218,3 +206,29 @@ def unequal_runs(campaign: Campaign) -> str | None:
         for name, rounds in lengths.items()
     ]
     return f"The runs are of unequal size: {'; '.join(sizes)}."
+
+
+def compare(
+    campaign: Campaign, algorithm: str, reference: str, metric: str, criterion: str
+) -> PairedTest | None:
+    """Test one algorithm of a campaign against another over their common seeds; return None without any."""
+    ours = campaign.values(algorithm, criterion, metric)
+    theirs = campaign.values(reference, criterion, metric)
+    common = [seed for seed in ours if seed in theirs]
+    if not common:
+        return None
+    return paired_test(
+        [ours[seed] for seed in common],
+        [theirs[seed] for seed in common],
+        lower_is_better=lower_is_better(metric),
+    )
+
+
+def with_scores(campaign: Campaign, scores: ScoresByCurvature) -> Campaign:
+    """Return the campaign with each seed's inconsistency scores among the numbers of its last round."""
+    at_last: dict[str, dict[int, dict[str, float]]] = {}
+    for curvature, by_algorithm in scores.items():
+        for algorithm, found in by_algorithm.items():
+            for seed, metrics in found.metrics(curvature).items():
+                at_last.setdefault(algorithm, {}).setdefault(seed, {}).update(metrics)
+    return replace(campaign, at_last=at_last)

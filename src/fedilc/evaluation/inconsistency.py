@@ -18,7 +18,7 @@ The curvature lambda^e is taken over the classifier's parameters, in one of two 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from statistics import geometric_mean
 from typing import Literal
@@ -28,11 +28,11 @@ from torch import Tensor, nn
 
 from fedilc.data import Federation, Silo
 from fedilc.errors import ConfigError
-from fedilc.evaluation.campaign import INCONSISTENCY, Campaign
 from fedilc.gradients import Loss, ModelRunner, SiloComputation
 from fedilc.penalties import Fishr
 
 FLOOR = 1e-6
+INCONSISTENCY = "inconsistency_"
 
 Curvature = Literal["variance", "hessian"]
 CURVATURES: tuple[Curvature, ...] = ("variance", "hessian")
@@ -138,13 +138,3 @@ class Scores:
 
 
 ScoresByCurvature = Mapping[Curvature, Mapping[str, Scores]]
-
-
-def with_scores(campaign: Campaign, scores: ScoresByCurvature) -> Campaign:
-    """Return the campaign with each seed's inconsistency scores among the numbers of its last round."""
-    at_last: dict[str, dict[int, dict[str, float]]] = {}
-    for curvature, by_algorithm in scores.items():
-        for algorithm, found in by_algorithm.items():
-            for seed, metrics in found.metrics(curvature).items():
-                at_last.setdefault(algorithm, {}).setdefault(seed, {}).update(metrics)
-    return replace(campaign, at_last=at_last)

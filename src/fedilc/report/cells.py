@@ -1,21 +1,18 @@
-"""Cells of tables: means with deviations, the paper's numbers, differences and results of tests."""
+"""Cells of tables: means with deviations, and results of tests."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fedilc.evaluation.campaign import Campaign, spread
-from fedilc.evaluation.significance import PairedTest
-from fedilc.report.campaign.paper import PaperNumber
+from fedilc.evaluation.significance import PairedTest, spread
 from fedilc.report.table_formats import Cell
 
 NOTHING = Cell("-")
-FAR = 2.0
 
 
 def mean_cell(values: Sequence[float], scale: float = 1.0, runs: int | None = None) -> Cell:
-    """Return mean and deviation as the paper prints them; one value has no deviation.
+    """Return mean and deviation; one value has no deviation.
 
     >>> mean_cell([0.5, 0.6]).text, mean_cell([0.5]).text, mean_cell([0.5], runs=2).text
     ('0.550±0.071', '0.500', '0.500 (1 of 2 seeds)')
@@ -24,29 +21,15 @@ def mean_cell(values: Sequence[float], scale: float = 1.0, runs: int | None = No
         return NOTHING
     mean, deviation = (scale * number for number in spread(values))
     missing = f" ({len(values)} of {runs} seeds)" if runs and runs > len(values) else ""
-    return _cell(mean, deviation if len(values) > 1 else None, missing)
+    return spread_cell(mean, deviation if len(values) > 1 else None, missing)
 
 
-def _cell(mean: float, deviation: float | None, missing: str = "") -> Cell:
+def spread_cell(mean: float, deviation: float | None, missing: str = "") -> Cell:
+    """Return a mean, with its deviation if there is one."""
     if deviation is None:
         return Cell(f"{mean:.3f}{missing}", parts=(f"{mean:.6g}", ""), number=round(mean, 3))
     parts = (f"{mean:.6g}", f"{deviation:.6g}")
     return Cell(f"{mean:.3f}±{deviation:.3f}{missing}", parts=parts, number=round(mean, 3))
-
-
-def our_cell(campaign: Campaign, algorithm: str, criterion: str, metric: str, scale: float = 1.0) -> Cell:
-    """Return one algorithm's mean over seeds; the text says so if not every seed has the number."""
-    values = list(campaign.values(algorithm, criterion, metric).values())
-    return mean_cell(values, scale, len(campaign.numbers.get(algorithm, {}).get(criterion, {})))
-
-
-def paper_cell(number: PaperNumber | None, scale: float = 1.0) -> Cell:
-    """Return the paper's mean and deviation.
-
-    >>> paper_cell(PaperNumber(0.542, 0.006)).text
-    '0.542±0.006'
-    """
-    return NOTHING if number is None else _cell(scale * number.mean, scale * number.std)
 
 
 def with_best(cells: Mapping[str, Cell], lower: bool) -> dict[str, Cell]:
@@ -61,22 +44,6 @@ def with_best(cells: Mapping[str, Cell], lower: bool) -> dict[str, Cell]:
         return dict(cells)
     best = (min if lower else max)(means.values())
     return {name: replace(cell, bold=means.get(name) == best) for name, cell in cells.items()}
-
-
-def distance_cell(values: Sequence[float], number: PaperNumber | None, lower: bool) -> Cell:
-    """Return the difference of our mean to the paper's, in its deviations; with ! if ours is much worse.
-
-    >>> distance_cell([0.572], PaperNumber(0.566, 0.009), True).text
-    '+0.7'
-    >>> distance_cell([0.600], PaperNumber(0.566, 0.009), True).text
-    '+3.8!'
-    """
-    if number is None or not values:
-        return NOTHING
-    count = (spread(values)[0] - number.mean) / number.std
-    reading = "within two" if abs(count) <= FAR else "better" if (count < 0) == lower else "worse"
-    shown = f"{round(count, 1) + 0.0:+.1f}"  # + 0.0 turns -0.0 into 0.0
-    return Cell(shown + "!" * (reading == "worse"), parts=(f"{count:.3f}", reading))
 
 
 def verdict_cells(test: PairedTest | None) -> tuple[Cell, Cell]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedilc.errors import ConfigError
-from fedilc.evaluation.campaign import spread
 from fedilc.evaluation.selection import ORACLE
+from fedilc.evaluation.significance import spread
 from fedilc.report.cells import mean_cell
 from fedilc.report.style import COLOURS, add_title, save, styled_figure
 from fedilc.report.table_formats import Cell, Column, TableData, write_tables

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedilc.data.benchmarks.color_digits import read_digits
-from fedilc.data.benchmarks.color_mnist import color_mnist, colour, moved
+from fedilc.data.benchmarks.color_digits import colour, moved, read_digits
+from fedilc.data.benchmarks.color_mnist import color_mnist
 from fedilc.errors import DataError
 
 

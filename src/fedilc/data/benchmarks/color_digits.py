@@ -12,13 +12,17 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
 
-from fedilc.data.benchmarks.color_mnist import FLIPS, Part, colour, coloured_federation
 from fedilc.data.silo import Federation, Silo
 from fedilc.data.silo_store import SiloStore
 from fedilc.seeds import numpy_generator
 
+Part = tuple[NDArray[np.float32], NDArray[np.int64]]
+FLIPS = (0.15, 0.30, 0.45, 0.60, 0.75)
 _FILE = Path(__file__).with_name("digits.csv.gz")
 _TEST = 400
 
@@ -42,7 +46,7 @@ def color_digits(
     test_flip: float = 0.90,
     test_label_flip: float = 0.15,
 ) -> Federation:
-    """Return small handwritten digits, coloured like Color-MNIST; needs no download.
+    """Return small handwritten digits, whose colour misleads, differently in every silo; needs no download.
 
     1,797 images of 8 by 8 pixels are shuffled by `seed`: 1,000 for training and 397 for validation, dealt
     in turn to the silos, and 400 for the out-of-distribution test.
@@ -101,3 +105,74 @@ def many_silos(seed: int, silos: int = 10_000, examples: int = 20, validation: i
     facts = {name: {"examples": examples} for name in names}
     sample = open_(names[0]).x[:2]
     return SiloStore("many-silos", facts, sample, "binary", x_test, y_test, make=open_, outputs=1)
+
+
+def colour(
+    images: NDArray[np.float32],
+    digits: NDArray[np.int64],
+    flip: float,
+    random: np.random.Generator,
+    label_flip: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Return images with two colour channels, and their labels; the colour misleads with probability `flip`.
+
+    The label is 1 for digits below five, and is flipped with probability `label_flip`. The colour is the
+    label, flipped with probability `flip`. Channel 1 - colour is set to zero, so that the colour is the
+    channel that shows the digit.
+    """
+    labels = digits < 5
+    labels = labels ^ (random.random(len(labels)) < label_flip)
+    colours = labels ^ (random.random(len(labels)) < flip)
+    channels = np.stack([images, images], axis=1)
+    channels[np.arange(len(images)), 1 - colours.astype(np.int64)] = 0
+    return torch.from_numpy(channels), torch.from_numpy(labels.astype(np.float32))
+
+
+def coloured_federation(
+    name: str,
+    seed: int,
+    parts: Sequence[Part],
+    flips: Sequence[float],
+    test_flip: float,
+    test_label_flip: float,
+    label_flip: float = 0.0,
+    copies: int = 1,
+) -> Federation:
+    """Return the federation of (training, validation, test): the first two are dealt in turn to the silos."""
+    names = [f"flip-{flip:.2f}" for flip in flips]
+    if len(set(names)) < len(names):
+        names = [f"silo-{number}-{label}" for number, label in enumerate(names, 1)]
+    train, validation, test = parts
+
+    def copied(part: Part, *where: str | int) -> Part:
+        """Return images and digits of a part, and after them moved copies."""
+        random = numpy_generator(seed, name, "copies", *where)
+        images = [part[0], *(moved(part[0], random) for _ in range(copies - 1))]
+        return np.concatenate(images), np.tile(part[1], copies)
+
+    silos = []
+    for number, flip in enumerate(flips):
+        random = numpy_generator(seed, name, number, "colour")
+        dealt = slice(number, None, len(flips))
+        mine = [copied((p[0][dealt], p[1][dealt]), number, k) for k, p in enumerate((train, validation))]
+        (x, y), (x_val, y_val) = (colour(*part, flip, random, label_flip) for part in mine)
+        silos.append(Silo(names[number], x, y, x_val, y_val))
+    random = numpy_generator(seed, name, "test", "colour")
+    x_test, y_test = colour(*copied(test, "test"), test_flip, random, test_label_flip)
+    return Federation(name, silos, x_test, y_test, loss="binary")
+
+
+def moved(images: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
+    """Return each image turned by up to 15 degrees and shifted by up to a pixel, linearly interpolated."""
+    angles = np.radians(random.uniform(-15, 15, len(images)))
+    height, width = images.shape[1:]
+    turns = np.zeros((len(images), 2, 3))
+    turns[:, 0, 0] = turns[:, 1, 1] = np.cos(angles)
+    turns[:, 1, 0] = np.sin(angles)
+    turns[:, 0, 1] = -turns[:, 1, 0]
+    turns[:, :, 2] = random.uniform(-1, 1, (len(images), 2)) * (2 / width, 2 / height)
+    places = functional.affine_grid(
+        torch.from_numpy(turns).float(), [len(images), 1, height, width], align_corners=False
+    )
+    found = functional.grid_sample(torch.from_numpy(images).unsqueeze(1), places, align_corners=False)
+    return found[:, 0].numpy()

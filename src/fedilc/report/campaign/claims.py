@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fedilc.evaluation import CRITERIA
-from fedilc.evaluation.campaign import INCONSISTENCY, Campaign, lower_is_better, spread
-from fedilc.evaluation.significance import FEWEST_SEEDS, LEVEL, compare, holm
+from fedilc.evaluation.campaign import Campaign, compare, lower_is_better
+from fedilc.evaluation.inconsistency import INCONSISTENCY
+from fedilc.evaluation.significance import FEWEST_SEEDS, LEVEL, holm, spread
 from fedilc.report.campaign.paper import ORDER, paper_benchmark, paper_factor, paper_numbers
 from fedilc.report.cells import p_text
 from fedilc.report.table_formats import Cell, Column, TableData, words

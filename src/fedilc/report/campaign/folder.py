@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from fedilc.errors import ConfigError
-from fedilc.evaluation.campaign import BySeed, Campaign, summarise
-from fedilc.evaluation.inconsistency import CURVATURES, Curvature, Scores, ScoresByCurvature, with_scores
+from fedilc.evaluation.campaign import BySeed, Campaign, summarise, with_scores
+from fedilc.evaluation.inconsistency import CURVATURES, Curvature, Scores, ScoresByCurvature
 from fedilc.federation.json_files import parse_json
 from fedilc.federation.tensor_files import write_atomically
 from fedilc.report.campaign.plots import campaign_pictures, inconsistency_picture

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from fedilc.evaluation.campaign import DOMAIN_ACCURACY
+from fedilc.evaluation.campaign import DOMAIN_ACCURACY, Campaign
+from fedilc.evaluation.significance import spread
+from fedilc.report.cells import NOTHING, mean_cell, spread_cell
+from fedilc.report.table_formats import Cell
 
 BENCHMARKS = ("color-mnist", "rotated-cifar10", "eicu")
 ORDER = ("fedsgd", "geometric", "fedcurv", "fishr-inter-geo", "fishr-intra-arith", "fishr-intra-geo")
 
+FAR = 2.0
 _OTHER_DATA = ("eicu-demo", "eicu-synthetic")
 # The paper's areas are those of thresholded predictions, so they are compared with our thresholded ones.
 _TABLES = {
@@ -97,3 +101,34 @@ def _tables() -> dict[str, Any]:
     text = (files("fedilc.report.campaign") / "paper_tables.json").read_text(encoding="utf-8")
     tables: dict[str, Any] = json.loads(text)
     return tables
+
+
+def our_cell(campaign: Campaign, algorithm: str, criterion: str, metric: str, scale: float = 1.0) -> Cell:
+    """Return one algorithm's mean over seeds; the text says so if not every seed has the number."""
+    values = list(campaign.values(algorithm, criterion, metric).values())
+    return mean_cell(values, scale, len(campaign.numbers.get(algorithm, {}).get(criterion, {})))
+
+
+def paper_cell(number: PaperNumber | None, scale: float = 1.0) -> Cell:
+    """Return the paper's mean and deviation.
+
+    >>> paper_cell(PaperNumber(0.542, 0.006)).text
+    '0.542±0.006'
+    """
+    return NOTHING if number is None else spread_cell(scale * number.mean, scale * number.std)
+
+
+def distance_cell(values: Sequence[float], number: PaperNumber | None, lower: bool) -> Cell:
+    """Return the difference of our mean to the paper's, in its deviations; with ! if ours is much worse.
+
+    >>> distance_cell([0.572], PaperNumber(0.566, 0.009), True).text
+    '+0.7'
+    >>> distance_cell([0.600], PaperNumber(0.566, 0.009), True).text
+    '+3.8!'
+    """
+    if number is None or not values:
+        return NOTHING
+    count = (spread(values)[0] - number.mean) / number.std
+    reading = "within two" if abs(count) <= FAR else "better" if (count < 0) == lower else "worse"
+    shown = f"{round(count, 1) + 0.0:+.1f}"  # + 0.0 turns -0.0 into 0.0
+    return Cell(shown + "!" * (reading == "worse"), parts=(f"{count:.3f}", reading))

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedilc.evaluation import CRITERIA
-from fedilc.evaluation.campaign import DOMAIN_ACCURACY, Campaign, spread
+from fedilc.evaluation.campaign import DOMAIN_ACCURACY, Campaign
+from fedilc.evaluation.significance import spread
 from fedilc.report.campaign.paper import (
     PaperNumber,
     in_paper_order,

@@ -8,24 +8,28 @@ from dataclasses import dataclass, replace
 from fedilc.evaluation import CRITERIA
 from fedilc.evaluation.campaign import (
     DOMAIN_ACCURACY,
-    INCONSISTENCY,
     Campaign,
+    compare,
     lower_is_better,
     same_choices,
     unequal_runs,
 )
-from fedilc.evaluation.inconsistency import CURVATURES
-from fedilc.evaluation.significance import FEWEST_SEEDS, LEVEL, compare, smallest_flip_p
+from fedilc.evaluation.inconsistency import CURVATURES, INCONSISTENCY
+from fedilc.evaluation.significance import FEWEST_SEEDS, LEVEL, smallest_flip_p
 from fedilc.report.campaign.claims import claims_table
 from fedilc.report.campaign.paper import (
+    FAR,
     PaperNumber,
+    distance_cell,
     in_paper_order,
     on_the_papers_data,
+    our_cell,
     paper_benchmark,
+    paper_cell,
     paper_factor,
     paper_numbers,
 )
-from fedilc.report.cells import FAR, NOTHING, distance_cell, our_cell, paper_cell, verdict_cells, with_best
+from fedilc.report.cells import NOTHING, verdict_cells, with_best
 from fedilc.report.table_formats import Column, TableData, words
 
 BASELINE = "fedsgd"

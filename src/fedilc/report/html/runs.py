@@ -7,10 +7,10 @@ from typing import Any
 
 from fedilc.config.options import recorded_options
 from fedilc.errors import ConfigError
-from fedilc.evaluation.campaign import lower_is_better, spread
+from fedilc.evaluation.campaign import lower_is_better
 from fedilc.evaluation.intervals import Interval
 from fedilc.evaluation.selection import Record, select
-from fedilc.evaluation.significance import LEVEL, p_phrase, paired_test
+from fedilc.evaluation.significance import LEVEL, p_phrase, paired_test, spread
 from fedilc.report.cells import mean_cell, with_best
 from fedilc.report.html.calibration import wilson_limits
 from fedilc.report.html.charts import (

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from fedilc.config import Experiment
-from fedilc.config.benchmark_sources import ManySilos
+from fedilc.config.embedded_sources import ManySilos
 from fedilc.config.section import Source
 from fedilc.data import Silo
 from fedilc.data.checks.federation import Report, silo_notes
