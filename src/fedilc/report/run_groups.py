@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedilc.config.options import recorded_options
-from fedilc.federation import Record, RunFolder
+from fedilc.evaluation.selection import Record
+from fedilc.federation import RunFolder
 
 
 @dataclass(frozen=True)

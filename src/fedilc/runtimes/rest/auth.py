@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Annotated
 
-from fastapi import HTTPException, Path, Request
+from fastapi import HTTPException, Request
+from fastapi import Path as PathParameter
 from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -18,7 +19,7 @@ from fedilc.runtimes.rest.address import is_loopback
 from fedilc.runtimes.rest.http_server import Connection
 from fedilc.runtimes.rest.tokens import FailureLimit, Kind, TokenFile, Tokens
 
-SiloName = Annotated[str, Path(description="the silo's name in the manifest", max_length=100)]
+SiloName = Annotated[str, PathParameter(description="the silo's name in the manifest", max_length=100)]
 
 
 class Auth:
