@@ -142,6 +142,37 @@ def test_no_file_unpickles_or_runs_text_as_code(path: Path) -> None:
         assert not name.endswith(("np.load", "numpy.load")) or "allow_pickle=False" in call
 
 
+OTHERS_FLAGS = {"--federation-config", "--node-config", "--run-config", "--stream", "--max-restarts"}
+STARTS_COMMANDS = {"fedilc.studies.jobs": {"--set", "--out", "--resume"}}
+
+
+def test_only_the_command_line_writes_its_flags() -> None:
+    """Errors name options as Python does (`resume=True`); `cli/flags.py` writes them as flags."""
+    wrong = {}
+    for module, path in MODULES.items():
+        if room(module) == "cli":
+            continue
+        nodes = list(ast.walk(tree(path)))
+        docstrings = {
+            id(node.body[0].value)
+            for node in nodes
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            and node.body
+            and isinstance(node.body[0], ast.Expr)
+        }
+        texts = (
+            node.value
+            for node in nodes
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
+        )
+        found = {
+            flag for text in texts for flag in re.findall(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*(?![\w:-])", text)
+        }
+        if left := found - OTHERS_FLAGS - STARTS_COMMANDS.get(module, set()):
+            wrong[module] = left
+    assert not wrong
+
+
 def test_no_two_places_share_ten_lines() -> None:
     found: dict[tuple[str, ...], str] = {}
     for module, path in MODULES.items():

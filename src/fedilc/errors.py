@@ -1,8 +1,13 @@
-"""Errors and warnings, each one sentence that names what is wrong and says what to do."""
+"""Errors and warnings, each one sentence that names what is wrong and says what to do.
+
+Sentences name options between backticks, as Python and TOML write them (`resume=True`); the command line
+prints them as its flags.
+"""
 
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -114,6 +119,29 @@ def require_extra(extra: str, what: str, *modules: str) -> None:
             f"{what} needs {' and '.join(missing)}, which the plain package leaves out; run "
             f"pip install 'fedilc[{extra}]'"
         )
+
+
+def option(name: str, value: str | Sequence[str] | Mapping[str, Sequence[str]]) -> str:
+    """Return an option as errors and notes name it: between backticks, as TOML writes it.
+
+    The command line prints such a text with its own flags in their place.
+
+    >>> option("drop", ["billing", "ward"])
+    '`drop = ["billing", "ward"]`'
+    >>> option("categories", {"ward": ["a", "b"]})
+    '`categories = {"ward" = ["a", "b"]}`'
+    """
+    if isinstance(value, Mapping):
+        text = "{" + ", ".join(f"{_toml(key)} = {_toml(names)}" for key, names in value.items()) + "}"
+    else:
+        text = _toml(value)
+    return f"`{name} = {text}`"
+
+
+def _toml(value: str | Sequence[str]) -> str:
+    # TOML is JSON here but for one character, which it wants escaped; the backtick would end the option.
+    text = json.dumps(value, ensure_ascii=False)
+    return text.replace("\x7f", r"\u007f").replace("`", r"\u0060")
 
 
 def printable(text: str) -> str:

@@ -108,7 +108,8 @@ def test_every_mistake_is_one_sentence_and_leaves_no_file(tmp_path: Path, refusa
 
 def test_an_experiment_without_its_data_says_how_to_get_it(tmp_path: Path, refusal: Refusal) -> None:
     said = refusal("run", "eicu", "--out", tmp_path / "run")
-    assert "eicu.parquet does not exist; make it from eICU's tables with `fedilc data eicu --from" in said
+    assert "eicu.parquet does not exist; make it from eICU's tables with `fedilc data eicu`" in said
+    assert said.endswith("or name yours with --set data.file=PATH")
     assert "get it with `fedilc data fetch eicu-demo`" in refusal(
         "run", "eicu-demo", "--out", tmp_path / "run"
     )

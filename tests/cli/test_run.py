@@ -280,7 +280,7 @@ def test_an_experiment_of_ones_own_files_runs(tmp_path: Path) -> None:
         (["color-digit"], "experiment 'color-digit' is unknown; did you mean 'color-digits'?"),
         (["gone.toml"], "gone.toml cannot be read: No such file or directory"),
         (["--set", "learning_rat=1"], "the key 'learning_rat' is unknown; did you mean 'learning_rate'?"),
-        (["--set", "learning_rate"], "--set 'learning_rate' is not of the form key=value"),
+        (["--set", "learning_rate"], "the change 'learning_rate' is not of the form key=value"),
         (["--set", "model.name=mpl"], "model 'mpl' is unknown; did you mean 'mlp'?"),
         (["--set", "model=cnn"], "model='cnn' is not a section; set its keys, as in model.name=..."),
         (

@@ -88,9 +88,9 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_continues(
 
 
 def test_mistakes_are_one_sentence(patients: Path) -> None:
-    with pytest.raises(ConfigError, match="--label is missing"):
+    with pytest.raises(ConfigError, match="`label` is missing"):
         study(str(patients), "--silo-column", "hospital")
-    with pytest.raises(ConfigError, match="name the column of silos with --silo-column"):
+    with pytest.raises(ConfigError, match="name the column of silos with `silo_column`"):
         study(str(patients), "--label", "died")
     with pytest.raises(DataError, match="does not exist"):
         study("nothing.csv", "--label", "died")
@@ -100,7 +100,7 @@ def test_mistakes_are_one_sentence(patients: Path) -> None:
         study(str(patients), "other.csv", "--label", "died")
     with pytest.raises(ConfigError, match="--categories 'sex' is not a column and its names"):
         study(str(patients), *COLUMNS, "--categories", "sex")
-    with pytest.raises(DataError, match="--categories names the column 'gender', which no file has"):
+    with pytest.raises(DataError, match="`categories` names the column 'gender', which no file has"):
         study(str(patients), *COLUMNS, "--categories", "gender=m,f")
     with pytest.raises(ConfigError, match="--learning-rates 'nan' has a number that is not above 0"):
         study(str(patients), *COLUMNS, "--learning-rates", "nan")

@@ -105,9 +105,9 @@ def test_a_string_that_holds_an_equals_sign_stays_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ("rounds", "--set 'rounds' is not of the form key=value"),
-        ("=3", "--set '=3' is not of the form key=value"),
-        ("rounds.more=3", "--set 'rounds.more=3': 'rounds' is not a section"),
+        ("rounds", "the change 'rounds' is not of the form key=value"),
+        ("=3", "the change '=3' is not of the form key=value"),
+        ("rounds.more=3", "the change 'rounds.more=3' is not valid: 'rounds' is not a section"),
         ("learning_rat=1", "the key 'learning_rat' is unknown; did you mean 'learning_rate'"),
         ("modle.name=cnn", "the key 'modle' is unknown; did you mean 'model'"),
         ("data.flipps=[]", "the key 'data.flipps' is unknown; did you mean 'flips'"),

@@ -15,6 +15,7 @@ from fedilc.cli.data import data_app
 from fedilc.cli.eicu import eicu
 from fedilc.cli.evaluate import evaluate
 from fedilc.cli.export import export
+from fedilc.cli.flags import FlagGroup, find_command, with_flags
 from fedilc.cli.flower import flower_app
 from fedilc.cli.inspect import inspect
 from fedilc.cli.join import join
@@ -35,6 +36,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    cls=FlagGroup,
 )
 
 _MACHINE_FAULTS = (
@@ -82,18 +84,12 @@ def main() -> None:
 
 def _command() -> str:
     """Return the command and subcommands that were given correctly, for the help hint."""
-    words, here = ["fedilc"], typer.main.get_command(app)
-    for word in sys.argv[1:]:
-        known = getattr(here, "commands", {})
-        if word not in known:
-            break
-        words.append(word)
-        here = known[word]
-    return " ".join(words)
+    names, _ = find_command(typer.main.get_command(app), sys.argv[1:])
+    return " ".join(["fedilc", *names])
 
 
 def _say(sentence: str) -> None:
-    sys.stderr.write(f"fedilc: {printable(sentence)}\n")
+    sys.stderr.write(f"fedilc: {printable(with_flags(sentence))}\n")
 
 
 _show_other_warning = warnings.showwarning

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from fedilc.cli.flags import as_flags, with_flags
 from fedilc.errors import ConfigError, FedILCWarning, writing
 
 if TYPE_CHECKING:
@@ -24,26 +25,30 @@ def make_console() -> Console:
 
 
 def say(console: Console, sentence: str) -> None:
-    """Print text as it is: brackets are no markup, and long lines are not broken."""
-    console.print(sentence, markup=False, soft_wrap=True)
+    """Print text with flags for options: brackets are no markup, and long lines are not broken."""
+    console.print(with_flags(sentence), markup=False, soft_wrap=True)
 
 
 def say_notes(
-    console: Console, folder: Path, notes: Sequence[str], details: Sequence[str], proposals: str
+    console: Console,
+    folder: Path,
+    notes: Sequence[str],
+    details: Sequence[str],
+    proposals: Sequence[tuple[str, str]],
 ) -> None:
     """Print notes, one per kind, and the command that applies what they propose; write details to notes.txt.
 
-    `proposals` are options of the command. If there is nothing to say, an earlier command's file is removed.
+    `proposals` are settings of tables. If there is nothing to say, an earlier command's file is removed.
     """
     from fedilc.federation.run_identity import command_line
 
     for note in notes:
         say(console, f"note: {note}")
-    apply = f"{command_line()} {proposals}" if proposals else ""
+    apply = f"{command_line()} {as_flags(proposals)}" if proposals else ""
     if apply:
         say(console, f"to apply all of these proposals (leave out what you know better):\n  {apply}")
     path = folder / "notes.txt"
-    lines = [*details, *([f"\nto apply all of these proposals:\n{apply}"] if apply else [])]
+    lines = [*map(with_flags, details), *([f"\nto apply all of these proposals:\n{apply}"] if apply else [])]
     if not lines:
         path.unlink(missing_ok=True)
         return

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fedilc.cli.console import drawn, make_console, say, say_notes
+from fedilc.cli.flags import forget_flags
 from fedilc.cli.options import DataDir, not_a_file, use_data_folder
 from fedilc.cli.quick_imports import quick_imports
 from fedilc.cli.table_options import TableOptions, with_table_options
@@ -36,6 +37,7 @@ def inspect(
     the counts and sums that the silos sent.
     """
     with quick_imports():
+        from fedilc.data.checks.notes import as_settings
         from fedilc.federation.run_folder import SUMMARIES
         from fedilc.report.inspection_report import inspection_picture, inspection_tables
         from fedilc.report.table_formats import write_tables
@@ -56,11 +58,14 @@ def inspect(
         if not isinstance(read, StudyTables):
             raise ConfigError(f"{data[0]} holds no tables; give tables, or an experiment that reads them")
         found = inspect_tables(read.name, read.tables, seed)
+    if is_run:
+        forget_flags()
     console = make_console()
     folder = out or Path("inspect") / found.name
-    say_notes(console, folder, found.notes, found.details, "" if is_run else found.proposals)
+    say_notes(console, folder, found.notes, found.details, () if is_run else found.proposals)
     if is_run and found.proposals:
-        say(console, f"to apply all of these proposals, in the section [data] of the run: {found.proposals}")
+        wanted = as_settings(found.proposals)
+        say(console, f"to apply all of these proposals, in the section [data] of the run: {wanted}")
     shown = inspection_tables(found)
     for table in shown:
         console.print(table)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedilc.cli.console import make_console
+from fedilc.cli.flags import with_flags
 from fedilc.cli.logs import LogFormat, log_to_stderr
 from fedilc.cli.options import DataDir, refuse_given, use_data_folder
 from fedilc.cli.quick_imports import quick_imports
@@ -223,11 +224,12 @@ class SiloProgress:
 
     def __call__(self, sentence: str, kind: Kind = "event", /) -> None:
         """Show a sentence; one about a round only if the last line is not too recent."""
-        line, now = f"{self.silo}: {printable(sentence)}", time.monotonic()
+        text = with_flags(sentence)
+        line, now = f"{self.silo}: {printable(text)}", time.monotonic()
         is_early = kind == "round" and now < self.printed_at + LINE_SECONDS
         if self.console is None:
             level = logging.WARNING if kind == "waiting" else logging.INFO
-            logging.getLogger("fedilc.silo").log(level, "%s", sentence, extra={"facts": {"silo": self.silo}})
+            logging.getLogger("fedilc.silo").log(level, "%s", text, extra={"facts": {"silo": self.silo}})
         elif self.status is not None:
             from rich.text import Text
 
@@ -288,4 +290,4 @@ class SummaryConsent:
 
 
 def _one_line(text: str) -> str:
-    return text[: len(text) - len(text.lstrip())] + printable(text)
+    return text[: len(text) - len(text.lstrip())] + printable(with_flags(text))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedilc.cli.console import drawn, make_console
+from fedilc.cli.flags import with_flags
 from fedilc.cli.join import SiloProgress, connect
 from fedilc.cli.logs import LogFormat, log_to_stderr
 from fedilc.cli.options import (
@@ -167,7 +168,7 @@ def serve(
 
 
 def _say(console: Console, sentence: str) -> None:
-    console.print(printable(sentence), markup=False, soft_wrap=True)
+    console.print(printable(with_flags(sentence)), markup=False, soft_wrap=True)
     sys.stdout.flush()
 
 

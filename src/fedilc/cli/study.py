@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedilc.cli.console import make_console, say, say_notes
+from fedilc.cli.flags import with_flags
 from fedilc.cli.jobs import noted_bars, time_left
 from fedilc.cli.options import DataDir, comma_numbers, not_a_file, use_data_folder
 from fedilc.cli.table_options import Names, TableOptions, with_table_options
@@ -200,7 +201,7 @@ def show_study(console: Console, study: Study) -> None:
         console.print(table)
     if study.get("alarm"):
         console.print("\n[bold red]Alarm[/]")
-        console.print(study["alarm"], markup=False)
+        console.print(with_flags(study["alarm"]), markup=False)
     console.print("\n[bold]Verdict[/]")
     for sentence in study["verdict"]:
-        console.print(sentence, markup=False)
+        console.print(with_flags(sentence), markup=False)

@@ -102,8 +102,8 @@ class Eicu(EicuSilos):
         found = next((place for place in places if place.is_file()), None)
         if found is None:
             raise DataError(
-                f"{places[-1]} does not exist; make it from eICU's tables with `fedilc data eicu --from "
-                "FOLDER`, or name yours with --set data.file=PATH"
+                f"{places[-1]} does not exist; make it from eICU's tables with `fedilc data eicu`, or "
+                "name yours with `data.file=PATH`"
             )
         return read_patients(found)
 

@@ -205,12 +205,12 @@ def _change(values: dict[str, Any], change: str) -> str:
     """Apply one `key=value`, and return the key, which may have dots; the value is TOML or plain text."""
     key, equals, text = change.partition("=")
     if not equals or not key.strip():
-        raise ConfigError(f"--set {change!r} is not of the form key=value")
+        raise ConfigError(f"the change {change!r} is not of the form key=value")
     *sections, last = key.strip().split(".")
     for section in sections:
         values = values.setdefault(section, {})
         if not isinstance(values, dict):
-            raise ConfigError(f"--set {change!r}: {section!r} is not a section")
+            raise ConfigError(f"the change {change!r} is not valid: {section!r} is not a section")
     try:
         values[last] = tomllib.loads(f"value = {text}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):

@@ -111,8 +111,8 @@ class TableSource(Source):
         from fedilc.data.checks.notes import details, grouped
 
         tables = self.tables(folder)
-        Report(problems=details(tables.copies, toml=True)).require()
-        for note in grouped(tables.findings, toml=True) if self.says_notes else ():
+        Report(problems=details(tables.copies)).require()
+        for note in grouped(tables.findings) if self.says_notes else ():
             warnings.warn(note, FedILCWarning, stacklevel=2)
         name = self.source if self.source != "tables" else folder.resolve().name
         return tables.federation(name, test=self.test, seed=seed, validation=self.validation_share)

@@ -79,7 +79,7 @@ def fetch(name: str, folder: Path, progress: Progress | None = None) -> list[Pat
     except OSError as error:
         raise DataError(
             f"{name} cannot be stored in {folder}: {error.strerror or error}; choose another folder with "
-            "--data-dir or FEDILC_DATA"
+            "`data_dir` or FEDILC_DATA"
         ) from error
 
 

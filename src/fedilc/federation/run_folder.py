@@ -117,7 +117,7 @@ class RunFolder:
         if any(f.exists() for f in (self.settings_file, self.history_file, self.checkpoint_file)):
             raise CheckpointError(
                 f"{self.path} already holds a run",
-                "continue it with --resume (resume=True), or choose another folder",
+                "continue it with `resume=True`, or choose another folder",
             )
         with self._os_errors("the run cannot begin"):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -93,7 +93,7 @@ def build_model(name: str, inputs: Sequence[int], outputs: int, seed: int, **siz
         raise ConfigError(f"model {name!r} is unknown{nearest(name, MODELS)}")
     for key in sizes:
         if key not in inspect.signature(MODELS[name]).parameters:
-            raise ConfigError(f"model {name!r} has no setting {key!r}; leave it out (--set model.{key}=none)")
+            raise ConfigError(f"model {name!r} has no setting {key!r}; leave it out (`model.{key}=none`)")
     generator = torch_generator(seed, "model")
     try:
         return MODELS[name](inputs, outputs, generator, **sizes)

@@ -136,7 +136,8 @@ def _name_lost_rank() -> Iterator[None]:
     except RuntimeError as error:
         raise RankLostError(
             f"another rank is gone or cannot be reached ({_reason(error)}); start the run again with "
-            "--resume, or let torchrun do so with --max-restarts: it continues after the last completed round"
+            "`resume=True`, or let torchrun do so with --max-restarts: it continues after the last completed "
+            "round"
         ) from error
 
 

@@ -7,12 +7,13 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from fedilc.api import train
 from fedilc.data import Federation
-from fedilc.data.checks.notes import as_options, as_toml, details, grouped, proposals
+from fedilc.data.checks.notes import details, grouped, proposals
 from fedilc.data.tables.preprocessing import Preprocessing
 from fedilc.data.tables.silo_summary import SiloSummary
 from fedilc.data.tables.silo_tables import SiloTables
@@ -39,6 +40,11 @@ _LOW_AGREEMENT = 0.5
 _LARGE_GAP = 0.25
 
 
+def _settings(value: object) -> object:
+    """Return proposals as pairs; a file of version 0.2 has the text of a command, which is not used."""
+    return () if isinstance(value, str) else value
+
+
 @dataclass(frozen=True)
 class AtStart:
     """How silos' gradients compare at the initial weights of a small network.
@@ -60,8 +66,8 @@ class AtStart:
 class Inspection:
     """What `fedilc inspect` found: descriptions, notes, shifts per column and per pair of silos.
 
-    `notes` has a sentence per kind, `details` one per column or silo; `proposals` are what notes propose, as
-    options of the command, or as keys of an experiment if the silos are elsewhere.
+    `notes` has a sentence per kind, `details` one per column or silo; `proposals` are the
+    settings of tables that notes propose, each with its value.
     """
 
     name: str
@@ -70,7 +76,7 @@ class Inspection:
     notes: tuple[str, ...]
     at_start: AtStart | None = None
     details: tuple[str, ...] = ()
-    proposals: str = ""
+    proposals: Annotated[tuple[tuple[str, str], ...], BeforeValidator(_settings)] = ()
 
     @property
     def columns(self) -> list[ColumnShift]:
@@ -127,7 +133,7 @@ def inspect_tables(name: str, tables: SiloTables, seed: int = 0) -> Inspection:
         tuple(tables.notes),
         at_start(federation, seed),
         tuple(details(tables.findings)),
-        as_options(proposals(tables.findings)),
+        proposals(tables.findings),
     )
 
 
@@ -153,9 +159,9 @@ def inspect_run(folder: Path) -> Inspection:
         folder.name,
         preprocessing.label.classes,
         described,
-        tuple(grouped(found, toml=True)),
-        details=tuple(details(found, toml=True)),
-        proposals=as_toml(proposals(found)),
+        tuple(grouped(found)),
+        details=tuple(details(found)),
+        proposals=proposals(found),
     )
 
 

@@ -96,7 +96,7 @@ class Job:
         if self.done() > self.settings.rounds:
             raise ConfigError(
                 f"the run in {self.folder} has {self.done()} rounds, more than {self.settings.rounds}; "
-                "choose another folder with --out, or give as many rounds"
+                "choose another folder with `out`, or give as many rounds"
             )
 
     def command(self) -> list[str]:

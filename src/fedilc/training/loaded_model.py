@@ -250,9 +250,7 @@ def _network(
 ) -> nn.Module:
     """Return the built-in network of a run; refuse one that is larger than its weights before it is built."""
     if about.get("name") is None:
-        raise ConfigError(
-            f"{path} was trained with your own network; pass it with load(run, model=...) or --model"
-        )
+        raise ConfigError(f"{path} was trained with your own network; pass it with `model`")
     sizes = {"hidden": about["hidden"]} if about.get("hidden") is not None else {}
     arguments = about["name"], inputs, int(about.get("outputs") or 1), facts.get("seed", 0)
     with torch.device("meta"):

@@ -117,7 +117,7 @@ def test_a_folder_without_the_data_set_is_one_sentence_that_says_how_to_get_it(
         read(tmp_path / folder)
     assert str(refusal.value) == (
         f"{name} is not in {tmp_path / folder}; `fedilc data fetch {name}` downloads it, or name the folder "
-        "that has it with --data-dir or FEDILC_DATA"
+        "that has it with `data_dir` or FEDILC_DATA"
     )
 
 

@@ -72,7 +72,7 @@ def test_names_of_all_numbers_of_a_column_replace_them(tmp_path: Path, suffix: s
     assert unit == "row"
     assert notes == [
         f"{tmp_path}/a.{suffix} has names for some numbers only of 'pain' (0 = 'none'), and these columns "
-        "stay numbers; a number that means a missing value is given with --missing"
+        "stay numbers; a number that means a missing value is given with `missing`"
     ]
 
 

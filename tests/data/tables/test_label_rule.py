@@ -99,8 +99,8 @@ def test_a_value_too_rare_to_be_a_class_is_a_question_with_three_answers() -> No
         tables_of({"s": frame}, TableSettings(label="status"))
     assert str(asked.value) == (
         "the label 'status' is 1 in 412, 2 in 384, 9 in 4 of 800 rows, and 9 is too rare to be a class; say "
-        "--missing status=9 if such rows have no label, --positive 2 if all other values count as 0, or "
-        "--categories status=1,2,9 if each value is a class"
+        '`missing = ["status=9"]` if such rows have no label, `positive = "2"` if all other values count as '
+        '0, or `categories = {"status" = ["1", "2", "9"]}` if each value is a class'
     )
     none = tables_of({"s": frame}, TableSettings(label="status", missing=("status=9",)))
     assert (none.label.classes, len(none.silos["s"].y), none.silos["s"].unlabelled) == (("1", "2"), 796, 4)
@@ -115,7 +115,7 @@ def test_three_classes_of_which_none_is_rare_and_two_of_which_one_is_rare_are_no
     assert rule.with_classes({"1": 500, "2": 480, "9": 20}).loss == "multiclass"
     assert rule.with_classes({"0": 9990, "1": 10}).loss == "binary"
     assert rule.with_classes({"a": 300, "b": 300, "c": 300, "d": 2}).loss == "multiclass"
-    with pytest.raises(DataError, match="--missing y=8,9 if"):
+    with pytest.raises(DataError, match=r'`missing = \["y=8,9"\]` if'):
         rule.with_classes({"1": 5000, "2": 4800, "8": 2, "9": 20})
 
 

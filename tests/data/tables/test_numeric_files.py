@@ -90,7 +90,7 @@ def test_an_npz_may_hold_images_and_call_its_labels_y(tmp_path: Path) -> None:
         (
             "a.csv",
             b"x,y\n1,0\n",
-            "a.csv has no column 'label'; name the label's column with data.label .*: x, y$",
+            "a.csv has no column 'label'; name the label's column with `label`: x, y$",
         ),
         ("a.csv", b"x,label\nred,0\n", r"a.csv: column 'x' holds text, not numbers \('red' in line 2\)"),
         ("a.csv", b"x,label\n1,yes\n", "a.csv: column 'label' holds text, not numbers"),

@@ -46,7 +46,7 @@ def test_a_copied_site_is_noted_in_any_order_of_rows(sites: dict[str, pl.DataFra
     sites["copy"] = sites["south"].sample(fraction=1, shuffle=True, seed=1)
     assert noted(sites) == [
         "silo 'copy' is a copy of 'south': it has the same rows, so a model would be tested on what it was "
-        "trained on; say --exclude-site copy"
+        'trained on; say `exclude_sites = ["copy"]`'
     ]
     sites["copy"][0, "lactate"] += 0.01
     assert not any("is a copy of" in note for note in noted(sites))
@@ -74,7 +74,9 @@ def test_rows_of_few_yes_and_no_are_equal_by_chance() -> None:
 
 def test_a_column_that_is_the_site_is_noted(sites: dict[str, pl.DataFrame]) -> None:
     coded = {name: part.with_columns(pl.lit(f"H-{name}").alias("code")) for name, part in sites.items()}
-    assert any("column 'code' names the silo" in note and "--drop code" in note for note in noted(coded))
+    assert any(
+        "column 'code' names the silo" in note and '`drop = ["code"]`' in note for note in noted(coded)
+    )
     region = {
         name: part.with_columns(pl.lit("n" if name == "north" else "s").alias("region"))
         for name, part in sites.items()
@@ -134,7 +136,7 @@ def read(tmp_path: Path, exclude: list[str]) -> SiloTables:
 def test_sites_are_excluded_by_name(tmp_path: Path) -> None:
     assert list(read(tmp_path, ["b"]).silos) == ["a", "c"]
     assert list(read(tmp_path, []).with_settings(["a"]).silos) == ["b", "c"]
-    with pytest.raises(DataError, match="--exclude-site names 'd', which is no silo"):
+    with pytest.raises(DataError, match="`exclude_sites` names 'd', which is no silo"):
         read(tmp_path, ["d"])
     with pytest.raises(DataError, match="no silo is left"):
         read(tmp_path, ["a", "b", "c"])
@@ -147,6 +149,6 @@ def test_only_named_columns_are_used_and_further_settings_are_added(tmp_path: Pa
     assert few.with_settings(drop=["age"]).fit(["a"]).columns == ("lactate",)
     assert [len(table.y) for table in few.silos.values()] == [len(table.y) for table in whole.silos.values()]
     with pytest.raises(
-        DataError, match="--columns names the column 'agee', which no file has; did you mean 'age'"
+        DataError, match="`columns` names the column 'agee', which no file has; did you mean 'age'"
     ):
         whole.with_settings(columns=["agee"])

@@ -29,7 +29,7 @@ def test_an_identifier_is_left_out_and_said_unless_it_is_kept() -> None:
         "2 columns ('patient', 'code') are left out, each because it differs in every row, or is called, "
         "like an identifier"
     )
-    assert f"{said} (--keep keeps one)" in found.notes
+    assert f"{said} (`keep` keeps one)" in found.notes
     kept = tables_of(parts, TableSettings(label="died", keep=("patient",)))
     assert "patient" in kept.fit(["h0", "h1"]).columns
 
@@ -46,7 +46,7 @@ def test_columns_that_tell_the_label_are_pointed_out() -> None:
     assert any("column 'death_date', which is left out, alone predicts the label" in n for n in found.notes)
     assert [
         note.rpartition(" say ")[2] for note in found.notes if "2 columns ('billing' AUROC 1.000" in note
-    ] == ["--drop billing --drop discharge"]
+    ] == ['`drop = ["billing", "discharge"]`']
     assert found.strongest[0] == ("billing", 1.0)
 
 
@@ -81,7 +81,7 @@ def test_a_column_with_a_few_wrong_cells_still_tells_the_label_and_one_of_many_n
     found = tables_of(by_hospital(frame), TableSettings(label="died"))
     assert found.leaks == ("discharge status",)
     assert any(
-        note.endswith("if it is not known before the outcome, say --drop 'discharge status'")
+        note.endswith('if it is not known before the outcome, say `drop = ["discharge status"]`')
         for note in found.notes
     )
 
@@ -175,12 +175,11 @@ def test_rows_without_a_label_are_left_out_and_said(tmp_path: Path) -> None:
     assert any("2 rows without a label" in note for note in found.notes)
 
 
-def test_a_note_names_the_setting_that_keeps_a_column_in_the_words_of_the_command_or_of_the_file() -> None:
+def test_a_note_names_the_setting_that_keeps_a_column() -> None:
     parts = by_hospital(patients().with_columns(pl.int_range(pl.len()).alias("patient no")))
     notes = tables_of(parts, TableSettings(label="died")).findings
     said = "column 'patient no' is left out: it differs in every row, or is called, like an identifier"
-    assert f"{said} (--keep 'patient no' keeps it)" in grouped(notes)
-    assert f'{said} (keep = ["patient no"] keeps it)' in grouped(notes, toml=True)
+    assert f'{said} (`keep = ["patient no"]` keeps it)' in grouped(notes)
 
 
 def test_a_word_that_may_mean_missing_is_a_category_at_a_silo_that_has_nothing_else() -> None:

@@ -82,9 +82,9 @@ def test_the_owner_lists_the_columns_and_nothing_else_is_mentioned(table: Path) 
     assert [column.name for column in found.columns] == ["age"]
     for word in ("mrn", "ward", "dose"):
         assert word not in found.model_dump_json()
-    with pytest.raises(ConfigError, match="label is the column 'died', which --columns does not list"):
+    with pytest.raises(ConfigError, match="label is the column 'died', which `columns` does not list"):
         summarise_table("a", table, survey(), SurveyLimits(columns=("age",)))
-    with pytest.raises(ConfigError, match="--columns names 'agee', which the table does not have"):
+    with pytest.raises(ConfigError, match="`columns` names 'agee', which the table does not have"):
         summarise_table("a", table, survey(), SurveyLimits(columns=("agee", "died")))
 
 

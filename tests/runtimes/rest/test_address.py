@@ -40,25 +40,25 @@ def test_nothing_travels_in_the_open_beyond_this_machine_unless_told_so_twice(
 ) -> None:
     add_token(tmp_path / "tokens.json", "a")
     tokens = Tokens.read(tmp_path / "tokens.json")
-    with pytest.raises(ConfigError, match="--cert and --key"):
+    with pytest.raises(ConfigError, match="`cert` and `key`"):
         Address(host).require_safe(tokens)
-    with pytest.raises(ConfigError, match="--allow-insecure"):
+    with pytest.raises(ConfigError, match="`allow_insecure=True`"):
         Address(host, insecure=True).require_safe(tokens)
-    with pytest.raises(ConfigError, match="--tokens"):
+    with pytest.raises(ConfigError, match="`tokens=FILE`"):
         Address(host, allow_insecure=True).require_safe(None)
     Address(host, allow_insecure=True).require_safe(tokens)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "localhost", "::1"])
 def test_on_this_machine_it_may_without_tls_or_tokens_if_told_so(host: str) -> None:
-    with pytest.raises(ConfigError, match="--insecure"):
+    with pytest.raises(ConfigError, match="`insecure=True`"):
         Address(host).require_safe(None)
     Address(host, insecure=True).require_safe(None)
 
 
 def test_tls_without_tokens_is_refused(certificates: Certificates) -> None:
     address = Address(certificate=certificates.certificate, key=certificates.key)
-    with pytest.raises(ConfigError, match="--tokens"):
+    with pytest.raises(ConfigError, match="`tokens=FILE`"):
         address.require_safe(None)
 
 

@@ -212,7 +212,7 @@ def test_what_is_no_address_is_one_sentence(url: str) -> None:
     "url", ["http://coordinator.example:8443", "http://10.0.0.7", "http://[2001:db8::1]:1"]
 )
 def test_no_token_travels_in_the_open_to_another_machine(url: str) -> None:
-    with pytest.raises(ConfigError, match="--allow-insecure"):
+    with pytest.raises(ConfigError, match="`allow_insecure=True`"):
         HttpClient(url, "secret")
     HttpClient(url, "secret", allow_insecure=True).close()
 
@@ -273,5 +273,5 @@ def test_proxies_of_the_environment_are_followed_except_to_this_machine(
 
 def test_a_client_certificate_that_is_none_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "mine.pem").write_text("no certificate")
-    with pytest.raises(ConfigError, match="--client-cert"):
+    with pytest.raises(ConfigError, match="`client_cert`"):
         HttpClient("https://127.0.0.1", None, certificate=tmp_path / "mine.pem", key=tmp_path / "mine.pem")

@@ -83,7 +83,7 @@ def test_who_trusts_the_authority_is_let_in(secured: tuple[str, str], certificat
 
 def test_who_does_not_trust_it_sends_nothing_and_says_so_in_one_sentence(secured: tuple[str, str]) -> None:
     line = HttpClient(*secured)
-    with pytest.raises(CoordinatorError, match=r"not trusted.*--ca FILE"):
+    with pytest.raises(CoordinatorError, match=r"not trusted.*`ca=FILE`"):
         line.call("GET", "/v1/manifest")
     line.close()
 

@@ -36,7 +36,7 @@ def test_a_silo_joins_the_run_that_it_was_told_and_no_other() -> None:
     with served(queue) as client:
         joining(client, SiloLimits(digest=queue.manifest.hash))
         joining(client, SiloLimits(digest=queue.manifest.hash[:16]))
-        with pytest.raises(ConfigError, match="--manifest-digest"):
+        with pytest.raises(ConfigError, match="`manifest_digest`"):
             joining(client, SiloLimits(digest="0" * 64))
     for digest in ("abc", "x" * 64, "A" * 64):
         with pytest.raises(ConfigError, match="is not a manifest's digest"):
@@ -62,5 +62,5 @@ def test_a_silo_takes_no_part_with_fewer_examples_than_it_was_told() -> None:
     queue.finish("complete")
     with served(queue) as client:
         joining(client, SiloLimits(min_examples=6))
-        with pytest.raises(ConfigError, match="6 examples to train on, fewer than --min-examples 7"):
+        with pytest.raises(ConfigError, match="6 examples to train on, fewer than `min_examples=7`"):
             joining(client, SiloLimits(min_examples=7))

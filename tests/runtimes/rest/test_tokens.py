@@ -83,7 +83,7 @@ def test_every_comparison_is_in_constant_time(tmp_path: Path, monkeypatch: pytes
 def test_a_second_token_needs_to_be_asked_for_and_ends_the_first(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     first = add_token(file, "north")
-    with pytest.raises(ConfigError, match="--replace"):
+    with pytest.raises(ConfigError, match="`replace=True`"):
         add_token(file, "north")
     second = add_token(file, "north", replace=True)
     tokens = Tokens.read(file)

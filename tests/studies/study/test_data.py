@@ -81,9 +81,9 @@ def test_an_experiment_of_ones_own_gives_its_tables(tmp_path: Path) -> None:
     assert changed.tables.fit(["H0"]).missing == ("lactate=-9",)
     assert "age" not in changed.tables.silos["H0"].frame.columns
     assert changed.labels["H0"].tolist() == data.labels["H0"].tolist()
-    with pytest.raises(ConfigError, match="--label cannot be given for mine, which has its own"):
+    with pytest.raises(ConfigError, match="`label` cannot be given for mine, which has its own"):
         study_data([str(tmp_path / "mine.toml")], label="sex")
-    with pytest.raises(ConfigError, match="--drop is for tables, and color-digits holds none"):
+    with pytest.raises(ConfigError, match="`drop` is for tables, and color-digits holds none"):
         study_data(["color-digits"], drop=["age"])
 
 
@@ -103,7 +103,7 @@ def test_a_folder_of_images_is_read_by_site_and_class(tmp_path: Path) -> None:
     [
         (["none.csv"], "died", DataError, "none.csv does not exist; give a table"),
         (["hart-disease"], None, ConfigError, "neither a file nor a data set; did you mean 'heart-disease'"),
-        (["patients.csv"], None, ConfigError, "--label is missing"),
+        (["patients.csv"], None, ConfigError, "`label` is missing"),
         (["patients.csv"], "died", ConfigError, "is one table; name the column of silos"),
         (["patients.csv", "folder"], "died", DataError, "folder is a folder; give tables"),
     ],

@@ -124,7 +124,7 @@ def _require_all(paths: list[Path], data_set: str, folder: Path) -> list[Path]:
     if len(missing) == len(paths):
         raise DataError(
             f"{data_set} is not in {folder}; `fedilc data fetch {data_set}` downloads it, or name the folder "
-            "that has it with --data-dir or FEDILC_DATA"
+            "that has it with `data_dir` or FEDILC_DATA"
         )
     if missing:
         raise DataError(f"{missing[0]} is missing; {_fetch_again(data_set)}")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fedilc.errors import listed
+from fedilc.errors import listed, option
 
 DROP, MISSING, EXCLUDE, KEEP, CATEGORICAL = "drop", "missing", "exclude_site", "keep", "categorical"
 CURE = "{cure}"  # in sentences, for the setting that a note names without a proposal
+_KEYS = {EXCLUDE: "exclude_sites"}  # if the key of a file is not the name of the option
 _SHOWN = 5
 
 
@@ -35,10 +34,10 @@ class Note:
     cure: tuple[str, str] | None = None
 
 
-def grouped(notes: Iterable[Note], *, toml: bool = False) -> list[str]:
+def grouped(notes: Iterable[Note]) -> list[str]:
     """Return one sentence per kind of note, in the order in which kinds first occur.
 
-    Proposals are options of the command, or with `toml` keys of the section [data] of an experiment.
+    Proposals are keys of the section [data] of an experiment; commands print them as their options.
 
     >>> grouped([Note(f"{name} is empty", "{} are empty", repr(name)) for name in ("a", "b")])
     ["2 columns ('a', 'b') are empty"]
@@ -46,12 +45,12 @@ def grouped(notes: Iterable[Note], *, toml: bool = False) -> list[str]:
     kinds: dict[str, list[Note]] = {}
     for note in notes:
         kinds.setdefault(note.many or note.one, []).append(note)
-    return [_sentence(kind, toml) for kind in kinds.values()]
+    return [_sentence(kind) for kind in kinds.values()]
 
 
-def details(notes: Iterable[Note], *, toml: bool = False) -> list[str]:
+def details(notes: Iterable[Note]) -> list[str]:
     """Return one sentence per note."""
-    return [_sentence([note], toml) for note in notes]
+    return [_sentence([note]) for note in notes]
 
 
 def proposals(notes: Iterable[Note]) -> tuple[tuple[str, str], ...]:
@@ -65,43 +64,29 @@ def proposals(notes: Iterable[Note]) -> tuple[tuple[str, str], ...]:
     )
 
 
-def as_options(settings: Iterable[tuple[str, str]]) -> str:
-    """Return settings as they are typed in a shell.
-
-    >>> as_options([("drop", "length of stay"), ("missing", "-9999")])
-    "--drop 'length of stay' --missing -9999"
-    """
-    return shlex.join(
-        word for setting, value in settings for word in (f"--{setting.replace('_', '-')}", value)
-    )
-
-
-def as_toml(settings: Iterable[tuple[str, str]]) -> str:
+def as_settings(settings: Iterable[tuple[str, str]]) -> str:
     """Return settings as they are written in the section [data] of an experiment.
 
-    >>> as_toml([("drop", "billing"), ("drop", "ward"), ("missing", "-9")])
-    'drop = ["billing", "ward"] and missing = ["-9"]'
+    >>> as_settings([("drop", "billing"), ("drop", "ward"), ("missing", "-9")])
+    '`drop = ["billing", "ward"]` and `missing = ["-9"]`'
     """
     by_key: dict[str, list[str]] = {}
     for setting, value in settings:
-        by_key.setdefault("exclude_sites" if setting == EXCLUDE else setting, []).append(value)
-    return " and ".join(f"{key} = {json.dumps(values, ensure_ascii=False)}" for key, values in by_key.items())
+        by_key.setdefault(_KEYS.get(setting, setting), []).append(value)
+    return " and ".join(option(key, values) for key, values in by_key.items())
 
 
-def _sentence(notes: Sequence[Note], toml: bool) -> str:
+def _sentence(notes: Sequence[Note]) -> str:
     first, asked = notes[0], proposals(notes)
     text = first.one
     if len(notes) > 1:
         named = listed([note.subject for note in notes], _SHOWN)
         text = first.many.replace("{}", f"{len(notes)} {first.unit} ({named})")
     if first.cure is not None:
-        key = first.cure[0] if toml else f"--{first.cure[0]}"
-        whole = as_toml([first.cure]) if toml else as_options([first.cure])
-        text = text.replace(CURE, whole if len(notes) == 1 else key)
+        text = text.replace(CURE, as_settings([first.cure]) if len(notes) == 1 else f"`{first.cure[0]}`")
     if not asked:
         return text
     if len(asked) > _SHOWN:
-        names = sorted({setting for setting, _ in asked})
-        keys = " and ".join(names if toml else [f"--{name.replace('_', '-')}" for name in names])
-        return f"{text} say {keys} for each"
-    return f"{text} say {as_toml(asked) if toml else as_options(asked)}"
+        keys = sorted({f"`{_KEYS.get(setting, setting)}`" for setting, _ in asked})
+        return f"{text} say {' and '.join(keys)} for each"
+    return f"{text} say {as_settings(asked)}"

@@ -148,10 +148,7 @@ def _no_label(path: Path, frame: pl.DataFrame, label: str) -> str:
     if len(fields) == 1 and fields != {1}:
         return f"{path} is probably separated by spaces; save it with commas"
     if label == "label":
-        return (
-            f"{path} has no column 'label'; name the label's column with data.label (--label): "
-            f"{listed(names, 8)}"
-        )
+        return f"{path} has no column 'label'; name the label's column with `label`: {listed(names, 8)}"
     return f"{path} has no label column {label!r}{nearest(label, names)}"
 
 

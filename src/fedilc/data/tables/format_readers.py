@@ -108,7 +108,7 @@ def _with_value_labels(
     if partly:
         notes.append(
             f"{path} has names for some numbers only of {listed(partly)}, and these columns stay numbers; a "
-            "number that means a missing value is given with --missing"
+            "number that means a missing value is given with `missing`"
         )
     return frame.with_columns(named)
 

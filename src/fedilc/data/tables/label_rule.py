@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from shlex import quote
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from fedilc.algorithms.loss_name import LossName, has_classes
 from fedilc.data.tables.column_values import column_values, in_order, names_of, number_of, numbers_of
-from fedilc.errors import DataError, listed, nearest
+from fedilc.errors import DataError, listed, nearest, option
 
 MOST_CLASSES = 20
 MOST_LEVELS = 100
@@ -103,7 +102,9 @@ class LabelRule(BaseModel):
         levels = list(label_names(pl.Series(list(declared)))) if declared else list(rows)
         if self.comparison is not None:
             if positive is not None:
-                raise DataError(f"--positive {positive!r} has no use beside the label {self.text!r}; drop it")
+                raise DataError(
+                    f"`positive` {positive!r} cannot be combined with the label {self.text!r}; leave it out"
+                )
             return self
         if positive is not None:
             return self._with_positive(list(rows), positive)
@@ -122,7 +123,7 @@ class LabelRule(BaseModel):
         kind: LossName = loss or ("binary" if len(ordered) == 2 else "multiclass")
         if kind == "binary" and len(ordered) > 2:
             raise DataError(
-                f"the label {self.text!r} has {len(ordered)} values ({listed(ordered)}); say with --positive "
+                f"the label {self.text!r} has {len(ordered)} values ({listed(ordered)}); say with `positive` "
                 "which one counts as 1"
             )
         return self.model_copy(update={"loss": kind, "classes": ordered})
@@ -145,12 +146,8 @@ class LabelRule(BaseModel):
         if not rare or not 3 <= len(rows) <= MOST_CLASSES or not 1 <= len(common) <= 2:
             return
         every = in_order(rows)
-        options = {
-            "--missing": f"{self.column}={','.join(rare)}",
-            "--positive": common[-1],
-            "--categories": f"{self.column}={','.join(every)}",
-        }
-        missing, positive, classes = (f"{option} {quote(value)}" for option, value in options.items())
+        missing = option("missing", [f"{self.column}={','.join(rare)}"])
+        positive, classes = option("positive", common[-1]), option("categories", {self.column: every})
         counts = listed([f"{name} in {rows[name]}" for name in every], 8)
         verb = "is" if len(rare) == 1 else "are"
         raise DataError(

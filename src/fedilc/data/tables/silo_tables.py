@@ -213,10 +213,10 @@ def without_sites(silos: Mapping[str, T], exclude: Sequence[str]) -> dict[str, T
     """Return all silos but some; raise if one of these is unknown, or if none is left."""
     for name in exclude:
         if name not in silos:
-            raise DataError(f"--exclude-site names {name!r}, which is no silo{nearest(name, silos)}")
+            raise DataError(f"`exclude_sites` names {name!r}, which is no silo{nearest(name, silos)}")
     kept = {name: part for name, part in silos.items() if name not in exclude}
     if not kept:
-        raise DataError("no silo is left; exclude fewer with --exclude-site")
+        raise DataError("no silo is left; exclude fewer with `exclude_sites`")
     return kept
 
 
@@ -248,7 +248,7 @@ def read_features(path: Path, settings: TableSettings, silo: str) -> tuple[pl.Da
     """Return features and labels of one silo's file, and how many rows have no label."""
     notes: list[str] = []
     found = settings.split_label(silo, _frame(path, settings, notes))
-    own = grouped(value_notes({silo: found[0]}, settings), toml=True)
+    own = grouped(value_notes({silo: found[0]}, settings))
     Report(notes=[*notes, *own]).warn()
     return found
 
@@ -270,14 +270,14 @@ def _check_names(
 ) -> None:
     """Raise if a column that is named in the settings is in no file."""
     known = list(dict.fromkeys(name for frame in frames.values() for name in frame.columns))
-    named = {"--categorical": settings.categorical, "--drop": settings.drop, "--keep": settings.keep}
-    named |= {"--categories": tuple(settings.categories), "--columns": settings.columns}
-    named["--missing"] = tuple(mark.rpartition("=")[0] for mark in settings.missing if "=" in mark)
+    named = {"categorical": settings.categorical, "drop": settings.drop, "keep": settings.keep}
+    named |= {"categories": tuple(settings.categories), "columns": settings.columns}
+    named["missing"] = tuple(mark.rpartition("=")[0] for mark in settings.missing if "=" in mark)
     for option, columns in named.items():
         for column in columns:
             if column not in known:
                 raise DataError(
-                    f"{option} names the column {column!r}, which no file has{nearest(column, known)}"
+                    f"`{option}` names the column {column!r}, which no file has{nearest(column, known)}"
                 )
     if silo_column is not None and silo_column == LabelRule.parse(settings.label).column:
         raise DataError(

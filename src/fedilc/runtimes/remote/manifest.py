@@ -79,7 +79,7 @@ class ModelSpec(Section):
         if self.name is None:
             raise ConfigError(
                 "this run's network is not built in; ask the coordinator's operator for it, and name it with "
-                "--model my_module:build or, under NVIDIA FLARE, as model in fedilc.json"
+                "`model=my_module:build` or, under NVIDIA FLARE, as model in fedilc.json"
             )
         return build_model(self.name, self.inputs, self.outputs, 0, **self.sizes)
 
@@ -148,7 +148,7 @@ class Manifest(SiloOptions):
         if numbers > max_parameters:
             raise ConfigError(
                 f"the run's network has {numbers:,} parameters and this silo allows {max_parameters:,}; "
-                "if this is the right run, raise --max-parameters"
+                "if this is the right run, raise `max_parameters`"
             )
 
     @cached_property

@@ -112,23 +112,23 @@ class SurveyLimits:
         for name in self.columns or ():
             if name not in found:
                 raise ConfigError(
-                    f"--columns names {name!r}, which the table does not have{nearest(name, found)}"
+                    f"`columns` names {name!r}, which the table does not have{nearest(name, found)}"
                 )
         if self.columns is not None and label not in self.columns:
             raise ConfigError(
-                f"the run's label is the column {label!r}, which --columns does not list; add it if you agree"
+                f"the run's label is the column {label!r}, which `columns` does not list; add it if you agree"
             )
 
     def require_listed(self, label: str, columns: Sequence[str] | None) -> None:
         """Raise if a run without a survey uses a column that the owner does not list."""
         if columns is None:
             raise ConfigError(
-                "the run names no columns, so --columns cannot be checked; ask for data.columns"
+                "the run names no columns, so `columns` cannot be checked; ask for data.columns"
             )
         for name in (*columns, label):
             if name not in (self.columns or ()):
                 raise ConfigError(
-                    f"the run uses the column {name!r}, which --columns does not list; add it if you agree"
+                    f"the run uses the column {name!r}, which `columns` does not list; add it if you agree"
                 )
 
     def require_rows(self, silo: str, rows: int, settings: TableSettings) -> None:
@@ -137,7 +137,7 @@ class SurveyLimits:
         if rows < least:
             raise ConfigError(
                 f"silo {silo!r} has {rows} rows with a label, fewer than the {least} that a summary needs, "
-                f"and nothing was sent; --min-rows {rows} lets it take part, but then {_sums_of_few(rows)}"
+                f"and nothing was sent; `min_rows={rows}` lets it take part, but then {_sums_of_few(rows)}"
             )
 
     def warning(self, rows: int) -> str | None:
@@ -192,7 +192,7 @@ def summarise_table(name: str, path: Path, survey: Survey, limits: SurveyLimits 
         raise ConfigError(
             f"the run's label is the column {column!r} of silo {name!r}, which differs in every row, or is "
             "called, like an identifier, so that it could choose single patients, and nothing was sent; if "
-            "it is none, list it in --columns, and ask for it in data.keep"
+            "it is none, list it in `columns`, and ask for it in data.keep"
         )
     features = features.select(name for name in features.columns if settings.uses(name))
     return summarise(name, features, label, settings, unlabelled, listed=limits.columns, sent=True)
@@ -236,5 +236,5 @@ def _refuse_identifiers(
         if column.identifier:
             raise ConfigError(
                 f"the run makes categories of the column {column.name!r}, which differs in every row of silo "
-                f"{name!r}, or is called, like an identifier; if it is none, list it in --columns"
+                f"{name!r}, or is called, like an identifier; if it is none, list it in `columns`"
             )

@@ -107,13 +107,13 @@ class Address:
     def require_safe(self, tokens: Tokens | TokenFile | None) -> None:
         """Raise if tokens or gradients would be sent without TLS although nobody allowed it."""
         if (self.certificate is None) != (self.key is None):
-            raise ConfigError("--cert and --key belong together; give both")
+            raise ConfigError("`cert` and `key` belong together; give both")
         for path in (self.certificate, self.key, self.client_authority):
             if path is not None and not path.exists():
                 raise ConfigError(f"{path} does not exist; give certificates and key as PEM files")
         if self.client_authority is not None and self.certificate is None:
             raise ConfigError(
-                "--client-ca asks clients for certificates over TLS: give --cert and --key as well"
+                "`client_ca` asks clients for certificates over TLS: give `cert` and `key` as well"
             )
         warn_if_public(self.key, "the key of the coordinator's certificate")
         if self.certificate is not None and self.key is not None:
@@ -121,17 +121,17 @@ class Address:
         local = is_loopback(self.host)
         if self.certificate is None and not (self.insecure or self.allow_insecure):
             raise ConfigError(
-                "give --cert and --key for TLS, or --insecure to do without TLS on a loopback address"
+                "give `cert` and `key` for TLS, or `insecure=True` to do without TLS on a loopback address"
             )
         if self.certificate is None and not local and not self.allow_insecure:
             raise ConfigError(
-                f"--insecure is for loopback addresses, and {self.host} is not one: give --cert and --key, "
-                "or --allow-insecure if something else protects the connection"
+                f"`insecure=True` is for loopback addresses, and {self.host} is not one: give `cert` "
+                "and `key`, or `allow_insecure=True` if something else protects the connection"
             )
         if tokens is None and not (local and self.insecure):
             raise ConfigError(
-                "give --tokens FILE (make it with `fedilc token NAME`), or --client-ca; only --insecure on a "
-                "loopback address needs neither"
+                "give `tokens=FILE` (make it with `fedilc token NAME`), or `client_ca`; only `insecure=True` "
+                "on a loopback address needs neither"
             )
 
     def bind(self) -> socket.socket:

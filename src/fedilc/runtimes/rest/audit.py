@@ -21,7 +21,7 @@ from fedilc.errors import printable
 from fedilc.federation.json_files import parse_json, with_digest
 
 LOGGER = logging.getLogger("fedilc.coordinator")
-logging.getLogger("fedilc").addHandler(logging.NullHandler())  # without --log-format, nothing is printed
+logging.getLogger("fedilc").addHandler(logging.NullHandler())  # without a log format, nothing is printed
 WINDOW_SECONDS = 60.0
 MAX_BYTES = 64 << 20
 KEPT_FILES = 9

@@ -29,7 +29,7 @@ class Auth:
     exists. A valid token is always accepted: behind a proxy all silos share an address, and one with a wrong
     token must not block the others. Nobody guesses 256 random bits, however often they try.
 
-    A certificate that the authority of `--client-ca` has signed authenticates the silo that it names. An
+    A certificate that the authority in `client_ca` has signed authenticates the silo that it names. An
     authority signs many things: a certificate counts only if it names one of the run's `silos`, or a silo or
     sub-coordinator of the token file.
     """
@@ -90,7 +90,7 @@ class Auth:
                 raise HTTPException(
                     403,
                     f"{name!r} may not reply for silo {silo[:100]!r}; whoever runs this coordinator "
-                    f"allows it with `fedilc token {name} --carries`",
+                    f"allows it with `fedilc token {name}` and its option carries",
                 )
 
     def _certified(self, request: Request) -> frozenset[str]:

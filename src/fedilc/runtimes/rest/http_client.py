@@ -126,7 +126,7 @@ class HttpClient:
         if url.scheme == "http" and not is_loopback(host) and not self.allow_insecure:
             raise ConfigError(
                 f"{self.url} has no TLS, so that others could read token and gradients: use https://, "
-                "or --allow-insecure if something else protects the connection"
+                "or `allow_insecure=True` if something else protects the connection"
             )
         return host
 
@@ -144,7 +144,7 @@ class HttpClient:
             try:
                 context.load_cert_chain(self.certificate, self.key)
             except (OSError, ssl.SSLError) as error:
-                raise ConfigError(f"--client-cert and --client-key cannot be used: {error}") from error
+                raise ConfigError(f"`client_cert` and `client_key` cannot be used: {error}") from error
         return context
 
     def close(self) -> None:
@@ -189,7 +189,7 @@ class HttpClient:
         if "CERTIFICATE_VERIFY_FAILED" in trouble:
             raise CoordinatorError(
                 f"the certificate of {self.url} is not trusted: {trouble}; if you have your own certificate "
-                "authority, name it with --ca FILE"
+                "authority, name it with `ca=FILE`"
             ) from error
         if "WRONG_VERSION_NUMBER" in trouble or "RECORD_LAYER_FAILURE" in trouble:
             raise CoordinatorError(f"{self.url} does not speak TLS; is its address http://?") from error
@@ -240,10 +240,12 @@ def fetch_run(client: HttpClient, folder: Path) -> None:
 def _get_published(client: HttpClient, path: str, max_bytes: int) -> Response:
     response = client.call("GET", path, max_bytes)
     if response.status in (401, 403):
-        raise ConfigError(f"{client.url} refuses the model: {response.reason}; give a silo's --token-file")
+        raise ConfigError(
+            f"{client.url} refuses the model: {response.reason}; give a silo's token with `token_file`"
+        )
     if response.status != 200:
         raise CoordinatorError(
-            f"{client.url} publishes no model ({response.reason}); its operator does so with `fedilc serve "
-            "--view RUN`"
+            f"{client.url} publishes no model ({response.reason}); its operator does so with `fedilc serve` "
+            "and its option view"
         )
     return response

@@ -272,7 +272,7 @@ class Participant(RunMember):
         survey = read_survey(body["survey"])
         require_silo(self.name, survey.run, survey.silos)
         if self.table is None:
-            raise CoordinatorError("the run is over tables; name this silo's table with --data")
+            raise CoordinatorError("the run is over tables; name this silo's table with `data`")
         of_table, where = self.table.digest(), (self.http.url, self.name, survey.run)
         agreed = self.limits.agreed(*where, of_table)
         if self.name not in body["missing"]:
@@ -281,7 +281,7 @@ class Participant(RunMember):
         if self.limits.digest is not None:
             raise CoordinatorError(
                 "the coordinator has no manifest yet and asks for a summary of the table; leave out "
-                "--manifest-digest if you agree to this"
+                "`manifest_digest` if you agree to this"
             )
         summary = self.table.summarise(survey)
         self.limits.require_examples(summary.rows, self.name)
@@ -303,7 +303,7 @@ class Participant(RunMember):
         except ConfigError as error:
             if self.limits.state is not None:
                 raise
-            self.log(f"the consent is not remembered, since {error}; name a folder with --state")
+            self.log(f"the consent is not remembered, since {error}; name a folder with `state`")
 
     def _require_same_table(self, manifest: Manifest) -> None:
         """Raise if the table is not the one whose summary was sent to this run."""

@@ -38,7 +38,7 @@ class SiloLimits:
     def __post_init__(self) -> None:
         if self.digest is not None and not re.fullmatch("[0-9a-f]{16,64}", self.digest):
             raise ConfigError(
-                f"--manifest-digest {self.digest!r} is not a manifest's digest; give 16 to 64 of the digits "
+                f"`manifest_digest` {self.digest!r} is not a manifest's digest; give 16 to 64 of the digits "
                 "that `fedilc serve` shows"
             )
 
@@ -47,14 +47,14 @@ class SiloLimits:
         if self.digest is not None and not manifest.hash.startswith(self.digest):
             raise ConfigError(
                 f"the coordinator has manifest {manifest.hash[:16]} and this silo takes part only in "
-                f"{self.digest[:16]}; find out why before you change --manifest-digest"
+                f"{self.digest[:16]}; find out why before you change `manifest_digest`"
             )
         known = self._known().get(f"{silo} {url}")
         if self.digest is None and known is not None and known != manifest.hash:
             raise ConfigError(
                 f"the coordinator has manifest {manifest.hash[:16]} and this silo joined {known[:16]} there "
-                "before; if you agree to the new run, join it once with --manifest-digest "
-                f"{manifest.hash[:16]}"
+                "before; if you agree to the new run, join it once with "
+                f"`manifest_digest={manifest.hash[:16]}`"
             )
         manifest.require_at_most(self.max_parameters)
 
@@ -62,8 +62,8 @@ class SiloLimits:
         """Raise if the silo has too few examples to take part."""
         if examples < self.min_examples:
             raise ConfigError(
-                f"silo {silo!r} has {examples} examples to train on, fewer than --min-examples "
-                f"{self.min_examples}; it does not take part"
+                f"silo {silo!r} has {examples} examples to train on, fewer than "
+                f"`min_examples={self.min_examples}`; it does not take part"
             )
 
     def remember(self, manifest: Manifest, url: str, silo: str) -> None:
@@ -101,7 +101,7 @@ class SiloLimits:
 
     @property
     def consent_folder(self) -> Path:
-        """Return the folder that stores which summaries the owner agreed to: --state, or the user's own."""
+        """Return the folder that stores which summaries the owner agreed to: `state`, or the user's own."""
         if self.state is not None:
             return self.state
         return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "fedilc"

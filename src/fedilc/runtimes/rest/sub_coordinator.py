@@ -74,7 +74,7 @@ class SubCoordinator(RunMember):
         manifest = self.read_manifest()
         manifest.require_same_steps()
         if self.name in manifest.silos:
-            raise ConfigError(f"{self.name!r} is a silo of the run; give the sub-coordinator another --silo")
+            raise ConfigError(f"{self.name!r} is a silo of the run; give the sub-coordinator another `silo`")
         body = {"manifest": manifest.hash, "leaves": {}}
         response = self.http.call("POST", self._path("join"), json=body)
         if response.status != 200:

@@ -208,5 +208,5 @@ def survey_tables(
     made, summaries = survey.preprocessing(found), list(found.values())
     text = json.dumps([summary.model_dump(mode="json") for summary in summaries])
     write_atomically(out / SUMMARIES, text.encode())
-    Report(notes=grouped(table_notes(summaries, made), toml=True)).warn()
+    Report(notes=grouped(table_notes(summaries, made))).warn()
     return made, replace(address, port=port)

@@ -64,8 +64,7 @@ class Tokens(BaseModel):
             return cls.model_validate_json(path.read_bytes())
         except OSError as error:
             raise ConfigError(
-                f"the token file {path} cannot be read ({error.strerror}); make it with `fedilc token NAME "
-                f"--tokens {path}`"
+                f"the token file {path} cannot be read ({error.strerror}); make it with `fedilc token NAME`"
             ) from error
         except ValidationError as error:
             first = error.errors(include_input=False)[0]
@@ -160,7 +159,7 @@ def add_token(
         require_name(one)
     with _editing(path) as tokens:
         if name in tokens.of(kind) and not replace:
-            raise ConfigError(f"{name!r} has a token in {path} already; replace it with --replace")
+            raise ConfigError(f"{name!r} has a token in {path} already; replace it with `replace=True`")
         token = secrets.token_urlsafe(32)
         tokens.of(kind)[name] = _hash(token)
         tokens.expires.pop(f"{kind}/{name}", None)
@@ -175,7 +174,7 @@ def add_token(
 def revoke_token(path: Path, name: str, kind: Kind = "silos") -> None:
     """Revoke a name's token; a running coordinator refuses it from the next request on."""
     if not path.exists():
-        raise ConfigError(f"{path} does not exist; name the token file with --tokens")
+        raise ConfigError(f"{path} does not exist; name the token file with `tokens`")
     with _editing(path) as tokens:
         if tokens.of(kind).pop(name, None) is None:
             some = ", ".join(tokens.of(kind)) or "nobody"

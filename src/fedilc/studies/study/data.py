@@ -20,7 +20,7 @@ from fedilc.config import read_study_file
 from fedilc.config.experiment import SOURCES, shipped_experiments
 from fedilc.config.section import Source, validated
 from fedilc.data import Federation
-from fedilc.data.checks.notes import as_options, details, proposals
+from fedilc.data.checks.notes import details, proposals
 from fedilc.data.digest import digest
 from fedilc.data.image_folder import read_image_folder
 from fedilc.data.tables.silo_tables import SiloTables, TableSettings, read_tables
@@ -40,7 +40,7 @@ class StudyData(ABC):
         labels: by silo, one label per example.
         notes: sentences on what is probably not meant, one per kind.
         details: the same, one per column or silo.
-        proposals: options of the command that notes propose, as they are typed.
+        proposals: settings of tables that notes propose, each with its value.
         problems: sentences on what makes a study of these data meaningless.
         leaks: the columns that alone predict the label almost perfectly.
         strongest: the columns that predict the label best, each alone, with their mean AUROC.
@@ -53,7 +53,7 @@ class StudyData(ABC):
     labels: Mapping[str, NDArray[Any]]
     notes: tuple[str, ...] = field(default=(), kw_only=True)
     details: tuple[str, ...] = field(default=(), kw_only=True)
-    proposals: str = field(default="", kw_only=True)
+    proposals: tuple[tuple[str, str], ...] = field(default=(), kw_only=True)
     problems: tuple[str, ...] = field(default=(), kw_only=True)
     leaks: tuple[str, ...] = field(default=(), kw_only=True)
     strongest: tuple[tuple[str, float], ...] = field(default=(), kw_only=True)
@@ -105,7 +105,7 @@ class StudyTables(StudyData):
             tables,
             notes=tuple(tables.notes),
             details=tuple(details(tables.findings)),
-            proposals=as_options(proposals(tables.findings)),
+            proposals=proposals(tables.findings),
             problems=tuple(details(tables.copies)),
             leaks=tables.leaks,
             strongest=tables.strongest,
@@ -202,10 +202,10 @@ def study_data(
             wrong = "is a folder" if path.is_dir() else "does not exist"
             raise DataError(f"{path} {wrong}; give tables (.csv, .xlsx, .parquet, .dta, .sav, ...)")
     if label is None:
-        raise ConfigError("--label is missing; name the column to predict, or a comparison such as 'num>0'")
+        raise ConfigError("`label` is missing; name the column to predict, or a comparison such as 'num>0'")
     if len(paths) == 1 and silo_column is None:
         raise ConfigError(
-            f"{paths[0]} is one table; name the column of silos with --silo-column, or give a file per silo"
+            f"{paths[0]} is one table; name the column of silos with `silo_column`, or give a file per silo"
         )
     chosen = TableSettings(label=label, **settings)
     name = paths[0].name.partition(".")[0] if len(paths) == 1 else paths[0].resolve().parent.name
@@ -248,7 +248,7 @@ def _of_source(
 ) -> StudyData:
     for key in ("label", "silo_column"):
         if key in changed:
-            raise ConfigError(f"--{key.replace('_', '-')} cannot be given for {name}, which has its own")
+            raise ConfigError(f"`{key}` cannot be given for {name}, which has its own")
     read = getattr(source, "tables", None)
     if read is not None:
         tables = read(folder)
@@ -263,6 +263,4 @@ def _refuse_table_options(name: str, exclude: Sequence[str], changed: Mapping[st
     """Raise if options of tables are given for data that are none."""
     given = [*changed, *(["exclude_site"] if exclude else [])]
     if given:
-        raise ConfigError(
-            f"--{given[0].replace('_', '-')} is for tables, and {name} holds none; leave it out"
-        )
+        raise ConfigError(f"`{given[0]}` is for tables, and {name} holds none; leave it out")

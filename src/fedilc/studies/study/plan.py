@@ -118,11 +118,11 @@ class StudyPlan:
         if len(names) < 2:
             raise DataError(
                 f"a study leaves one silo out and trains on the others, and {self.data.name} has "
-                f"{len(names)} silo; name the column of silos (--silo-column), or give a file per silo"
+                f"{len(names)} silo; name the column of silos (`silo_column`), or give a file per silo"
             )
         for name in settings.hold_out:
             if name not in names:
-                raise ConfigError(f"--hold-out names {name!r}, which is no silo{nearest(name, names)}")
+                raise ConfigError(f"`hold_out` names {name!r}, which is no silo{nearest(name, names)}")
         for name in settings.algorithms:
             find_algorithm(name)
         if settings.choose_by == "silo" and len(names) < 3:

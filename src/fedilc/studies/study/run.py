@@ -139,7 +139,7 @@ class _Runs:
         found = choose(self.plan, method, group, scored)
         if found is None:
             raise StudyError(
-                f"{method} diverged with every setting that it may choose from; lower --learning-rates"
+                f"{method} diverged with every setting that it may choose from; lower `learning_rates`"
             )
         return found
 
@@ -151,7 +151,7 @@ class _Runs:
             if about["failed"]:
                 raise StudyError(
                     f"{task.algorithm} diverged without {task.predicted!r} although it did not when its "
-                    f"settings were chosen ({about['failed']}); lower --learning-rates"
+                    f"settings were chosen ({about['failed']}); lower `learning_rates`"
                 )
             found.append(tensors["outputs"].double().numpy())
         return found

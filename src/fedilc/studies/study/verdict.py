@@ -92,7 +92,7 @@ def alarm(result: StudyResult) -> str | None:
     return (
         f"The AUROC of {best} is over {LEAK} at {len(over)} of {len(sites)} sites that took no part in "
         "training. Few outcomes can be predicted so well: probably a column, or which of its cells are "
-        f"missing, is known only after the outcome{alone}. Drop such columns (--drop), and study again "
+        f"missing, is known only after the outcome{alone}. Drop such columns (`drop`), and study again "
         "before you believe the verdict."
     )
 

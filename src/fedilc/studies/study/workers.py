@@ -72,7 +72,7 @@ def _side_by_side(pool: ProcessPoolExecutor, tasks: Mapping[Path, Task], done: D
     except BrokenProcessPool as error:
         raise WorkerError(
             "a worker process of the study ended, perhaps because memory ran out; run the "
-            "same command to continue; --jobs 1 needs the least memory"
+            "same command to continue; `jobs=1` needs the least memory"
         ) from error
 
 

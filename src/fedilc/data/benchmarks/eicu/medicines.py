@@ -55,7 +55,7 @@ class Uses:
         if not len(chosen):
             raise DataError(
                 f"no medicine was ordered for {least_uses} patients or more (the most frequent for "
-                f"{uses.max(initial=0)}); lower --min-uses"
+                f"{uses.max(initial=0)}); lower `min_uses`"
             )
         index = np.full(len(self.medicines), -1)
         index[chosen] = np.arange(len(chosen))

@@ -173,10 +173,10 @@ def _enough_patients(patients: pl.DataFrame, report: PreparationReport) -> pl.Da
     if not len(sizes):
         raise DataError(f"no patient is left: none has an outcome, an order and a {kind}; check both tables")
     if not len(large):
-        other = ", or make silos of regions with --silo-by region" if kind == "hospital" else ""
+        other = ", or make silos of regions with `silo_by=region`" if kind == "hospital" else ""
         raise DataError(
             f"no {kind} has {least} patients or more (the largest has {sizes['patients'][0]}); lower "
-            f"--min-patients{other}"
+            f"`min_patients`{other}"
         )
     few, many = f"{kind}s with fewer than {least} patients", f"{kind}s beyond the {most} largest"
     patients = _keep(patients, pl.col("silo").is_in(large["silo"].implode()), few, report)
