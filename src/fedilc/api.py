@@ -81,6 +81,10 @@ def train(
         more: the options below, and those that parts declare, such as a penalty of your own (see
             `fedilc list NAME`). A note names options that no part of the algorithm takes.
 
+    The loss:
+        loss: a loss by name for the same labels as the data's own, such as one that you registered
+            (`fedilc.gradients.losses.register`); None is that of the data.
+
     What silos match:
         penalty: a penalty in place of the algorithm's own, by name.
         covariance: of Fishr, "diagonal" or "full".

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
-from fedilc.algorithms.loss_name import LossName, has_classes
+from fedilc.algorithms.loss_name import LOSSES, has_classes
 
 
 def test_the_losses_with_classes_are_the_cross_entropies() -> None:
-    assert {name for name in get_args(LossName) if has_classes(name)} == {"binary", "multiclass"}
+    assert {name for name in LOSSES.names() if has_classes(name)} == {"binary", "multiclass"}

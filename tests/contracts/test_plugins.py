@@ -1,4 +1,4 @@
-"""A penalty, an aggregation and an optimiser of another package: one file, and every door is open to them."""
+"""Parts, a loss and a data source of another package: one file, and every door is open to them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from torch import nn
 
 import fedilc as package
 from fedilc import Algorithm, Federation, Silo, train
+from fedilc.algorithms.loss_name import LOSSES
 from fedilc.algorithms.parts import AGGREGATORS, OPTIMIZERS, PENALTIES
 from fedilc.config import read_experiment
-from fedilc.errors import CheckpointError, ConfigError, FedILCWarning
+from fedilc.config.experiment import SOURCES
+from fedilc.errors import CheckpointError, ConfigError, DataError, FedILCWarning
 
 PARTS = '''
 from typing import Annotated
@@ -29,8 +31,9 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from fedilc import aggregation, penalties
-from fedilc.gradients import optimizers
+from fedilc import Federation, Silo, aggregation, config, penalties
+from fedilc.config.section import Source
+from fedilc.gradients import losses, optimizers
 
 
 class Scaled(penalties.VREx):
@@ -67,6 +70,31 @@ class PowerSGD(torch.optim.Optimizer):
                 p.sub_(group["lr"] * p.grad.sign() * p.grad.abs() ** group["power"])
 
 
+def tilted(logits, y):
+    """Cross-entropy in which positives count three times."""
+    weights = 1 + 2 * y
+    return torch.nn.functional.binary_cross_entropy_with_logits(logits, y, weights, reduction="none")
+
+
+class Waves(Source):
+    """Two silos of noise."""
+
+    source: str = "waves"
+    examples: int = Field(20, ge=2)
+
+    def build(self, seed, folder):
+        generator = torch.Generator().manual_seed(seed)
+        silos = []
+        for name in ("north", "south"):
+            x = torch.randn(2 * self.examples, 3, generator=generator)
+            y = x[:, 0] > 0
+            silos.append(Silo(name, *(part[: self.examples] for part in (x, y)),
+                              *(part[self.examples :] for part in (x, y))))
+        return Federation("waves", silos)
+
+
+losses.register("tilted", tilted)
+config.register_source("waves", Waves)
 penalties.register("scaled", Scaled)
 aggregation.register("shrunk", Shrunk)
 optimizers.register("power-sgd", PowerSGD)
@@ -82,15 +110,16 @@ power = 2.0
 rounds = 2
 learning_rate = 0.5
 penalty_weight = 2.0
+loss = "tilted"
 
 [data]
-source = "color-digits"
-flips = [0.2, 0.8]
+source = "waves"
+examples = 30
 
 [model]
 hidden = [4]
 """
-SILOS = ("flip-0.20", "flip-0.80")
+SILOS = ("north", "south")
 
 
 def installed(folder: Path) -> Path:
@@ -111,7 +140,10 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     importlib.import_module("own_parts")
     yield
     del sys.modules["own_parts"]
-    for registry, name in ((PENALTIES, "scaled"), (AGGREGATORS, "shrunk"), (OPTIMIZERS, "power-sgd")):
+    for registry, name in (
+        *((PENALTIES, "scaled"), (AGGREGATORS, "shrunk"), (OPTIMIZERS, "power-sgd")),
+        *((LOSSES, "tilted"), (SOURCES, "waves")),
+    ):
         registry.unregister(name)
 
 
@@ -164,6 +196,9 @@ def test_toml_and_changes_reach_the_part_and_mistakes_are_named(tmp_path: Path) 
         "alpha=0": "alpha=0 is not valid: input should be greater than 0",
         "shrink=2": "shrink=2 is not valid: input should be less than or equal to 1",
         "alhpa=2": "the key 'alhpa' is unknown; did you mean 'alpha'",
+        "loss=tiltd": "loss 'tiltd' is unknown; did you mean 'tilted'",
+        "data.source=wave": "data.source='wave' is unknown; did you mean 'waves'",
+        "data.examples=1": "data.examples=1 is not valid: input should be greater than or equal to 2",
     }.items():
         with pytest.raises(ConfigError, match=sentence):
             read_experiment(file, [change])
@@ -199,6 +234,32 @@ def test_the_run_folder_records_it_and_a_resumed_run_must_have_the_same(
 
 
 @pytest.mark.usefixtures("parts")
+def test_a_loss_is_chosen_with_the_data_or_for_the_run_and_recorded(
+    federation: Federation, tmp_path: Path
+) -> None:
+    own = Federation("f", federation.silos, loss="tilted")
+    found = weights(own, out=tmp_path / "run")
+    assert torch.equal(found, weights(federation, loss="tilted"))
+    assert not torch.allclose(found, weights(federation))
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["loss"] == "tilted"
+    again = {"rounds": 4, "out": tmp_path / "run", "resume": True}
+    with pytest.raises(CheckpointError, match="loss was 'tilted' there and is 'binary' here"):
+        weights(federation, **again)
+    assert not torch.equal(weights(federation, loss="tilted", **again), found)
+
+
+def test_a_loss_and_a_source_are_unknown_if_they_are_not_installed(
+    federation: Federation, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="loss 'tilted' is unknown"):
+        weights(federation, loss="tilted")
+    with pytest.raises(DataError, match="loss='tilted' is unknown"):
+        Federation("f", federation.silos, loss="tilted")
+    with pytest.raises(ConfigError, match=r"data\.source='waves' is unknown"):
+        read_experiment(str(installed(tmp_path) / "own.toml"))
+
+
+@pytest.mark.usefixtures("parts")
 def test_a_part_that_loses_an_option_says_how_to_keep_it(federation: Federation, tmp_path: Path) -> None:
     class Forgetful(PENALTIES.get("scaled")):
         def __init__(self, alpha: float = 1.0, beta: float = 1.0) -> None:
@@ -217,6 +278,10 @@ def test_a_name_is_registered_once() -> None:
     for register, name in ((PENALTIES.register, "fishr"), (AGGREGATORS.register, "shrunk")):
         with pytest.raises(ConfigError, match=f"{name!r} already; choose another name"):
             register(name, nn.Module)
+    with pytest.raises(ConfigError, match="there is a source 'tables' already; choose another name"):
+        SOURCES.register("tables", SOURCES.get("waves"))
+    with pytest.raises(TypeError, match=r"give a subclass of fedilc\.config\.section\.Source"):
+        SOURCES.register("seven", int)
     with pytest.raises(TypeError, match="give the class of the penalty"):
         PENALTIES.register("seven", 7)
 
@@ -243,7 +308,9 @@ def digest(run: Path) -> str:
 def test_commands_find_an_installed_package_and_silos_train_with_their_own_copy(tmp_path: Path) -> None:
     folder = installed(tmp_path)
     said = finished(command(folder, "list"))
-    assert "Match mean losses, alpha times" in said
+    for summary in ("Match mean losses, alpha times", "positives count three times", "Two silos of noise"):
+        assert summary in said
+    assert "examples = 20" in finished(command(folder, "list", "waves"))
     assert "alpha = 1.0" in finished(command(folder, "list", "scaled"))
     finished(command(folder, "run", "own.toml", "--set", "alpha=2.5", "--out", "local"))
     coordinator = command(
@@ -257,4 +324,5 @@ def test_commands_find_an_installed_package_and_silos_train_with_their_own_copy(
         finished(process)
     assert digest(folder / "local") == digest(folder / "served")
     facts = json.loads((folder / "served" / "run.json").read_text())
+    assert (facts["loss"], facts["federation"]) == ("tilted", "waves")
     assert facts["choices"]["penalty"] == {"name": "scaled", "alpha": 2.5}

@@ -27,6 +27,7 @@ from fedilc.section import first_mistake
 
 PLUGINS = "fedilc.plugins"
 
+Entry = TypeVar("Entry")
 Part = TypeVar("Part")
 Maker = Callable[..., Part]
 Constructor = TypeVar("Constructor", bound=Callable[..., None])
@@ -53,7 +54,71 @@ def load_plugins() -> None:
             )
 
 
-class PartRegistry(Generic[Part]):
+class Registry(Generic[Entry]):
+    """Things of one kind by name: what such a thing is called in errors, and its entries.
+
+    Args:
+        kind: the word for such a thing, in errors.
+        entries: those of the package.
+        plural: the word for several of them, if it is not `kind` with an s.
+
+    >>> colours = Registry[str]("colour", {"red": "a colour"})
+    >>> colours.register("blue", "another colour")
+    >>> colours.names(), colours.get("blue")
+    (('red', 'blue'), 'another colour')
+    """
+
+    def __init__(self, kind: str, entries: Mapping[str, Entry] | None = None, *, plural: str = "") -> None:
+        self.kind = kind
+        self.plural = plural or f"{kind}s"
+        self._entries = dict(entries or {})
+
+    def register(self, name: str, entry: Entry) -> None:
+        """Add an entry under a new name; in a run over machines, every silo must have it installed too."""
+        if name in self._names():
+            article = "an" if self.kind[0] in "aeiou" else "a"
+            raise ConfigError(f"there is {article} {self.kind} {name!r} already; choose another name")
+        self._entries[name] = entry
+
+    def unregister(self, name: str) -> None:
+        """Remove an entry that was registered."""
+        self._entries.pop(name, None)
+
+    def _names(self) -> tuple[str, ...]:
+        return tuple(self._entries)
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all entries, built in and registered."""
+        load_plugins()
+        return self._names()
+
+    def get(self, name: object) -> Entry:
+        """Return the entry of a name; plug-ins are loaded only for a name that is not known yet."""
+        if name not in self._names() and name not in self.names():
+            raise ConfigError(f"{self.kind} {str(name)!r} is unknown{nearest(str(name), self.names())}")
+        return self._entries[str(name)]
+
+    def summary(self, name: str) -> str:
+        """Return one line about an entry: its `summary`, or the first line of its docstring."""
+        entry = self.get(name)
+        return getattr(entry, "summary", "") or first_line(entry)
+
+    def fields(self, _name: str) -> Mapping[str, FieldInfo]:
+        """Return the options that an entry takes."""
+        return {}
+
+
+def first_line(thing: object) -> str:
+    """Return the first line of a docstring, without its full stop.
+
+    >>> first_line(first_line)
+    'Return the first line of a docstring, without its full stop'
+    """
+    lines = (inspect.getdoc(thing) or "").splitlines()
+    return lines[0].rstrip(".") if lines else ""
+
+
+class PartRegistry(Registry[Maker[Part]]):
     """One kind of part: what it is called in errors, and its classes by name.
 
     Args:
@@ -78,51 +143,44 @@ class PartRegistry(Generic[Part]):
         plural: str = "",
         reserved: tuple[str, ...] = (),
     ) -> None:
-        self.kind = kind
-        self.plural = plural or f"{kind}s"
+        super().__init__(kind, plural=plural)
         self.reserved = reserved
         self._base = base
         self._built_in = dict(built_in)
-        self._classes: dict[str, Maker[Part]] = {}
         self._models: dict[str, type[BaseModel]] = {}
 
-    def register(self, name: str, part: Maker[Part]) -> None:
+    def register(self, name: str, entry: Maker[Part]) -> None:
         """Add a part under a new name; in a run over machines, every silo must have it installed too."""
-        if name in self._built_in or name in self._classes:
-            raise ConfigError(f"there is a {self.kind} {name!r} already; choose another name")
-        if not callable(part):
+        if not callable(entry):
             raise WrongTypeError(
-                f"register() was given {type(part).__name__} as {name!r}; give the class of the {self.kind}"
+                f"register() was given {type(entry).__name__} as {name!r}; give the class of the {self.kind}"
             )
-        self._classes[name] = part
+        super().register(name, entry)
 
     def unregister(self, name: str) -> None:
         """Remove a part that was registered."""
-        self._classes.pop(name, None)
+        super().unregister(name)
         self._models.pop(name, None)
 
-    def names(self) -> tuple[str, ...]:
-        """Return the names of all parts, built in and registered."""
-        load_plugins()
-        return (*self._built_in, *(name for name in self._classes if name not in self._built_in))
+    def _names(self) -> tuple[str, ...]:
+        return (*self._built_in, *(name for name in self._entries if name not in self._built_in))
 
     def summary(self, name: str) -> str:
         """Return one line about a part; a built-in part is not imported for it."""
-        if name in self._built_in:
-            return self._built_in[name][1]
-        lines = (inspect.getdoc(self.get(name)) or "").splitlines()
-        return lines[0].rstrip(".") if lines else ""
+        return self._built_in[name][1] if name in self._built_in else first_line(self.get(name))
+
+    def fields(self, name: str) -> Mapping[str, FieldInfo]:
+        """Return the options that a part takes, with their defaults."""
+        return self.model(name).model_fields
 
     def get(self, name: object) -> Maker[Part]:
-        """Return the class of a name."""
-        if name not in self.names():
-            raise ConfigError(f"{self.kind} {str(name)!r} is unknown{nearest(str(name), self.names())}")
-        if name not in self._classes:
+        """Return the class of a name; a built-in one is imported when it is first used."""
+        if name in self._built_in and name not in self._entries:
             try:
-                self._classes[str(name)] = _imported(self._built_in[str(name)][0])
+                self._entries[str(name)] = imported(self._built_in[str(name)][0])
             except AttributeError as error:
                 raise ConfigError(f"{self.kind} {name!r} needs a newer version of torch") from error
-        return self._classes[str(name)]
+        return super().get(name)
 
     def model(self, name: str) -> type[BaseModel]:
         """Return the options of a part as a model that validates them."""
@@ -133,7 +191,7 @@ class PartRegistry(Generic[Part]):
 
     def options(self, choice: str | Part | None) -> tuple[str, ...]:
         """Return the names of the options that a part takes; an object takes none."""
-        if isinstance(choice, _imported(self._base)):
+        if isinstance(choice, imported(self._base)):
             return ()
         return tuple(self.model(str(choice)).model_fields)
 
@@ -193,8 +251,8 @@ class PartRegistry(Generic[Part]):
         return getattr(part, option)
 
 
-def _imported(place: str) -> Any:
-    """Return what a built-in name stands for; `place` is "module:Class"."""
+def imported(place: str) -> Any:
+    """Return what a built-in name stands for; `place` is "module:Class" or "module:function"."""
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedilc.cli.console import make_console, say
+
+if TYPE_CHECKING:
+    from fedilc.algorithms.part_registry import Registry
 
 
 def list_(
@@ -18,7 +21,6 @@ def list_(
     from rich.table import Table
 
     from fedilc import algorithms
-    from fedilc.algorithms.parts import REGISTRIES
     from fedilc.config import NETWORKS, read_experiment, shipped_experiments
 
     console = make_console()
@@ -27,7 +29,7 @@ def list_(
         return
     groups = {
         "algorithms": {name: algorithms.get(name).summary for name in algorithms.names()},
-        **{r.plural: {name: r.summary(name) for name in r.names()} for r in REGISTRIES},
+        **{r.plural: {name: r.summary(name) for name in r.names()} for r in _registries()},
         "experiments": {name: read_experiment(name)[0].summary for name in shipped_experiments()},
         "models": NETWORKS,
     }
@@ -39,19 +41,30 @@ def list_(
         console.print()
 
 
+def _registries() -> tuple[Registry[Any], ...]:
+    """Return all registries whose entries an experiment can name."""
+    from fedilc.algorithms.loss_name import LOSSES
+    from fedilc.algorithms.parts import REGISTRIES
+    from fedilc.config.experiment import SOURCES
+
+    return (*REGISTRIES, LOSSES, SOURCES)
+
+
 def _options(part: str) -> str:
     """Return a part of any kind with its options and their defaults, in lines."""
-    from fedilc.algorithms.parts import REGISTRIES
     from fedilc.errors import ConfigError, nearest
 
-    found = [registry for registry in REGISTRIES if part in registry.names()]
+    found = [registry for registry in _registries() if part in registry.names()]
     if not found:
-        known = [name for registry in REGISTRIES for name in registry.names()]
+        known = [name for registry in _registries() for name in registry.names()]
         raise ConfigError(f"there is no part {part!r}{nearest(part, known)}")
     lines = []
     for registry in found:
         lines.append(f"{registry.kind} {part}: {registry.summary(part)}")
-        fields = registry.model(part).model_fields.items()
-        lines += [f"  {name} = {'(required)' if f.is_required() else f.default}" for name, f in fields]
+        fields = registry.fields(part).items()
+        lines += [
+            f"  {name} = {'(required)' if f.is_required() else f.get_default(call_default_factory=True)}"
+            for name, f in fields
+        ]
         lines += [] if fields else ["  it has no options"]
     return "\n".join(lines)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedilc.algorithms.loss_name import has_classes
+from fedilc.algorithms.loss_name import has_classes, task_of
 from fedilc.cli.console import make_console, say
 from fedilc.cli.options import Authority, Criterion, ModelFunction, RunFolderOrUrl, SiloTokenFile
 from fedilc.cli.quick_imports import quick_imports
@@ -120,7 +120,7 @@ def _scores(loaded: LoadedModel, rows: object) -> dict[str, object]:
         return {"prediction": logits[:, 0]}
     shares = loaded.probabilities(logits)
     predicted = [loaded.classes[place] for place in shares.argmax(1)]
-    if loaded.loss == "binary":
+    if task_of(loaded.loss) == "binary":
         return {"probability": shares[:, 1], "prediction": predicted}
     named = {f"probability {name}": shares[:, place] for place, name in enumerate(loaded.classes)}
     return {**named, "prediction": predicted}

@@ -6,6 +6,7 @@ from fedilc.config.experiment import (
     parse_experiment,
     read_experiment,
     read_study_file,
+    register_source,
     shipped_experiments,
 )
 from fedilc.config.options import Options
@@ -18,6 +19,7 @@ __all__ = [
     "parse_experiment",
     "read_experiment",
     "read_study_file",
+    "register_source",
     "shipped_experiments",
     "validated",
 ]

@@ -15,7 +15,7 @@ from fedilc.config import benchmark_sources as benchmarks
 from fedilc.config import embedded_sources as embedded
 from fedilc.config import user_sources as own
 from fedilc.config.options import Options
-from fedilc.config.section import Section, Source, validated
+from fedilc.config.section import Section, Source, SourceRegistry, validated
 from fedilc.errors import ConfigError, listed, nearest
 
 if TYPE_CHECKING:
@@ -26,23 +26,27 @@ if TYPE_CHECKING:
 
 
 _ALGORITHM = "fishr-inter-geo"
-SOURCES: dict[str, type[Source]] = {
-    "color-digits": embedded.ColorDigits,
-    "color-digits-shift": embedded.ColorDigitsShift,
-    "color-mnist": benchmarks.ColorMnist,
-    "rotated-cifar10": benchmarks.RotatedCifar10,
-    "eicu": benchmarks.Eicu,
-    "eicu-demo": benchmarks.EicuDemo,
-    "eicu-synthetic": benchmarks.EicuSynthetic,
-    "files": own.Files,
-    "heart-disease": embedded.HeartDisease,
-    "images": own.Images,
-    "many-silos": embedded.ManySilos,
-    "remote": own.Remote,
-    "remote-tables": own.RemoteTables,
-    "site-shortcuts": embedded.SiteShortcuts,
-    "tables": own.Tables,
-}
+SOURCES = SourceRegistry(
+    "source",
+    {
+        "color-digits": embedded.ColorDigits,
+        "color-digits-shift": embedded.ColorDigitsShift,
+        "color-mnist": benchmarks.ColorMnist,
+        "rotated-cifar10": benchmarks.RotatedCifar10,
+        "eicu": benchmarks.Eicu,
+        "eicu-demo": benchmarks.EicuDemo,
+        "eicu-synthetic": benchmarks.EicuSynthetic,
+        "files": own.Files,
+        "heart-disease": embedded.HeartDisease,
+        "images": own.Images,
+        "many-silos": embedded.ManySilos,
+        "remote": own.Remote,
+        "remote-tables": own.RemoteTables,
+        "site-shortcuts": embedded.SiteShortcuts,
+        "tables": own.Tables,
+    },
+)
+register_source = SOURCES.register
 NETWORKS = {
     "mlp": "392-390-390-1 for Color-MNIST; set hidden = [..] for other widths",
     "cnn": "three 3x3 convolutions with GroupNorm for Rotated-CIFAR10",
@@ -110,11 +114,11 @@ def _source(data: object) -> Source:
     if not isinstance(data, Mapping):
         raise ConfigError("the experiment has no [data] section; add one with source = ...")
     if "source" not in data:
-        raise ConfigError(f"the key 'data.source' is missing{nearest('', SOURCES)}")
+        raise ConfigError(f"the key 'data.source' is missing{nearest('', SOURCES.names())}")
     source = str(data["source"])
-    if source not in SOURCES:
-        raise ConfigError(f"data.source={source!r} is unknown{nearest(source, SOURCES)}")
-    return validated(SOURCES[source], data, "data")
+    if source not in SOURCES.names():
+        raise ConfigError(f"data.source={source!r} is unknown{nearest(source, SOURCES.names())}")
+    return validated(SOURCES.get(source), data, "data")
 
 
 def shipped_experiments() -> dict[str, Path]:

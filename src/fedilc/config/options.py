@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from fedilc.algorithms.algorithm import WEIGHTS
+from fedilc.algorithms.loss_name import LossName
 from fedilc.algorithms.parts import LocalSteps, check_option, option_names
 from fedilc.errors import ConfigError, FedILCWarning, nearest
 from fedilc.section import SENTENCE, Section
@@ -58,6 +59,7 @@ class Options(SiloOptions):
     weight_decay: float = Field(0.0, ge=0, description="of the server's optimiser; Adam's is its L2 form")
     penalty: str | None = Field(None, description="what silos match; none is the algorithm's own")
     penalty_weight: float = Field(1.0, ge=0, description="lambda, the weight of the penalty")
+    loss: LossName | None = Field(None, description="a loss for the same labels; none is that of the data")
     inter: str | None = Field(None, description="how silos become one; none is the algorithm's own")
     weights: str | dict[str, float] | None = Field(None, description="of silos: a rule, or a number each")
     optimizer: str | None = Field(None, description="of the server; none is the algorithm's own")
@@ -152,4 +154,5 @@ def recorded_options(facts: Mapping[str, Any]) -> dict[str, Any]:
     """
     parts = (part for part in (facts.get("choices") or {}).values() if isinstance(part, Mapping))
     own = [*LocalSteps.FLAT, *(key for part in parts for key in part if key != "name")]
-    return {key: facts[key] for key in dict.fromkeys([*Options.model_fields, *own]) if key in facts}
+    known = dict.fromkeys([*Options.model_fields, *own])
+    return {key: facts[key] for key in known if key in facts and key != "loss"}  # facts have the data's loss

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from fedilc.algorithms.loss_name import LossName
+from fedilc.algorithms.loss_name import LossName, task_of
 from fedilc.config.section import Section, Source
 from fedilc.errors import ConfigError, DataError, FedILCWarning
 
@@ -191,7 +191,7 @@ class Remote(RemoteSource):
     def _agree(self) -> Remote:
         if self.columns is not None and self.inputs != [len(self.columns)]:
             raise ValueError(f"{len(self.columns)} columns are named, but inputs is {self.inputs}")
-        if self.loss == "multiclass" and self.classes < 2:
+        if task_of(self.loss) == "multiclass" and self.classes < 2:
             raise ValueError("loss = 'multiclass' needs classes, the number of classes")
         return self
 

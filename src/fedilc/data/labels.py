@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedilc.algorithms.loss_name import LossName, has_classes
+from fedilc.algorithms.loss_name import LossName, has_classes, task_of
 from fedilc.errors import DataError, FedILCWarning
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def label_problem(labels: NDArray[Any], loss: LossName) -> tuple[int, str] | Non
     """Return the first example whose label does not fit the loss, and a sentence about it."""
     if not has_classes(loss):
         return None
-    if loss == "binary":
+    if task_of(loss) == "binary":
         wrong = (labels != 0) & (labels != 1)
         expected = '0 or 1 for loss = "binary"; loss = "multiclass" takes class numbers'
     else:
@@ -75,6 +75,6 @@ def label_problem(labels: NDArray[Any], loss: LossName) -> tuple[int, str] | Non
         return None
     first = int(wrong.argmax())
     known = np.unique(labels)
-    if loss == "binary" and len(known) == 2:
+    if task_of(loss) == "binary" and len(known) == 2:
         expected = f'0 and 1 for loss = "binary": write {known[0]:g} as 0 and {known[1]:g} as 1'
     return first, f"holds the label {labels[first]:g}; labels must be {expected}"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedilc.algorithms.loss_name import LossName, has_classes
+from fedilc.algorithms.loss_name import LOSSES, LossName, has_classes, task_of
 from fedilc.data.labels import (
     check_classes,
     check_labels,
@@ -118,8 +118,9 @@ class Federation:
         x_test: inputs of the out-of-distribution test set, if there is one.
         y_test: its labels.
         loss: "binary" (one logit, labels 0/1), "multiclass" (a logit for each class number), "regression"
-            (one output, squared error) or "huber" (the same with errors over 1 counted linearly). Class
-            numbers of "multiclass" that begin at 1 are taken as 0, 1, ..., with a note.
+            (one output, squared error), "huber" (the same with errors over 1 counted linearly), or a loss of
+            your own (`fedilc.gradients.losses.register`). Class numbers of "multiclass" that begin at 1 are
+            taken as 0, 1, ..., with a note.
         columns: the names of the inputs, in order, if they are a table's columns.
         label: what the labels are called, if they have a name; run folders keep it with the columns.
         preprocessing: how inputs were made of a table or of pictures; run folders keep it, for `fedilc.load`.
@@ -149,8 +150,8 @@ class Federation:
         self.label = label
         self.first_label = 0
         self.silos = list(silos)
-        if loss not in get_args(LossName):
-            raise DataError(f"loss={loss!r} is unknown{nearest(str(loss), get_args(LossName))}")
+        if loss not in LOSSES.names():
+            raise DataError(f"loss={loss!r} is unknown{nearest(str(loss), LOSSES.names())}")
         self.loss: LossName = loss
         self.x_test: Tensor | None = None
         self.y_test: Tensor | None = None
@@ -194,7 +195,7 @@ class Federation:
         """Return the number of logits of a model for these labels."""
         if self.preprocessing is not None:
             return self.preprocessing.label.outputs
-        if self.loss != "multiclass":
+        if task_of(self.loss) != "multiclass":
             return 1
         return 1 + max(int(silo.y.max()) for silo in self.silos)
 
@@ -202,7 +203,7 @@ class Federation:
         """Lower class numbers that begin at 1 everywhere by 1, in copies of the silos."""
         every = [*(y for silo in self.silos for y in (silo.y, silo.y_val)), self.y_test]
         labels = [y for y in every if y is not None]
-        if self.loss != "multiclass" or self.preprocessing is not None:
+        if task_of(self.loss) != "multiclass" or self.preprocessing is not None:
             return
         if min(int(y.min()) for y in labels) != 1:
             return
@@ -213,7 +214,7 @@ class Federation:
 
     def check_classes(self, classes: int) -> None:
         """Raise if a label is not one of the class numbers 0..classes-1 of a multiclass model."""
-        if self.loss == "multiclass":
+        if task_of(self.loss) == "multiclass":
             check_classes(self.silos, self.y_test, classes)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 
+from fedilc.algorithms.loss_name import task_of
 from fedilc.data.digest import silo_digest
 from fedilc.data.labels import check_classes
 from fedilc.data.outline import Outline
@@ -110,7 +111,7 @@ class SiloStore(Outline):
 
     def check_classes(self, classes: int) -> None:
         """Raise if a label of a silo in memory, or of the test set, is not one of 0..classes-1."""
-        if self.held and self.loss == "multiclass":
+        if self.held and task_of(self.loss) == "multiclass":
             check_classes(self.held.values(), self.y_test, classes)
 
 

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from fedilc.algorithms.loss_name import task_of
+
 MIN_COUNT, CAUTION_COUNT = 10, 100
 _BY_CLASS = ("auroc", "auprc", "oe_ratio", "calibration_slope", "calibration_intercept")
 
@@ -62,11 +64,11 @@ def support(loss: str, y: Any, score: str) -> Support:
     Support(count=8000, kind='examples')
     """
     labels = np.asarray(y)
-    if loss == "binary" and score in _BY_CLASS:
+    if task_of(loss) == "binary" and score in _BY_CLASS:
         events = int((labels > 0.5).sum())
         kinds = (Support(events, "events"), Support(len(labels) - events, "non-events"))
         return min(kinds, key=lambda kind: kind.count)
-    if loss == "multiclass" and score in _BY_CLASS:
+    if task_of(loss) == "multiclass" and score in _BY_CLASS:
         counts = np.unique(labels, return_counts=True)[1]
         if len(counts) < 2:
             return Support(0, "examples of a second class")
@@ -83,7 +85,7 @@ def limits_support(loss: str, y: Any, score: str) -> Support:
     >>> limits_support("binary", [1] * 8 + [0] * 7992, "log_loss")
     Support(count=8, kind='events')
     """
-    by_class = loss == "binary" and score in ("log_loss", "brier")
+    by_class = task_of(loss) == "binary" and score in ("log_loss", "brier")
     return support(loss, y, "auroc" if by_class else score)
 
 
@@ -94,7 +96,7 @@ def size(loss: str, y: Any) -> str:
     ('8 events and 7,992 non-events', '1,200 examples')
     """
     labels = np.asarray(y)
-    if loss != "binary":
+    if task_of(loss) != "binary":
         return _counted(len(labels), "examples")
     events = int((labels > 0.5).sum())
     return f"{_counted(events, 'events')} and {_counted(len(labels) - events, 'non-events')}"

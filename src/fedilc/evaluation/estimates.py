@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedilc.algorithms.loss_name import task_of
 from fedilc.evaluation.auroc import area
 from fedilc.evaluation.calibration import Floats, calibration_intercept, calibration_slope, sigmoid
 from fedilc.evaluation.estimability import limits_support
@@ -87,7 +88,7 @@ def estimate(
     """Return a score of the models of one or more seeds on a set of examples; None if it is not estimable.
 
     Args:
-        loss: "binary", "multiclass", "regression" or "huber".
+        loss: its name, such as "binary"; a score depends on its task alone.
         score: its name, as in the module's table.
         y: one label per example.
         outputs: per seed, one logit or number per example, or one logit per class.
@@ -103,7 +104,9 @@ def estimate(
     found = []
     for given in outputs:
         drawn = np.asarray(given, float)
-        one = _ESTIMATORS[score](labels, drawn if loss == "multiclass" else drawn.reshape(len(labels)))
+        one = _ESTIMATORS[score](
+            labels, drawn if task_of(loss) == "multiclass" else drawn.reshape(len(labels))
+        )
         if one is None:
             return None
         found.append(one if own_scale else _transformed(one, SCALES[score]))

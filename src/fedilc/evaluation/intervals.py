@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from fedilc.algorithms.loss_name import task_of
 from fedilc.evaluation.calibration import Floats
 from fedilc.evaluation.estimability import limits_support, support
 from fedilc.evaluation.estimates import SCALES, Estimate, estimate
@@ -111,7 +112,7 @@ def score_interval(loss: str, score: str, y: Any, outputs: Sequence[Any], level:
     non-events that their variance is not known.
 
     Args:
-        loss: "binary", "multiclass", "regression" or "huber".
+        loss: its name, such as "binary"; a score depends on its task alone.
         score: its name.
         y: one label per example.
         outputs: per seed, one logit or number per example, or one logit per class.
@@ -136,7 +137,7 @@ def score_interval(loss: str, score: str, y: Any, outputs: Sequence[Any], level:
 
 def score_intervals(loss: str, y: Any, outputs: Any) -> dict[str, Interval]:
     """Return every score of one model on a set of examples with its interval, as `score_interval` does."""
-    return {score: score_interval(loss, score, y, [outputs]) for score in SCORES[loss]}
+    return {score: score_interval(loss, score, y, [outputs]) for score in SCORES[task_of(loss)]}
 
 
 def _limits(score: str, found: Estimate, value: float, level: float) -> tuple[float, float]:

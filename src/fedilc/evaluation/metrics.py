@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedilc.algorithms.loss_name import task_of
 from fedilc.evaluation.estimability import support
 from fedilc.evaluation.scores import areas
 from fedilc.gradients import Loss
@@ -36,7 +37,7 @@ def measure(loss: Loss, logits: Tensor, y: Tensor) -> dict[str, float | None]:
     if not loss.has_classes:
         errors = _errors(logits[:, 0].double(), y.double())
         return {"loss": _finite(values.mean()), **errors, "examples": len(y)}
-    if loss.name == "binary":
+    if task_of(loss.name) == "binary":
         right = (logits[:, 0] > 0) == (y > 0.5)
         targets = (y > 0.5).unsqueeze(1)
     else:

@@ -7,7 +7,7 @@ from one sort of the examples, so that a bootstrap costs little more than a matr
     binary       auroc, auprc (average precision), log_loss, brier, accuracy, calibration_slope,
                  calibration_intercept (see `fedilc.evaluation.calibration`)
     multiclass   accuracy, log_loss, auroc (mean over the classes that occur, each against the rest)
-    regression   rmse, mae, r2 (huber too)
+    regression   rmse, mae, r2
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedilc.algorithms.loss_name import Task, task_of
 from fedilc.evaluation.calibration import Floats, calibration_intercept, calibration_slope, sigmoid
 
 HIGHER_IS_BETTER = ("auroc", "auprc", "accuracy", "r2")
-SCORES: Mapping[str, tuple[str, ...]] = {
+SCORES: Mapping[Task, tuple[str, ...]] = {
     "binary": (
         "auroc",
         "auprc",
@@ -34,7 +35,6 @@ SCORES: Mapping[str, tuple[str, ...]] = {
     ),
     "multiclass": ("accuracy", "log_loss", "auroc"),
     "regression": ("rmse", "mae", "r2"),
-    "huber": ("rmse", "mae", "r2"),
 }
 
 
@@ -42,7 +42,7 @@ def scores(loss: str, y: Any, outputs: Any, counts: Floats | None = None) -> dic
     """Return every score under each row of `counts` (by default one row of ones); NaN if undefined.
 
     Args:
-        loss: "binary", "multiclass" or "regression".
+        loss: its name; which scores there are depends on its task.
         y: one label per example.
         outputs: the model's outputs: one logit or number per example, or one logit per class.
         counts: (rows, examples), how often each example occurs.
@@ -51,13 +51,13 @@ def scores(loss: str, y: Any, outputs: Any, counts: Floats | None = None) -> dic
     >>> float(found["auroc"][0]), float(found["accuracy"][0])
     (0.75, 0.5)
     """
-    labels = np.asarray(y, float)
+    labels, task = np.asarray(y, float), task_of(loss)
     given = np.asarray(outputs, float)
-    if loss != "multiclass":
+    if task != "multiclass":
         given = given.reshape(len(labels))
     rows = np.ones((1, len(labels))) if counts is None else counts
-    found = _BY_LOSS[loss](labels, given, rows)
-    if loss == "binary":
+    found = _BY_TASK[task](labels, given, rows)
+    if task == "binary":
         found["calibration_slope"] = calibration_slope(labels, given, rows)
         found["calibration_intercept"] = calibration_intercept(labels, given, rows)
     return found
@@ -101,11 +101,10 @@ def _regression(y: Floats, predicted: Floats, counts: Floats) -> dict[str, Float
     return {"rmse": np.sqrt(squares / total), "mae": counts @ np.abs(predicted - y) / total, "r2": r2}
 
 
-_BY_LOSS: Mapping[str, Callable[[Floats, Floats, Floats], dict[str, Floats]]] = {
+_BY_TASK: Mapping[Task, Callable[[Floats, Floats, Floats], dict[str, Floats]]] = {
     "binary": _binary,
     "multiclass": _multiclass,
     "regression": _regression,
-    "huber": _regression,
 }
 
 

@@ -1,15 +1,15 @@
-"""Losses by name, with the gradient at the model's outputs in closed form."""
+"""Losses by name, with the gradient at the model's outputs: in closed form, or by autograd for one's own."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedilc.algorithms.loss_name import LossName, has_classes
-from fedilc.errors import ModelError
+from fedilc.algorithms.loss_name import LOSSES, LossName, has_classes, register, task_of
+from fedilc.errors import ConfigError, FedILCError, ModelError
 
 _OUTPUTS = {"binary": "one logit", "multiclass": "one logit for each class"}
 
@@ -20,6 +20,7 @@ class Loss:
 
     "binary" is the cross-entropy of one logit and "multiclass" that of one logit per class. "regression" is
     (f - y)^2/2 and "huber" is (f - y)^2/2 up to |f - y| = 1 and |f - y| - 1/2 beyond it, both of one output.
+    Others are registered functions, whose derivatives come from autograd.
 
     Args:
         name: which of them.
@@ -40,20 +41,23 @@ class Loss:
             raise ModelError(f"the model returns {type(output).__name__}; it must return a tensor of logits")
         if output.dim() < 2:
             output = output.reshape(-1, 1)
-        if output.dim() != 2 or (self.name != "multiclass") != (output.shape[1] == 1):
+        task = task_of(self.name)
+        if output.dim() != 2 or (task != "multiclass") != (output.shape[1] == 1):
             raise ModelError(
                 f"the model gives an output of shape {tuple(output.shape)}; the {self.name} loss "
-                f"needs {_OUTPUTS.get(self.name, 'one number')} per example"
+                f"needs {_OUTPUTS.get(task, 'one number')} per example"
             )
         return output
 
     def labels(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         """Return labels in the dtype this loss computes with."""
-        return y.long() if self.name == "multiclass" else y.to(dtype)
+        return y.long() if task_of(self.name) == "multiclass" else y.to(dtype)
 
     def per_example(self, logits: Tensor, y: Tensor) -> Tensor:
         """Return the loss of each example."""
-        if self.name == "multiclass":
+        if LOSSES.get(self.name).function is not None:
+            losses = self._own(logits, y)
+        elif self.name == "multiclass":
             losses = functional.cross_entropy(logits, y, reduction="none")
         elif self.name == "binary":
             losses = functional.binary_cross_entropy_with_logits(logits[:, 0], y, reduction="none")
@@ -64,7 +68,12 @@ class Loss:
         return losses if self.class_weights is None else losses * self._weights(losses, y)
 
     def logit_gradient(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Return delta, the gradient of each example's loss at its logits: prediction minus target."""
+        """Return delta, the gradient of each example's loss at its logits: prediction minus target.
+
+        It has a graph if the logits have one.
+        """
+        if LOSSES.get(self.name).function is not None:
+            return self._own_gradient(logits, y)
         if self.name == "multiclass":
             delta = torch.softmax(logits, 1) - functional.one_hot(y, logits.shape[1])
         elif self.name == "binary":
@@ -74,8 +83,25 @@ class Loss:
             delta = delta.clamp(-1, 1) if self.name == "huber" else delta
         return delta if self.class_weights is None else delta * self._weights(delta, y).unsqueeze(1)
 
+    def try_out(self, logits: Tensor) -> None:
+        """Call a registered function with these logits and labels of 0, to report mistakes before a round."""
+        if LOSSES.get(self.name).function is None:
+            return
+        y = self.labels(torch.zeros(len(logits), device=logits.device), logits.dtype)
+        try:
+            self.per_example(logits.requires_grad_(), y)
+        except FedILCError:
+            raise
+        except Exception as error:  # a function of someone else may raise anything
+            raise ConfigError(
+                f"the loss {self.name!r} fails for outputs of shape {tuple(logits.shape)}: "
+                f"{type(error).__name__}: {error}; correct its function"
+            ) from error
+
     def curvature(self, logits: Tensor, y: Tensor) -> Tensor:
         """Return the second derivative of each example's loss along each of its logits."""
+        if LOSSES.get(self.name).function is not None:
+            return replace(self, class_weights=None)._own_curvature(logits, y)
         if self.has_classes:
             p = logits.sigmoid() if self.name == "binary" else logits.softmax(1)
             return p * (1 - p)
@@ -87,6 +113,48 @@ class Loss:
         found = self.curvature(logits, y)
         return found if self.class_weights is None else found * self._weights(found, y).unsqueeze(1)
 
+    def _own(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return the losses that a registered function gives, or raise if they are not one per example."""
+        function = LOSSES.get(self.name).function
+        assert function is not None
+        losses = function(logits if task_of(self.name) == "multiclass" else logits[:, 0], y)
+        if not isinstance(losses, Tensor) or losses.shape != y.shape:
+            got = (
+                f"a tensor of shape {tuple(losses.shape)}"
+                if isinstance(losses, Tensor)
+                else type(losses).__name__
+            )
+            raise ModelError(
+                f"the loss {self.name!r} gives {got} for {len(y)} examples; let it return the "
+                "loss of each example, without a sum or a mean"
+            )
+        if torch.is_grad_enabled() and logits.requires_grad and not losses.requires_grad:
+            raise ModelError(
+                f"the loss {self.name!r} has no gradient at the model's outputs; compute it from them with "
+                "torch's operations"
+            )
+        return losses
+
+    def _own_gradient(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return delta by autograd: losses are independent, so the gradient of their sum has them all."""
+        with_graph = torch.is_grad_enabled() and logits.requires_grad
+        with torch.enable_grad():
+            at = logits if with_graph else logits.detach().requires_grad_()
+            return torch.autograd.grad(self.per_example(at, y).sum(), at, create_graph=with_graph)[0]
+
+    def _own_curvature(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return the diagonal of each example's Hessian at its logits: a backward pass per logit."""
+        with torch.enable_grad():
+            at = logits.detach().requires_grad_()
+            delta = self._own_gradient(at, y)
+            if not delta.requires_grad:  # the loss is linear in its logits, in pieces
+                return torch.zeros_like(delta)
+            columns = (torch.autograd.grad(d.sum(), at, retain_graph=True)[0] for d in delta.unbind(1))
+            return torch.stack([column[:, k] for k, column in enumerate(columns)], 1)
+
     def _weights(self, like: Tensor, y: Tensor) -> Tensor:
         """Return the weight of each example's class."""
         return torch.tensor(self.class_weights, dtype=like.dtype, device=like.device)[y.long()]
+
+
+__all__ = ["Loss", "register"]

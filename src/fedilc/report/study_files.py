@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from fedilc.algorithms.loss_name import has_classes
+from fedilc.algorithms.loss_name import has_classes, task_of
 from fedilc.errors import ConfigError, writing
 from fedilc.evaluation.scores import HIGHER_IS_BETTER
 from fedilc.federation.json_files import parse_json
@@ -163,7 +163,7 @@ def _silo_facts(result: StudyResult, site: str) -> dict[str, Any]:
 
 def _at_next_site(result: StudyResult) -> tuple[str, ...]:
     """Return the scores to expect at the next site: all, and the ratio of observed to expected events."""
-    return (*result.metrics, *(["oe_ratio"] if result.plan.data.loss == "binary" else []))
+    return (*result.metrics, *(["oe_ratio"] if task_of(result.plan.data.loss) == "binary" else []))
 
 
 def _estimates(result: StudyResult, method: str, metric: str) -> dict[str, dict[str, float]]:

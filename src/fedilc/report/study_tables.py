@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fedilc.algorithms.loss_name import task_of
 from fedilc.errors import listed
 from fedilc.evaluation.intervals import NOT_ESTIMABLE, Interval
 from fedilc.report.cells import NOTHING, p_text
@@ -194,14 +195,14 @@ def sites_table(study: Study) -> TableData:
     for site, about in study["silos"].items():
         if "classes" not in about:
             label = f"mean {about['mean']:.3g}, deviation {about['deviation']:.3g}"
-        elif study["loss"] == "binary":
+        elif task_of(study["loss"]) == "binary":
             positives = about["classes"].get("1", 0)
             label = f"{positives} ({positives / about['examples']:.0%})"
         else:
             label = f"{len(about['classes'])} classes"
         held = "held out" if site in study["held_out"] else "trained on"
         rows.append((site, about["examples"], label, held))
-    heading = "positives" if study["loss"] == "binary" else "label"
+    heading = "positives" if task_of(study["loss"]) == "binary" else "label"
     columns = (_SITE, "examples", heading, *words(""))
     return TableData.of("sites", study["name"], "Sites", columns, rows)
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from fedilc.algorithms.loss_name import LossName, has_classes
+from fedilc.algorithms.loss_name import LossName, has_classes, task_of
 from fedilc.data.image_folder import ImagePreprocessing
 from fedilc.data.tables.file_reader import read_npz
 from fedilc.data.tables.label_rule import LabelRule
@@ -41,7 +41,7 @@ class LoadedModel:
 
     Attributes:
         model: from inputs to logits, in evaluation mode.
-        loss: "binary", "multiclass", "regression" or "huber".
+        loss: its name; one of your own must be installed here too.
         classes: the names of the classes, in the order of `predict_proba`'s columns.
         round: the round whose weights it has.
         inputs: the shape of one input.
@@ -106,7 +106,7 @@ class LoadedModel:
     def probabilities(self, logits: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return logits as probabilities."""
         given = torch.from_numpy(logits)
-        if self.loss == "binary":
+        if task_of(self.loss) == "binary":
             positive = given[:, 0].sigmoid().numpy()
             return np.stack([1 - positive, positive], axis=1)
         found: NDArray[np.float64] = given.softmax(1).numpy()

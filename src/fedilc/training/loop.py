@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fedilc.algorithms.loss_name import task_of
 from fedilc.config import Options
 from fedilc.errors import ConfigError, DivergedError, FedILCWarning, silos_with_reasons
 from fedilc.evaluation import measure, thresholded_areas
@@ -86,7 +87,7 @@ class Training:
             return {}
         y = runner.labels(self.outline.y_test)
         found = measure(runner.loss, logits, y)
-        if self.options.thresholded_batch is not None and runner.loss.name == "binary":
+        if self.options.thresholded_batch is not None and task_of(runner.loss.name) == "binary":
             areas = thresholded_areas(logits, y, self.options.thresholded_batch)
             found |= {f"thresholded_{key}": area for key, area in areas.items()}
         return found

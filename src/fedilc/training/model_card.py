@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from fedilc.algorithms.loss_name import LossName
+from fedilc.algorithms.loss_name import LossName, task_of
 from fedilc.config.options import Options, recorded_options
 from fedilc.data.outline import Outline
 from fedilc.errors import CheckpointError, printable
@@ -128,7 +128,7 @@ def _data(facts: Mapping[str, Any], record: Mapping[str, Any], y: Tensor | None)
     if y is None:
         return text + "\n\nThere is no test set: how the model does at another site was not measured."
     name = (facts.get("data") or {}).get("test")
-    positive = f" ({int(y.sum())} of them positive)" if facts["loss"] == "binary" else ""
+    positive = f" ({int(y.sum())} of them positive)" if task_of(facts["loss"]) == "binary" else ""
     named = f" {as_code(name)}" if isinstance(name, str) else ""
     about = f"Test set{named}: {len(y)} examples{positive}, digest {facts['test']}; no site trained on it."
     return f"{text}\n\n{about}"

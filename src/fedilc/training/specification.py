@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedilc.aggregation import WeightedGeometricMean
 from fedilc.algorithms import Algorithm, LocalSteps, find_algorithm
+from fedilc.algorithms.loss_name import LOSSES, task_of
 from fedilc.config import Options
 from fedilc.data.digest import weights_digest
 from fedilc.data.outline import Outline, data_facts
@@ -60,6 +61,7 @@ class Specification:
         name, found = find_algorithm(algorithm)
         found = found.configured(options)
         model = copy.deepcopy(model).to(find_device(options.device))
+        outline = _with_loss(outline, options.loss)
         loss = Loss(outline.loss)
         if found.losses and loss.name not in found.losses:
             raise ConfigError(
@@ -67,6 +69,11 @@ class Specification:
                 f"{loss.name}; choose another algorithm"
             )
         if found.is_newton:
+            if LOSSES.get(loss.name).function is not None:
+                raise ConfigError(
+                    f"{name} takes Newton's steps, which need a built-in loss, and {loss.name!r} is not one; "
+                    "choose another algorithm"
+                )
             model = prepared_for_newton(model)
         parts = make_parts(found, outline.loss, options)
         _require_sides(parts, len(outline.silos), options)
@@ -76,6 +83,7 @@ class Specification:
         require_supported(model, environments=votes)
         runner = ModelRunner(model, loss)
         sample, outputs = _try_model(runner, outline.sample)
+        loss.try_out(torch.zeros(2, outputs, dtype=runner.dtype, device=runner.device))
         if loss.has_classes:
             require_logits(model, sample)
         if parts.penalty is not None and parts.penalty.needs_classifier:
@@ -114,6 +122,18 @@ class Specification:
             f"{sizes[largest]}, and each silo counts equally; {choice}"
         )
         return True
+
+
+def _with_loss(outline: Outline, chosen: str | None) -> Outline:
+    """Return the outline with the loss that a run chooses for the labels of its data."""
+    if chosen is None:
+        return outline
+    if task_of(chosen) != task_of(outline.loss):
+        raise ConfigError(
+            f"loss={chosen!r} is for {task_of(chosen)} labels, and the data have {task_of(outline.loss)} "
+            "labels; choose another loss"
+        )
+    return replace(outline, loss=chosen)
 
 
 def _require_sides(parts: RunParts, silos: int, options: Options) -> None:
@@ -186,7 +206,7 @@ def run_facts(spec: Specification) -> dict[str, Any]:
         },
         "algorithm": spec.name,
         "choices": spec.program.parts.describe(),
-        **spec.options.model_dump(include={*Options.model_fields, *spec.options.part_options}),
+        **spec.options.model_dump(include={*Options.model_fields, *spec.options.part_options} - {"loss"}),
     }
 
 
@@ -199,4 +219,4 @@ def _classes(spec: Specification) -> list[int] | None:
     if not spec.runner.loss.has_classes:
         return None
     first = spec.outline.first_label
-    return [0, 1] if spec.outline.loss == "binary" else list(range(first, first + spec.outputs))
+    return [0, 1] if task_of(spec.outline.loss) == "binary" else list(range(first, first + spec.outputs))

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fedilc.algorithms.loss_name import LossName, has_classes
+from fedilc.algorithms.loss_name import LossName, has_classes, task_of
 from fedilc.data.checks.column_notes import column_notes
 from fedilc.data.checks.profile import TEST, Profile, profile_of
 from fedilc.data.checks.shared_rows import is_trained_on, same_rows, shared_rows
@@ -87,9 +87,9 @@ def label_notes(silos: Sequence[Profile], test: Profile | None, loss: LossName) 
     if one:
         names = [f"{silo.title} (label {next(iter(silo.trained_labels))})" for silo in one]
         notes.append(f"{_have(names)} training examples of one class only")
-    if test is not None and len(test.labels) == 1 and loss == "binary":
+    if test is not None and len(test.labels) == 1 and task_of(loss) == "binary":
         notes.append(f"the test set has one class only (label {next(iter(test.labels))}), so it has no AUROC")
-    if loss == "multiclass":
+    if task_of(loss) == "multiclass":
         trained = trained_labels(silos)
         first = int(numbered_from_one(silos, test))
         missing = [str(label) for label in range(first, max(trained) + 1) if label not in trained]

@@ -12,7 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from fedilc.algorithms.loss_name import LossName, has_classes
+from fedilc.algorithms.loss_name import LossName, has_classes, task_of
 from fedilc.data.tables.column_values import column_values, in_order, names_of, number_of, numbers_of
 from fedilc.errors import DataError, listed, nearest, option
 
@@ -60,14 +60,18 @@ class LabelRule(BaseModel):
 
     @model_validator(mode="after")
     def _two_classes(self) -> LabelRule:
-        if (self.comparison is not None or self.classes) and self.loss == "binary" and len(self.classes) != 2:
+        if (
+            (self.comparison is not None or self.classes)
+            and task_of(self.loss) == "binary"
+            and len(self.classes) != 2
+        ):
             raise ValueError("a binary label has two classes")
         return self
 
     @property
     def outputs(self) -> int:
         """Return how many outputs a model of this label has."""
-        return len(self.classes) if self.loss == "multiclass" else 1
+        return len(self.classes) if task_of(self.loss) == "multiclass" else 1
 
     @classmethod
     def parse(cls, text: str) -> LabelRule:
@@ -105,9 +109,9 @@ class LabelRule(BaseModel):
                 raise DataError(
                     f"`positive` {positive!r} cannot be combined with the label {self.text!r}; leave it out"
                 )
-            return self
+            return self._of_loss(loss)
         if positive is not None:
-            return self._with_positive(list(rows), positive)
+            return self._with_positive(list(rows), positive)._of_loss(loss)
         measured = loss is None and not declared and self.is_number(levels, loss)
         if measured or (loss is not None and not has_classes(loss)):
             if any(number_of(level) is None for level in levels):
@@ -121,12 +125,18 @@ class LabelRule(BaseModel):
         if loss is None and not declared:
             self._ask_about_rare_values(rows)
         kind: LossName = loss or ("binary" if len(ordered) == 2 else "multiclass")
-        if kind == "binary" and len(ordered) > 2:
+        if task_of(kind) == "binary" and len(ordered) > 2:
             raise DataError(
                 f"the label {self.text!r} has {len(ordered)} values ({listed(ordered)}); say with `positive` "
                 "which one counts as 1"
             )
         return self.model_copy(update={"loss": kind, "classes": ordered})
+
+    def _of_loss(self, loss: LossName | None) -> LabelRule:
+        """Return a rule of two classes with a loss for such labels, if one is given."""
+        if loss is None or task_of(loss) != "binary":
+            return self
+        return self.model_copy(update={"loss": loss})
 
     def is_number(self, levels: Iterable[str], loss: LossName | None) -> bool:
         """Return whether values of a label are measurements rather than classes; a given loss decides."""
@@ -200,7 +210,9 @@ class LabelRule(BaseModel):
     @property
     def _is_against_others(self) -> bool:
         return (
-            self.loss == "binary" and len(self.classes) == 2 and self.classes[0] == f"not {self.classes[1]}"
+            task_of(self.loss) == "binary"
+            and len(self.classes) == 2
+            and self.classes[0] == f"not {self.classes[1]}"
         )
 
     def class_rows(self, levels: Mapping[str, int]) -> list[int]:
@@ -214,7 +226,7 @@ class LabelRule(BaseModel):
             rule = self.with_classes(self.levels(column), positive)
         except DataError:  # one class only
             return None
-        return rule.encode(column) if rule.loss == "binary" else None
+        return rule.encode(column) if task_of(rule.loss) == "binary" else None
 
     def encode(self, column: pl.Series) -> NDArray[Any]:
         """Return 0/1, class numbers or numbers; every cell has a value."""

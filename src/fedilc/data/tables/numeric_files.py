@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedilc.algorithms.loss_name import LossName
+from fedilc.algorithms.loss_name import LossName, task_of
 from fedilc.data.checks.federation import Report, class_problems, compare, numbered_from_one, trained_labels
 from fedilc.data.checks.profile import TEST, Profile, profile_of
 from fedilc.data.digest import silo_digest
@@ -116,7 +116,7 @@ class NumericFiles:
         """Return silos of which at most one is in memory: each is read when it is opened."""
         first = next(iter(found.files))
         profiles = list(found.profiles.values())
-        from_one = self.loss == "multiclass" and numbered_from_one(profiles, found.test)
+        from_one = task_of(self.loss) == "multiclass" and numbered_from_one(profiles, found.test)
 
         def open_(name: str) -> Silo:
             read = same_columns(name, read_examples(found.files[name], self.label), first, found.columns)
@@ -141,7 +141,7 @@ class NumericFiles:
             any(len(profile.held_out) for profile in profiles),
             first_label=int(from_one),
             make=open_,
-            outputs=labels + 1 - int(from_one) if self.loss == "multiclass" else 1,
+            outputs=labels + 1 - int(from_one) if task_of(self.loss) == "multiclass" else 1,
             seen=found.digests,
         )
 
@@ -176,7 +176,7 @@ class NumericFiles:
         more = compare(silos, found.test, found.columns, self.loss)
         found.report.problems += more.problems
         found.report.notes += more.notes
-        if self.loss == "multiclass":
+        if task_of(self.loss) == "multiclass":
             found.report.problems += class_problems(silos, found.test)
 
 

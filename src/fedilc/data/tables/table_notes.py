@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
+from fedilc.algorithms.loss_name import task_of
 from fedilc.data.checks.missing_values import ColumnFacts, missing_values, places
 from fedilc.data.checks.notes import CATEGORICAL, CURE, DROP, KEEP, MISSING, Note
 from fedilc.data.tables.csv_reader import MISSING as MISSING_WORDS
@@ -74,7 +75,7 @@ def single_columns(summaries: Sequence[SiloSummary], label: LabelRule) -> dict[s
     """Return how well each column alone predicts a binary label at the silos where it varies."""
     found = {}
     fewest = {silo.name: min(label.class_rows(silo.labels), default=0) for silo in summaries}
-    for name, parts in columns_by_silo(summaries).items() if label.loss == "binary" else ():
+    for name, parts in columns_by_silo(summaries).items() if task_of(label.loss) == "binary" else ():
         areas = {
             silo: max(part.auroc, 1 - part.auroc) for silo, part in parts.items() if part.auroc is not None
         }
@@ -150,7 +151,7 @@ def _unconfirmed(summaries: Sequence[SiloSummary], preprocessing: Preprocessing)
 
 
 def _labels(summaries: Sequence[SiloSummary], label: LabelRule) -> Iterator[Note]:
-    if label.comparison is None and label.loss == "binary" and label.classes != ("0", "1"):
+    if label.comparison is None and task_of(label.loss) == "binary" and label.classes != ("0", "1"):
         yield Note(f"label {label.text!r}: {label.classes[1]!r} counts as 1, {label.classes[0]!r} as 0")
     for silo in summaries:
         if silo.unlabelled:
@@ -164,7 +165,7 @@ def _labels(summaries: Sequence[SiloSummary], label: LabelRule) -> Iterator[Note
     named_one = [s for s in summaries if len(s.labels) == 1]
     single = [f"{s.name!r} ({prefix}{next(iter(s.labels))})" for s in named_one if not s.rare_labels]
     uneven = [repr(s.name) for s in named_one if s.rare_labels]
-    if uneven and label.loss == "binary":
+    if uneven and task_of(label.loss) == "binary":
         named = listed(uneven, _MOST_SILOS)
         verb = "has" if len(uneven) == 1 else "have"
         yield Note(f"{named} {verb} few rows of the other class; AUROC needs at least 10 of each")

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, softmax
 from scipy.stats import binomtest
 
+from fedilc.algorithms.loss_name import has_classes, task_of
 from fedilc.report.html.charts import Line, legend, reliability
 from fedilc.report.html.page import grid, note
 from fedilc.report.study_files import PREDICTIONS
@@ -36,8 +37,8 @@ def calibration_charts(folder: Path, study: Study) -> list[tuple[str, str]]:
     axes = {
         "binary": ("predicted probability", "observed share"),
         "multiclass": ("confidence", "share of correct predictions"),
-    }.get(loss, ("predicted value", "observed mean"))
-    ends = (0.0, 1.0) if loss in ("binary", "multiclass") else _ends(list(points.values()))
+    }.get(task_of(loss), ("predicted value", "observed mean"))
+    ends = (0.0, 1.0) if has_classes(loss) else _ends(list(points.values()))
     drawn = []
     for site in sites:
         lines = [
@@ -68,9 +69,9 @@ def _predicted(frame: pl.DataFrame, loss: str) -> tuple[Floats, Floats]:
     """Return predictions and outcomes of all seeds: probabilities and 0 or 1, or values."""
     labels = frame["label"].to_numpy()
     outputs = frame.select(pl.col("^output.*$")).to_numpy()
-    if loss == "binary":
+    if task_of(loss) == "binary":
         return expit(outputs[:, 0]), labels
-    if loss == "multiclass":
+    if task_of(loss) == "multiclass":
         shares = softmax(outputs, axis=1)
         return shares.max(1), (shares.argmax(1) == labels).astype(float)
     return outputs[:, 0], labels

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedilc.algorithms.loss_name import task_of
 from fedilc.evaluation.intervals import Interval
 from fedilc.report.html.calibration import calibration_charts
 from fedilc.report.html.charts import (
@@ -116,7 +117,7 @@ def _sites(study: Study) -> str:
 
 def _size(study: Study, site: str) -> str:
     silo = study["silos"][site]
-    if study["loss"] != "binary":
+    if task_of(study["loss"]) != "binary":
         return f"{silo['examples']:,} examples"
     events = silo["classes"].get("1", 0)
     return f"{events:,} events and {silo['examples'] - events:,} non-events"

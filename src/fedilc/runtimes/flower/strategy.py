@@ -65,7 +65,7 @@ class FedILC:
     Args:
         algorithm: a name from `fedilc.algorithms`.
         model: any module from inputs to logits.
-        loss: "binary" (one logit), "multiclass", "regression" or "huber".
+        loss: "binary" (one logit), "multiclass", "regression", "huber", or one of your own.
         learning_rate: of `torch.optim.Adam`, on the server.
         num_silos: how many nodes take part; None is the num-partitions of the nodes.
         settings: other settings of `fedilc.train`: `penalty_weight`, `environment_size`,

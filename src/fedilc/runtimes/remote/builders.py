@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fedilc.algorithms.loss_name import task_of
 from fedilc.config import Experiment
 from fedilc.config.embedded_sources import ManySilos
 from fedilc.config.section import Source
@@ -64,7 +65,7 @@ def make_client(
     check_labels(silo, manifest.loss)
     if manifest.program.parts.algorithm.is_newton:
         require_safe_hessian(silo)
-    if manifest.loss == "multiclass":
+    if task_of(manifest.loss) == "multiclass":
         check_classes([silo], None, manifest.model.outputs)
     loss, program = Loss(manifest.loss), manifest.program
     runner = ModelRunner(model.to(find_device(device)), loss, program.parts.classifier)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from fedilc.algorithms.loss_name import task_of
 from fedilc.config import Experiment, Options
 from fedilc.config.experiment import Network
 from fedilc.config.user_sources import Remote, RemoteTables
@@ -65,7 +66,7 @@ class RemoteRun:
         data = settings.data
         if isinstance(data, Remote):
             outline = _remote_outline(settings.name, data, folder)
-            outputs = data.classes if data.loss == "multiclass" else 1
+            outputs = data.classes if task_of(data.loss) == "multiclass" else 1
         elif isinstance(data, RemoteTables):
             if preprocessing is None:
                 raise ConfigError("a run over tables at the silos starts with a survey; use `fedilc serve`")

@@ -232,15 +232,18 @@ def _images(folder: Path, size: int) -> StudyData:
 
 def _named(name: str, exclude: Sequence[str], changed: Mapping[str, Any]) -> StudyData:
     """Return a data set by its source's name, or the data of an experiment or of its TOML file."""
-    if name in SOURCES and not any(field.is_required() for field in SOURCES[name].model_fields.values()):
-        return _of_source(name, validated(SOURCES[name], {}, "data"), Path(), exclude, changed)
+    known = SOURCES.names()
+    if name in known and not any(field.is_required() for field in SOURCES.fields(name).values()):
+        return _of_source(
+            name, validated(SOURCES.get(name), {"source": name}, "data"), Path(), exclude, changed
+        )
     shipped = shipped_experiments()
     if name in shipped or Path(name).exists():
         own, source, folder, settings = read_study_file(name)
         return replace(_of_source(own, source, folder, exclude, changed), settings=settings)
     if "." in name or "/" in name:
         raise DataError(f"{name} does not exist; give a table, or the name of a data set")
-    raise ConfigError(f"{name!r} is neither a file nor a data set{nearest(name, [*SOURCES, *shipped])}")
+    raise ConfigError(f"{name!r} is neither a file nor a data set{nearest(name, [*known, *shipped])}")
 
 
 def _of_source(

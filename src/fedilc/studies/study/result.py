@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedilc.algorithms.loss_name import task_of
 from fedilc.evaluation.calibration import Floats
 from fedilc.evaluation.comparison import Comparison, compare_methods, mean_over_sites
 from fedilc.evaluation.estimability import Support, support
@@ -71,7 +72,7 @@ class StudyResult:
     @property
     def metrics(self) -> tuple[str, ...]:
         """Return the names of the scores; the first one decides."""
-        return SCORES[self.plan.data.loss]
+        return SCORES[task_of(self.plan.data.loss)]
 
     def sites_with(self, metric: str) -> list[str]:
         """Return the held-out silos at which every algorithm has this score."""

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedilc.algorithms.loss_name import LossName, has_classes
+from fedilc.algorithms.loss_name import LossName, has_classes, task_of
 from fedilc.api import train
 from fedilc.data import Federation, Silo
 from fedilc.errors import DivergedError, FedILCWarning, NonFiniteError
@@ -129,7 +129,7 @@ def choosing_loss(loss: Loss, outputs: Tensor, y: Tensor) -> float:
     gives NaN.
     """
     outputs = outputs.double()
-    if loss.name == "binary":
+    if task_of(loss.name) == "binary":
         intercept = calibration_intercept(y.double().numpy(), outputs[:, 0].numpy())[0]
         outputs = outputs + float(intercept)
     return float(loss.per_example(outputs, loss.labels(y, outputs.dtype)).mean())
