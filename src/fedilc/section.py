@@ -44,7 +44,9 @@ def first_mistake(error: ValidationError, known: Iterable[str], where: str = "")
     first = next((e for e in found if e["type"] in _UNKNOWN), found[0])
     if first["type"] == SENTENCE:
         return first["msg"]
-    key = ".".join([*([where] if where else []), *(str(part) for part in first["loc"])])
+    # Between the names of keys, pydantic puts the types that it tried, such as "list[int]".
+    place = [str(part) for part in first["loc"] if "[" not in str(part)]
+    key = ".".join([where, *place] if where else place)
     if first["type"] in _UNKNOWN:
         return f"the key {key!r} is unknown{nearest(str(first['loc'][-1]), known)}"
     if first["type"] == "missing":

@@ -65,6 +65,7 @@ SHAPES = {"silos": ["a", "b"], "inputs": [3]}
         (Remote, SHAPES | {"columns": ["x"]}, r"1 columns are named, but inputs is \[3\]"),
         (Remote, SHAPES | {"loss": "multiclass"}, "loss = 'multiclass' needs classes"),
         (Remote, SHAPES | {"inputs": [0]}, "data.inputs.0=0 is not valid"),
+        (Remote, SHAPES | {"inputs": {"age": [2]}, "test": "t.csv"}, "a test file holds one input"),
         (Images, {"folder": "x", "image_size": 5000}, "data.image_size=5000 is not valid"),
         (Tables, {"files": "x.csv"}, "the key 'data.label' is missing; add it"),
     ],

@@ -20,8 +20,8 @@ class TwoInputs(nn.Module):
         return self.layer(x) + age
 
 
-def test_a_model_with_two_inputs_is_refused_in_one_sentence() -> None:
-    with pytest.raises(ConfigError, match="a model has one input: give one tensor, and let forward"):
+def test_a_model_with_two_inputs_that_is_given_one_is_refused_in_one_sentence() -> None:
+    with pytest.raises(ConfigError, match=r"give a dict with the names of forward.*'s inputs, or a tuple"):
         train(Federation("f", [silo("a", 1)]), TwoInputs(), **QUICK)
 
 

@@ -85,7 +85,11 @@ def _cells(row: Row) -> list[str]:
     from rich.markup import escape
 
     counts = ["-" if count is None else f"{count:,}" for count in (row.examples, row.validation)]
-    inputs = f"{row.inputs[0]} columns" if len(row.inputs) == 1 else " x ".join(map(str, row.inputs))
+    from fedilc.data.inputs import is_several, shape_text
+
+    inputs = " x ".join(map(str, row.inputs)) + (" columns" if len(row.inputs) == 1 else "")
+    if is_several(row.inputs):
+        inputs = shape_text(row.inputs)
     labels = row.labels or {}
     shown = [f"{label}: {count:,}" for label, count in list(labels.items())[:10]]
     more = ", ..." if len(labels) > 10 else ""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fedilc.data import Federation
+    from fedilc.data.inputs import Shape
     from fedilc.data.silo_store import SiloStore
 
 
@@ -65,7 +66,7 @@ class Network(Section):
         """Return the network for a federation's inputs and labels, with weights drawn from `seed`."""
         return self.of_shape(federation.inputs, federation.outputs, seed)
 
-    def of_shape(self, inputs: Sequence[int], outputs: int, seed: int) -> nn.Module:
+    def of_shape(self, inputs: Shape, outputs: int, seed: int) -> nn.Module:
         """Return the network for a shape of inputs and a number of logits, with weights drawn from `seed`."""
         from fedilc.models import build_model
 

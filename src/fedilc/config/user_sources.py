@@ -180,7 +180,9 @@ class Remote(RemoteSource):
     """Silos that join a coordinator with inputs of a given shape."""
 
     source: str = "remote"
-    inputs: list[PositiveInt] = Field(min_length=1, description="the shape of one input")
+    inputs: list[PositiveInt] | dict[str, list[PositiveInt]] | list[list[PositiveInt]] = Field(
+        min_length=1, description="the shape of one input, or of each by name or in order"
+    )
     columns: list[str] | None = Field(None, description="the inputs' columns in the silos' tables, in order")
     loss: LossName = "binary"
     classes: int = Field(1, ge=1, description="how many classes; for multiclass")
@@ -191,6 +193,8 @@ class Remote(RemoteSource):
     def _agree(self) -> Remote:
         if self.columns is not None and self.inputs != [len(self.columns)]:
             raise ValueError(f"{len(self.columns)} columns are named, but inputs is {self.inputs}")
+        if self.test is not None and (isinstance(self.inputs, dict) or isinstance(self.inputs[0], list)):
+            raise ValueError("a test file holds one input per row, and inputs names several; leave test out")
         if task_of(self.loss) == "multiclass" and self.classes < 2:
             raise ValueError("loss = 'multiclass' needs classes, the number of classes")
         return self

@@ -8,16 +8,21 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
+from fedilc.data.inputs import Inputs
 from fedilc.data.silo import Silo
 
 
-def digest(*tensors: Tensor | None) -> str:
-    """Return a digest of tensors, in order.
+def digest(*tensors: Inputs | None) -> str:
+    """Return a digest of tensors, in order; those of several inputs with their names.
 
     >>> digest(torch.zeros(2)) == digest(torch.zeros(2)), digest(torch.zeros(2)) == digest(torch.zeros(1, 2))
     (True, False)
     """
-    return _sha256(("", tensor) for tensor in tensors if tensor is not None)[:16]
+    return _sha256(pair for tensor in tensors if tensor is not None for pair in _named(tensor))[:16]
+
+
+def _named(x: Inputs) -> Iterable[tuple[str, Tensor]]:
+    return [("", x)] if isinstance(x, Tensor) else zip(x.names, x.tensors, strict=True)
 
 
 def tensors_digest(tensors: Mapping[str, Tensor]) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedilc.algorithms.loss_name import LossName
 from fedilc.data.digest import digest
+from fedilc.data.inputs import Inputs
 
 if TYPE_CHECKING:
     from fedilc.data.image_folder import ImagePreprocessing
@@ -36,9 +37,9 @@ class Outline:
 
     name: str
     facts: Mapping[str, Mapping[str, Any]]
-    sample: Tensor
+    sample: Inputs
     loss: LossName
-    x_test: Tensor | None = None
+    x_test: Inputs | None = None
     y_test: Tensor | None = None
     columns: tuple[str, ...] = ()
     label: str | None = None

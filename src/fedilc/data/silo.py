@@ -6,11 +6,20 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedilc.algorithms.loss_name import LOSSES, LossName, has_classes, task_of
+from fedilc.data.inputs import (
+    Inputs,
+    Shape,
+    example_shape,
+    make_inputs,
+    make_tensor,
+    shape_of,
+    shape_text,
+    tensors_of,
+)
 from fedilc.data.labels import (
     check_classes,
     check_labels,
@@ -31,9 +40,10 @@ class Silo:
 
     Args:
         name: of the silo in messages, tables and errors.
-        x: the inputs, examples first; a tensor or anything `torch.as_tensor` takes.
+        x: the inputs, examples first; a tensor or anything `torch.as_tensor` takes. A dict or a tuple of
+            such inputs is for a model that takes several: it is called as `model(**x)` or `model(*x)`.
         y: one label per example: 0/1 (float or int), class numbers, or any numbers for regression.
-        x_val: validation inputs of the same width.
+        x_val: validation inputs of the same shape.
         y_val: validation labels.
         domains: the sub-domain of each validation example, if it is known; the validation is then also
             reported by sub-domain.
@@ -43,6 +53,8 @@ class Silo:
 
     >>> Silo("clinic", [[0.0], [1.0]], [0, 1])
     Silo('clinic', 2 examples of shape (1,), 0 for validation)
+    >>> Silo("clinic", {"image": np.zeros((2, 1, 8, 8)), "age": [61.0, 47.0]}, [0, 1])
+    Silo('clinic', 2 examples of shape image (1, 8, 8), age (), 0 for validation)
     """
 
     def __init__(
@@ -57,13 +69,13 @@ class Silo:
         self.name = str(name)
         where = f"silo {self.name!r}"
         self.x, self.y = _pair(x, y, where, "x", "y")
-        self.x_val: Tensor | None = None
+        self.x_val: Inputs | None = None
         self.y_val: Tensor | None = None
         if (x_val is None) != (y_val is None):
             raise DataError(f"{where} has one of x_val and y_val without the other; give both")
-        if x_val is not None and len(x_val):
+        if x_val is not None and len(y_val):
             self.x_val, self.y_val = _pair(x_val, y_val, where, "x_val", "y_val")
-            _same_width(self.x_val, self.x, f"{where}: x_val", "its x")
+            _same_shape(self.x_val, self.x, f"{where}: x_val", "its x")
         self.domains = None if domains is None else [str(domain) for domain in domains]
         held_out = 0 if self.x_val is None else len(self.x_val)
         if self.domains is not None and len(self.domains) != held_out:
@@ -77,7 +89,7 @@ class Silo:
 
     def __repr__(self) -> str:
         held_out = 0 if self.x_val is None else len(self.x_val)
-        shape = tuple(self.x.shape[1:])
+        shape = shape_text(shape_of(self.x))
         return f"Silo({self.name!r}, {len(self)} examples of shape {shape}, {held_out} for validation)"
 
 
@@ -153,7 +165,7 @@ class Federation:
         if loss not in LOSSES.names():
             raise DataError(f"loss={loss!r} is unknown{nearest(str(loss), LOSSES.names())}")
         self.loss: LossName = loss
-        self.x_test: Tensor | None = None
+        self.x_test: Inputs | None = None
         self.y_test: Tensor | None = None
         if (x_test is None) != (y_test is None):
             raise DataError("the test set has one of x_test and y_test without the other; give both")
@@ -171,24 +183,24 @@ class Federation:
             raise DataError(f"two silos are called {twice[0]!r}; give each silo a name of its own")
         first = self.silos[0]
         for silo in self.silos:
-            _same_width(silo.x, first.x, f"silo {silo.name!r}", f"silo {first.name!r}")
+            _same_shape(silo.x, first.x, f"silo {silo.name!r}", f"silo {first.name!r}")
             check_labels(silo, self.loss)
-        if self.columns and first.x.shape[1:] != (len(self.columns),):
+        if self.columns and shape_of(first.x) != [len(self.columns)]:
             raise DataError(
-                f"{len(self.columns)} columns are named, but inputs have shape {tuple(first.x.shape[1:])}; "
+                f"{len(self.columns)} columns are named, but inputs have shape {shape_text(self.inputs)}; "
                 "name each column of x, in order"
             )
         if self.x_test is not None:
-            _same_width(self.x_test, first.x, "the test set", f"silo {first.name!r}")
+            _same_shape(self.x_test, first.x, "the test set", f"silo {first.name!r}")
             require_labels(self.y_test, self.loss, "the test set: y_test")
 
     def __repr__(self) -> str:
         return f"Federation({self.name!r}, silos: {', '.join(silo.name for silo in self.silos)})"
 
     @property
-    def inputs(self) -> tuple[int, ...]:
-        """Return the shape of one input."""
-        return tuple(self.silos[0].x.shape[1:])
+    def inputs(self) -> Shape:
+        """Return the shape of one example: a tuple, or one shape per input if there are several."""
+        return example_shape(self.silos[0].x)
 
     @property
     def outputs(self) -> int:
@@ -218,58 +230,12 @@ class Federation:
             check_classes(self.silos, self.y_test, classes)
 
 
-def _tensor(values: Any, where: str, part: str) -> Tensor:
-    if isinstance(values, list | tuple | dict) and len(values):
-        _refuse_parts(values, where, part)
-    if isinstance(values, np.ma.MaskedArray):
-        raise DataError(
-            f"{where}: {part} is a masked array, and masks are not kept; fill or drop masked values"
-        )
-    try:
-        tensor = torch.as_tensor(_array(values))
-    except DataError:
-        raise
-    except (TypeError, ValueError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"{where}: {part} cannot be made into a tensor of numbers ({reason})") from error
-    if tensor.is_complex() or tensor.is_meta or tensor.layout != torch.strided:
-        kind = "complex" if tensor.is_complex() else "meta" if tensor.is_meta else "sparse"
-        raise DataError(f"{where}: {part} is a {kind} tensor; give a dense one of real numbers")
-    if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-        wrong = ~torch.isfinite(tensor)
-        row = int(wrong.reshape(len(tensor), -1).any(1).nonzero()[0]) if tensor.dim() else 0
-        raise DataError(
-            f"{where}: {part} holds a NaN or an infinity (first in example {row}); remove or fill such values"
-        )
-    return tensor.detach().long() if tensor.dtype == torch.bool else tensor.detach()
-
-
-def _array(values: Any) -> Any:
-    """Return tables, lists of arrays and read-only arrays as arrays that torch can take."""
-    if hasattr(values, "to_numpy"):
-        values = values.to_numpy()
-    elif isinstance(values, list | tuple) and len(values) and isinstance(values[0], np.ndarray):
-        values = np.stack(values)
-    return values.copy() if isinstance(values, np.ndarray) and not values.flags.writeable else values
-
-
-def _refuse_parts(values: Any, where: str, part: str) -> None:
-    """Raise if several arrays are given in place of one."""
-    parts = list(values.values() if isinstance(values, dict) else values)
-    shapes = [tuple(one.shape) for one in parts if hasattr(one, "shape") and len(one.shape)]
-    if isinstance(values, dict) or (len(shapes) == len(parts) and isinstance(parts[0], Tensor)):
-        raise DataError(
-            f"{where}: {part} is a {type(values).__name__} of {len(parts)} arrays (the first of shape "
-            f"{shapes[0] if shapes else ()}); a model has one input, so give one array, examples first: "
-            "stack or concatenate them"
-        )
-
-
-def _pair(x: Any, y: Any, where: str, x_part: str, y_part: str) -> tuple[Tensor, Tensor]:
-    inputs, labels = _tensor(x, where, x_part), _tensor(y, where, y_part)
-    if inputs.dim() == 0 or inputs.numel() == 0:
-        missing = "no example" if inputs.dim() == 0 or not len(inputs) else "no inputs"
-        raise DataError(f"{where} is empty: {x_part} holds {missing}; leave it out or give it data")
+def _pair(x: Any, y: Any, where: str, x_part: str, y_part: str) -> tuple[Inputs, Tensor]:
+    inputs, labels = make_inputs(x, where, x_part), make_tensor(y, where, y_part)
+    for tensor in tensors_of(inputs):
+        if tensor.dim() == 0 or tensor.numel() == 0:
+            missing = "no example" if tensor.dim() == 0 or not len(tensor) else "no inputs"
+            raise DataError(f"{where} is empty: {x_part} holds {missing}; leave it out or give it data")
     if labels.dim() == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.dim() != 1 or len(labels) != len(inputs):
@@ -280,9 +246,9 @@ def _pair(x: Any, y: Any, where: str, x_part: str, y_part: str) -> tuple[Tensor,
     return inputs, labels
 
 
-def _same_width(x: Tensor, reference: Tensor, where: str, other: str) -> None:
-    if x.shape[1:] != reference.shape[1:]:
+def _same_shape(x: Inputs, reference: Inputs, where: str, other: str) -> None:
+    if shape_of(x) != shape_of(reference):
         raise DataError(
-            f"{where} has inputs of shape {tuple(x.shape[1:])} but {other} has "
-            f"{tuple(reference.shape[1:])}; all inputs must have one shape"
+            f"{where} has inputs of shape {shape_text(shape_of(x))} but {other} has "
+            f"{shape_text(shape_of(reference))}; all inputs must have one shape"
         )

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from fedilc.algorithms.loss_name import task_of
 from fedilc.data.digest import silo_digest
+from fedilc.data.inputs import Shape, example_shape
 from fedilc.data.labels import check_classes
 from fedilc.data.outline import Outline
 from fedilc.data.silo import Federation, Silo
@@ -77,9 +78,9 @@ class SiloStore(Outline):
         return {name: facts["examples"] for name, facts in self.facts.items()}
 
     @property
-    def inputs(self) -> tuple[int, ...]:
-        """Return the shape of one input."""
-        return tuple(self.sample.shape[1:])
+    def inputs(self) -> Shape:
+        """Return the shape of one example: a tuple, or one shape per input if there are several."""
+        return example_shape(self.sample)
 
     @property
     def resident(self) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedilc.aggregation import Mean
 from fedilc.aggregation.base import wide_dtype
 from fedilc.data import Silo
+from fedilc.data.inputs import require_one_input
 from fedilc.errors import ProtocolError
 from fedilc.federation.control_variates import SiloState
 from fedilc.federation.messages import Reply, Request
@@ -107,7 +108,8 @@ class SiloClient:
         """Put the mean gradient and the mean Hessian at w into the reply, and return the mean loss."""
         (weight, at), (bias, intercept) = self.weights.items()
         silo, w = self.computation, torch.cat([at.flatten(), intercept])
-        gradient, hessian, loss = gradient_and_hessian(silo.x, silo.y, w, silo.loss or self.runner.loss)
+        x = require_one_input(silo.x, "Newton's method")
+        gradient, hessian, loss = gradient_and_hessian(x, silo.y, w, silo.loss or self.runner.loss)
         reply.tensors[self.program.update] = {weight: gradient[:-1].view_as(at), bias: gradient[-1:]}
         reply.tensors[HESSIAN] = {HESSIAN: hessian}
         return loss

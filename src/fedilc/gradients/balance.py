@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from fedilc.config.options import Balance
+from fedilc.data.inputs import Inputs
 from fedilc.gradients.losses import Loss
 from fedilc.seeds import torch_generator
 
 
 def balanced(
-    x: Tensor, y: Tensor, loss: Loss, balance: Balance | None, seed: int, silo: str
-) -> tuple[Tensor, Tensor, Loss]:
+    x: Inputs, y: Tensor, loss: Loss, balance: Balance | None, seed: int, silo: str
+) -> tuple[Inputs, Tensor, Loss]:
     """Return a silo's training examples and loss with `balance` applied; frequencies are its own."""
     if balance == "weights":
         return x, y, replace(loss, class_weights=class_weights(y))

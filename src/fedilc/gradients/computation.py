@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
+from fedilc.data.inputs import Inputs
 from fedilc.gradients.environments import Chunk, Layout, later, lay_out, lay_out_mean
 from fedilc.gradients.forward import KEPT_BYTES, BackwardStarts, Pass, private_randomness
 from fedilc.gradients.losses import Loss
@@ -51,7 +52,7 @@ class SiloComputation:
 
     runner: ModelRunner
     name: str
-    x: Tensor
+    x: Inputs
     y: Tensor
     environment_size: int | None = None
     intra: Aggregator | None = None
@@ -165,7 +166,7 @@ class SiloComputation:
                 yield cut, self._pass(layout, cut, taps=True) if chunk is None else chunk
 
     def _pass(self, layout: Layout, cut: Chunk, taps: bool) -> Pass:
-        x, y = layout.rows(cut, self.x), layout.rows(cut, self.y)
+        x, y = layout.rows(cut, self.x), cast(Tensor, layout.rows(cut, self.y))
         tapped = self.runner.plan(self.x, self.y).tapped if taps and self.intra is not None else {}
         return self.runner.forward(x, y, tapped, self.loss)
 

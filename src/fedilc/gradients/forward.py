@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from fedilc.data.inputs import Inputs, call, tensors_of
 from fedilc.errors import ModelError
 from fedilc.gradients.losses import Loss
 
@@ -38,7 +39,7 @@ class Pass:
     It also has what computations on it need: the loss, the trainable parameters, the layer of the logits.
     """
 
-    x: Tensor
+    x: Inputs
     y: Tensor
     logits: Tensor
     features: list[Tensor]
@@ -95,7 +96,7 @@ def classifier_input(classifier: nn.Module | None) -> Iterator[list[Tensor]]:
         yield seen
 
 
-def bytes_per_example(model: nn.Module, x: Tensor) -> int:
+def bytes_per_example(model: nn.Module, x: Inputs) -> int:
     """Estimate the memory per example of a forward pass that keeps its graph, in bytes."""
     known = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     sizes: dict[int, int] = {}
@@ -114,8 +115,9 @@ def bytes_per_example(model: nn.Module, x: Tensor) -> int:
         private_randomness(probe.device, 0),
         torch.autograd.graph.saved_tensors_hooks(measure, lambda tensor: tensor),
     ):
-        model(probe)
-    return max(1, sum(sizes.values()) // len(probe) + x[0].numel() * x.element_size())
+        call(model, probe)
+    own = sum(part[0].numel() * part.element_size() for part in tensors_of(probe))
+    return max(1, sum(sizes.values()) // len(probe) + own)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
+from fedilc.data.inputs import Inputs, call, mapped
 from fedilc.errors import ModelError
 from fedilc.gradients.forward import private_randomness
 from fedilc.gradients.losses import Loss
@@ -27,7 +28,7 @@ _CLAMP = re.compile(r"Clamp(Min|Max)?Backward\d*")
 _PROBABILITIES = ("Sigmoid", "Hardsigmoid", "LogSigmoid", "Softmax", "LogSoftmax")
 
 
-def require_logits(model: nn.Module, x: Tensor) -> None:
+def require_logits(model: nn.Module, x: Inputs) -> None:
     """Raise if the model ends in probabilities, in training or in evaluation mode."""
     for training in (True, False):
         node = _trial(model, x, training)[0].grad_fn
@@ -43,7 +44,7 @@ def require_logits(model: nn.Module, x: Tensor) -> None:
             )
 
 
-def logits_layer(model: nn.Module, loss: Loss, x: Tensor, name: str | None) -> str:
+def logits_layer(model: nn.Module, loss: Loss, x: Inputs, name: str | None) -> str:
     """Return the name of the linear layer whose output is the model's, or a reshape of it.
 
     The closed forms of penalties hold for no other layer, so a name given must be that of such a layer.
@@ -74,7 +75,7 @@ def logits_layer(model: nn.Module, loss: Loss, x: Tensor, name: str | None) -> s
     return chosen
 
 
-def _trial(model: nn.Module, x: Tensor, training: bool) -> tuple[Tensor, dict[str, tuple[Node | None, int]]]:
+def _trial(model: nn.Module, x: Inputs, training: bool) -> tuple[Tensor, dict[str, tuple[Node | None, int]]]:
     """Return the model's output with its graph, and per linear layer its output's last node and size.
 
     Inputs take part in the graph, so that frozen layers do too.
@@ -92,9 +93,12 @@ def _trial(model: nn.Module, x: Tensor, training: bool) -> tuple[Tensor, dict[st
             if type(module).forward is nn.Linear.forward and isinstance(module.weight, nn.Parameter):
                 hooks.enter_context(module.register_forward_hook(partial(record, key), prepend=True))
         with torch.enable_grad(), private_randomness(x.device, 0):
-            inputs = x.detach().clone()
-            inputs = inputs.requires_grad_().clone() if inputs.is_floating_point() else inputs
-            return model(inputs), linears
+            return call(model, mapped(_with_graph, x)), linears
+
+
+def _with_graph(x: Tensor) -> Tensor:
+    inputs = x.detach().clone()
+    return inputs.requires_grad_().clone() if inputs.is_floating_point() else inputs
 
 
 def _operation(node: Node | None) -> str:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import convert_conv2d_weight_memory_format
 
+from fedilc.data.inputs import Inputs, call, mapped, tensors_of
 from fedilc.errors import ConfigError
 from fedilc.gradients.fast_linear import FastLinear
 from fedilc.gradients.forward import (
@@ -81,8 +82,11 @@ class ModelRunner:
                 parameter.copy_(weights[name])
             self._version = version
 
-    def inputs(self, x: Tensor) -> Tensor:
+    def inputs(self, x: Inputs) -> Inputs:
         """Return inputs on the model's device and in its memory layout; floating-point ones in its dtype."""
+        return mapped(self._moved, x)
+
+    def _moved(self, x: Tensor) -> Tensor:
         layout = self.format if x.dim() == 4 else torch.preserve_format
         return x.to(self.device, self.dtype if x.is_floating_point() else None, memory_format=layout)
 
@@ -90,49 +94,49 @@ class ModelRunner:
         """Return labels as the loss needs them."""
         return self.loss.labels(y, self.dtype).to(self.device)
 
-    def example_bytes(self, x: Tensor) -> int:
+    def example_bytes(self, x: Inputs) -> int:
         """Estimate the memory of one example's forward pass in bytes, measured once."""
         if self._example_bytes is None:
             self._example_bytes = bytes_per_example(self.model, x)
             self._clones = self._writes_to_inputs(x)
         return self._example_bytes
 
-    def _writes_to_inputs(self, x: Tensor) -> bool:
+    def _writes_to_inputs(self, x: Inputs) -> bool:
         """Return whether the model changes its input, so that it must be given copies."""
         probe = x[:1].clone()
         with torch.no_grad(), private_randomness(self.device, 0):
-            self.model(probe)
-        return not torch.equal(probe, x[:1])
+            call(self.model, probe)
+        return not all(map(torch.equal, tensors_of(probe), tensors_of(x[:1])))
 
-    def most_examples(self, x: Tensor) -> int:
+    def most_examples(self, x: Inputs) -> int:
         """Return how many examples a chunk may hold."""
         return max(1, self.chunk_bytes // self.example_bytes(x))
 
-    def plan(self, x: Tensor, y: Tensor) -> Plan:
+    def plan(self, x: Inputs, y: Tensor) -> Plan:
         """Return how the gradients of single environments are computed, decided once."""
         if self._plan is None:
             self._plan = plan_layers(self.model, self.loss, x, y)
         return self._plan
 
-    def forward(self, x: Tensor, y: Tensor, taps: Mapping[str, nn.Module], loss: Loss | None = None) -> Pass:
+    def forward(self, x: Inputs, y: Tensor, taps: Mapping[str, nn.Module], loss: Loss | None = None) -> Pass:
         """Return one chunk's forward with features and the taps asked for; `loss` may be a silo's own."""
         if not self._keeps_memory:
             keep_freed_memory(self)
             self._keeps_memory = True
         with classifier_input(self.classifier) as seen, tapped(dict(taps)) as recorded, FastLinear():
-            logits = self.loss.logits(self.model(x.clone() if self._clones else x))
+            logits = self.loss.logits(call(self.model, x.clone() if self._clones else x))
         parameters = list(self.parameters.values())
         return Pass(
             x, y, logits, seen, recorded, loss or self.loss, parameters, self.classifier, self.classifier_name
         )
 
-    def predict(self, x: Tensor) -> Tensor:
+    def predict(self, x: Inputs) -> Tensor:
         """Return the logits of any number of examples, without graph, in evaluation mode."""
         rows = 4 * self.most_examples(x)
         x = x.clone() if self._clones else x
         set_training(self.model, False)
         try:
             with torch.inference_mode(), FastLinear():
-                return torch.cat([self.loss.logits(self.model(part)) for part in x.split(rows)])
+                return torch.cat([self.loss.logits(call(self.model, part)) for part in x.split(rows)])
         finally:
             set_training(self.model, True)

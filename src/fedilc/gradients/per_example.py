@@ -14,12 +14,13 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from fedilc.data.inputs import Inputs, arguments, call, tree_of
 from fedilc.errors import ModelError
 from fedilc.gradients.forward import Pass, Tap, bytes_per_example, private_randomness, tapped
 from fedilc.gradients.losses import Loss
@@ -40,7 +41,7 @@ class Plan:
     fallback: list[str]
 
 
-def plan_layers(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Plan:
+def plan_layers(model: nn.Module, loss: Loss, x: Inputs, y: Tensor) -> Plan:
     """Choose how to compute the gradients of each trainable parameter, trying the rules on three examples.
 
     The trial runs on a copy with noise in its weights, so that it does not depend on the progress of
@@ -50,7 +51,7 @@ def plan_layers(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Plan:
     x, y = x[:3].clone(), y[:3]  # several: with one, a layer that mixes examples would go unnoticed
     trainable = {name: p for name, p in trial.named_parameters() if p.requires_grad}
     with tapped(_candidates(trial)) as taps, private_randomness(x.device, 0):
-        losses = loss.per_example(loss.logits(trial(x)), y)
+        losses = loss.per_example(loss.logits(call(trial, x)), y)
     calls = Counter(tap.name for tap in taps)
     once = [tap for tap in taps if calls[tap.name] == 1]
     rows = [
@@ -109,11 +110,11 @@ def _right_parameters(tap: Tap, d: Tensor, expected: dict[str, Tensor]) -> set[s
 
 
 @torch.no_grad()
-def _is_random(model: nn.Module, x: Tensor) -> bool:
+def _is_random(model: nn.Module, x: Inputs) -> bool:
     outputs = []
     for seed in (0, 1):
         with private_randomness(x.device, seed):
-            outputs.append(model(x.clone()))
+            outputs.append(call(model, x.clone()))
     return not torch.equal(*outputs)
 
 
@@ -213,12 +214,12 @@ def _stream_fallback(model: nn.Module, chunk: Pass, size: int, names: list[str],
     constant = {name: tensor.detach() for name, tensor in state.items() if name not in names}
     wanted = {name: state[name].detach() for name in names}
 
-    def environment_loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        output = functional_call(model, (constant, weights), (x,))
+    def environment_loss(weights: dict[str, Tensor], x: Any, y: Tensor) -> Tensor:
+        output = functional_call(model, (constant, weights), *arguments(x))
         return chunk.loss.per_example(chunk.loss.logits(output), y).mean()
 
     each = vmap(grad(environment_loss), in_dims=(None, 0, 0), randomness="different")
-    x, y = (part.unflatten(0, (-1, size)) for part in (chunk.x, chunk.y))
+    x, y = chunk.x.unflatten(0, (-1, size)), chunk.y.unflatten(0, (-1, size))
     largest = sum(tensor.numel() * tensor.element_size() for tensor in wanted.values())
     activations = size * bytes_per_example(model, chunk.x)
     piece = max(1, STACK_BYTES // max(largest, activations))
@@ -226,7 +227,7 @@ def _stream_fallback(model: nn.Module, chunk: Pass, size: int, names: list[str],
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="There is a performance drop")
-                gradients = each(wanted, x_piece, y_piece)
+                gradients = each(wanted, tree_of(x_piece), y_piece)
         except RuntimeError as error:
             raise ModelError(
                 f"the parameters {', '.join(names[:3])} belong to layers without a rule, and vmap "

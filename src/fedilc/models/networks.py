@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedilc.data.inputs import Inputs, Shape, is_several, shape_text
 from fedilc.errors import ConfigError, ModelError, nearest
 from fedilc.seeds import torch_generator
 
@@ -82,7 +83,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-def build_model(name: str, inputs: Sequence[int], outputs: int, seed: int, **sizes: Any) -> nn.Module:
+def build_model(name: str, inputs: Shape, outputs: int, seed: int, **sizes: Any) -> nn.Module:
     """Return a built-in network for inputs of this shape, its weights drawn from `seed` alone.
 
     >>> network = build_model("mlp", (2, 8, 8), 1, seed=0, hidden=[16])
@@ -94,6 +95,11 @@ def build_model(name: str, inputs: Sequence[int], outputs: int, seed: int, **siz
     for key in sizes:
         if key not in inspect.signature(MODELS[name]).parameters:
             raise ConfigError(f"model {name!r} has no setting {key!r}; leave it out (`model.{key}=none`)")
+    if is_several(inputs):
+        raise ConfigError(
+            f"model {name!r} takes one input, and the data have several ({shape_text(inputs)}); give a "
+            "network of your own that takes them"
+        )
     generator = torch_generator(seed, "model")
     try:
         return MODELS[name](inputs, outputs, generator, **sizes)
@@ -126,13 +132,15 @@ def _channels_last(inputs: Sequence[int]) -> bool:
     return len(inputs) == 3 and inputs[2] <= 4 < min(inputs[:2])
 
 
-def input_hint(sample: Tensor, error: Exception) -> str:
+def input_hint(sample: Inputs, error: Exception) -> str:
     """Say why a model did not take inputs, and what is probably wrong, as the end of a sentence."""
     said = (str(error).splitlines() or [""])[0]
     if not isinstance(error, RuntimeError | ValueError | TypeError | IndexError):
         said = f"it raised {type(error).__name__}" + (f" ({said})" if said else "")
-    if "positional argument" in said:
-        return f"{said}; a model has one input: give one tensor, and let forward() take it apart"
+    if "argument" in said and isinstance(error, TypeError):
+        return f"{said}; give a dict with the names of forward()'s inputs, or a tuple in their order, as x"
+    if not isinstance(sample, Tensor):
+        return said
     if not sample.is_floating_point():
         return f"{said}; if they are numbers, give them as floats (x.float())"
     if _channels_last(sample.shape[1:]):

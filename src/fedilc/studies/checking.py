@@ -15,6 +15,7 @@ from fedilc.config import Experiment, Options
 from fedilc.config.user_sources import Files, Remote, RemoteTables
 from fedilc.data.checks.federation import Report
 from fedilc.data.checks.profile import TEST
+from fedilc.data.inputs import Shape
 from fedilc.data.outline import Outline
 from fedilc.data.silo_store import SiloStore
 from fedilc.errors import DataProblemsError, FedILCError, FedILCWarning
@@ -32,7 +33,7 @@ class Row:
     file: str = ""
     examples: int | None = None
     validation: int | None = None
-    inputs: tuple[int, ...] = ()
+    inputs: Shape = ()
     labels: dict[int, int] | None = None
 
 
@@ -84,7 +85,7 @@ def _check(settings: Experiment, folder: Path, own: str | None, found: Checked) 
         from fedilc.runtimes.remote.run import RemoteRun
 
         run = RemoteRun.of(settings, folder, own)
-        found.rows = [Row(name, "joins from elsewhere", inputs=tuple(data.inputs)) for name in data.silos]
+        found.rows = [Row(name, "joins from elsewhere", inputs=data.inputs) for name in data.silos]
         _try(settings, run.outline, run.model, None)
         return
     if isinstance(data, RemoteTables):

@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,19 @@ from torch import Tensor, nn
 
 from fedilc.algorithms.loss_name import LossName, has_classes, task_of
 from fedilc.data.image_folder import ImagePreprocessing
+from fedilc.data.inputs import (
+    Inputs,
+    Shape,
+    arguments,
+    call,
+    is_several,
+    make_inputs,
+    mapped,
+    shape_of,
+    shape_text,
+    tree_of,
+    zeros,
+)
 from fedilc.data.tables.file_reader import read_npz
 from fedilc.data.tables.label_rule import LabelRule
 from fedilc.data.tables.prediction_rows import Rows, as_frame, as_inputs, plain_inputs, preprocessed, rows_of
@@ -44,7 +58,7 @@ class LoadedModel:
         loss: its name; one of your own must be installed here too.
         classes: the names of the classes, in the order of `predict_proba`'s columns.
         round: the round whose weights it has.
-        inputs: the shape of one input.
+        inputs: the shape of one input; by name or in order if the model takes several.
         columns: the names of the inputs, if they have names.
         label: the label's column, if it is known.
         preprocessing: how inputs are made of a table; None if its numbers are taken as they are.
@@ -54,7 +68,7 @@ class LoadedModel:
     loss: LossName
     classes: tuple[str, ...]
     round: int
-    inputs: tuple[int, ...]
+    inputs: Shape
     columns: tuple[str, ...] = ()
     label: str | None = None
     preprocessing: Preprocessing | ImagePreprocessing | None = None
@@ -68,18 +82,24 @@ class LoadedModel:
         return self._inputs(*rows_of(table))
 
     def logits(self, table: Any) -> NDArray[np.float64]:
-        """Return what the model gives for each row, before it becomes a probability."""
+        """Return what the model gives for each row, before it becomes a probability.
+
+        A model with several inputs takes a dict or tuple of arrays, as it was trained with.
+        """
+        if is_several(self.inputs):
+            return self._logits(self._several(table))
         rows, where = rows_of(table)
         return np.concatenate([self._logits(self._inputs(part, where)) for part in self._parts(rows)])
 
     def _parts(self, rows: Rows) -> list[Rows]:
         """Return rows in parts whose inputs fit into memory, if rows or inputs are many."""
-        at_once = max(1, MOST_NUMBERS // max(1, math.prod(self.inputs)))
+        at_once = max(1, MOST_NUMBERS // max(1, math.prod(self.inputs)))  # type: ignore[arg-type]  # one input
         return [rows[start : start + at_once] for start in range(0, max(1, len(rows)), at_once)]
 
     @torch.no_grad()
-    def _logits(self, x: Tensor) -> NDArray[np.float64]:
-        parts = [self.model(part.to(self._dtype(part))).reshape(len(part), -1) for part in x.split(_BATCH)]
+    def _logits(self, x: Inputs) -> NDArray[np.float64]:
+        x = mapped(lambda part: part.to(self._dtype(part)), x)
+        parts = [call(self.model, part).reshape(len(part), -1) for part in x.split(_BATCH)]
         found: NDArray[np.float64] = torch.cat(parts).double().numpy()
         return found
 
@@ -161,6 +181,21 @@ class LoadedModel:
         places: NDArray[Any] = y - known[0]
         return places
 
+    def _several(self, values: Any) -> Inputs:
+        """Return a dict or tuple of arrays as inputs; raise if they are not those of the model."""
+        if not isinstance(values, Mapping | tuple):
+            raise DataError(
+                f"the model takes several inputs ({shape_text(self.inputs)}); give a dict or tuple of arrays "
+                "from Python: fedilc.load(run, model=...).predict(...)"
+            )
+        x = make_inputs(values, "the inputs", "x")
+        if shape_of(x) != self.inputs:
+            raise DataError(
+                f"the inputs have the shape {shape_text(shape_of(x))}, and the model takes "
+                f"{shape_text(self.inputs)}"
+            )
+        return x
+
     def _inputs(self, rows: Rows, where: str) -> Tensor:
         if isinstance(rows, np.ndarray):
             if isinstance(self.preprocessing, Preprocessing):
@@ -219,7 +254,8 @@ def load(
     folder = RunFolder(run)
     facts = folder.settings()
     about = facts["model"]
-    inputs = tuple(about.get("inputs") or [len(facts.get("columns") or ())])
+    shape = about.get("inputs") or [len(facts.get("columns") or ())]
+    inputs: Shape = shape if is_several(shape) else tuple(shape)
     chosen, weights = _weights(folder, criterion)
     network = model if model is not None else _network(folder.path, about, inputs, facts, weights)
     _take_weights(network, weights, folder.path)
@@ -244,7 +280,7 @@ def load(
 def _network(
     path: Path,
     about: dict[str, Any],
-    inputs: tuple[int, ...],
+    inputs: Shape,
     facts: dict[str, Any],
     weights: dict[str, Tensor],
 ) -> nn.Module:
@@ -314,15 +350,17 @@ def read_preprocessing(folder: Path) -> Preprocessing | ImagePreprocessing | Non
 def export_model(loaded: LoadedModel, out: Path) -> list[Path]:
     """Write the model as a `torch.export` program to `out`, and its meaning as JSON beside it; return both.
 
-    The program takes (examples, *inputs) in float32, with any number of examples, and gives logits.
+    The program takes (examples, *inputs) in float32, with any number of examples, and gives logits; several
+    inputs are given to it as to the network.
     """
     if not out.parent.is_dir():
         raise DataError(f"{out.parent} is no folder; create it first")
-    sample, network = torch.zeros(2, *loaded.inputs), copy.deepcopy(loaded.model).float()
+    sample, network = zeros(loaded.inputs), copy.deepcopy(loaded.model).float()
+    args, named = arguments(tree_of(sample))
+    examples = {0: torch.export.Dim("examples", min=1)}
+    dynamic = dict.fromkeys(named, examples) if named else tuple(examples for _ in args)
     try:
-        program = torch.export.export(
-            network, (sample,), dynamic_shapes=({0: torch.export.Dim("examples", min=1)},)
-        )
+        program = torch.export.export(network, args, named, dynamic_shapes=dynamic)
     except Exception as error:  # a user's own network may fail in any way
         reason = str(error).splitlines()[0]
         raise ModelError(f"torch.export cannot take this network: {reason}") from error
@@ -333,7 +371,7 @@ def export_model(loaded: LoadedModel, out: Path) -> list[Path]:
         "loss": loaded.loss,
         "classes": list(loaded.classes),
         "round": loaded.round,
-        "inputs": list(loaded.inputs),
+        "inputs": shape_of(sample),
         "columns": list(loaded.columns),
         "preprocessing": None if made is None else made.model_dump(mode="json"),
     }

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedilc.algorithms.loss_name import task_of
 from fedilc.config import Options
+from fedilc.data.inputs import Inputs
 from fedilc.errors import ConfigError, DivergedError, FedILCWarning, silos_with_reasons
 from fedilc.evaluation import measure, thresholded_areas
 from fedilc.federation import Program, Record, RunFolder, Runtime, Server
@@ -92,7 +93,7 @@ class Training:
             found |= {f"thresholded_{key}": area for key, area in areas.items()}
         return found
 
-    def _test_logits(self, x: Tensor) -> Tensor:
+    def _test_logits(self, x: Inputs) -> Tensor:
         """Return the model's logits of the test set; every process computes its part."""
         runner, mine = self.spec.runner, self.runtime.own_rows(len(x))
         part = runner.predict(runner.inputs(x[mine]))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedilc.algorithms.loss_name import LossName, task_of
 from fedilc.config.options import Options, recorded_options
+from fedilc.data.inputs import Inputs
 from fedilc.data.outline import Outline
 from fedilc.errors import CheckpointError, printable
 from fedilc.evaluation.intervals import NOT_ESTIMABLE, Interval, score_intervals
@@ -53,7 +54,7 @@ def model_card(facts: Mapping[str, Any], result: Result, outline: Outline) -> st
 
 
 def _intervals(
-    loss: LossName, result: Result, criterion: str, x: Tensor | None, y: Tensor | None
+    loss: LossName, result: Result, criterion: str, x: Inputs | None, y: Tensor | None
 ) -> Mapping[str, Interval]:
     """Return the scores of the test set; none if it is not here or large, or if the weights are gone."""
     if x is None or y is None or len(x) > _MOST_EXAMPLES:

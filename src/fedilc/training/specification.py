@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedilc.aggregation import WeightedGeometricMean
 from fedilc.algorithms import Algorithm, LocalSteps, find_algorithm
 from fedilc.algorithms.loss_name import LOSSES, task_of
 from fedilc.config import Options
 from fedilc.data.digest import weights_digest
+from fedilc.data.inputs import Inputs, require_one_input, shape_of, shape_text, tensors_of
 from fedilc.data.outline import Outline, data_facts
 from fedilc.errors import ConfigError, FedILCError, FedILCWarning, ModelError
 from fedilc.federation import Program
@@ -74,6 +75,7 @@ class Specification:
                     f"{name} takes Newton's steps, which need a built-in loss, and {loss.name!r} is not one; "
                     "choose another algorithm"
                 )
+            require_one_input(outline.sample, name)
             model = prepared_for_newton(model)
         parts = make_parts(found, outline.loss, options)
         _require_sides(parts, len(outline.silos), options)
@@ -157,7 +159,7 @@ def _require_local_optimizer(local: LocalSteps) -> None:
     make_optimizer(local.optimizer, [nn.Parameter(torch.zeros(1))], local.learning_rate, 0.0, options)
 
 
-def _try_model(runner: ModelRunner, inputs: Tensor) -> tuple[Tensor, int]:
+def _try_model(runner: ModelRunner, inputs: Inputs) -> tuple[Inputs, int]:
     """Run the model on two examples, to report what cannot work before the first round."""
     sample, model = runner.inputs(inputs), runner.model
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
@@ -167,8 +169,9 @@ def _try_model(runner: ModelRunner, inputs: Tensor) -> tuple[Tensor, int]:
     except FedILCError:
         raise
     except Exception as error:  # a user's network may raise anything
+        types = ", ".join(str(part.dtype) for part in tensors_of(sample))
         raise ConfigError(
-            f"the model cannot take inputs of shape {tuple(sample.shape[1:])} and type {sample.dtype}: "
+            f"the model cannot take inputs of shape {shape_text(shape_of(sample))} and type {types}: "
             f"{input_hint(sample, error)}"
         ) from error
     if len(logits) != len(sample):
@@ -201,7 +204,7 @@ def run_facts(spec: Specification) -> dict[str, Any]:
         "model": {
             "layers": repr(spec.model),
             "weights": weights_digest(spec.model),
-            "inputs": list(outline.sample.shape[1:]),
+            "inputs": shape_of(outline.sample),
             "outputs": spec.outputs,
         },
         "algorithm": spec.name,

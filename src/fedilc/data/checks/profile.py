@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedilc.data.checks.identifiers import identifier_columns
 from fedilc.data.checks.missing_values import CODES, ColumnFacts, column_code
 from fedilc.data.checks.shared_rows import Hashes, row_hashes, sample_rows, with_labels
+from fedilc.data.inputs import Inputs, Several
 from fedilc.data.silo import Silo
 
 _SAMPLE = 50
@@ -119,14 +121,17 @@ def profile_of(
         codes=_codes(every, low, high) if table else {},
         identifiers=known,
         label_columns=_label_columns(x, y) if table else (),
-        pixels=_is_pixels(x, low, high),
+        pixels=_is_pixels(x, low, high) if isinstance(silo.x, Tensor) else _has_pixels(silo.x),
         sample=sample_rows(x, _SAMPLE),
         file=file,
     )
 
 
-def _array(tensor: Tensor) -> NDArray[np.float32]:
-    found: NDArray[np.float32] = tensor.detach().cpu().float().numpy()
+def _array(x: Inputs) -> NDArray[np.float32]:
+    """Return inputs as one array; several are joined in one row per example, which is no table."""
+    if not isinstance(x, Tensor):
+        x = torch.cat([part.reshape(len(x), 1, -1).float() for part in x.tensors], dim=2)
+    found: NDArray[np.float32] = x.detach().cpu().float().numpy()
     return found
 
 
@@ -170,6 +175,12 @@ def _label_columns(x: NDArray[np.float32], y: NDArray[np.float32]) -> tuple[int,
     places = np.flatnonzero(differ & (x[:_SAMPLE] == values[number[:_SAMPLE]]).all(0))
     same = (x[:, places] == values[:, places][number]).all(0)
     return tuple(int(place) for place in places[same])
+
+
+def _has_pixels(x: Several) -> bool:
+    """Return whether one of several inputs is images with unscaled pixels."""
+    images = [_array(part) for part in x.tensors if part.dim() > 2]
+    return any(_is_pixels(image, *_extremes([image], table=False)) for image in images)
 
 
 def _is_pixels(x: NDArray[np.float32], low: NDArray[np.float64], high: NDArray[np.float64]) -> bool:

@@ -8,12 +8,12 @@ from glob import glob
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from fedilc.algorithms.loss_name import LossName, task_of
 from fedilc.data.checks.federation import Report, class_problems, compare, numbered_from_one, trained_labels
 from fedilc.data.checks.profile import TEST, Profile, profile_of
 from fedilc.data.digest import silo_digest
+from fedilc.data.inputs import Inputs
 from fedilc.data.labels import label_problem, note_numbered_from_one, numbered_from_zero
 from fedilc.data.silo import Federation, Silo, split_silo
 from fedilc.data.silo_store import SiloStore
@@ -36,7 +36,7 @@ class Examined:
     columns: tuple[str, ...] = ()
     silos: list[Silo] = field(default_factory=list)
     digests: dict[str, str] = field(default_factory=dict)
-    sample: Tensor = field(default_factory=lambda: torch.empty(0))
+    sample: Inputs = field(default_factory=lambda: torch.empty(0))
     test_examples: Examples | None = None
 
 

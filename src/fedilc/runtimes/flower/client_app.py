@@ -21,6 +21,7 @@ from fedilc.config import read_experiment
 from fedilc.config.user_sources import Remote
 from fedilc.data import Silo
 from fedilc.data.download import cache_folder
+from fedilc.data.inputs import shape_of, tensors_of
 from fedilc.errors import ConfigError, DataError, FedILCError
 from fedilc.federation.client import SiloClient
 from fedilc.gradients.forward import KEPT_BYTES
@@ -117,8 +118,8 @@ class Handlers:
             "partitions": context.node_config.get("num-partitions"),
             "name": silo.name,
             "examples": len(silo),
-            "inputs": list(silo.x.shape[1:]),
-            "whole": not silo.x.is_floating_point(),
+            "inputs": shape_of(silo.x),
+            "whole": [not part.is_floating_point() for part in tensors_of(silo.x)],
         }
         return make_content({"silo": json.dumps(description)})
 

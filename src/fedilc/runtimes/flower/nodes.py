@@ -31,8 +31,8 @@ class NodeSilo(Section):
     partitions: int | None = Field(None, ge=1, description="how many nodes the federation has, if known")
     name: str
     examples: int = Field(ge=1)
-    inputs: list[int]
-    whole: bool = Field(False, description="whether the inputs are whole numbers")
+    inputs: list[int] | dict[str, list[int]] | list[list[int]]
+    whole: list[bool] = Field(default_factory=list, description="whether each input is whole numbers")
 
 
 class NodeRegistry:

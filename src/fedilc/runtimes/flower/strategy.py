@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
 from fedilc.algorithms import find_algorithm
 from fedilc.config import Options
 from fedilc.config.section import validated
 from fedilc.data import LossName
+from fedilc.data.inputs import zeros
 from fedilc.data.outline import Outline
 from fedilc.errors import ConfigError, SilosLostError
 from fedilc.federation import Record
@@ -128,7 +128,7 @@ class FedILC:
         model = self._initial(initial_arrays)
         registry = NodeRegistry(grid, options.seed, timeout)
         silos = self._silos(registry)
-        sample = torch.zeros(2, *silos[0].inputs, dtype=torch.int64 if silos[0].whole else torch.float32)
+        sample = zeros(silos[0].inputs, silos[0].whole)
         names = tuple(silo.name for silo in silos)
         if len(set(names)) < len(names):
             raise ConfigError(

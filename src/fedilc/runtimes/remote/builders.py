@@ -22,6 +22,7 @@ from fedilc.config.embedded_sources import ManySilos
 from fedilc.config.section import Source
 from fedilc.data import Silo
 from fedilc.data.checks.federation import Report, silo_notes
+from fedilc.data.inputs import is_several, require_one_input, shape_of
 from fedilc.data.labels import check_classes, check_labels
 from fedilc.errors import ConfigError, DataError, FedILCError
 from fedilc.evaluation import measure
@@ -56,11 +57,11 @@ def make_client(
     manifest.require_fits(model)
     require_supported(model)
     silo = make_silo(manifest)
-    inputs = list(silo.x.shape[1:])
-    if inputs != manifest.model.inputs:
+    inputs, wanted = shape_of(silo.x), manifest.model.inputs
+    if inputs != wanted:
         raise ConfigError(
-            f"silo {name!r} has inputs of shape {inputs} and the run takes "
-            f"{manifest.model.inputs}; give it the columns that the run expects"
+            f"silo {name!r} has inputs of shape {inputs} and the run takes {wanted}; "
+            f"give it the {'inputs' if is_several(wanted) else 'columns'} that the run expects"
         )
     check_labels(silo, manifest.loss)
     if manifest.program.parts.algorithm.is_newton:
@@ -79,7 +80,7 @@ def make_client(
 def require_safe_hessian(silo: Silo) -> None:
     """Raise if a Hessian would show too much of this silo: it has the cross-table of each pair of columns."""
     rows, instead = len(silo.x), "train with gradients alone instead: the model 'linear' with fedsgd"
-    x = silo.x.reshape(rows, -1).double()
+    x = require_one_input(silo.x, "Newton's method").reshape(rows, -1).double()
     needed = _ROWS_PER_COEFFICIENT * (x.shape[1] + 1)
     if rows < needed:
         raise ConfigError(

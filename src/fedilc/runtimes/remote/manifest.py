@@ -30,6 +30,7 @@ from fedilc.algorithms.parts import LEVELS
 from fedilc.config.experiment import Network
 from fedilc.config.options import SiloOptions
 from fedilc.data.digest import tensors_digest, weights_digest
+from fedilc.data.inputs import shape_of, sizes_of
 from fedilc.errors import ConfigError, ModelError, ProtocolError
 from fedilc.federation import Program
 from fedilc.federation.json_files import json_digest, parse_json
@@ -44,6 +45,7 @@ MAX_NUMBERS = 2**31
 Wire = Literal["exact", "float16"]
 Width = Annotated[int, Field(ge=0, le=MAX_NUMBERS)]
 Name = Annotated[str, Field(max_length=500)]
+Sizes = Annotated[list[PositiveInt], Field(max_length=8)]
 
 
 def find_wire(name: str) -> Wire:
@@ -62,7 +64,7 @@ class ModelSpec(Section):
     """A built-in network by name and sizes; without a name, every silo has its own copy of the network."""
 
     name: str | None
-    inputs: list[PositiveInt] = Field(max_length=8)
+    inputs: Sizes | dict[Name, Sizes] | list[Sizes] = Field(max_length=100)
     outputs: PositiveInt
     sizes: dict[Name, Annotated[list[PositiveInt], Field(max_length=1000)]] = Field(
         default_factory=dict, max_length=10
@@ -71,7 +73,8 @@ class ModelSpec(Section):
     @property
     def numbers(self) -> int:
         """Return about how many parameters the network has, estimated from its widths."""
-        chains = [[math.prod(self.inputs), *sizes, self.outputs] for sizes in ([], *self.sizes.values())]
+        width = sum(math.prod(sizes) for sizes in sizes_of(self.inputs))
+        chains = [[width, *sizes, self.outputs] for sizes in ([], *self.sizes.values())]
         return max(sum(narrow * wide for narrow, wide in pairwise(widths)) for widths in chains)
 
     def build(self) -> nn.Module:
@@ -233,7 +236,7 @@ def make_manifest(run: str, spec: Specification, network: Network | None, wire: 
             "silos": list(spec.outline.silos),
             "model": {
                 "name": None if network is None else network.name,
-                "inputs": list(spec.outline.sample.shape[1:]),
+                "inputs": shape_of(spec.outline.sample),
                 "outputs": spec.outputs,
                 "sizes": {} if network is None else network.sizes,
             },

@@ -18,6 +18,7 @@ from fedilc.config.experiment import Network
 from fedilc.config.user_sources import Remote, RemoteTables
 from fedilc.data import Federation, Silo
 from fedilc.data.checks.federation import Report
+from fedilc.data.inputs import shape_of, zeros
 from fedilc.data.outline import Outline
 from fedilc.errors import ConfigError
 from fedilc.federation import Record, RunFolder, Runtime
@@ -79,7 +80,7 @@ class RemoteRun:
             network, model = None, user_network(builder, settings.seed)
         else:
             network = settings.model
-            model = network.of_shape(outline.sample.shape[1:], outputs, settings.seed)
+            model = network.of_shape(shape_of(outline.sample), outputs, settings.seed)
         return cls(settings.name, settings.algorithm, settings, outline, network, model, wire)
 
     @property
@@ -148,7 +149,7 @@ def _tables_outline(name: str, data: RemoteTables, folder: Path, made: Preproces
 
 
 def _remote_outline(name: str, data: Remote, folder: Path) -> Outline:
-    sample = torch.zeros(2, *data.inputs)
+    sample = zeros(data.inputs)
     x = y = label = None
     if data.test is not None:
         from fedilc.data.tables.file_reader import read_examples, same_columns

@@ -23,6 +23,7 @@ from fedilc.data import Federation
 from fedilc.data.checks.notes import details, proposals
 from fedilc.data.digest import digest
 from fedilc.data.image_folder import read_image_folder
+from fedilc.data.inputs import require_one_input
 from fedilc.data.tables.silo_tables import SiloTables, TableSettings, read_tables
 from fedilc.errors import ConfigError, DataError, listed, nearest
 
@@ -146,7 +147,8 @@ class StudyArrays(StudyData):
         """Return the silos of a federation, each with its validation examples; its test set is left out."""
         labels, x = {}, {}
         for silo in federation.silos:
-            x[silo.name] = (silo.x if silo.x_val is None else torch.cat([silo.x, silo.x_val])).float()
+            parts = [require_one_input(one, "a study") for one in (silo.x, silo.x_val) if one is not None]
+            x[silo.name] = (parts[0] if len(parts) == 1 else torch.cat(parts)).float()
             labels[silo.name] = (silo.y if silo.y_val is None else torch.cat([silo.y, silo.y_val])).numpy()
         return cls(federation.name, federation.loss, federation.outputs, labels, x)
 

@@ -26,6 +26,7 @@ from torch import Tensor
 from fedilc import __version__
 from fedilc.data import Silo
 from fedilc.data.digest import digest
+from fedilc.data.inputs import require_one_input
 from fedilc.errors import CheckpointError, DataError, FedILCWarning
 from fedilc.federation.tensor_files import read_tensors, write_tensors
 from fedilc.studies.study.data import StudyData
@@ -99,7 +100,8 @@ class RunTask:
                 x, y = x[~held], y[~held]
             silos.append(Silo(name, x, y))
         if self.algorithm == POOLED:
-            silos = [Silo(POOLED, torch.cat([s.x for s in silos]), torch.cat([s.y for s in silos]))]
+            inputs = [require_one_input(silo.x, "a study") for silo in silos]
+            silos = [Silo(POOLED, torch.cat(inputs), torch.cat([silo.y for silo in silos]))]
         return silos, scored
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from fedilc.algorithms.loss_name import LossName, has_classes, task_of
 from fedilc.api import train
 from fedilc.data import Federation, Silo
+from fedilc.data.inputs import example_shape
 from fedilc.errors import DivergedError, FedILCWarning, NonFiniteError
 from fedilc.evaluation.calibration import calibration_intercept
 from fedilc.federation import Record
@@ -106,7 +107,7 @@ def fit(
     """
     given = dict(options)
     name, sizes = ("cnn", {}) if hidden is None else ("mlp", {"hidden": hidden})
-    model = build_model(name, tuple(silos[0].x.shape[1:]), data.outputs, seed, **sizes)
+    model = build_model(name, example_shape(silos[0].x), data.outputs, seed, **sizes)
     curve = _Curve(Loss(data.loss), model, scored or {}, int(given.pop("score_every", 1)), stop)
     federation = Federation("study", silos, loss=data.loss)
     with warnings.catch_warnings():
