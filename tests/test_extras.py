@@ -77,8 +77,9 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, said, errors
 
 
-def test_the_plain_package_declares_what_a_silo_needs_and_numba() -> None:
-    assert set(map(_name, PROJECT["dependencies"])) == PLAIN | {"numba"}
+def test_the_plain_package_declares_what_a_silo_needs_numba_and_what_torch_brings_anyway() -> None:
+    assert set(map(_name, PROJECT["dependencies"])) == PLAIN | {"numba", "jinja2"}
+    assert "jinja2" in _with_requirements({"torch"})
 
 
 def test_what_is_coupled_to_private_names_has_an_upper_bound() -> None:

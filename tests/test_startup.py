@@ -30,12 +30,12 @@ def loaded(code: str, *words: str, folder: Path | None = None) -> set[str]:
 def test_listing_loads_no_torch() -> None:
     found = loaded(COMMAND, "list")
     assert "fedilc.config" in found
-    assert not found & {"torch", "numpy", "polars", *SERVER, *STATISTICS}
+    assert not found & {"torch", "numpy", "polars", "jinja2", *SERVER, *STATISTICS}
 
 
 def test_the_help_of_join_loads_no_torch() -> None:
     found = loaded(COMMAND, "join", "--help")
-    assert not found & {"torch", "numpy", "polars", *SERVER, *STATISTICS}
+    assert not found & {"torch", "numpy", "polars", "jinja2", *SERVER, *STATISTICS}
 
 
 def test_a_silo_that_joins_loads_no_server_and_no_trainer() -> None:
@@ -48,6 +48,7 @@ def test_a_silo_that_joins_loads_no_server_and_no_trainer() -> None:
         "fedilc.runtimes.rest.app",
         "numba",
         "polars",
+        "jinja2",
         *SERVER,
         *STATISTICS,
     }

@@ -65,16 +65,25 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         "data/benchmarks/digits.csv.gz",
         "data/benchmarks/heart-disease/ATTRIBUTION.md",
         "data/benchmarks/heart-disease/processed.va.data.gz",
+        "report/html/templates/page.html.jinja",
+        "report/html/templates/page.css",
+        "runtimes/flower/templates/client_app.py.jinja",
         "runtimes/rest/page/index.html",
+        "training/templates/model-card.md.jinja",
     ):
         assert f"fedilc/{needed}" in names
 
 
-def test_the_installed_command_lists_trains_and_shows_a_run(
+def test_the_installed_command_lists_trains_reports_and_shows_a_run(
     command: list[str], run: Callable[..., str], tmp_path: Path
 ) -> None:
     assert "fishr-inter-geo" in run("list")
     assert "run folder: one" in run("run", "color-digits", "-a", "fedsgd", "--rounds", "2", "--out", "one")
+    assert "fedsgd" in (tmp_path / "one" / "model-card.md").read_text()
+    run("report", "one", "-o", "report.html")
+    assert "</html>" in (tmp_path / "report.html").read_text()
+    run("flower", "new", "app")
+    assert "make_silo" in (tmp_path / "app" / "client_app.py").read_text()
     port = free_port()
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     serving = subprocess.Popen(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedilc.gradients.fast_linear import FastLinear, suits
+from fedilc.gradients.fast_linear import FastLinear, has_product, suits
 
 SHAPES = [(300, 390, 390), (300, 392, 390), (300, 390, 392), (256, 1399, 65), (300, 64, 71)]
 
@@ -77,3 +81,39 @@ def test_only_the_gradients_asked_for_are_computed(generator: torch.Generator) -
     assert weight.grad is not None
     assert x.grad is None
     assert bias.grad is None
+
+
+def _of_another_signature(*tensors: Tensor) -> Tensor:
+    raise RuntimeError("mkldnn::_linear_pointwise() expected at most 3 arguments but received 6")
+
+
+@pytest.fixture(
+    params=[
+        {},
+        {"_linear_pointwise": _of_another_signature},
+        {"_linear_pointwise": lambda x, weight, *_: x @ weight.t()},
+    ],
+    ids=["lacks it", "takes other arguments", "computes something else"],
+)
+def other_torch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A torch whose private product is not the one that was written for."""
+    operations: dict[str, Any] = request.param
+    has_product.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.ops, "mkldnn", SimpleNamespace(**operations))
+        yield
+    has_product.cache_clear()
+
+
+@pytest.mark.usefixtures("other_torch")
+def test_without_the_private_product_of_torch_layers_go_the_plain_way(generator: torch.Generator) -> None:
+    tensors = case(300, 390, 390, True, generator)
+    assert not suits(*tensors)
+    with FastLinear():
+        found = functional.linear(*tensors)
+    assert torch.equal(found, functional.linear(*tensors))
+    assert all(gradient is not None for gradient in torch.autograd.grad(found.sum(), tensors))
+
+
+def test_this_torch_has_the_product() -> None:
+    assert has_product() == torch.backends.mkldnn.is_available()

@@ -1,8 +1,16 @@
-"""A page of HTML as its elements."""
+"""A page of HTML as its elements, and pieces of the report's templates."""
 
 from __future__ import annotations
 
 from html.parser import HTMLParser
+from typing import Any
+
+from fedilc.report.html.page import page_templates
+
+
+def macro(file: str, name: str, *values: Any, **options: Any) -> str:
+    """Return the markup that one macro of the report's templates makes."""
+    return str(getattr(page_templates().get_template(f"{file}.html.jinja").module, name)(*values, **options))
 
 
 class Page(HTMLParser):

@@ -30,8 +30,7 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
         if _odd(len(weight)):
-            out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-            return out
+            return _product(x, weight, bias)
         return functional.linear(x, weight, bias)
 
     @staticmethod
@@ -41,6 +40,12 @@ class _Linear(torch.autograd.Function):
         to_x = _times(gradient, weight) if ctx.needs_input_grad[0] else None
         to_weight = gradient.t() @ x if ctx.needs_input_grad[1] else None
         return to_x, to_weight, gradient.sum(0) if ctx.needs_input_grad[2] else None
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    # No public name of torch gives oneDNN's product for dense float32 tensors: functional.linear takes BLAS.
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return out
 
 
 def _times(left: Tensor, right: Tensor) -> Tensor:
@@ -68,9 +73,17 @@ class FastLinear(TorchFunctionMode):
 
 
 @cache
-def _has_product() -> bool:
-    """Return whether this torch has oneDNN's product, under a private name that a new version may change."""
-    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+def has_product() -> bool:
+    """Try once whether oneDNN's product works in this torch; if not, layers go the plain way.
+
+    Its name is private: a version of torch may lack it, or give it other arguments.
+    """
+    shapes = ((2, 3), (4, 3), (4,))
+    x, weight, bias = (torch.ones(shape, dtype=torch.float32, device="cpu") for shape in shapes)
+    try:
+        return torch.equal(_product(x, weight, bias), functional.linear(x, weight, bias))
+    except (AttributeError, RuntimeError):
+        return False
 
 
 def suits(x: Any, weight: Any, bias: Any = None) -> bool:
@@ -83,6 +96,6 @@ def suits(x: Any, weight: Any, bias: Any = None) -> bool:
         and len(x) >= LEAST_ROWS
         and x.shape[1] == weight.shape[1]
         and (_odd(weight.shape[0]) or _odd(weight.shape[1]))
-        and _has_product()
         and not torch.is_autocast_enabled("cpu")
+        and has_product()
     )

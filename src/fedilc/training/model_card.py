@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from torch import Tensor
 
@@ -16,11 +16,8 @@ from fedilc.errors import CheckpointError, printable
 from fedilc.evaluation.intervals import NOT_ESTIMABLE, Interval, score_intervals
 from fedilc.evaluation.selection import selections
 from fedilc.gradients import Loss, ModelRunner
+from fedilc.templating import templates
 from fedilc.training.result import Result
-
-if TYPE_CHECKING:
-    from fedilc.data.image_folder import ImagePreprocessing
-    from fedilc.data.tables.preprocessing import Preprocessing
 
 FILE = "model-card.md"
 _SIGNS = re.compile(r"[\\`*\[\]<>&|~]")
@@ -35,22 +32,24 @@ def model_card(facts: Mapping[str, Any], result: Result, outline: Outline) -> st
     """Return the card of a finished run; `facts` are those of its run.json."""
     chosen = selections(result.history)
     criterion = "validation" if "validation" in chosen else "last"
-    record = chosen[criterion]
+    record, made = chosen[criterion], outline.preprocessing
     intervals = _intervals(facts["loss"], result, criterion, outline.x_test, outline.y_test)
-    made = outline.preprocessing
-    classes = made.label.classes if made is not None else facts.get("classes") or ()
-    parts = [
-        f"# Model card: {_plain(facts['federation'] if made is None else made.label.text)}, "
-        f"{_plain(facts['algorithm'])}",
-        "## Intended use\n\nTo fill in: who may use this model, for which decisions, and for what not.",
-        _model(facts, record, criterion, classes),
-        _inputs(facts, made),
-        _data(facts, record, outline.y_test),
-        _results(record, intervals),
-        _settings(facts),
-        "## Limits\n\nTo fill in: for whom it was not tested, what shift it may not survive, who watches it.",
-    ]
-    return "\n\n".join(parts) + "\n"
+    tested = {key: _number(value) for key, value in record.items() if key.startswith("test_")}
+    found = templates(__package__, code=as_code, codes=_codes, plain=_plain, row=_row, most_silos=_MOST_SILOS)
+    return found.get_template("model-card.md.jinja").render(
+        facts=facts,
+        task=task_of(facts["loss"]),
+        criterion=criterion,
+        record=record,
+        made=made,
+        classes=made.label.classes if made is not None else facts.get("classes"),
+        sites=_sites(facts, record),
+        labels=outline.y_test,
+        validation=_validation(record),
+        intervals=intervals,
+        tested=[(_words(key), value) for key, value in (intervals or tested).items()],
+        settings=_settings(facts),
+    )
 
 
 def _intervals(
@@ -68,52 +67,10 @@ def _intervals(
     return score_intervals(loss, y.cpu().numpy(), logits)
 
 
-def _model(
-    facts: Mapping[str, Any], record: Mapping[str, Any], criterion: str, classes: Sequence[object]
-) -> str:
-    about, machine = facts["model"], (facts.get("machines") or [{}])[-1]
-    chosen = {"validation": "lowest mean validation loss", "last": "the last one; no site validates"}
-    lines = [
-        f"- network: {as_code(about.get('name') or about.get('function') or 'one of its own')}, inputs "
-        f"{about['inputs']}, outputs {about['outputs']}",
-        f"- weights: round {record['round']} of {facts['rounds']} ({chosen[criterion]})",
-        f"- task: {facts['loss']}"
-        + (f", label {as_code(facts['label'])}" if facts.get("label") else "")
-        + (f", classes {', '.join(map(as_code, classes))}" if classes else ""),
-        *([f"- software: fedilc {machine['fedilc']}, torch {machine['torch']}"] if machine else []),
-    ]
-    return "## Model\n\n" + "\n".join(lines)
-
-
-def _inputs(facts: Mapping[str, Any], made: Preprocessing | ImagePreprocessing | None) -> str:
-    """Return what a row must have, and what becomes of it."""
-    if made is None:
-        names = ", ".join(map(as_code, facts.get("columns") or ()))
-        return f"## Inputs\n\n{names or 'Arrays of numbers, as they are.'}"
-    # These modules take time to load, and a run without tables does not need them.
-    from fedilc.data.image_folder import ImagePreprocessing
-    from fedilc.data.tables.preprocessing import NumberFeature
-
-    if isinstance(made, ImagePreprocessing):
-        return f"## Inputs\n\nPictures, resized to {made.size} x {made.size} pixels."
-    rows = [
-        (
-            as_code(feature.name),
-            f"number, mean {feature.mean:.4g}, deviation {feature.scale:.4g}"
-            if isinstance(feature, NumberFeature)
-            else f"one of {', '.join(map(as_code, feature.categories))}",
-            "yes" if feature.indicator else "no",
-        )
-        for feature in made.features
-    ]
-    text = "## Inputs\n\n" + _table(("column", "values in training", "missing in training"), rows)
-    left = [f"- {as_code(name)}: {_plain(reason)}" for name, reason in made.left_out.items()]
-    return text + "\n\nNot used:\n\n" + "\n".join(left) if left else text
-
-
-def _data(facts: Mapping[str, Any], record: Mapping[str, Any], y: Tensor | None) -> str:
+def _sites(facts: Mapping[str, Any], record: Mapping[str, Any]) -> list[tuple[object, ...]]:
+    """Return a row per training site: how many examples it has, and their digest."""
     measured = record.get("silos") or {}
-    rows = [
+    return [
         (
             _plain(name),
             about.get("examples", "-"),
@@ -122,44 +79,21 @@ def _data(facts: Mapping[str, Any], record: Mapping[str, Any], y: Tensor | None)
         )
         for name, about in list(facts["silos"].items())[:_MOST_SILOS]
     ]
-    text = "## Data\n\n" + _table(("site", "training examples", "validation examples", "digest"), rows)
-    hidden = len(facts["silos"]) - _MOST_SILOS
-    if hidden > 0:
-        text += f"\n\n{hidden} more sites are in run.json."
-    if y is None:
-        return text + "\n\nThere is no test set: how the model does at another site was not measured."
-    name = (facts.get("data") or {}).get("test")
-    positive = f" ({int(y.sum())} of them positive)" if task_of(facts["loss"]) == "binary" else ""
-    named = f" {as_code(name)}" if isinstance(name, str) else ""
-    about = f"Test set{named}: {len(y)} examples{positive}, digest {facts['test']}; no site trained on it."
-    return f"{text}\n\n{about}"
 
 
-def _results(record: Mapping[str, Any], intervals: Mapping[str, Interval]) -> str:
-    """Return the scores: validation by site, and those of the test set."""
-    parts = ["## Results", f"Train loss {record['train_loss']:.4f}, the mean over sites."]
+def _validation(record: Mapping[str, Any]) -> dict[str, list[Any]] | None:
+    """Return the scores that were validated, with a row per site and one of means; None without any."""
     silos = record.get("silos") or {}
     keys = [key for key in record if key.startswith("validation_")]
-    if keys:
-        keys += [key for key in _AREAS if key not in keys and any(key in of for of in silos.values())]
-        rows = [
-            (_plain(name), *(_validated(numbers, key) for key in keys))
-            for name, numbers in list(silos.items())[:_MOST_SILOS]
-        ]
-        rows.append(("mean over sites", *(_validated_mean(record, key) for key in keys)))
-        named = (key.removeprefix("validation_").replace("_", " ") for key in keys)
-        parts += ["Validation examples of the training sites:", _table(("site", *named), rows)]
-    tested = {key.removeprefix("test_"): _number(record[key]) for key in record if key.startswith("test_")}
-    if intervals:
-        tested = {name: str(interval) for name, interval in intervals.items()}
-        parts.append("Test set, with 95 % intervals over its examples:")
-    elif tested:
-        parts.append("Test set:")
-    if tested:
-        parts.append(
-            _table(("score", "value"), [(key.replace("_", " "), value) for key, value in tested.items()])
-        )
-    return "\n\n".join(parts)
+    if not keys:
+        return None
+    keys += [key for key in _AREAS if key not in keys and any(key in of for of in silos.values())]
+    rows = [
+        (_plain(name), *(_validated(numbers, key) for key in keys))
+        for name, numbers in list(silos.items())[:_MOST_SILOS]
+    ]
+    rows.append(("mean over sites", *(_validated_mean(record, key) for key in keys)))
+    return {"scores": list(map(_words, keys)), "rows": rows}
 
 
 def _validated(numbers: Mapping[str, Any], key: str) -> str:
@@ -179,7 +113,11 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
-def _settings(facts: Mapping[str, Any]) -> str:
+def _words(key: str) -> str:
+    return key.removeprefix("validation_").removeprefix("test_").replace("_", " ")
+
+
+def _settings(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the settings that every card has, and all others that differ from their defaults."""
     usual = {key: field.default for key, field in Options.model_fields.items()}
     kept = {
@@ -187,10 +125,7 @@ def _settings(facts: Mapping[str, Any]) -> str:
         for key, value in recorded_options(facts).items()
         if key in _ALWAYS or value not in (None, {}, usual.get(key))
     }
-    rows = [(key, _plain(value)) for key, value in {"algorithm": facts["algorithm"], **kept}.items()]
-    return (
-        "## Settings\n\n" + _table(("setting", "value"), rows) + "\n\nAll others have their default values."
-    )
+    return [(key, _plain(value)) for key, value in {"algorithm": facts["algorithm"], **kept}.items()]
 
 
 def _plain(value: object) -> str:
@@ -205,6 +140,10 @@ def as_code(value: object) -> str:
     return f"{fence} {text} {fence}" if "`" in text else f"{fence}{text}{fence}"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = (head, ["---"] * len(head), *rows)
-    return "\n".join("| " + " | ".join(_BAR.sub(r"\\|", str(cell)) for cell in row) + " |" for row in lines)
+def _codes(values: Iterable[object]) -> str:
+    return ", ".join(map(as_code, values))
+
+
+def _row(cells: Iterable[object]) -> str:
+    """Return a row of a table; a bar inside a cell does not end the cell."""
+    return "| " + " | ".join(_BAR.sub(r"\\|", str(cell)) for cell in cells) + " |"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from html_pages import Page
+from html_pages import Page, macro
 
-from fedilc.report.html.page import Part, command, folded, page, setting, settings_table, table, text
+from fedilc.report.html.page import Part, page, setting, settings_table
 from fedilc.report.table_formats import Cell, TableData, words
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -15,18 +15,19 @@ def test_names_are_text_and_never_html() -> None:
     found = Page(page(HOSTILE, [Part(HOSTILE, (HOSTILE,), ((HOSTILE, ""),))]))
     assert found.attributes("img") == []
     assert found.all("title", "h1", "h2") == [HOSTILE, HOSTILE, "Verdict", HOSTILE]
-    rest = Page(
-        command(HOSTILE) + folded(HOSTILE, "") + settings_table(HOSTILE, "", [HOSTILE], {HOSTILE: {}})
-    )
-    assert rest.attributes("img") == []
+    told = settings_table(HOSTILE, "", [HOSTILE], {HOSTILE: {}})
+    for name, value in (("command", HOSTILE), ("table", told), ("list", [HOSTILE]), ("note", HOSTILE)):
+        rest = Page(macro("blocks", name, value))
+        assert rest.attributes("img") == []
+        assert HOSTILE in rest.all("pre", "th", "li", "p")
 
 
 def test_characters_that_no_page_may_hold_are_replaced() -> None:
-    assert text("a\x00b\ud800") == "a\ufffdb\ufffd"
+    assert Page(page("a\x00b\ud800", [])).all("h1") == ["a\ufffdb\ufffd"]
 
 
 def test_verdicts_come_first_and_are_named_if_several_parts_have_one() -> None:
-    parts = [Part(name, (f"{name} is best.",), (("Scores", f"<p>{name}</p>"),)) for name in ("a", "b")]
+    parts = [Part(name, (f"{name} is best.",), (("Scores", ""),)) for name in ("a", "b")]
     one, two = Page(page("t", parts[:1])), Page(page("t", parts))
     assert one.all("h1", "h2", "h3") == ["t", "Verdict", "a", "Scores"]
     assert two.all("h1", "h2", "h3") == ["t", "Verdict", "a", "b", "a", "Scores", "b", "Scores"]
@@ -37,13 +38,13 @@ def test_verdicts_come_first_and_are_named_if_several_parts_have_one() -> None:
 def test_a_table_has_a_caption_scopes_groups_and_its_notes_if_wanted() -> None:
     rows = [("x", "a", Cell("1", bold=True)), ("y", "b", 2)]
     data = TableData.of("t", "s", "Losses", (*words("group", "name"), "loss"), rows, ["a note"], grouped=True)
-    found = Page(table(data))
+    found = Page(macro("blocks", "table", data))
     assert found.all("caption", "th") == ["Losses", "name", "loss", "x", "a", "y", "b"]
     scopes = [a["scope"] for a in found.attributes("th")]
     assert scopes == ["col", "col", "rowgroup", "row", "rowgroup", "row"]
     assert found.all("strong") == ["1"]
     assert found.all("p") == ["a note"]
-    assert Page(table(data, notes=False)).all("p") == []
+    assert Page(macro("blocks", "table", data, with_notes=False)).all("p") == []
 
 
 @pytest.mark.parametrize(

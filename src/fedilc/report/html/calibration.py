@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,7 @@ from scipy.special import expit, softmax
 from scipy.stats import binomtest
 
 from fedilc.algorithms.loss_name import has_classes, task_of
-from fedilc.report.html.charts import Line, legend, reliability
-from fedilc.report.html.page import grid, note
+from fedilc.report.html.charts import Chart, Line, reliability
 from fedilc.report.study_files import PREDICTIONS
 from fedilc.report.study_tables import Study
 
@@ -21,10 +21,27 @@ _MAX_BINS, _MIN_PER_BIN = 8, 15
 Floats = NDArray[np.float64]
 
 
-def calibration_charts(folder: Path, study: Study) -> list[tuple[str, str]]:
-    """Return the section of plots: the reference and the best method at each held-out site."""
+@dataclass(frozen=True)
+class Calibration:
+    """A chart per held-out site.
+
+    Attributes:
+        charts: what was observed against what was predicted.
+        axes: the names of prediction and observation.
+        methods: those that are drawn, with their colours.
+        more: how many sites are not drawn.
+    """
+
+    charts: list[Chart]
+    axes: tuple[str, str]
+    methods: dict[str, int]
+    more: int
+
+
+def calibration_charts(folder: Path, study: Study) -> Calibration | None:
+    """Return the plots of the reference and the best method; None if the predictions are not there."""
     if not (folder / PREDICTIONS).exists():
-        return []
+        return None
     frame = pl.read_parquet(folder / PREDICTIONS, glob=False)
     shown = _shown(study)
     sites = study["held_out"][:_MAX_SITES]
@@ -39,20 +56,19 @@ def calibration_charts(folder: Path, study: Study) -> list[tuple[str, str]]:
         "multiclass": ("confidence", "share of correct predictions"),
     }.get(task_of(loss), ("predicted value", "observed mean"))
     ends = (0.0, 1.0) if has_classes(loss) else _ends(list(points.values()))
-    drawn = []
-    for site in sites:
-        lines = [
-            binned(method, colour, *points[site, method], study["settings"]["seeds"])
-            for method, colour in shown.items()
-        ]
-        drawn.append(reliability(site, lines, axes, ends))
-    more = len(study["held_out"]) - len(sites)
-    told = note(
-        f"{axes[1].capitalize()} against {axes[0]}, in groups of about equally many examples; bars are 95 % "
-        "intervals of each group. On the dotted diagonal, predictions are right on average."
-        + (f" {more} more sites are not drawn." if more else "")
-    )
-    return [("Calibration", legend(shown.items()) + grid(drawn, "narrow") + told)]
+    charts = [
+        reliability(
+            site,
+            [
+                binned(method, colour, *points[site, method], study["settings"]["seeds"])
+                for method, colour in shown.items()
+            ],
+            axes,
+            ends,
+        )
+        for site in sites
+    ]
+    return Calibration(charts, axes, shown, len(study["held_out"]) - len(sites))
 
 
 def _shown(study: Study) -> dict[str, int]:

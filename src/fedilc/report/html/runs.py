@@ -13,16 +13,8 @@ from fedilc.evaluation.selection import Record, select
 from fedilc.evaluation.significance import LEVEL, p_phrase, paired_test, spread
 from fedilc.report.cells import mean_cell, with_best
 from fedilc.report.html.calibration import wilson_limits
-from fedilc.report.html.charts import (
-    Line,
-    agreement_section,
-    band,
-    common_limits,
-    curves,
-    intervals,
-    legend,
-)
-from fedilc.report.html.page import Part, command, grid, note, setting, settings_table, table
+from fedilc.report.html.charts import Chart, Heat, Panel, agreement_charts, band, common_limits, curves
+from fedilc.report.html.page import Part, make_part, setting, settings_table
 from fedilc.report.run_groups import RunGroup
 from fedilc.report.run_plots import PANELS
 from fedilc.report.run_tables import METRICS
@@ -35,14 +27,21 @@ _MAX_SILOS, _MAX_ROWS = 24, 100
 
 def runs_part(group: RunGroup) -> Part:
     """Return the part on runs that share their data."""
-    sections = [
-        ("Scores", _scores(group)),
-        *_silos(group),
-        ("Curves", _curves(group)),
-        *_agreement(group),
-        ("Settings and commands", _settings(group)),
-    ]
-    return Part(f"{group.name}: runs", tuple(_verdict(group)), tuple(sections))
+    methods = {method: next(iter(runs.values())).settings for method, runs in group.methods.items()}
+    return make_part(
+        "runs.html.jinja",
+        f"{group.name}: runs",
+        _verdict(group),
+        scores=_scores(group),
+        silos=_silos(group),
+        methods=[(method, colour) for colour, method in enumerate(group.methods)],
+        curves=_curves(group),
+        agreement=_agreement(group),
+        commands=dict.fromkeys(line for run in group.runs for line in run.commands),
+        settings=_settings(group.name, methods),
+        silo_table=_silo_table(methods),
+        software=_software(methods),
+    )
 
 
 def _chosen(history: Sequence[Record]) -> Record:
@@ -147,7 +146,7 @@ def _how_sure(values: Mapping[str, Mapping[int, float]], best: str) -> list[str]
     return [f"{subject} over {len(seeds)} seeds ({p_phrase(test.t_p)}), which {sure} chance between seeds."]
 
 
-def _scores(group: RunGroup) -> str:
+def _scores(group: RunGroup) -> TableData:
     names = []
     cells: list[dict[str, Cell]] = []
     for metric, name in METRICS.items():
@@ -166,11 +165,11 @@ def _scores(group: RunGroup) -> str:
         "seeds. OOD: at the test site, on which no silo trained."
     )
     columns = (*words("method"), "seeds", "round", *names)
-    return table(TableData.of("runs", group.name, "Scores at the chosen round", columns, rows, [about]))
+    return TableData.of("runs", group.name, "Scores at the chosen round", columns, rows, [about])
 
 
-def _silos(group: RunGroup) -> list[tuple[str, str]]:
-    """Return the validation accuracy (or RMSE) per silo, if it was measured, the worst silos first."""
+def _silos(group: RunGroup) -> dict[str, Any] | None:
+    """Return the validation accuracy (or RMSE) per silo, the worst silos first; None if not measured."""
     if by_silo := _by_silo(group, "validation_accuracy", _wilson):
         name, kind, sign = "accuracy", "95 %", 1
         told = "95 % Wilson intervals for the silo's number of validation examples; means over seeds."
@@ -178,13 +177,12 @@ def _silos(group: RunGroup) -> list[tuple[str, str]]:
         name, kind, sign = "RMSE", "range", -1
         told = "The mean over seeds, and the range over them."
     else:
-        return []
+        return None
     order = sorted(by_silo, key=lambda silo: min(sign * (row[2].value or 0.0) for row in by_silo[silo]))
     ends = common_limits(row[2] for rows in by_silo.values() for row in rows)
-    panels = (intervals(silo, by_silo[silo], ends, kind=kind) for silo in order[:_MAX_SILOS])
     more = f" {len(order) - _MAX_SILOS} more silos do better." if len(order) > _MAX_SILOS else ""
-    about = note(f"Validation {name}, the silos where it is worst first.")
-    return [("Each silo that was trained on", about + grid(panels, "wide") + note(told + more))]
+    panels = [Panel(silo, by_silo[silo], ends, kind=kind) for silo in order[:_MAX_SILOS]]
+    return {"score": name, "panels": panels, "told": told + more}
 
 
 def _by_silo(
@@ -215,21 +213,19 @@ def _range_over_seeds(values: list[float], _: int) -> Interval:
     return Interval(spread(values)[0], min(values), max(values))
 
 
-def _curves(group: RunGroup) -> str:
-    drawn: list[str] = []
+def _curves(group: RunGroup) -> list[Chart]:
+    drawn = []
     for key, title in PANELS.items():
-        lines: list[Line] = []
-        for colour, (method, runs) in enumerate(group.methods.items()):
-            series = [{r["round"]: r.get(key) for r in run.history} for run in runs.values()]
-            line = band(method, colour, series)
-            lines += [line] if line is not None else []
-        if lines:
+        found = (
+            band(method, colour, [{r["round"]: r.get(key) for r in run.history} for run in runs.values()])
+            for colour, (method, runs) in enumerate(group.methods.items())
+        )
+        if lines := [line for line in found if line is not None]:
             drawn.append(curves(title[0].upper() + title[1:], "round", lines))
-    told = note("Lines are means over seeds, bands the range over seeds.")
-    return legend((method, colour) for colour, method in enumerate(group.methods)) + grid(drawn) + told
+    return drawn
 
 
-def _agreement(group: RunGroup) -> list[tuple[str, str]]:
+def _agreement(group: RunGroup) -> list[Heat]:
     """Return how far silos' signs agree, of the methods that measure it."""
     found = {
         method: mean_agreement(
@@ -237,27 +233,21 @@ def _agreement(group: RunGroup) -> list[tuple[str, str]]:
         )
         for method, runs in group.methods.items()
     }
-    return agreement_section({method: by_round for method, by_round in found.items() if by_round})
+    return agreement_charts({method: by_round for method, by_round in found.items() if by_round})
 
 
-def _settings(group: RunGroup) -> str:
-    """Return what every run was told, its command, and the software it was computed with."""
-    methods = {method: next(iter(runs.values())).settings for method, runs in group.methods.items()}
+def _settings(name: str, methods: Mapping[str, Mapping[str, Any]]) -> TableData:
+    """Return what every run was told."""
     options = dict.fromkeys(key for facts in methods.values() for key in recorded_options(facts))
     keys = [
         key
         for key in ("algorithm", *options)
         if key != "seed" and any(setting(given.get(key)) != "none" for given in methods.values())
     ]
-    made = settings_table("Settings of each method", group.name, keys, methods)
-    return "".join(_commands(group)) + made + _silo_table(methods) + _software(methods)
+    return settings_table("Settings of each method", name, keys, methods)
 
 
-def _commands(group: RunGroup) -> list[str]:
-    return [command(line) for line in dict.fromkeys(line for run in group.runs for line in run.commands)]
-
-
-def _silo_table(methods: Mapping[str, Mapping[str, Any]]) -> str:
+def _silo_table(methods: Mapping[str, Mapping[str, Any]]) -> TableData:
     silos = next(iter(methods.values()))["silos"]
     rows = (
         (name, *(about.get(key, "-") for key in ("examples", "digest")))
@@ -265,10 +255,10 @@ def _silo_table(methods: Mapping[str, Mapping[str, Any]]) -> str:
     )
     more = [f"{len(silos) - _MAX_ROWS} more silos are in run.json."] if len(silos) > _MAX_ROWS else []
     columns = (*words("silo"), "training examples", *words("digest"))
-    return table(TableData.of("silos", "", "Silos of the first run", columns, rows, more))
+    return TableData.of("silos", "", "Silos of the first run", columns, rows, more)
 
 
 def _software(methods: Mapping[str, Mapping[str, Any]]) -> str:
     machines = next(iter(methods.values())).get("machines") or [{}]
     known = {key: value for key, value in machines[0].items() if key != "from_round"}
-    return note("Computed with " + ", ".join(f"{key} {value}" for key, value in known.items()) + ".")
+    return ", ".join(f"{key} {value}" for key, value in known.items())

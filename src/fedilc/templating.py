@@ -1,0 +1,39 @@
+"""Jinja2 templates: each room that writes pages or files keeps its own in a folder `templates`."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+@cache
+def templates(package: str, *, html: bool = False, **shared: Hashable) -> Environment:
+    """Return the templates in a package's folder `templates`.
+
+    A name that a template uses and that it is not given is an error.
+
+    Args:
+        package: its full name.
+        html: whether every value is escaped for HTML.
+        shared: values and functions that all these templates, and their macros, may use.
+
+    >>> templates("fedilc.report.html", html=True).from_string("<p>{{ text }}</p>").render(text="a < b")
+    '<p>a &lt; b</p>'
+    """
+    # Most commands render nothing, and Jinja2 takes time to load.
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    found = Environment(
+        loader=PackageLoader(package),
+        autoescape=html,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    found.globals |= shared
+    return found
