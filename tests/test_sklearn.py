@@ -137,7 +137,7 @@ def test_what_train_refuses_is_refused_and_its_other_settings_are_taken(sites: A
         FedILCClassifier("fedilk", **QUICK).fit(x, y, groups=site)
     plain = FedILCClassifier("fedsgd", **QUICK)
     weighed = clone(plain).set_params(
-        options={"balance": "weights", "weights": {"a": 5.0, "b": 1.0, "c": 1.0}}
+        options={"balance": "weights", "silo_weights": {"a": 5.0, "b": 1.0, "c": 1.0}}
     )
     losses = [model.fit(x, y, groups=site).history_[-1]["train_loss"] for model in (plain, weighed)]
     assert losses[0] != losses[1]

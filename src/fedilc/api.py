@@ -36,7 +36,7 @@ def train(
     weight_decay: float = 0.0,
     penalty_weight: float = 1.0,
     environment_size: int | None = None,
-    weights: str | Mapping[str, float] | None = None,
+    silo_weights: str | Mapping[str, float] | None = None,
     balance: str | None = None,
     seed: int = 0,
     device: str | torch.device = "auto",
@@ -62,9 +62,9 @@ def train(
         penalty_weight: lambda, the weight of the algorithm's penalty.
         environment_size: examples per environment inside a silo: 1, k, or None for the whole
             silo; only algorithms with an `intra` aggregation use it.
-        weights: how much each silo counts in a mean across silos; None is the algorithm's own choice. "equal"
-            is the paper's: a silo of 6 examples counts as much as one of 2,000. "examples" is n_e/n over
-            the silos that answer, for updates and train loss; the penalty and the validation means count
+        silo_weights: how much each silo counts in a mean across silos; None is the algorithm's own choice.
+            "equal" is the paper's: a silo of 6 examples counts as much as one of 2,000. "examples" is n_e/n
+            over the silos that answer, for updates and train loss; the penalty and the validation means count
             silos equally. "group-dro" and "afl" (with `weights_step`) and "q-ffl" (with `weights_power`)
             follow the silos' losses. {"a": 2.0, "b": 1.0} gives each silo a weight. A geometric mean across
             silos refuses all but "equal": in it each silo is one vote and one factor, whatever its size.
@@ -145,7 +145,7 @@ def train(
         "weight_decay": weight_decay,
         "penalty_weight": penalty_weight,
         "environment_size": environment_size,
-        "weights": weights,
+        "silo_weights": silo_weights,
         "balance": balance,
         "seed": seed,
         "device": str(device),

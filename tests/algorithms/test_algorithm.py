@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fedilc import Algorithm, LocalSteps, algorithms
@@ -30,7 +32,7 @@ def test_local_steps_are_one_unless_counted_and_epochs_count_batches() -> None:
 @pytest.mark.parametrize(
     ("given", "part", "expected"),
     [
-        ({"weights": "examples"}, "weights", "examples"),
+        ({"silo_weights": "examples"}, "silo_weights", "examples"),
         ({"penalty": "coral"}, "penalty", "coral"),
         ({"optimizer": "sgd"}, "optimizer", "sgd"),
         ({"optimizer_options": {"eps": 1.0}}, "optimizer_options", {"eps": 1.0}),
@@ -67,7 +69,7 @@ def test_a_record_holds_what_differs_from_the_usual() -> None:
     assert Algorithm().describe() == {}
     found = Algorithm(update=LocalSteps(steps=2), optimizer="sgd").describe()
     assert (found["update"]["steps"], found["optimizer"]) == (2, "sgd")
-    assert "weights" not in found
+    assert "silo_weights" not in found
 
 
 @pytest.mark.parametrize(
@@ -76,9 +78,17 @@ def test_a_record_holds_what_differs_from_the_usual() -> None:
         (Algorithm(), True),
         (Algorithm(inter=Mean()), True),
         (Algorithm(inter="geometric"), False),
+        (Algorithm(silo_weights="examples"), False),
         (Algorithm(weights="examples"), False),
         (Algorithm(update=LocalSteps(), inter="geometric"), True),
     ],
 )
 def test_a_silo_adds_up_for_a_plain_mean_or_with_local_steps(entry: Algorithm, adds_up: bool) -> None:
     assert entry.adds_up_in_silo is adds_up
+
+
+def test_weights_is_another_name_of_silo_weights_in_the_constructor() -> None:
+    old = Algorithm(weights="examples")
+    assert old == Algorithm(silo_weights="examples")
+    assert replace(old, penalty="vrex").silo_weights == "examples"
+    assert replace(old, silo_weights="equal").silo_weights == "equal"

@@ -213,3 +213,18 @@ def test_a_penalty_that_is_unknown_is_refused() -> None:
         train(federation, nn.Linear(1, 1), Algorithm(penalty="fisher"), rounds=1, learning_rate=0.1)
     with pytest.raises(ConfigError, match=said):
         train(federation, nn.Linear(1, 1), penalty="fisher", rounds=1, learning_rate=0.1)
+
+
+@pytest.mark.parametrize(("written", "changed"), [("weights", "silo_weights"), ("silo_weights", "weights")])
+def test_a_change_replaces_silo_weights_under_either_name(
+    written: str, changed: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    path = tmp_path / "e.toml"
+    path.write_text(
+        f'rounds = 1\nlearning_rate = 0.1\nalgorithm = "fedsgd"\n{written} = "examples"\n'
+        '[data]\nsource = "color-digits"\n'
+    )
+    assert read_experiment(str(path))[0].silo_weights == "examples"
+    assert read_experiment(str(path), [f"{changed}=equal"])[0].silo_weights == "equal"
+    assert all("are now called silo_weights" in str(warning.message) for warning in recwarn)
+    assert recwarn

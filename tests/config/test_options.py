@@ -71,13 +71,21 @@ def test_a_number_as_penalty_is_still_its_weight_with_a_note() -> None:
 
 @pytest.mark.parametrize("weights", ["equal", {"a": 2.0, "b": 1}, None])
 def test_weights_are_a_rule_or_a_number_per_silo(weights: object) -> None:
-    assert validated(Options, LEAST | {"weights": weights}).weights == weights
+    assert validated(Options, LEAST | {"silo_weights": weights}).silo_weights == weights
+
+
+def test_silo_weights_are_still_taken_by_their_former_name_with_a_note() -> None:
+    with pytest.warns(FedILCWarning, match="weights of silos are now called silo_weights"):
+        assert validated(Options, LEAST | {"weights": "examples"}).silo_weights == "examples"
+    assert validated(Options, LEAST | {"weights": None}).silo_weights is None
+    with pytest.raises(ConfigError, match="weights is the former name of silo_weights; leave weights out"):
+        validated(Options, LEAST | {"weights": "examples", "silo_weights": "equal"})
 
 
 @pytest.mark.parametrize("weights", ["heavy", {}, {"a": 0}, {"a": -1.0}, {"a": True}, {"a": "2"}, 3], ids=str)
 def test_other_weights_are_refused_in_one_sentence(weights: object) -> None:
     with pytest.raises(ConfigError, match=r"weights.* is not valid: give one of equal, .*, or a number"):
-        validated(Options, LEAST | {"weights": weights})
+        validated(Options, LEAST | {"silo_weights": weights})
 
 
 def test_none_as_a_word_is_no_balance() -> None:

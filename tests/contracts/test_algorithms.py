@@ -113,7 +113,7 @@ def test_fedavg_and_fedprox_are_what_their_papers_say(
             learning_rate=RATE,
             proximal=proximal,
         ),
-        weights="examples",
+        silo_weights="examples",
         optimizer="sgd",
     )
     assert entry.local is not None
@@ -197,7 +197,7 @@ def test_group_dro_weighs_by_losses_before_the_step(federation: Federation) -> N
         q = {name: value / sum(q.values()) for name, value in q.items()}
         gradients = [gradient_of(w, silo.x, silo.y) for silo in federation.silos]
         w = plus(w, mean_of(gradients, list(q.values())), -1.0)
-    entry = Algorithm(weights="group-dro", optimizer="sgd")
+    entry = Algorithm(silo_weights="group-dro", optimizer="sgd")
     assert_same(run(federation, entry, 2, weights_step=0.5), w)
 
 
@@ -210,7 +210,7 @@ def test_afl_weighs_by_what_the_rounds_before_taught(federation: Federation) -> 
         moved = q + 0.05 * risks
         q = moved - (moved.sum() - 1) / 3
         assert (q > 0).all(), "the projection is a shift as long as no weight reaches 0"
-    entry = Algorithm(weights="afl", optimizer="sgd")
+    entry = Algorithm(silo_weights="afl", optimizer="sgd")
     assert_same(run(federation, entry, 3, weights_step=0.05), w)
 
 
@@ -219,7 +219,7 @@ def test_q_ffl_weighs_by_powers_of_losses(federation: Federation) -> None:
     powers = [risk**2 for risk in risks_at(w, federation).values()]
     gradients = [gradient_of(w, silo.x, silo.y) for silo in federation.silos]
     right = plus(w, mean_of(gradients, powers), -1.0)
-    assert_same(run(federation, Algorithm(weights="q-ffl", optimizer="sgd"), weights_power=2.0), right)
+    assert_same(run(federation, Algorithm(silo_weights="q-ffl", optimizer="sgd"), weights_power=2.0), right)
 
 
 def test_the_servers_rate_follows_its_schedule(federation: Federation) -> None:
@@ -265,8 +265,8 @@ STATEFUL = {
     "local steps": Algorithm(update=LocalSteps(epochs=1, batch_size=3), optimizer="sgd"),
     "local adam": Algorithm(update=LocalSteps(steps=3, optimizer="adam", learning_rate=0.01)),
     "scaffold": algorithms.get("scaffold"),
-    "group-dro": Algorithm(weights="group-dro"),
-    "afl": Algorithm(weights="afl"),
+    "group-dro": Algorithm(silo_weights="group-dro"),
+    "afl": Algorithm(silo_weights="afl"),
     "momentum": Algorithm(optimizer="sgd", optimizer_options={"momentum": 0.9}),
     "adamw": Algorithm(optimizer="adamw"),
     "fedadam": Algorithm(optimizer="fedadam"),
@@ -401,7 +401,7 @@ def test_clipping_is_a_wrapper_around_any_aggregation(federation: Federation) ->
         (lambda: LocalSteps(steps=0), "local steps: steps=0 is not valid: input should be greater than 0"),
         (lambda: LocalSteps(learning_rate=0), "learning_rate=0 is not valid: input should be greater than 0"),
         (lambda: Algorithm(update="gradients"), "update='gradients' is unknown"),
-        (lambda: Algorithm(weights="afl", inter="geometric"), "weighs a mean across silos"),
+        (lambda: Algorithm(silo_weights="afl", inter="geometric"), "weighs a mean across silos"),
         (lambda: algorithms.get("fedavgg"), "did you mean 'fedavg'"),
         (lambda: algorithms.register("fedavg", Algorithm()), "there is an algorithm 'fedavg' already"),
     ],
@@ -432,8 +432,8 @@ def test_inter_replaces_how_silos_become_one_and_trim_is_its_option(
     ("name", "given", "sentence"),
     [
         ("fedsgd", {"inter": "medain"}, "aggregation 'medain' is unknown; did you mean 'median'"),
-        ("fedsgd", {"inter": "median", "weights": "examples"}, "weighs a mean across silos"),
-        ("afl", {"inter": "trimmed-mean"}, "weights='afl' weighs a mean across silos"),
+        ("fedsgd", {"inter": "median", "silo_weights": "examples"}, "weighs a mean across silos"),
+        ("afl", {"inter": "trimmed-mean"}, "silo_weights='afl' weighs a mean across silos"),
         ("fedsgd", {"inter": "median", "silos_per_round": 2}, "a round asks 2 silos; it needs at least 3"),
         ("fedsgd", {"inter": "trimmed-mean", "trim": 0.5}, "trim"),
         (Algorithm(intra="median"), {}, "keep the gradient of every environment"),

@@ -70,7 +70,7 @@ CASES = [
 def test_a_runtime_gives_the_bits_of_local(
     runtime: str, algorithm: str, weights: str, tmp_path: Path
 ) -> None:
-    changes = [*CHANGES, f"algorithm={algorithm}", f"weights={weights}"]
+    changes = [*CHANGES, f"algorithm={algorithm}", f"silo_weights={weights}"]
     silos = run_locally(changes, tmp_path / "local")
     assert len(silos) == 5
     RUNTIMES[runtime](silos, changes, tmp_path)

@@ -17,6 +17,7 @@ from fedilc import Federation, Silo, __version__, load, train
 from fedilc.errors import CheckpointError, FedILCWarning
 from fedilc.federation import RunFolder
 from fedilc.federation import run_folder as checkpoint
+from fedilc.federation.json_files import with_digest
 from fedilc.federation.run_identity import machine_facts, require_same
 
 RUN = {
@@ -129,3 +130,18 @@ def test_a_folder_of_version_0_2_is_reported_and_loaded(old: Path, tmp_path: Pat
     fedilc("report", old, "--out", tmp_path / "report.html")
     assert "strict" in (tmp_path / "report.html").read_text()
     assert load(old).predict_proba(torch.zeros(1, 2, 8, 8)).shape == (1, 2)
+
+
+@pytest.mark.filterwarnings("ignore:weights of silos are now called silo_weights")
+def test_a_folder_with_weights_of_silos_under_their_former_name_is_resumed(tmp_path: Path) -> None:
+    words = ("run", "color-digits", "-a", "fedsgd", "--set", "model.hidden=[2]", "--out", tmp_path / "run")
+    fedilc(*words, "--rounds", 1, "--set", "silo_weights=examples")
+    folder = RunFolder(tmp_path / "run")
+    facts = folder.settings()
+    former = {key: value for key, value in facts.items() if key != "silo_weights"} | {"weights": "examples"}
+    former["choices"] = {**facts["choices"], "weights": facts["choices"]["silo_weights"]}
+    del former["choices"]["silo_weights"]
+    folder.settings_file.write_text(json.dumps(with_digest(former)))
+    assert folder.settings(require_digest=True) == facts
+    fedilc(*words, "--rounds", 2, "--set", "weights=examples", "--resume")
+    assert [record["round"] for record in folder.history()] == [1, 2]

@@ -104,7 +104,7 @@ def test_weights_by_examples_weigh_the_gradients_and_not_the_penalty(
     expected = derived(name, model, federation, 4, reduction)
     settings = {"penalty_weight": LAMBDA, "environment_size": 4, "fishr_reduction": reduction}
     found, result = stepped_gradient(
-        federation, model, name, tmp_path / "run", weights="examples", **settings
+        federation, model, name, tmp_path / "run", silo_weights="examples", **settings
     )
     for value, right in zip(found.values(), expected, strict=True):
         torch.testing.assert_close(value, right, rtol=1e-9, atol=1e-12)
@@ -113,7 +113,7 @@ def test_weights_by_examples_weigh_the_gradients_and_not_the_penalty(
     if algorithms.get(name).penalty:
         right = penalty_of(model, federation, reduction).item()
         assert result.history[0]["penalty"] == pytest.approx(right, rel=1e-9)
-    assert RunFolder(tmp_path / "run").settings()["weights"] == "examples"
+    assert RunFolder(tmp_path / "run").settings()["silo_weights"] == "examples"
 
 
 def test_by_examples_fedsgd_is_training_on_all_examples_together(generator: torch.Generator) -> None:
@@ -121,7 +121,7 @@ def test_by_examples_fedsgd_is_training_on_all_examples_together(generator: torc
     x, y = (torch.cat([getattr(silo, part) for silo in federation.silos]) for part in ("x", "y"))
     together = Federation("one", [Silo("all", x, y)])
     found = [
-        train(given, model, "fedsgd", rounds=5, learning_rate=0.01, weights="examples")
+        train(given, model, "fedsgd", rounds=5, learning_rate=0.01, silo_weights="examples")
         for given in (federation, together)
     ]
     for one, other in zip(found[0].history, found[1].history, strict=True):
@@ -132,7 +132,7 @@ def test_by_examples_fedsgd_is_training_on_all_examples_together(generator: torc
 def test_silos_of_one_size_count_alike_either_way(name: str, generator: torch.Generator) -> None:
     federation, model = federation_of(generator, (8, 8, 8)), mlp().double()
     by_examples, equal = (
-        train(federation, model, name, rounds=3, learning_rate=0.01, environment_size=4, weights=weights)
+        train(federation, model, name, rounds=3, learning_rate=0.01, environment_size=4, silo_weights=weights)
         for weights in ("examples", "equal")
     )
     for one, other in zip(by_examples.model.parameters(), equal.model.parameters(), strict=True):
@@ -151,7 +151,7 @@ class Flaky(LocalRuntime):
 def test_weights_are_over_the_silos_that_answer(generator: torch.Generator) -> None:
     federation, model = federation_of(generator), mlp().double()
     options = Options(rounds=1, learning_rate=0.01, penalty_weight=LAMBDA, min_silos=2, classifier="5")
-    algorithm = Algorithm(penalty="fishr", weights="examples")
+    algorithm = Algorithm(penalty="fishr", silo_weights="examples")
     program = Program.of(make_parts(algorithm, "binary", options), model)
     steps = []
     for runtime, silos in ((Flaky, federation.silos), (LocalRuntime, federation.silos[:2])):
@@ -178,23 +178,25 @@ def test_a_mean_with_weights_is_the_mean_of_repeated_values(generator: torch.Gen
 def test_weights_by_examples_are_refused_where_silos_are_not_averaged(choice: object) -> None:
     known = algorithms.get(choice) if isinstance(choice, str) else None
     inter = known.inter if known else choice
-    with pytest.raises(ConfigError, match=r"weights='examples' weighs a mean.*silos count equally.*fedsgd"):
-        Algorithm(inter=inter, weights="examples")
+    with pytest.raises(
+        ConfigError, match=r"silo_weights='examples' weighs a mean.*silos count equally.*fedsgd"
+    ):
+        Algorithm(inter=inter, silo_weights="examples")
 
 
 def test_the_command_refuses_them_before_anything_is_trained(refusal: Refusal, tmp_path: Path) -> None:
-    said = refusal("run", "-a", "geometric", "--set", "weights=examples", "--out", tmp_path / "run")
+    said = refusal("run", "-a", "geometric", "--set", "silo_weights=examples", "--out", tmp_path / "run")
     assert "inter='geometric' is not a mean" in said
-    words = ("--set", "algorithm=fedsgd", "--set", "weights=examples", "--out", tmp_path / "run")
+    words = ("--set", "algorithm=fedsgd", "--set", "silo_weights=examples", "--out", tmp_path / "run")
     assert "inter='geometric' is not a mean" in refusal("run", "-a", "all", *words)
     assert not (tmp_path / "run").exists()
-    assert "weights='exampels' is not valid" in refusal("run", "--set", "weights=exampels")
+    assert "silo_weights='exampels' is not valid" in refusal("run", "--set", "silo_weights=exampels")
 
 
 def test_a_weight_for_each_silo_weighs_its_gradient(generator: torch.Generator, tmp_path: Path) -> None:
     federation, model = federation_of(generator), mlp().double()
     given = {"s0": 2, "s1": 0.5, "s2": 1.5}
-    found, result = stepped_gradient(federation, model, "fedsgd", tmp_path, weights=given)
+    found, result = stepped_gradient(federation, model, "fedsgd", tmp_path, silo_weights=given)
     means = [losses(model, silo.x, silo.y).mean() for silo in federation.silos]
     total = sum(weight * mean for weight, mean in zip(given.values(), means, strict=True)) / 4
     for value, right in zip(found.values(), gradients(model, total), strict=True):
@@ -219,14 +221,21 @@ def test_weights_that_do_not_fit_the_silos_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         train(
-            federation_of(generator), mlp().double(), "fedsgd", rounds=1, learning_rate=0.1, weights=weights
+            federation_of(generator),
+            mlp().double(),
+            "fedsgd",
+            rounds=1,
+            learning_rate=0.1,
+            silo_weights=weights,
         )
 
 
 def test_weights_by_name_are_refused_for_a_geometric_mean(generator: torch.Generator) -> None:
     given = {"s0": 1.0, "s1": 1.0, "s2": 2.0}
-    with pytest.raises(ConfigError, match=r"weights=\{'s0'.*weighs a mean across silos.*silos count equally"):
-        train(federation_of(generator), mlp().double(), rounds=1, learning_rate=0.1, weights=given)
+    with pytest.raises(
+        ConfigError, match=r"silo_weights=\{'s0'.*weighs a mean across silos.*silos count equally"
+    ):
+        train(federation_of(generator), mlp().double(), rounds=1, learning_rate=0.1, silo_weights=given)
 
 
 def write_silo(path: Path, examples: int, mislabelled: bool, random: np.random.Generator) -> None:
@@ -260,11 +269,13 @@ def unlike(tmp_path: Path) -> Path:
 
 
 def test_a_run_over_silos_of_unlike_sizes_says_that_they_count_equally(unlike: Path) -> None:
-    said = "silo 'town' has 6 training examples and 'city' has 400, and each silo counts equally; set weights"
+    said = "'town' has 6 training examples and 'city' has 400, and each silo counts equally; set silo_weights"
     out = unlike.parent / "equal"
     with pytest.warns(FedILCWarning, match=said):
         fedilc("run", unlike, "-a", "fedsgd", "--out", out)
-    fedilc("run", unlike, "-a", "fedsgd", "--set", "weights=examples", "--out", unlike.parent / "examples")
+    fedilc(
+        "run", unlike, "-a", "fedsgd", "--set", "silo_weights=examples", "--out", unlike.parent / "examples"
+    )
     equal, examples = (
         RunFolder(unlike.parent / name).history()[-1]["test_accuracy"] for name in ("equal", "examples")
     )

@@ -186,7 +186,7 @@ def test_newtons_method_takes_built_in_losses_only() -> None:
     for algorithm, sentence in (
         ("logistic", "logistic is for the loss binary, and the data have the loss own-binary"),
         (
-            Algorithm(optimizer="newton", update="newton", weights="examples"),
+            Algorithm(optimizer="newton", update="newton", silo_weights="examples"),
             "custom takes Newton's steps, which need a built-in loss",
         ),
     ):

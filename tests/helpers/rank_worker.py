@@ -24,7 +24,7 @@ from fedilc.runtimes.distributed import Group, joined_group
 SIZES = (5, 9, 2, 7, 3, 4)
 SETTINGS = {"learning_rate": 0.05, "penalty_weight": 2.0, "environment_size": 2, "seed": 3, "device": "cpu"}
 RESUMED = "fishr-inter-geo"
-WEIGHTED = {"algorithm": "fishr-intra-geo", "weights": "examples", "silos_per_round": 3}
+WEIGHTED = {"algorithm": "fishr-intra-geo", "silo_weights": "examples", "silos_per_round": 3}
 IMAGES = "images"
 NAMES = (*algorithms.PAPER, *OTHERS)
 OUTLYING = {

@@ -149,7 +149,7 @@ def test_every_rank_draws_the_silos_that_the_local_runtime_draws(ranks: tuple[in
 def test_silos_that_count_by_their_examples_do_so_on_every_rank(ranks: tuple[int, Path]) -> None:
     size, folder = ranks
     weights, _ = rank_worker.weights_of(**rank_worker.WEIGHTED)
-    equally, _ = rank_worker.weights_of(**rank_worker.WEIGHTED | {"weights": "equal"})
+    equally, _ = rank_worker.weights_of(**rank_worker.WEIGHTED | {"silo_weights": "equal"})
     assert any(not torch.allclose(weights[name], equally[name], rtol=1e-3) for name in weights)
     for rank in range(size):
         assert_same_bits(weights_in(folder, rank, "weighted"), weights)

@@ -1,14 +1,14 @@
 """`Algorithm`: a choice of parts. This file needs no torch.
 
 Silos count equally, whatever their sizes, as in the paper: a silo of 6 examples moves a mean as far as one
-of 2,000. With `weights="examples"`, a mean across silos is a mean over their examples. The weighted geometric
-mean has no weights: each silo is one vote for its sign, and one factor of its side's product.
+of 2,000. With `silo_weights="examples"`, a mean across silos is a mean over their examples. The weighted
+geometric mean has no weights: each silo is one vote for its sign, and one factor of its side's product.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from fedilc.algorithms.parts import AGGREGATORS, LEVELS, OPTIMIZERS, LocalSteps, taken
@@ -38,7 +38,7 @@ class Algorithm:
             one environment) or an aggregation by name ("mean", "geometric", ...) or object.
         inter: how the silos' updates become one: an aggregation by name or object.
         penalty: what silos match, by name ("fishr", "vrex", "coral", "iga", "irm") or object, or None.
-        weights: how much each silo counts in a mean across silos: "equal"; "examples" for n_e/n over the
+        silo_weights: how much each silo counts in a mean across silos: "equal"; "examples" for n_e/n over the
             silos that answer; weights that follow the silos' losses: "group-dro", "afl", "q-ffl"; or a
             weight for each silo, as in {"a": 2.0, "b": 1.0}. The penalty is a mean over silos in any case.
         optimizer: what the server does with the result: a torch optimiser by its name in lower case, such
@@ -48,9 +48,10 @@ class Algorithm:
         defaults: settings that a comparison gives the algorithm unless the user sets them, such as a
             learning rate of the server that suits its updates.
         losses: the names of the losses that it is for; empty if it is for all.
+        weights: another name of `silo_weights`, for the constructor alone.
 
     Raises:
-        ConfigError: if `update` or `weights` are unknown, or weights are given without a mean.
+        ConfigError: if `update` or `silo_weights` are unknown, or weights are given without a mean.
 
     >>> Algorithm(intra="geometric", inter="geometric", penalty="fishr").penalty
     'fishr'
@@ -60,14 +61,17 @@ class Algorithm:
     intra: str | Aggregator | None = "whole"
     inter: str | Aggregator = "mean"
     penalty: str | Penalty | None = None
-    weights: str | Mapping[str, float] = "equal"
+    silo_weights: str | Mapping[str, float] = "equal"
     optimizer: str = "adam"
     optimizer_options: Mapping[str, Any] = field(default_factory=dict)
     summary: str = ""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     losses: tuple[str, ...] = ()
+    weights: InitVar[str | Mapping[str, float] | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, weights: str | Mapping[str, float] | None) -> None:
+        if weights is not None:
+            object.__setattr__(self, "silo_weights", weights)
         if isinstance(self.penalty, str):
             object.__setattr__(self, "penalty", self.penalty.lower())
         for level in ("intra", "inter"):
@@ -86,14 +90,15 @@ class Algorithm:
             raise ConfigError(
                 "update='newton' and optimizer='newton' belong together; choose 'logistic' or 'ridge'"
             )
-        if isinstance(self.weights, str) and self.weights not in WEIGHTS:
-            raise ConfigError(f"weights={self.weights!r} is unknown{nearest(str(self.weights), WEIGHTS)}")
-        if self.weights != "equal" and not self.takes_mean:
+        if isinstance(self.silo_weights, str) and self.silo_weights not in WEIGHTS:
+            hint = nearest(self.silo_weights, WEIGHTS)
+            raise ConfigError(f"silo_weights={self.silo_weights!r} is unknown{hint}")
+        if self.silo_weights != "equal" and not self.takes_mean:
             inter = self.inter if isinstance(self.inter, str) else type(self.inter).__name__
             raise ConfigError(
-                f"weights={self.weights!r} weighs a mean across silos, and inter={inter!r} is not a mean: "
-                "silos count equally in it; leave weights out, or choose an algorithm whose inter is 'mean' "
-                f"({_MEANS})"
+                f"silo_weights={self.silo_weights!r} weighs a mean across silos, and inter={inter!r} is not "
+                "a mean: silos count equally in it; leave silo_weights out, or choose an algorithm whose "
+                f"inter is 'mean' ({_MEANS})"
             )
 
     @property
@@ -126,7 +131,7 @@ class Algorithm:
         """
         if self.local is not None or self.is_robust:
             return True
-        return self.takes_mean and self.weights == "equal"
+        return self.takes_mean and self.silo_weights == "equal"
 
     @property
     def takes_mean(self) -> bool:
@@ -141,7 +146,7 @@ class Algorithm:
     def describe(self) -> dict[str, Any]:
         """Return the choices besides aggregations and penalty that differ from the usual ones."""
         usual, choices = Algorithm(), dict[str, Any]()
-        for name in ("update", "weights", "optimizer", "optimizer_options"):
+        for name in ("update", "silo_weights", "optimizer", "optimizer_options"):
             value = getattr(self, name)
             if value != getattr(usual, name):
                 choices[name] = value.model_dump() if isinstance(value, LocalSteps) else value
@@ -154,9 +159,9 @@ class Algorithm:
         >>> Algorithm().configured(Options(rounds=1, learning_rate=0.1, local_steps=5)).local.steps
         5
         """
-        changes = _given(weights=options.weights, penalty=options.penalty, inter=options.inter)
-        if self.weights == "examples" and options.inter not in (None, "mean"):
-            changes.setdefault("weights", "equal")  # no other aggregation has weights
+        changes = _given(silo_weights=options.silo_weights, penalty=options.penalty, inter=options.inter)
+        if self.silo_weights == "examples" and options.inter not in (None, "mean"):
+            changes.setdefault("silo_weights", "equal")  # no other aggregation has weights
         if options.optimizer is not None:
             changes |= {"optimizer": options.optimizer, "optimizer_options": {}}
         if options.optimizer_options:

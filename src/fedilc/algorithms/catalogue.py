@@ -40,14 +40,14 @@ CATALOGUE: dict[str, Algorithm] = {
     ),
     "fedavg": Algorithm(
         update=_EPOCH,
-        weights="examples",
+        silo_weights="examples",
         optimizer="sgd",
         defaults=_SERVER,
         summary="mean of the silos' updates after an epoch of local steps, weighted by examples",
     ),
     "fedprox": Algorithm(
         update=LocalSteps(epochs=1, batch_size=32, proximal=0.01),
-        weights="examples",
+        silo_weights="examples",
         optimizer="sgd",
         defaults=_SERVER,
         summary="fedavg whose local steps are held near the weights they begin with",
@@ -60,14 +60,14 @@ CATALOGUE: dict[str, Algorithm] = {
     ),
     "fedadam": Algorithm(
         update=_EPOCH,
-        weights="examples",
+        silo_weights="examples",
         optimizer="fedadam",
         defaults={"learning_rate": 0.01, "weight_decay": 0.0},
         summary="fedavg with Adam on the server, without bias correction",
     ),
     "fedyogi": Algorithm(
         update=_EPOCH,
-        weights="examples",
+        silo_weights="examples",
         optimizer="yogi",
         defaults={"learning_rate": 0.01, "weight_decay": 0.0},
         summary="fedavg with Yogi on the server",
@@ -98,17 +98,17 @@ CATALOGUE: dict[str, Algorithm] = {
         summary="mean of the coordinates on whose sign all silos agree, and 0 for the others",
     ),
     "group-dro": Algorithm(
-        weights="group-dro", summary="mean whose weights grow with the losses of the silos (group DRO)"
+        silo_weights="group-dro", summary="mean whose weights grow with the losses of the silos (group DRO)"
     ),
-    "afl": Algorithm(weights="afl", summary="mean whose weights seek the worst mixture of silos (AFL)"),
-    "q-ffl": Algorithm(weights="q-ffl", summary="mean weighted by powers of the silos' losses (q-FFL)"),
+    "afl": Algorithm(silo_weights="afl", summary="mean whose weights seek the worst mixture of silos (AFL)"),
+    "q-ffl": Algorithm(silo_weights="q-ffl", summary="mean weighted by powers of the silos' losses (q-FFL)"),
     "trimmed-mean": Algorithm(
         inter="trimmed-mean",
         summary="mean of the silos' gradients without the smallest and largest values of each coordinate",
     ),
     "logistic": Algorithm(
         update=NEWTON,
-        weights="examples",
+        silo_weights="examples",
         optimizer=NEWTON,
         defaults=_NEWTON,
         losses=("binary",),
@@ -116,7 +116,7 @@ CATALOGUE: dict[str, Algorithm] = {
     ),
     "ridge": Algorithm(
         update=NEWTON,
-        weights="examples",
+        silo_weights="examples",
         optimizer=NEWTON,
         defaults=_NEWTON,
         losses=("regression",),

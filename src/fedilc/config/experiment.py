@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fedilc.data.silo_store import SiloStore
 
 
+_OTHER_NAME = {"weights": "silo_weights", "silo_weights": "weights"}  # a change replaces either
 _ALGORITHM = "fishr-inter-geo"
 SOURCES = SourceRegistry(
     "source",
@@ -201,7 +202,7 @@ def _make_linear(values: dict[str, Any], changed: Sequence[str]) -> None:
     """Replace the network, and leave out parts that Newton's method does not take, unless they were set."""
     if not any(key.startswith("model") for key in changed):
         values["model"] = {"name": "linear"}
-    for key in ("optimizer", "optimizer_options", "inter", "penalty", "weights", "environment_size"):
+    for key in ("optimizer", "optimizer_options", "inter", "penalty", *_OTHER_NAME, "environment_size"):
         if key not in changed:
             values.pop(key, None)
 
@@ -220,4 +221,5 @@ def _change(values: dict[str, Any], change: str) -> str:
         values[last] = tomllib.loads(f"value = {text}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):
         values[last] = None if text.strip().lower() in ("none", "null") else text
+    values.pop(_OTHER_NAME.get(key.strip(), ""), None)
     return key.strip()

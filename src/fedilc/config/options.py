@@ -61,7 +61,9 @@ class Options(SiloOptions):
     penalty_weight: float = Field(1.0, ge=0, description="lambda, the weight of the penalty")
     loss: LossName | None = Field(None, description="a loss for the same labels; none is that of the data")
     inter: str | None = Field(None, description="how silos become one; none is the algorithm's own")
-    weights: str | dict[str, float] | None = Field(None, description="of silos: a rule, or a number each")
+    silo_weights: str | dict[str, float] | None = Field(
+        None, description="how much silos count in a mean: a rule, or one number per silo"
+    )
     optimizer: str | None = Field(None, description="of the server; none is the algorithm's own")
     optimizer_options: dict[str, Any] = Field({}, description="of that optimiser, such as momentum")
     learning_rate_schedule: Literal["constant", "step", "cosine"] = Field(
@@ -115,7 +117,7 @@ class Options(SiloOptions):
                 raise PydanticCustomError(SENTENCE, "{why}", {"why": f"the key {key!r} is unknown{hint}"})
         return {key: value for key, value in values.items() if key not in given or value is not None}
 
-    @field_validator("weights", mode="before")
+    @field_validator("silo_weights", mode="before")
     @classmethod
     def _rule_or_numbers(cls, value: object) -> object:
         if isinstance(value, Mapping):
@@ -143,6 +145,22 @@ class Options(SiloOptions):
             )
             values["penalty_weight"] = values.pop("penalty")
         return values
+
+    @model_validator(mode="before")
+    @classmethod
+    def _silo_weights_were_weights(cls, values: Any) -> Any:
+        """Rename `weights`, which is what a network learns, to `silo_weights`, with a warning."""
+        if not isinstance(values, Mapping) or "weights" not in values:
+            return values
+        values = dict(values)
+        former = values.pop("weights")
+        if former is None:
+            return values
+        if values.get("silo_weights") is not None:
+            why = "weights is the former name of silo_weights; leave weights out"
+            raise PydanticCustomError(SENTENCE, "{why}", {"why": why})
+        warnings.warn("weights of silos are now called silo_weights", FedILCWarning, stacklevel=2)
+        return values | {"silo_weights": former}
 
 
 def recorded_options(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def make_parts(algorithm: Algorithm, loss: LossName, options: Options) -> RunPar
 def described_parts(
     described: Mapping[str, Mapping[str, Any] | None],
     update: str | LocalSteps,
-    weights: str | Mapping[str, float],
+    silo_weights: str | Mapping[str, float],
     loss: LossName,
     options: SiloOptions,
 ) -> RunParts:
@@ -119,7 +119,7 @@ def described_parts(
     given = {level: part for level, part in described.items() if part is not None}
     algorithm = Algorithm(
         update=update,
-        weights=weights,
+        silo_weights=silo_weights,
         optimizer=NEWTON if update == NEWTON else "adam",
         **{level: part["name"] for level, part in given.items()},
     )
@@ -155,9 +155,9 @@ def unused_options(algorithm: Algorithm, options: Options) -> dict[str, Any]:
     unused = {key: value for key, value in options.part_options.items() if key not in taken_here}
     if algorithm.is_newton and options.learning_rate != 1.0:
         unused["learning_rate"] = options.learning_rate
-    if algorithm.weights not in ("group-dro", "afl"):
+    if algorithm.silo_weights not in ("group-dro", "afl"):
         unused |= _given(options, "weights_step")
-    if algorithm.weights != "q-ffl":
+    if algorithm.silo_weights != "q-ffl":
         unused |= _given(options, "weights_power")
     if options.learning_rate_schedule != "step":
         unused |= _given(options, "decay_rounds", "decay_factor")
@@ -255,7 +255,7 @@ class Program:
         algorithm, penalty = self.parts.algorithm, self.parts.penalty if name == MATCHED else None
         sends: dict[str, Like] = {}
         sent_numbers: dict[str, Range] = {}
-        inter, weighted = self._clipped(self.parts.inter), algorithm.weights != "equal"
+        inter, weighted = self._clipped(self.parts.inter), algorithm.silo_weights != "equal"
         answers = {self.update: Answer(self.weights, inter, weighted=weighted, exact=algorithm.is_newton)}
         if algorithm.is_newton:
             size = sum(tensor.numel() for tensor in self.weights.values())

@@ -55,17 +55,24 @@ def require_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) 
 
 
 def upgraded(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of a run with each part as its name and options, as run folders hold them now.
+    """Return the facts of a run as run folders hold them now: with each part as its name and options.
 
-    Folders up to version 0.2 have the names of parts alone, and beside them all options that a part can have.
+    Folders up to version 0.2 have the names of parts alone, and beside them all options that a part can have;
+    `silo_weights` is called `weights` there.
     """
-    choices = facts.get("choices")
+    facts, choices = _renamed(facts), facts.get("choices")
+    if isinstance(choices, Mapping):
+        facts["choices"] = choices = _renamed(choices)
     if not isinstance(choices, Mapping) or not any(isinstance(choices.get(key), str) for key in LEVELS):
         return dict(facts)
     kept = {key: v for key, v in facts.items() if key not in _FORMERLY_FLAT or v != _FORMERLY_FLAT[key]}
     given = {key: v for key, v in kept.items() if key in _FORMERLY_FLAT}
     parts = {level: _part(registry, choices.get(level), given) for level, registry in LEVELS.items()}
     return {**kept, "choices": {**choices, **parts}}
+
+
+def _renamed(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {"silo_weights" if key == "weights" else key: value for key, value in facts.items()}
 
 
 def _part(registry: PartRegistry[Any], choice: Any, given: Mapping[str, Any]) -> Any:

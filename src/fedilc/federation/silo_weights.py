@@ -58,7 +58,8 @@ class Given(SiloWeights):
         if unlike:
             what = "there is no such silo" if unlike[0] in weights else "none is given for it"
             raise ConfigError(
-                f"weights must have one number per silo; {what}: {unlike[0]!r}; the silos are {listed(silos)}"
+                f"silo_weights must have one number per silo; {what}: {unlike[0]!r}; the silos are "
+                f"{listed(silos)}"
             )
         self.weights = dict(weights)
 
@@ -158,7 +159,7 @@ def project_to_simplex(values: Sequence[float]) -> list[float]:
 def make_weights(
     choice: str | Mapping[str, float], silos: Sequence[str], step: float = 0.01, power: float = 1.0
 ) -> SiloWeights:
-    """Return the rule for an algorithm's `weights`: the name of a rule, or a number per silo."""
+    """Return the rule for an algorithm's `silo_weights`: the name of a rule, or a number per silo."""
     if not isinstance(choice, str):
         return Given(choice, silos)
     rules: dict[str, Callable[[], SiloWeights]] = {

@@ -59,7 +59,7 @@ def make_server(model: nn.Module, runtime: Runtime, program: Program, options: O
         runtime=runtime,
         program=program,
         selection=SiloSelection(runtime, NormBound(options.outlier_factor), options),
-        silo_weights=make_weights(algorithm.weights, silos, options.weights_step, options.weights_power),
+        silo_weights=make_weights(algorithm.silo_weights, silos, options.weights_step, options.weights_power),
         schedule=schedule if program.parts.penalty is not None else None,
         rate=rate,
         on_divergence=options.on_divergence,

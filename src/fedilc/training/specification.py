@@ -108,15 +108,15 @@ class Specification:
         Return whether their sizes are known.
         """
         sizes = {silo: int(facts["examples"]) for silo, facts in silos.items() if "examples" in facts}
-        if not sizes or self.algorithm.weights != "equal":
+        if not sizes or self.algorithm.silo_weights != "equal":
             return bool(sizes)
         smallest, largest = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
         if sizes[largest] < _TIMES_LARGER * sizes[smallest]:
             return True
-        choice = 'set weights = "examples" to count examples instead'
+        choice = 'set silo_weights = "examples" to count examples instead'
         if not self.algorithm.takes_mean:
             choice = (
-                "an algorithm that takes a mean across silos can count examples instead (weights = "
+                "an algorithm that takes a mean across silos can count examples instead (silo_weights = "
                 '"examples"), and a geometric mean cannot: leave very small silos out, or join them'
             )
         _say(

@@ -34,11 +34,13 @@ def make_larger_silo(partition_id: int) -> Silo:
 
 @pytest.mark.parametrize("algorithm", ["fedsgd", "fedcurv", "fishr-intra-geo"])
 def test_silos_count_by_their_examples_as_local(algorithm: str) -> None:
-    strategy = FedILC(algorithm=algorithm, model=make_model(), weights="examples", **SETTINGS)
+    strategy = FedILC(algorithm=algorithm, model=make_model(), silo_weights="examples", **SETTINGS)
     result = strategy.start(near.grid_of(3, make_larger_silo), num_rounds=3, timeout=10)
     federation = Federation("near", [make_larger_silo(place) for place in range(3)])
     by_examples, equally = (
-        train(federation, make_model(), algorithm, rounds=3, weights=weights, **SETTINGS).model.state_dict()
+        train(
+            federation, make_model(), algorithm, rounds=3, silo_weights=weights, **SETTINGS
+        ).model.state_dict()
         for weights in ("examples", "equal")
     )
     assert same(result.weights, dict(by_examples))

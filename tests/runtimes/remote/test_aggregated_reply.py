@@ -204,7 +204,7 @@ def test_a_norm_whose_square_overflows_is_refused_as_any_other_that_is_too_large
 LONG_SUMS: dict[str, tuple[dict[str, Any], float, bool]] = {
     "max_norm, and norms that match": ({"algorithm": "fedsgd", "max_norm": 0.001}, 90.0, True),
     "max_norm with the examples as weights": (
-        {"algorithm": "fedsgd", "max_norm": 0.001, "weights": "examples"},
+        {"algorithm": "fedsgd", "max_norm": 0.001, "silo_weights": "examples"},
         90.0,
         True,
     ),
@@ -213,8 +213,8 @@ LONG_SUMS: dict[str, tuple[dict[str, Any], float, bool]] = {
         90.0,
         True,
     ),
-    "examples as weights": ({"algorithm": "fedsgd", "weights": "examples"}, 1e6, False),
-    "own weights": ({"algorithm": "fedsgd", "weights": {"a": 1.0, "b": 2.0, "c": 3.0}}, 1e6, False),
+    "examples as weights": ({"algorithm": "fedsgd", "silo_weights": "examples"}, 1e6, False),
+    "own weights": ({"algorithm": "fedsgd", "silo_weights": {"a": 1.0, "b": 2.0, "c": 3.0}}, 1e6, False),
     "weights that the server learns": ({"algorithm": "group-dro"}, 1e6, False),
 }
 

@@ -54,12 +54,12 @@ FEATURES: dict[str, dict[str, Any]] = {
     "weights by loss": {"algorithm": "q-ffl", "weights_power": 0.7},
     "weights by examples and a bound on norms": {
         "algorithm": "fedcurv",
-        "weights": "examples",
+        "silo_weights": "examples",
         "max_norm": 0.05,
     },
     "weights that were given": {
         "algorithm": "fedsgd",
-        "weights": dict(zip("abcde", (0.5, 3.0, 1.0, 0.1, 2.0), strict=True)),
+        "silo_weights": dict(zip("abcde", (0.5, 3.0, 1.0, 0.1, 2.0), strict=True)),
     },
     "two sums of one answer": {"algorithm": "and-mask", "agreement": 0.5},
     "sides of one silo that are dropped": {"algorithm": "geometric", "min_side": 2},

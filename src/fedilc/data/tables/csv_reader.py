@@ -79,8 +79,7 @@ def _parsed(
             source, separator=separator, infer_schema_length=None, skip_rows=1 if declared else 0, glob=False
         )
     except pl.exceptions.ComputeError as error:
-        if "utf-8" in str(error) or "utf8" in str(error):
-            raise UnicodeDecodeError("utf-8", b"", 0, 1, str(error)) from error
+        (path.read_bytes() if content is None else content).decode()  # raises if that is what is wrong
         raise DataError(f"{path} cannot be read: {_uneven(path, content, separator) or error}") from error
     if any("\ufffd" in column for column in frame.columns):
         raise UnicodeDecodeError("utf-8", b"", 0, 1, "in the header")

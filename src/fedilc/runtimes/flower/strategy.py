@@ -66,7 +66,7 @@ class FedILC:
         algorithm: a name from `fedilc.algorithms`.
         model: any module from inputs to logits.
         loss: "binary" (one logit), "multiclass", "regression", "huber", or one of your own.
-        learning_rate: of `torch.optim.Adam`, on the server.
+        learning_rate: of the server's optimiser, which the algorithm names (Adam for the paper's).
         num_silos: how many nodes take part; None is the num-partitions of the nodes.
         settings: other settings of `fedilc.train`: `penalty_weight`, `environment_size`,
             `weight_decay`, `min_silos`, `seed`, `zeros`, `covariance`, ...

@@ -108,6 +108,7 @@ class Choices(Section):
     intra: PartChoice | None
     inter: PartChoice
     penalty: PartChoice | None
+    # `silo_weights` of an algorithm: another name would change the digest of every manifest that silos store.
     weights: Name | dict[Name, PositiveFloat] = "equal"
     update: Literal["gradient", "newton"] | LocalSteps = "gradient"
 
@@ -229,7 +230,7 @@ def make_manifest(run: str, spec: Specification, network: Network | None, wire: 
         | {
             "run": run,
             "algorithm": spec.name,
-            "choices": {**described, "weights": spec.algorithm.weights, "update": spec.algorithm.update},
+            "choices": {**described, "weights": spec.algorithm.silo_weights, "update": spec.algorithm.update},
             "rounds": spec.options.rounds,
             "loss": program.parts.loss,
             "classifier": program.parts.classifier,

@@ -186,15 +186,23 @@ class HttpClient:
 
     def _require_retryable(self, trouble: str, error: Exception) -> None:
         """Raise if a retry cannot help."""
-        if "CERTIFICATE_VERIFY_FAILED" in trouble:
+        reason = _tls_reason(error)
+        if reason == "CERTIFICATE_VERIFY_FAILED":
             raise CoordinatorError(
                 f"the certificate of {self.url} is not trusted: {trouble}; if you have your own certificate "
                 "authority, name it with `ca=FILE`"
             ) from error
-        if "WRONG_VERSION_NUMBER" in trouble or "RECORD_LAYER_FAILURE" in trouble:
+        if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
             raise CoordinatorError(f"{self.url} does not speak TLS; is its address http://?") from error
         if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
             raise CoordinatorError(f"{self.url} cannot be called: {trouble}") from error
+
+
+def _tls_reason(error: BaseException | None) -> str | None:
+    """Return OpenSSL's name of the fault, from the TLS error that caused this one; None without one."""
+    while error is not None and not isinstance(error, ssl.SSLError):
+        error = error.__cause__ or error.__context__
+    return None if error is None else error.reason
 
 
 @dataclass
