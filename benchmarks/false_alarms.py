@@ -16,7 +16,8 @@ import polars as pl
 from fedilc.data.benchmarks.heart_disease import heart_disease
 from fedilc.data.checks.notes import details
 from fedilc.data.download import data_folder
-from fedilc.data.tables.silo_tables import SiloTables, TableSettings, tables_of
+from fedilc.data.tables.silo_tables import SiloTables, tables_of
+from fedilc.data.tables.table_settings import TableSettings
 
 KINDS = {
     "leak": "alone predicts the label",

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedilc.data.tables.silo_tables import SiloTables, TableSettings, read_tables
+from fedilc.data.tables.silo_tables import SiloTables, read_tables
+from fedilc.data.tables.table_settings import TableSettings
 from fedilc.evaluation.shift import (
     column_shifts,
     describe_silo,

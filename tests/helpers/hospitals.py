@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from fedilc.data.tables.silo_tables import TableSettings, read_tables
+from fedilc.data.tables.silo_tables import read_tables
+from fedilc.data.tables.table_settings import TableSettings
 from fedilc.evaluation.scores import SCORES
 from fedilc.studies.study.data import StudyTables
 from fedilc.studies.study.plan import Choice, StudyPlan

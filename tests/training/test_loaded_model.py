@@ -17,7 +17,8 @@ from scipy.special import expit
 
 import fedilc
 from fedilc.data.tables.prediction_rows import preprocessed
-from fedilc.data.tables.silo_tables import TableSettings, read_tables, tables_of
+from fedilc.data.tables.silo_tables import read_tables, tables_of
+from fedilc.data.tables.table_settings import TableSettings
 from fedilc.errors import CheckpointError, ConfigError, DataError, FedILCWarning
 from fedilc.federation import RunFolder
 from fedilc.federation.json_files import with_digest

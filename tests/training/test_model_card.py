@@ -14,7 +14,8 @@ from small_silos import QUICK, silo
 from torch import nn
 
 from fedilc import Federation, train
-from fedilc.data.tables.silo_tables import TableSettings, tables_of
+from fedilc.data.tables.silo_tables import tables_of
+from fedilc.data.tables.table_settings import TableSettings
 from fedilc.federation import RunFolder
 from fedilc.models import build_model
 from fedilc.training.model_card import as_code

@@ -258,7 +258,7 @@ class SummaryConsent:
         """
         from fedilc.data.tables.summary_text import summary_lines
 
-        settings = self.limits.tightened(survey.table.settings())
+        settings = self.limits.tightened(survey.table)
         warning = self.limits.warning(summary.rows)
         lines = [
             f"the run {survey.run!r} asks for a summary of the table; this is all that it contains:",

@@ -149,7 +149,11 @@ def _train(
             callbacks=[bar],
             out=out,
             resume=resume,
-            settings={"experiment": settings.name, "data": settings.data.model_dump(), "model": network},
+            settings={
+                "experiment": settings.name,
+                "data": settings.data.model_dump(mode="json"),
+                "model": network,
+            },
         )
     except KeyboardInterrupt:
         done = len(RunFolder(out).history())

@@ -8,132 +8,152 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import Field, PositiveInt, field_validator, model_validator
+from pydantic import (
+    Field,
+    PositiveInt,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from fedilc.algorithms.loss_name import LossName, task_of
-from fedilc.config.section import Section, Source
+from fedilc.config.section import Source
+from fedilc.data.tables.table_settings import TableSettings
 from fedilc.errors import ConfigError, DataError, FedILCWarning
 
 if TYPE_CHECKING:
     from fedilc.data import Federation
     from fedilc.data.silo_store import SiloStore
-    from fedilc.data.tables.numeric_files import NumericFiles
-    from fedilc.data.tables.silo_tables import SiloTables, TableSettings
+    from fedilc.data.tables.numeric_files import Examined, SiloFiles
+    from fedilc.data.tables.silo_tables import SiloTables
 
 
-class Files(Source):
-    """The user's own silos, one file each."""
+class FileSource(Source):
+    """Silos from tables, which are examined before training: problems stop it, and notes are warnings."""
 
-    source: str = "files"
-    silos: dict[str, str] | str = Field(description="a pattern like 'silos/*.csv', or name = file")
-    label: str = Field("label", description="the column that holds the label")
-    test: str | None = None
-    loss: LossName = "binary"
+    test: str | None = Field(None, description="the silo that is held out as the test set, or a file")
     validation_share: float = Field(0.3, ge=0, lt=1)
-    in_memory: bool = Field(True, description="false: each file is read when its silo is asked")
 
-    @field_validator("silos", mode="before")
-    @classmethod
-    def _pattern_or_table(cls, value: object) -> object:
-        files = list(value.values()) if isinstance(value, dict) else [value]
-        if not files or not all(isinstance(file, str) and file for file in files):
-            raise ValueError("give a pattern like 'silos/*.csv', or a table of name = \"file\"")
-        return value
+    @abstractmethod
+    def examine(self, seed: int, folder: Path, keep: bool = True) -> Examined:
+        """Read all silos once; without `keep`, those that can be read again do not stay in memory."""
 
     def build(self, seed: int, folder: Path) -> Federation:
-        """Return the federation, from files given relative to the experiment's own folder."""
-        return self.files(folder).federation(seed)
+        """Return the federation; raise all problems of the tables, and warn of their notes."""
+        return self.examine(seed, folder).federation()
 
     def store(self, seed: int, folder: Path) -> SiloStore:
-        """Return the silos; raise all problems of the files, and warn of their notes."""
-        files = self.files(folder)
-        found = files.examine(seed, self.in_memory)
-        found.report.require()
-        found.report.warn()
-        return files.store(found, seed)
-
-    def files(self, folder: Path) -> NumericFiles:
-        """Return the files and how they are read; `folder` is the experiment's folder."""
-        from fedilc.data.tables.numeric_files import NumericFiles
-
-        return NumericFiles(folder, self.silos, self.label, self.test, self.loss, self.validation_share)
+        """Return the silos; raise all problems of the tables, and warn of their notes."""
+        return self.examine(seed, folder, False).store()
 
 
-class ColumnSettings(Section):
-    """Settings of a table's columns."""
-
-    label: str = Field(description="the column that holds the label, or a comparison such as 'num>0'")
-    positive: str | None = Field(None, description="the value of the label that counts as 1")
-    categorical: list[str] = Field([], description="columns of numbers that are names")
-    drop: list[str] = Field([], description="columns that are not used")
-    keep: list[str] = Field([], description="columns that are used although they look like identifiers")
-    categories: dict[str, list[str]] = Field(
-        {}, description="the names of some columns, or the label's classes"
-    )
-    missing: list[str] = Field([], description="further marks of missing values: '-9', or 'chol=0'")
-    loss: LossName | None = Field(None, description="the kind of task; none derives it from the label")
-    columns: list[str] = Field(
-        [], description="the only columns that are used; none: all but the dropped ones"
-    )
-    min_category: int = Field(
-        10, ge=1, description="the rows of a silo that a category or a sum needs; rarer ones are 'other'"
-    )
-    min_rows: int = Field(
-        50, ge=1, description="the rows that a summary needs; smaller local tables keep rare values"
-    )
-    round_survey: int | None = Field(
-        None, ge=2, le=10**9, description="the unit to which silos' counts and sums are rounded"
-    )
-
-    def settings(self) -> TableSettings:
-        """Return the settings that tables are read with."""
-        from fedilc.data.tables.silo_tables import TableSettings
-
-        return TableSettings(**{name: getattr(self, name) for name in ColumnSettings.model_fields})
-
-
-class TableSource(Source):
+class TableSource(FileSource):
     """Silos whose tables become inputs by a preprocessing that is fitted to federated sums."""
 
-    test: str | None = Field(None, description="the silo that is held out as the test set")
-    validation_share: float = Field(0.3, ge=0, lt=1)
     says_notes: ClassVar[bool] = True
 
     @abstractmethod
     def tables(self, folder: Path) -> SiloTables:
         """Return the tables of all silos; `folder` is the experiment's folder."""
 
-    def build(self, seed: int, folder: Path) -> Federation:
-        """Return the federation of all silos but the one held out; warn of what is probably a mistake."""
-        from fedilc.data.checks.federation import Report
-        from fedilc.data.checks.notes import details, grouped
+    def examine(self, seed: int, folder: Path, _keep: bool = True) -> Examined:
+        """Read all silos; they stay in memory."""
+        from fedilc.data.tables.numeric_files import examine_tables
 
-        tables = self.tables(folder)
-        Report(problems=details(tables.copies)).require()
-        for note in grouped(tables.findings) if self.says_notes else ():
-            warnings.warn(note, FedILCWarning, stacklevel=2)
-        name = self.source if self.source != "tables" else folder.resolve().name
-        return tables.federation(name, test=self.test, seed=seed, validation=self.validation_share)
+        found = examine_tables(self.tables(folder), self.source, self.test, seed, self.validation_share)
+        if not self.says_notes:
+            found.report.notes.clear()
+        return found
 
 
-class Tables(TableSource, ColumnSettings):
+class Tables(FileSource, TableSettings):
     """The user's own tables, without preparation: one with a column of silos, or one file per silo."""
 
     source: str = "tables"
-    files: str | list[str] = Field(description="a table, several, or a pattern like 'silos/*.csv'")
+    files: str | list[str] | None = Field(None, description="a table, several, or a pattern: 'silos/*.csv'")
     silo_column: str | None = Field(None, description="the column that names silos; none: a file is a silo")
     exclude_sites: list[str] = Field([], description="silos that are not read")
+    silos: dict[str, str] | str | None = Field(
+        None, description="instead of files: a pattern, or name = file"
+    )
+    scale: bool = Field(True, description="false: all cells are numbers, which are taken as they are")
+    in_memory: bool = Field(True, description="false: each file is read when its silo is asked")
+    later: ClassVar[frozenset[str]] = frozenset({"silos", "scale", "in_memory"})
+
+    @field_validator("silos", mode="before")
+    @classmethod
+    def _pattern_or_table(cls, value: object) -> object:
+        files = list(value.values()) if isinstance(value, dict) else [value]
+        if value is not None and not (files and all(isinstance(file, str) and file for file in files)):
+            raise ValueError("give a pattern like 'silos/*.csv', or a table of name = \"file\"")
+        return value
+
+    @model_validator(mode="after")
+    def _agree(self) -> Tables:
+        if (self.files is None) == (self.silos is None):
+            raise ValueError("give either files, or silos as a pattern or as name = file")
+        if not self.in_memory and (self.scale or self.silo_column is not None):
+            raise ValueError("in_memory = false needs scale = false and a file per silo")
+        of_inputs = ("label", "drop", "columns", "loss")
+        for name, known in TableSettings.model_fields.items():
+            if not (self.scale or name in of_inputs or getattr(self, name) == known.default):
+                raise ValueError(f"scale = false takes numbers as they are, without {name}; remove one")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_recorded(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the settings without the later ones that are not used, which earlier runs did not record."""
+        unused = {key for key in self.later if getattr(self, key) == type(self).model_fields[key].default}
+        return {key: value for key, value in dump(self).items() if key not in unused}
+
+    def named(self, folder: Path) -> str:
+        """Return the name of the federation."""
+        return folder.resolve().name
+
+    def reader(self, folder: Path) -> SiloFiles:
+        """Return the files and how they are read; `folder` is the experiment's folder."""
+        from fedilc.data.tables.numeric_files import SiloFiles
+
+        files = [self.files] if isinstance(self.files, str) else self.files or ()
+        return SiloFiles(
+            folder,
+            self.named(folder),
+            files if self.silos is None else self.silos,
+            self.settings(),
+            self.test,
+            self.validation_share,
+            self.scale,
+            self.silo_column,
+            self.exclude_sites,
+        )
+
+    def examine(self, seed: int, folder: Path, keep: bool = True) -> Examined:
+        """Read every file once; without `keep`, and with `in_memory = false`, examples do not stay."""
+        return self.reader(folder).examine(seed, keep or self.in_memory)
 
     def tables(self, folder: Path) -> SiloTables:
-        """Return the tables of all silos, from files relative to the experiment's folder."""
-        from fedilc.data.tables.numeric_files import matching
-        from fedilc.data.tables.silo_tables import read_tables
+        """Return the tables of all silos with what a preprocessing would be fitted to."""
+        return self.reader(folder).tables()
 
-        patterns = [self.files] if isinstance(self.files, str) else self.files
-        found = [folder / path for pattern in patterns for path in matching(pattern, folder).values()]
-        return read_tables(found, self.settings(), self.silo_column, self.exclude_sites)
+
+class Files(Tables):
+    """The user's own silos, one file each, whose cells are all numbers: tables with `scale = false`."""
+
+    source: str = "files"
+    silos: dict[str, str] | str = Field(description="a pattern like 'silos/*.csv', or name = file")
+    label: str = Field("label", description="the column that holds the label")
+    loss: LossName | None = "binary"
+    scale: bool = Field(False, description="true: prepare columns as tables do")
+    later: ClassVar[frozenset[str]] = frozenset(
+        {*TableSettings.model_fields, "files", "silo_column", "exclude_sites", "scale"} - {"label", "loss"}
+    )
+
+    def named(self, folder: Path) -> str:
+        """Return the name of the federation, as in the first runs of files."""
+        return folder.name or "files"
 
 
 class Images(Source):
@@ -200,7 +220,7 @@ class Remote(RemoteSource):
         return self
 
 
-class RemoteTables(RemoteSource, ColumnSettings):
+class RemoteTables(RemoteSource, TableSettings):
     """Tables of silos that join a coordinator, which sees sums and names of their columns, never a row."""
 
     source: str = "remote-tables"

@@ -12,7 +12,7 @@ from torch import nn
 
 from fedilc.algorithms.loss_name import has_classes
 from fedilc.config import Experiment, Options
-from fedilc.config.user_sources import Files, Remote, RemoteTables
+from fedilc.config.user_sources import FileSource, Remote, RemoteTables
 from fedilc.data.checks.federation import Report
 from fedilc.data.checks.profile import TEST
 from fedilc.data.inputs import Shape
@@ -91,12 +91,11 @@ def _check(settings: Experiment, folder: Path, own: str | None, found: Checked) 
     if isinstance(data, RemoteTables):
         found.rows = [Row(name, "joins from elsewhere") for name in data.silos]
         return
-    if isinstance(data, Files):
-        files = data.files(folder)
-        examined = files.examine(settings.seed, data.in_memory)
+    if isinstance(data, FileSource):
+        examined = data.examine(settings.seed, folder, False)
         found.hidden = max(0, len(examined.profiles) - NAMED)
         parts = [*list(examined.profiles.values())[:NAMED], *([examined.test] if examined.test else [])]
-        classes = has_classes(data.loss)
+        classes = has_classes(examined.loss)
         found.rows = [
             Row(
                 p.name,
@@ -108,11 +107,7 @@ def _check(settings: Experiment, folder: Path, own: str | None, found: Checked) 
             )
             for p in parts
         ]
-        found.report.problems += examined.report.problems
-        found.report.notes += examined.report.notes
-        if examined.report.problems:
-            return
-        store = files.store(examined, settings.seed)
+        store = examined.store()
     else:
         store = data.store(settings.seed, folder)
         found.rows, found.hidden = _rows(store), max(0, len(store.silos) - NAMED)
@@ -122,7 +117,7 @@ def _check(settings: Experiment, folder: Path, own: str | None, found: Checked) 
 def _below(file: str, folder: Path) -> str:
     """Return a file's path relative to the experiment's folder if it is below that."""
     path = Path(file)
-    return str(path.relative_to(folder)) if path.is_relative_to(folder) else file
+    return str(path.relative_to(folder)) if file and path.is_relative_to(folder) else file
 
 
 def _rows(store: SiloStore) -> list[Row]:

@@ -86,7 +86,8 @@ class Job:
             return
         wanted = self.settings.model_dump(mode="json")
         network = {key: (found.get("model") or {}).get(key) for key in wanted["model"]}
-        data = _defaults(type(self.settings.data)) | (found.get("data") or {})
+        defaults = parse_json(json_bytes(_defaults(type(self.settings.data))))
+        data = {key: defaults[key] for key in wanted["data"] if key in defaults} | (found.get("data") or {})
         held = {**_defaults(Options), **found, "data": data, "model": network}
         if "choices" in found:
             parts = make_parts(self.settings.parts(), found.get("loss", "binary"), self.settings)

@@ -9,7 +9,8 @@ from small_silos import examples, notes_of
 
 from fedilc import Federation, Silo
 from fedilc.data.checks.missing_values import ColumnFacts, column_code, missing_values, places
-from fedilc.data.tables.silo_tables import TableSettings, tables_of
+from fedilc.data.tables.silo_tables import tables_of
+from fedilc.data.tables.table_settings import TableSettings
 
 
 def test_temperatures_below_zero_are_no_missing_codes() -> None:

@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 
 from fedilc import Federation
+from fedilc.config.user_sources import Files
 from fedilc.data.tables.file_reader import read_examples
-from fedilc.data.tables.numeric_files import NumericFiles
 from fedilc.errors import DataError, DataProblemsError, FedILCError
 
 
@@ -82,7 +82,7 @@ def test_labels_in_a_column_of_their_own_are_read(tmp_path: Path) -> None:
 
 
 def fed(folder: Path, loss: str = "multiclass") -> Federation:
-    return NumericFiles(folder, "*", "label", None, loss, 0.3).federation(0)
+    return Files(silos="*", loss=loss).build(0, folder)
 
 
 @pytest.mark.parametrize("kind", [np.uint16, np.uint32, np.uint64])

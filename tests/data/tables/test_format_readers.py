@@ -14,7 +14,8 @@ import xlsxwriter
 
 from fedilc.data.tables.file_reader import read_frame
 from fedilc.data.tables.prediction_rows import rows_of
-from fedilc.data.tables.silo_tables import TableSettings, read_tables
+from fedilc.data.tables.silo_tables import read_tables
+from fedilc.data.tables.table_settings import TableSettings
 from fedilc.errors import ConfigError, DataError
 
 FRAME = pl.DataFrame(

@@ -9,7 +9,8 @@ import polars as pl
 import pytest
 
 from fedilc.data.tables.label_rule import LabelRule
-from fedilc.data.tables.silo_tables import TableSettings, read_tables, tables_of
+from fedilc.data.tables.silo_tables import read_tables, tables_of
+from fedilc.data.tables.table_settings import TableSettings
 from fedilc.errors import DataError
 
 

@@ -19,7 +19,6 @@ from small_silos import examples
 from fedilc import Federation
 from fedilc.config.user_sources import Files
 from fedilc.data.tables.file_reader import read_examples
-from fedilc.data.tables.numeric_files import NumericFiles
 from fedilc.errors import DataError, FedILCWarning
 
 
@@ -48,7 +47,9 @@ def columns(number: int = 20, classes: int = 2, seed: int = 3) -> dict[str, Any]
 def federation(folder: Path, silos: str | dict[str, str] = "*.csv", **more: Any) -> Federation:
     settings = {"label": "label", "test": None, "loss": "binary", "validation_share": 0.3} | more
     seed = settings.pop("seed", 0)
-    return NumericFiles(folder, silos, **settings).federation(seed)
+    found = Files(silos=silos, **settings).examine(seed, folder)
+    found.report.require()
+    return found.make()
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "npz"])
@@ -158,8 +159,8 @@ def test_the_first_fraction_of_a_csv_may_come_late(tmp_path: Path) -> None:
 
 def test_reading_files_warns_of_nothing(tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom pathlib import Path\nfrom fedilc.data.tables.numeric_files import NumericFiles\n"
-        "NumericFiles(Path(sys.argv[1]), '*.*', 'label', None, 'binary', 0.3).federation(0)"
+        "import sys\nfrom pathlib import Path\nfrom fedilc.config.user_sources import Files\n"
+        "Files(silos='*.*').examine(0, Path(sys.argv[1]))"
     )
     for name in ("a.csv", "b.parquet"):
         write(tmp_path / name, columns())
@@ -302,7 +303,7 @@ def test_a_test_file_with_other_columns_is_refused(tmp_path: Path) -> None:
         federation(tmp_path, "a.csv", test="far.csv")
 
 
-@pytest.mark.parametrize("pattern", ["silos/*.csv", "", "fol*"], ids=["no folder", "empty", "only a folder"])
+@pytest.mark.parametrize("pattern", ["silos/*.csv", "fol*"], ids=["no folder", "only a folder"])
 def test_a_pattern_without_a_match_is_named(tmp_path: Path, pattern: str) -> None:
     (tmp_path / "folder").mkdir()
     write(tmp_path / "a.csv", columns())

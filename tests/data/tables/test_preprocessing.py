@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedilc.data.tables.preprocessing import Preprocessing
-from fedilc.data.tables.silo_tables import SiloTables, TableSettings, read_tables, tables_of
+from fedilc.data.tables.silo_tables import SiloTables, read_tables, tables_of
+from fedilc.data.tables.table_settings import TableSettings
 from fedilc.errors import DataError
 
 NUMBERS = st.floats(-1e12, 1e12)

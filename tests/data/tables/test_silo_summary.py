@@ -17,7 +17,7 @@ from fedilc.data.tables.silo_summary import (
     exact_sum,
     summarise,
 )
-from fedilc.data.tables.silo_tables import TableSettings
+from fedilc.data.tables.table_settings import TableSettings
 
 ROWS = 60
 

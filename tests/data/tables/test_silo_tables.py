@@ -10,7 +10,8 @@ import polars as pl
 import pytest
 from hospitals import patients
 
-from fedilc.data.tables.silo_tables import SiloTables, TableSettings, read_tables, tables_of
+from fedilc.data.tables.silo_tables import SiloTables, read_tables, tables_of
+from fedilc.data.tables.table_settings import TableSettings
 from fedilc.errors import DataError
 
 

@@ -9,8 +9,9 @@ import polars as pl
 import pytest
 from hospitals import hospitals
 
-from fedilc.data.tables.silo_tables import SiloTables, TableSettings, read_tables, tables_of
+from fedilc.data.tables.silo_tables import SiloTables, read_tables, tables_of
 from fedilc.data.tables.site_notes import folded
+from fedilc.data.tables.table_settings import TableSettings
 from fedilc.errors import DataError
 
 

@@ -10,8 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from fedilc.data.tables.silo_summary import SiloSummary, summarise
-from fedilc.data.tables.silo_tables import TableSettings
 from fedilc.data.tables.summary_checks import check_summary, unconfirmed_silos
+from fedilc.data.tables.table_settings import TableSettings
 from fedilc.errors import DataError
 
 ROWS = 200

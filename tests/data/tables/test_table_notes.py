@@ -10,7 +10,8 @@ from hospitals import patients
 
 from fedilc.data.checks.notes import grouped
 from fedilc.data.tables.preprocessing import NumberFeature
-from fedilc.data.tables.silo_tables import TableSettings, read_tables, tables_of
+from fedilc.data.tables.silo_tables import read_tables, tables_of
+from fedilc.data.tables.table_settings import TableSettings
 
 
 def by_hospital(frame: pl.DataFrame) -> dict[str, pl.DataFrame]:

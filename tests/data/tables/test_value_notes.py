@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from fedilc.data.tables.silo_tables import TableSettings, tables_of
+from fedilc.data.tables.silo_tables import tables_of
+from fedilc.data.tables.table_settings import TableSettings
 
 FINE = [str(number / 10) for number in range(1, 41)]
 

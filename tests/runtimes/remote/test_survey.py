@@ -17,8 +17,8 @@ from fedilc.config import parse_experiment
 from fedilc.config.user_sources import RemoteTables
 from fedilc.data.tables.label_rule import LabelRule
 from fedilc.data.tables.silo_summary import SiloSummary, summarise
-from fedilc.data.tables.silo_tables import TableSettings
 from fedilc.data.tables.summary_checks import check_summary
+from fedilc.data.tables.table_settings import TableSettings
 from fedilc.errors import ConfigError, ProtocolError
 from fedilc.runtimes.remote.run import RemoteRun
 from fedilc.runtimes.remote.survey import Survey, SurveyLimits, read_survey, silo_from_table, summarise_table

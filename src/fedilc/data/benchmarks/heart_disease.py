@@ -12,7 +12,8 @@ from pathlib import Path
 
 import polars as pl
 
-from fedilc.data.tables.silo_tables import SiloTables, TableSettings, tables_of
+from fedilc.data.tables.silo_tables import SiloTables, tables_of
+from fedilc.data.tables.table_settings import TableSettings
 from fedilc.errors import DataError
 
 _EMBEDDED = Path(__file__).with_name("heart-disease")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fedilc.algorithms.loss_name import LossName, has_classes, task_of
 from fedilc.data.checks.column_notes import column_notes
 from fedilc.data.checks.profile import TEST, Profile, profile_of
-from fedilc.data.checks.shared_rows import is_trained_on, same_rows, shared_rows
+from fedilc.data.checks.shared_rows import is_trained_on, overlaps, same_rows
 from fedilc.data.silo import Federation, Silo
 from fedilc.errors import DataProblemsError, FedILCWarning, listed
 
@@ -48,15 +48,22 @@ def silo_notes(
 ) -> list[str]:
     """Return notes on one silo, without knowledge of the others."""
     profile = profile_of(silo, columns, identifiers if columns else None)
-    rows = shared_rows([profile], None)
+    rows = overlaps([profile], None).values()
     loss = "binary" if has_classes(loss) else loss  # which classes other silos have is not known here
     return [*rows, *label_notes([profile], None, loss), *column_notes([profile], columns)]
 
 
 def compare(
-    silos: Sequence[Profile], test: Profile | None, columns: Sequence[str] = (), loss: LossName = "binary"
+    silos: Sequence[Profile],
+    test: Profile | None,
+    columns: Sequence[str] = (),
+    loss: LossName = "binary",
+    prepared: bool = False,
 ) -> Report:
-    """Return problems and notes of silos that train together and their test set."""
+    """Return problems and notes of silos that train together and their test set.
+
+    Inputs that were `prepared` have no notes on columns, classes and rows of two silos: their tables have.
+    """
     report = Report()
     same = [silo.title for silo in silos if test is not None and _is_test(silo, test)]
     if same:
@@ -65,10 +72,12 @@ def compare(
             "data; leave them out of the silos, or give another test set"
         )
     else:
-        shared = shared_rows(silos, test)
+        shared = overlaps(silos, test)
         if test is not None and is_trained_on(silos, test):
-            report.problems.append(shared.pop(0))
-        report.notes += shared
+            report.problems.append(shared.pop("test"))
+        report.notes += [note for kind, note in shared.items() if not prepared or kind == "validation"]
+    if prepared:
+        return report
     report.notes += label_notes(silos, test, loss)
     every = [*silos, test] if test is not None else list(silos)
     report.notes += column_notes(every, columns)

@@ -19,6 +19,7 @@ from fedilc.errors import ConfigError, DataError, DataProblemsError, listed, nea
 
 _INDEX_NAMES = ("", "Unnamed: 0", "__index_level_0__")
 _MOST_COLUMNS = 12
+_KINDS = (".csv", ".tsv", ".parquet", ".npz", *SUFFIXES)
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -56,7 +57,16 @@ def read_examples(path: Path, label: str) -> Examples:
     """
     if file_kind(path) == ".npz":
         return read_npz(path, label)
-    return _examples(path, label, *read_frame(path, label))
+    return examples_of(str(path), label, *read_frame(path, label))
+
+
+def is_table_name(path: Path) -> bool:
+    """Return whether a file, which need not exist, is called like a table."""
+    return _suffix(path) in (*_KINDS, *CONVERSIONS)
+
+
+def _suffix(path: Path) -> str:
+    return (path.with_suffix("") if path.suffix == ".gz" else path).suffix.lower()
 
 
 def file_kind(path: Path) -> str:
@@ -65,10 +75,10 @@ def file_kind(path: Path) -> str:
         raise DataError(f"{path} does not exist; correct the path")
     if path.is_dir():
         raise DataError(f"{path} is a folder, not a file; name the files in it")
-    suffix = path.with_suffix("").suffix.lower() if path.suffix == ".gz" else path.suffix.lower()
+    suffix = _suffix(path)
     if suffix in CONVERSIONS:
         raise DataError(f"{path} is {CONVERSIONS[suffix].format(name=path.name, stem=path.stem)}")
-    if suffix not in (".csv", ".tsv", ".parquet", ".npz", *SUFFIXES):
+    if suffix not in _KINDS:
         raise DataError(
             f"{path} is not a table; give .csv, .xlsx, .parquet, .dta, .sav, .feather, .json or .npz files, "
             "such as '*.csv'"
@@ -99,7 +109,7 @@ def read_frame(
         raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
     frame = _without_index(path, frame, label, notes)
     if label is not None:
-        _check_header(path, frame, label)
+        check_header(path, frame, label)
     if lines is not None:
         return frame, lines, "line", notes
     return frame, np.arange(1, len(frame) + 1), "row", notes
@@ -120,7 +130,7 @@ def _without_index(path: Path, frame: pl.DataFrame, label: str | None, notes: li
     return frame
 
 
-def _check_header(path: Path, frame: pl.DataFrame, label: str) -> None:
+def check_header(path: Path, frame: pl.DataFrame, label: str) -> None:
     """Raise if the first line does not name each column once, the label among them."""
     names = frame.columns
     cells = [name.split("_duplicated_")[0] for name in names]
@@ -152,19 +162,20 @@ def _no_label(path: Path, frame: pl.DataFrame, label: str) -> str:
     return f"{path} has no label column {label!r}{nearest(label, names)}"
 
 
-def _examples(
-    path: Path, label: str, frame: pl.DataFrame, numbers: NDArray[np.int64], unit: str, notes: list[str]
+def examples_of(
+    place: str, label: str, frame: pl.DataFrame, numbers: NDArray[np.int64], unit: str, notes: Sequence[str]
 ) -> Examples:
+    """Return the numbers of a table as they are; raise the problems of all columns, with their place."""
     problems: list[str] = []
     columns: dict[str, NDArray[np.float64]] = {}
     for column in frame.get_columns():
         try:
             columns[column.name] = _numbers(column, numbers, unit)
         except DataError as error:
-            problems.append(f"{path}: column {column.name!r} {error}")
+            problems.append(f"{place}: column {column.name!r} {error}")
     if problems:
         hidden = len(problems) - _MOST_COLUMNS
-        more = [f"{path}: {hidden} more columns cannot be used"] if hidden > 0 else []
+        more = [f"{place}: {hidden} more columns cannot be used"] if hidden > 0 else []
         raise DataProblemsError([*problems[:_MOST_COLUMNS], *more], columns.get(label))
     y = columns.pop(label).astype(np.float32)
     same = [name for name, values in columns.items() if is_identifier(name, frame[name].dtype, values)]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import sqrt
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import polars as pl
@@ -30,10 +30,8 @@ from fedilc.data.tables.silo_summary import (
     SiloSummary,
     columns_by_silo,
 )
+from fedilc.data.tables.table_settings import TableSettings
 from fedilc.errors import DataError
-
-if TYPE_CHECKING:
-    from fedilc.data.tables.silo_tables import TableSettings
 
 # Another value at a new site would lie far outside the training range.
 CONSTANT = "it has the same value in every row"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from math import frexp
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import polars as pl
@@ -23,14 +23,11 @@ from fedilc.data.tables.column_values import Kind, column_values, names_of, numb
 from fedilc.data.tables.csv_reader import MISSING
 from fedilc.data.tables.label_rule import LabelRule, folded_label, label_names
 from fedilc.data.tables.single_column import single_column_auroc
-
-if TYPE_CHECKING:
-    from fedilc.data.tables.silo_tables import TableSettings
+from fedilc.data.tables.table_settings import MOST_ROWS, TableSettings
 
 MOST_LEVELS = 100
 MOST_DECLARED = 1000
 MOST_COLUMNS = 10_000
-MOST_ROWS = 10**9
 _FEW_NUMBERS = 20
 _FEWEST_ROWS = 20
 _AUROC_DIGITS = 2

@@ -11,25 +11,22 @@ from typing import Any, TypeVar
 
 import polars as pl
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
 
-from fedilc.algorithms.loss_name import LossName
 from fedilc.data.checks.federation import Report
 from fedilc.data.checks.notes import Note, grouped
 from fedilc.data.silo import Federation, Silo, split_silo
 from fedilc.data.tables.column_values import column_values, names_of
 from fedilc.data.tables.file_reader import file_kind, read_frame, read_npz
-from fedilc.data.tables.label_rule import LabelRule, folded_label, merged_levels
+from fedilc.data.tables.label_rule import LabelRule, folded_label
 from fedilc.data.tables.preprocessing import Preprocessing, fit_preprocessing
-from fedilc.data.tables.silo_summary import MOST_ROWS, SiloSummary, label_levels, summarise
+from fedilc.data.tables.silo_summary import SiloSummary, label_levels, summarise
 from fedilc.data.tables.site_notes import copied_silos, folded, shared_patients
 from fedilc.data.tables.table_notes import leaking_columns, single_columns, table_notes
+from fedilc.data.tables.table_settings import TableSettings
 from fedilc.data.tables.value_notes import value_notes
 from fedilc.errors import DataError, nearest
 
 T = TypeVar("T")
-MIN_CATEGORY = 10
-MIN_ROWS = 50
 
 
 @dataclass(frozen=True)
@@ -46,53 +43,6 @@ class SiloTable:
         """Return a silo of inputs and labels, some held out for validation, each class in proportion."""
         x = preprocessing.transform(self.frame)
         return split_silo(self.name, x, self.y, validation, seed, preprocessing.label.loss)
-
-
-class TableSettings(BaseModel):
-    """The settings that tables are read with, which are the same for every silo of a run.
-
-    They are those of `fedilc.config.user_sources.ColumnSettings`, which explains each.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    label: str
-    positive: str | None = None
-    categorical: tuple[str, ...] = ()
-    drop: tuple[str, ...] = ()
-    keep: tuple[str, ...] = ()
-    categories: dict[str, list[str]] = Field(default_factory=dict)
-    missing: tuple[str, ...] = ()
-    loss: LossName | None = None
-    columns: tuple[str, ...] = ()
-    min_category: int = Field(default=MIN_CATEGORY, ge=1)
-    min_rows: int = Field(default=MIN_ROWS, ge=1)
-    round_survey: int | None = Field(default=None, ge=2, le=MOST_ROWS)
-
-    def for_local(self, rows: int) -> TableSettings:
-        """Return the settings of a local table: one of fewer than `min_rows` rows would not be sent."""
-        return self if rows >= self.min_rows else self.model_copy(update={"min_category": 1})
-
-    def rule(self, levels: Sequence[Mapping[str, int]]) -> LabelRule:
-        """Return the label's rule for the values that occur in each silo."""
-        rule = LabelRule.parse(self.label)
-        rows = merged_levels(levels) if all(levels) else {}
-        return rule.with_classes(rows, self.positive, self.loss, self.categories.get(rule.column, ()))
-
-    def split_label(self, name: str, frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series, int]:
-        """Return features and label of the rows that have a label, and how many do not."""
-        column = LabelRule.parse(self.label).column
-        if column not in frame.columns:
-            raise DataError(f"silo {name!r} has no label column {column!r}{nearest(column, frame.columns)}")
-        rows, label = LabelRule.labelled_rows(frame, column, self.missing)
-        if not len(label):
-            raise DataError(f"silo {name!r} has no row with a label; remove its rows, or fill in the label")
-        features = rows.select(name for name in rows.columns if self.uses(name))
-        return features, label, len(frame) - len(label)
-
-    def uses(self, column: str) -> bool:
-        """Return whether a column may be an input, as far as columns are dropped or named."""
-        return column not in self.drop and (not self.columns or column in self.columns)
 
 
 @dataclass(frozen=True)
@@ -198,15 +148,24 @@ def read_tables(
 ) -> SiloTables:
     """Read the tables of all silos but some; without a column of silos each file is a silo."""
     notes: list[str] = []
-    if silo_column is None:
-        files = without_sites(dict(zip(_stems(paths), paths, strict=True)), exclude)
-        parts = {name: _frame(path, settings, notes) for name, path in files.items()}
-        _check_names(parts, settings, None)
-    else:
-        frames = {str(path): _frame(path, settings, notes) for path in paths}
-        _check_names(frames, settings, silo_column)
-        parts = without_sites(_by_silo(frames, silo_column, notes), exclude)
+    names = stems(paths) if silo_column is None else [str(path) for path in paths]
+    parts = read_parts(dict(zip(names, paths, strict=True)), settings, silo_column, exclude, notes)
     return tables_of(parts, settings, notes)
+
+
+def read_parts(
+    files: Mapping[str, Path],
+    settings: TableSettings,
+    silo_column: str | None,
+    exclude: Sequence[str],
+    notes: list[str],
+) -> dict[str, pl.DataFrame]:
+    """Return the rows of all silos but some, from files by silo or, with a column of silos, by any name."""
+    if silo_column is None:
+        files = without_sites(files, exclude)
+    frames = {name: _frame(path, settings, notes) for name, path in files.items()}
+    _check_names(frames, settings, silo_column)
+    return frames if silo_column is None else without_sites(_by_silo(frames, silo_column, notes), exclude)
 
 
 def without_sites(silos: Mapping[str, T], exclude: Sequence[str]) -> dict[str, T]:
@@ -269,16 +228,7 @@ def _check_names(
     frames: Mapping[str, pl.DataFrame], settings: TableSettings, silo_column: str | None
 ) -> None:
     """Raise if a column that is named in the settings is in no file."""
-    known = list(dict.fromkeys(name for frame in frames.values() for name in frame.columns))
-    named = {"categorical": settings.categorical, "drop": settings.drop, "keep": settings.keep}
-    named |= {"categories": tuple(settings.categories), "columns": settings.columns}
-    named["missing"] = tuple(mark.rpartition("=")[0] for mark in settings.missing if "=" in mark)
-    for option, columns in named.items():
-        for column in columns:
-            if column not in known:
-                raise DataError(
-                    f"`{option}` names the column {column!r}, which no file has{nearest(column, known)}"
-                )
+    check_columns(list(dict.fromkeys(name for frame in frames.values() for name in frame.columns)), settings)
     if silo_column is not None and silo_column == LabelRule.parse(settings.label).column:
         raise DataError(
             f"the column {silo_column!r} is given both as the label and as the column that names silos; "
@@ -290,7 +240,20 @@ def _check_names(
             raise DataError(f"{place} has no column {silo_column!r} that names silos{hint}")
 
 
-def _stems(paths: Sequence[Path]) -> list[str]:
+def check_columns(known: Sequence[str], settings: TableSettings) -> None:
+    """Raise if a column that is named in the settings is not known."""
+    named = {"categorical": settings.categorical, "drop": settings.drop, "keep": settings.keep}
+    named |= {"categories": tuple(settings.categories), "columns": settings.columns}
+    named["missing"] = tuple(mark.rpartition("=")[0] for mark in settings.missing if "=" in mark)
+    for option, columns in named.items():
+        for column in columns:
+            if column not in known:
+                raise DataError(
+                    f"`{option}` names the column {column!r}, which no file has{nearest(column, known)}"
+                )
+
+
+def stems(paths: Sequence[Path]) -> list[str]:
     """Return the name of each file's silo."""
     names = [path.name.removesuffix(".gz").rpartition(".")[0] for path in paths]
     twice = sorted({name for name in names if names.count(name) > 1})

@@ -18,7 +18,7 @@ from fedilc.data.tables.silo_summary import ColumnSummary, SiloSummary
 from fedilc.errors import DataError, listed
 
 if TYPE_CHECKING:
-    from fedilc.data.tables.silo_tables import TableSettings
+    from fedilc.data.tables.table_settings import TableSettings
 
 MOST_TIMES_ROWS = 10_000
 MOST_TIMES_VALUES = 1_000_000

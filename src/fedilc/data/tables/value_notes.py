@@ -6,18 +6,14 @@ They are made where the tables are, so that no summary has to tell them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import polars as pl
 
 from fedilc.data.checks.missing_values import places, scale_codes
 from fedilc.data.checks.notes import MISSING, Note
 from fedilc.data.tables.column_values import LARGEST, beyond, column_values, numbers_of
+from fedilc.data.tables.table_settings import TableSettings
 from fedilc.data.tables.written_numbers import LIMIT
-
-if TYPE_CHECKING:
-    from fedilc.data.tables.silo_tables import TableSettings
-
 
 LIMITS = "are limits such as <5, and count as the limit itself"
 SEPARATORS = "have a thousands separator or a decimal comma, and are read as numbers"

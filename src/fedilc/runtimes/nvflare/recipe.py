@@ -17,7 +17,7 @@ from nvflare.recipe.spec import ExecEnv, Recipe
 
 from fedilc.algorithms import PAPER
 from fedilc.config import read_experiment
-from fedilc.config.user_sources import Files, Remote
+from fedilc.config.user_sources import Remote, Tables
 from fedilc.errors import ConfigError, FedILCWarning
 from fedilc.runtimes.nvflare.controller import FedILCController
 from fedilc.runtimes.nvflare.executor import JOIN, STEP, SiloExecutor
@@ -123,9 +123,10 @@ class FedILCRecipe(Recipe):  # type: ignore[misc]  # untyped nvflare: its class 
 
     def write(self, folder: str | os.PathLike[str]) -> Path:
         """Write the job's folder into a folder, for an admin to submit; return its path."""
-        if isinstance(self.settings.data, Files):
-            silos = self.settings.data.silos
-            files = silos if isinstance(silos, str) else ", ".join(list(silos.values())[:3])
+        if isinstance(self.settings.data, Tables):
+            given = self.settings.data.silos or self.settings.data.files or ()
+            named = list(given.values()) if isinstance(given, dict) else given
+            files = named if isinstance(named, str) else ", ".join(named[:3])
             warnings.warn(
                 f"the server will look for the silos' files ({files}) in its own local folder; if they are "
                 'at the sites, use source = "remote" and the silos\' names',

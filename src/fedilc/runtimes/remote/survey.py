@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from fedilc.config.section import Section
-from fedilc.config.user_sources import ColumnSettings, RemoteTables
+from fedilc.config.user_sources import RemoteTables
+from fedilc.data.tables.table_settings import TableSettings
 from fedilc.errors import ConfigError, DataError, ProtocolError, nearest
 from fedilc.federation.run_folder import SUMMARIES
 from fedilc.runtimes.remote.manifest import PROTOCOL, Name, read_received
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from fedilc.data import Silo
     from fedilc.data.tables.preprocessing import Preprocessing
     from fedilc.data.tables.silo_summary import SiloSummary
-    from fedilc.data.tables.silo_tables import TableSettings
     from fedilc.runtimes.remote.manifest import Manifest
 
 MOST_PREPROCESSING_BYTES = 2 << 20
@@ -41,19 +41,18 @@ class Survey(Section):
     protocol: int = PROTOCOL
     run: Name
     silos: list[Name] = Field(max_length=100_000)
-    table: ColumnSettings
+    table: TableSettings
 
     @classmethod
     def of(cls, run: str, data: RemoteTables) -> Survey:
         """Return the survey of a run whose tables are at the silos."""
-        table = ColumnSettings(**{key: getattr(data, key) for key in ColumnSettings.model_fields})
-        return cls(run=run, silos=data.silos, table=table)
+        return cls(run=run, silos=data.silos, table=data.settings())
 
     def preprocessing(self, summaries: Mapping[str, SiloSummary]) -> Preprocessing:
         """Return the preprocessing that follows from summaries."""
         from fedilc.data.tables.preprocessing import fit_preprocessing
 
-        settings = self.table.settings()
+        settings = self.table
         found = [summaries[silo] for silo in self.silos if silo in summaries]
         levels = [named for summary in found for named in summary.label_levels]
         if not levels:
@@ -182,7 +181,7 @@ def summarise_table(name: str, path: Path, survey: Survey, limits: SurveyLimits 
     from fedilc.data.tables.silo_tables import read_features
 
     limits = limits or SurveyLimits()
-    settings = limits.tightened(survey.table.settings())
+    settings = limits.tightened(survey.table)
     everything = settings.model_copy(update={"drop": (), "columns": ()})
     features, label, unlabelled = read_features(path, everything, name)
     column = LabelRule.parse(settings.label).column
@@ -206,7 +205,7 @@ def silo_from_table(
     A column that the owner does not list counts as missing in every row.
     """
     from fedilc.data.tables.preprocessing import Preprocessing
-    from fedilc.data.tables.silo_tables import SiloTable, TableSettings, read_features
+    from fedilc.data.tables.silo_tables import SiloTable, read_features
 
     limits = limits or SurveyLimits()
     made = read_received(Preprocessing, manifest.preprocessing, "the manifest's preprocessing")
@@ -227,7 +226,6 @@ def _refuse_identifiers(
 ) -> None:
     """Raise if a run makes categories of a column that identifies this silo's patients."""
     from fedilc.data.tables.silo_summary import summarise
-    from fedilc.data.tables.silo_tables import TableSettings
 
     named = [feature.name for feature in made.features if feature.kind == "category"]
     known = features.select(column for column in named if column in features.columns)

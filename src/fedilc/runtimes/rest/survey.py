@@ -79,7 +79,7 @@ class Summaries:
     def put(self, silo: str, summary: SiloSummary) -> None:
         """Store a silo's summary; refuse one that no table has, or another one than before."""
         try:
-            check_summary(summary, self.survey.table.settings())
+            check_summary(summary, self.survey.table)
         except DataError as error:
             self.refuse(silo, str(error))
             raise RefusedError(422, str(error)) from error
@@ -108,7 +108,7 @@ class Summaries:
             while True:
                 is_late = time.monotonic() >= deadline and len(self.found) >= needed
                 if not self.missing or is_late:
-                    wrong = unconfirmed_silos(self.found, self.survey.table.settings())
+                    wrong = unconfirmed_silos(self.found, self.survey.table)
                     if not wrong:
                         return dict(self.found)
                     for silo, reason in wrong.items():

@@ -24,7 +24,8 @@ from fedilc.data.checks.notes import details, proposals
 from fedilc.data.digest import digest
 from fedilc.data.image_folder import read_image_folder
 from fedilc.data.inputs import require_one_input
-from fedilc.data.tables.silo_tables import SiloTables, TableSettings, read_tables
+from fedilc.data.tables.silo_tables import SiloTables, read_tables
+from fedilc.data.tables.table_settings import TableSettings
 from fedilc.errors import ConfigError, DataError, listed, nearest
 
 _TABLES = {".csv", ".tsv", ".xlsx", ".parquet", ".dta", ".sav"}
@@ -255,7 +256,7 @@ def _of_source(
         if key in changed:
             raise ConfigError(f"`{key}` cannot be given for {name}, which has its own")
     read = getattr(source, "tables", None)
-    if read is not None:
+    if read is not None and getattr(source, "scale", True):
         tables = read(folder)
         return StudyTables.of(
             name, tables.with_settings(exclude, **changed) if exclude or changed else tables

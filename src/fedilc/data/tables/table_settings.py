@@ -1,0 +1,90 @@
+"""The settings that tables are read with: in the section [data], for `fedilc study`, and sent to silos.
+
+This file needs neither torch nor polars to be imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from fedilc.algorithms.loss_name import LossName
+from fedilc.errors import DataError, nearest
+from fedilc.section import Section
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from fedilc.data.tables.label_rule import LabelRule
+
+MOST_ROWS = 10**9
+
+
+class TableSettings(Section):
+    """The settings that tables are read with, which are the same for every silo of a run."""
+
+    label: str = Field(description="the column that holds the label, or a comparison such as 'num>0'")
+    positive: str | None = Field(default=None, description="the value of the label that counts as 1")
+    categorical: tuple[str, ...] = Field(default=(), description="columns of numbers that are names")
+    drop: tuple[str, ...] = Field(default=(), description="columns that are not used")
+    keep: tuple[str, ...] = Field(
+        default=(), description="columns that are used although they look like identifiers"
+    )
+    categories: dict[str, list[str]] = Field(
+        default={}, description="the names of some columns, or the label's classes"
+    )
+    missing: tuple[str, ...] = Field(
+        default=(), description="further marks of missing values: '-9', or 'chol=0'"
+    )
+    loss: LossName | None = Field(
+        default=None, description="the kind of task; none derives it from the label"
+    )
+    columns: tuple[str, ...] = Field(
+        default=(), description="the only columns that are used; none: all but the dropped ones"
+    )
+    min_category: int = Field(
+        default=10,
+        ge=1,
+        description="the rows of a silo that a category or a sum needs; rarer ones are 'other'",
+    )
+    min_rows: int = Field(
+        default=50, ge=1, description="the rows that a summary needs; smaller local tables keep rare values"
+    )
+    round_survey: int | None = Field(
+        default=None, ge=2, le=MOST_ROWS, description="the unit to which silos' counts and sums are rounded"
+    )
+
+    def settings(self) -> TableSettings:
+        """Return these settings alone, without those of the source that they are part of."""
+        return TableSettings(**{name: getattr(self, name) for name in TableSettings.model_fields})
+
+    def for_local(self, rows: int) -> TableSettings:
+        """Return the settings of a local table: one of fewer than `min_rows` rows would not be sent."""
+        return self if rows >= self.min_rows else self.model_copy(update={"min_category": 1})
+
+    def rule(self, levels: Sequence[Mapping[str, int]]) -> LabelRule:
+        """Return the label's rule for the values that occur in each silo."""
+        from fedilc.data.tables.label_rule import LabelRule, merged_levels
+
+        rule = LabelRule.parse(self.label)
+        rows = merged_levels(levels) if all(levels) else {}
+        return rule.with_classes(rows, self.positive, self.loss, self.categories.get(rule.column, ()))
+
+    def split_label(self, name: str, frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series, int]:
+        """Return features and label of the rows that have a label, and how many do not."""
+        from fedilc.data.tables.label_rule import LabelRule
+
+        column = LabelRule.parse(self.label).column
+        if column not in frame.columns:
+            raise DataError(f"silo {name!r} has no label column {column!r}{nearest(column, frame.columns)}")
+        rows, label = LabelRule.labelled_rows(frame, column, self.missing)
+        if not len(label):
+            raise DataError(f"silo {name!r} has no row with a label; remove its rows, or fill in the label")
+        features = rows.select(name for name in rows.columns if self.uses(name))
+        return features, label, len(frame) - len(label)
+
+    def uses(self, column: str) -> bool:
+        """Return whether a column may be an input, as far as columns are dropped or named."""
+        return column not in self.drop and (not self.columns or column in self.columns)
