@@ -3,8 +3,8 @@
 Reading: `csv_reader` (CSV as programs write it), `format_readers` (Excel, Stata, SPSS and others),
 `file_reader` (any of these, Parquet or NPZ), `column_values` (a column as numbers or names), `label_rule` (a
 row's label).
-The source "files": `numeric_files`, whose cells are all numbers and are taken as they are.
-The source "tables": `silo_tables`, summarised by `silo_summary`, converted to inputs by `preprocessing`, and
-commented on by `table_notes`.
+Examining, for the sources "tables" and "files": `numeric_files`, whose settings are in `table_settings`.
+Preparing: `silo_tables`, summarised by `silo_summary`, converted to inputs by `preprocessing`, and commented
+on by `table_notes`; without it (`scale = false`), all cells are numbers and are taken as they are.
 Predictions: `prediction_rows`, the new rows that a trained model is given.
 """

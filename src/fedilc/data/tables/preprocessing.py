@@ -3,8 +3,8 @@
 It is fitted to sums over silos (counts, values, squares) and the union of their categories, all exact, so
 that it does not depend on the order of silos or on the distribution of rows over them.
 
-Cells are parsed before, in `column_values.py`. Only the source "tables" fills missing cells; the source
-"files" takes numbers as they are, and refuses empty cells (`file_reader.py`).
+Cells are parsed before, in `column_values.py`. With `scale = false` there is no preprocessing: numbers are
+taken as they are, and empty cells are refused (`file_reader.py`).
 """
 
 from __future__ import annotations

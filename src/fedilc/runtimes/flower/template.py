@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedilc import __version__
 from fedilc.config import Experiment, read_experiment, shipped_experiments
-from fedilc.data.tables.numeric_files import matching
+from fedilc.config.user_sources import Tables
 from fedilc.errors import ConfigError, writing
 from fedilc.runtimes.remote.builders import refuse_many_silos
 from fedilc.templating import templates
@@ -51,10 +51,12 @@ def _silos(settings: Experiment, folder: Path) -> int:
     """Return how many silos there are, from the settings alone if they say so: the data may come later."""
     data = settings.data
     refuse_many_silos(data, "Flower needs a node")
+    if isinstance(data, Tables):
+        if data.silo_column is None:
+            return len(data.reader(folder).files.keys() - {data.test, *data.exclude_sites})
+        return len(data.store(settings.seed, folder).silos)
     for key in ("silos", "flips", "angles"):
         given = getattr(data, key, None)
-        if isinstance(given, str):
-            return len(matching(given, folder))
         if given is not None:
             return given if isinstance(given, int) else len(given)
     return len(data.store(settings.seed, folder).silos)
