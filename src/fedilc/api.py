@@ -117,6 +117,7 @@ def train(
         outlier_factor: warn of answers whose norm is over this many times the median, or, over a network,
             leave them out; 0 is never.
         max_norm: clip each silo's answers to this norm.
+        metrics: names of metrics of your own to measure too (`fedilc.evaluation.metrics.register`).
         thresholded_batch: report the areas of thresholded predictions too, in batches of this size.
 
     Returns:
@@ -168,7 +169,9 @@ def train(
     spec = Specification.of(store.outline(), model, algorithm, options)
     store.check_classes(spec.outputs)
     if runtime is None:
-        runtime = runtime_here(store, spec.model, spec.program, partial(measure, spec.runner.loss))
+        runtime = runtime_here(
+            store, spec.model, spec.program, partial(measure, spec.runner.loss, metrics=options.metrics)
+        )
     if report is not None and runtime.leads:
         report.warn()
     return Training(spec, runtime).run(

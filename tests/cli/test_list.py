@@ -7,6 +7,7 @@ from worked_examples import OWN_ALGORITHM, OWN_PENALTY
 
 from fedilc import algorithms
 from fedilc.algorithms.loss_name import LOSSES
+from fedilc.algorithms.metric_name import METRICS
 from fedilc.algorithms.parts import REGISTRIES
 from fedilc.config import shipped_experiments
 from fedilc.config.experiment import SOURCES
@@ -16,13 +17,13 @@ from fedilc.models import MODELS
 def test_every_algorithm_part_experiment_and_model_has_a_line_with_its_summary() -> None:
     lines = [line.split(maxsplit=1) for line in fedilc("list").splitlines()]
     described = {line[0] for line in lines if len(line) == 2}
-    parts = {name for registry in (*REGISTRIES, LOSSES, SOURCES) for name in registry.names()}
+    parts = {name for registry in (*REGISTRIES, LOSSES, METRICS, SOURCES) for name in registry.names()}
     known = {*algorithms.names(), *parts, *shipped_experiments(), *MODELS}
     assert described - {OWN_PENALTY} == known - {OWN_ALGORITHM, OWN_PENALTY}
 
 
 def test_every_group_has_a_title() -> None:
-    parts = ["aggregations", "penalties", "optimizers", "losses", "sources"]
+    parts = ["aggregations", "penalties", "optimizers", "losses", "metrics", "sources"]
     titles = ["algorithms", *parts, "experiments", "models"]
     lines = [line.strip() for line in fedilc("list").splitlines()]
     assert [line for line in lines if line in titles] == titles

@@ -1,4 +1,4 @@
-"""Parts, a loss and a data source of another package: one file, and every door is open to them."""
+"""Parts, a loss, a metric and a data source of another package: one file, and every door is open to them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,15 @@ from networks import mlp
 from torch import nn
 
 import fedilc as package
-from fedilc import Algorithm, Federation, Silo, train
+from fedilc import Algorithm, EarlyStopping, Federation, Silo, train
 from fedilc.algorithms.loss_name import LOSSES
+from fedilc.algorithms.metric_name import METRICS
 from fedilc.algorithms.parts import AGGREGATORS, OPTIMIZERS, PENALTIES
 from fedilc.config import read_experiment
 from fedilc.config.experiment import SOURCES
 from fedilc.errors import CheckpointError, ConfigError, DataError, FedILCWarning
+from fedilc.report.run_tables import run_table
+from fedilc.report.table_formats import markdown
 
 PARTS = '''
 from typing import Annotated
@@ -33,6 +37,7 @@ from pydantic import Field
 
 from fedilc import Federation, Silo, aggregation, config, penalties
 from fedilc.config.section import Source
+from fedilc.evaluation import metrics
 from fedilc.gradients import losses, optimizers
 
 
@@ -76,6 +81,11 @@ def tilted(logits, y):
     return torch.nn.functional.binary_cross_entropy_with_logits(logits, y, weights, reduction="none")
 
 
+def specificity(logits, y):
+    """Share of negatives that are found."""
+    return (logits[y < 0.5] <= 0).double().mean()
+
+
 class Waves(Source):
     """Two silos of noise."""
 
@@ -94,6 +104,7 @@ class Waves(Source):
 
 
 losses.register("tilted", tilted)
+metrics.register("specificity", specificity, higher_is_better=True, heading="TNR")
 config.register_source("waves", Waves)
 penalties.register("scaled", Scaled)
 aggregation.register("shrunk", Shrunk)
@@ -111,6 +122,7 @@ rounds = 2
 learning_rate = 0.5
 penalty_weight = 2.0
 loss = "tilted"
+metrics = ["specificity"]
 
 [data]
 source = "waves"
@@ -142,7 +154,7 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     del sys.modules["own_parts"]
     for registry, name in (
         *((PENALTIES, "scaled"), (AGGREGATORS, "shrunk"), (OPTIMIZERS, "power-sgd")),
-        *((LOSSES, "tilted"), (SOURCES, "waves")),
+        *((LOSSES, "tilted"), (METRICS, "specificity"), (SOURCES, "waves")),
     ):
         registry.unregister(name)
 
@@ -196,6 +208,7 @@ def test_toml_and_changes_reach_the_part_and_mistakes_are_named(tmp_path: Path) 
         "alpha=0": "alpha=0 is not valid: input should be greater than 0",
         "shrink=2": "shrink=2 is not valid: input should be less than or equal to 1",
         "alhpa=2": "the key 'alhpa' is unknown; did you mean 'alpha'",
+        "metrics=['specificty']": "metric 'specificty' is unknown; did you mean 'specificity'",
         "loss=tiltd": "loss 'tiltd' is unknown; did you mean 'tilted'",
         "data.source=wave": "data.source='wave' is unknown; did you mean 'waves'",
         "data.examples=1": "data.examples=1 is not valid: input should be greater than or equal to 2",
@@ -248,11 +261,63 @@ def test_a_loss_is_chosen_with_the_data_or_for_the_run_and_recorded(
     assert not torch.equal(weights(federation, loss="tilted", **again), found)
 
 
-def test_a_loss_and_a_source_are_unknown_if_they_are_not_installed(
+@pytest.mark.usefixtures("parts")
+def test_a_metric_is_in_the_history_the_tables_and_the_report_and_can_stop_a_run(
+    generator: torch.Generator, tmp_path: Path
+) -> None:
+    every = torch.randn(5, 20, 6, generator=generator)
+    pairs = [(part, part[:, 0] + part[:, 1] > 0) for part in every]
+    silos = [Silo("a", *pairs[0], *pairs[1]), Silo("b", *pairs[2], *pairs[3])]
+    x, y = pairs[4]
+    federation = Federation("f", silos, x_test=x, y_test=y)
+    given = {"rounds": 4, "learning_rate": 0.5, "metrics": ["specificity"]}
+    stopper = EarlyStopping(2, monitor="validation_specificity", min_delta=1.0)
+    assert stopper.mode == "max"
+    torch.manual_seed(0)
+    found = train(federation, mlp(), "fedsgd", **given, callbacks=[stopper], out=tmp_path / "run")
+    last = found.history[-1]
+    assert last["round"] == 3
+    negatives = ~y
+    with torch.no_grad():
+        called = found.model(x)[:, 0] <= 0
+    assert last["test_specificity"] == pytest.approx((called & negatives).sum() / negatives.sum())
+    by_silo = [numbers["validation_specificity"] for numbers in last["silos"].values()]
+    assert last["validation_specificity"] == pytest.approx(sum(by_silo) / 2)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["metrics"] == ["specificity"]
+    text = markdown(run_table("run", found.history))
+    assert "| OOD TNR |" in text
+    assert "| validation TNR |" in text
+    again = {"rounds": 5, "learning_rate": 0.5, "out": tmp_path / "run", "resume": True}
+    torch.manual_seed(0)
+    network = mlp()
+    with pytest.raises(CheckpointError, match=r"metrics was \['specificity'\] there and is None here"):
+        train(federation, network, "fedsgd", **again)
+    resumed = train(federation, network, "fedsgd", metrics=["specificity"], **again)
+    assert resumed.history[-1]["test_specificity"] is not None
+
+
+@pytest.mark.usefixtures("parts")
+def test_a_metric_of_another_task_or_with_a_mistake_is_named(federation: Federation) -> None:
+    numbers = Federation("f", federation.silos, loss="regression")
+    with pytest.raises(ConfigError, match="'specificity' is for binary labels, and not for regression ones"):
+        weights(numbers, metrics=["specificity"])
+    METRICS.register("broken", replace(METRICS.get("specificity"), function=lambda logits, _: logits[:, 7]))
+    try:
+        silo = federation.silos[0]
+        validated = Federation("f", [Silo("a", silo.x, silo.y, silo.x + 0.5, silo.y)])
+        with pytest.raises(ConfigError, match="the metric 'broken' fails for 12 examples: IndexError"):
+            weights(validated, metrics=["broken"])
+    finally:
+        METRICS.unregister("broken")
+
+
+def test_a_loss_a_metric_and_a_source_are_unknown_if_they_are_not_installed(
     federation: Federation, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match="loss 'tilted' is unknown"):
         weights(federation, loss="tilted")
+    with pytest.raises(ConfigError, match="metric 'specificity' is unknown"):
+        weights(federation, metrics=["specificity"])
     with pytest.raises(DataError, match="loss='tilted' is unknown"):
         Federation("f", federation.silos, loss="tilted")
     with pytest.raises(ConfigError, match=r"data\.source='waves' is unknown"):
@@ -308,7 +373,10 @@ def digest(run: Path) -> str:
 def test_commands_find_an_installed_package_and_silos_train_with_their_own_copy(tmp_path: Path) -> None:
     folder = installed(tmp_path)
     said = finished(command(folder, "list"))
-    for summary in ("Match mean losses, alpha times", "positives count three times", "Two silos of noise"):
+    for summary in (
+        *("Match mean losses, alpha times", "positives count three times", "Two silos of noise"),
+        "negatives that are found; higher is better",
+    ):
         assert summary in said
     assert "examples = 20" in finished(command(folder, "list", "waves"))
     assert "alpha = 1.0" in finished(command(folder, "list", "scaled"))
@@ -325,4 +393,10 @@ def test_commands_find_an_installed_package_and_silos_train_with_their_own_copy(
     assert digest(folder / "local") == digest(folder / "served")
     facts = json.loads((folder / "served" / "run.json").read_text())
     assert (facts["loss"], facts["federation"]) == ("tilted", "waves")
+    records = (folder / "served" / "history.jsonl").read_text().splitlines()
+    assert 0 <= json.loads(records[-1])["validation_specificity"] <= 1
+    assert "TNR" in finished(command(folder, "report", "served"))
+    page = folder / "report.html"
+    finished(command(folder, "report", "served", "local", "-o", page))
+    assert "validation TNR" in page.read_text()
     assert facts["choices"]["penalty"] == {"name": "scaled", "alpha": 2.5}

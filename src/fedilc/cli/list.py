@@ -44,10 +44,11 @@ def list_(
 def _registries() -> tuple[Registry[Any], ...]:
     """Return all registries whose entries an experiment can name."""
     from fedilc.algorithms.loss_name import LOSSES
+    from fedilc.algorithms.metric_name import METRICS
     from fedilc.algorithms.parts import REGISTRIES
     from fedilc.config.experiment import SOURCES
 
-    return (*REGISTRIES, LOSSES, SOURCES)
+    return (*REGISTRIES, LOSSES, METRICS, SOURCES)
 
 
 def _options(part: str) -> str:

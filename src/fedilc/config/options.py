@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from fedilc.algorithms.algorithm import WEIGHTS
 from fedilc.algorithms.loss_name import LossName
+from fedilc.algorithms.metric_name import METRICS
 from fedilc.algorithms.parts import LocalSteps, check_option, option_names
 from fedilc.errors import ConfigError, FedILCWarning, nearest
 from fedilc.section import SENTENCE, Section
@@ -30,12 +31,23 @@ class SiloOptions(Section):
     seed: int = Field(0, ge=0, description="every random choice derives from it")
     balance: Balance | None = Field(None, description="how classes of a silo come to count equally")
     fishr_reduction: Literal["mean", "sum"] = Field("mean", description="of the penalty over silos")
+    metrics: list[str] | None = Field(None, description="metrics of your own, by name, beside the usual ones")
     max_norm: float | None = Field(None, gt=0, description="clip each silo's answers to this norm")
     classifier: str | None = Field(
         None, description="the layer that gives the logits, for Fishr and CORAL; none: it is found"
     )
     weights_step: float = Field(0.01, gt=0, description="step size of the weights group-dro and afl")
     weights_power: float = Field(1.0, ge=0, description="q of the weights q-ffl")
+
+    @field_validator("metrics")
+    @classmethod
+    def _registered(cls, names: list[str] | None) -> list[str] | None:
+        for name in names or ():
+            try:
+                METRICS.get(name)
+            except ConfigError as error:
+                raise PydanticCustomError(SENTENCE, "{why}", {"why": str(error)}) from error
+        return names or None
 
     @field_validator("balance", mode="before")
     @classmethod

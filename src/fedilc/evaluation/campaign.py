@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import chain, combinations
 from typing import Any
 
+from fedilc.algorithms.metric_name import metric_of
 from fedilc.evaluation.inconsistency import INCONSISTENCY, ScoresByCurvature
 from fedilc.evaluation.selection import CRITERIA, PAPER_WARM_UP, Record, selections
 from fedilc.evaluation.significance import PairedTest, paired_test, spread
@@ -166,6 +167,9 @@ def lower_is_better(metric: str) -> bool:
     >>> lower_is_better("test_loss"), lower_is_better("fairness_entropy")
     (True, False)
     """
+    found = metric_of(metric)
+    if found is not None:
+        return not found.higher_is_better
     return metric.endswith(("loss", "rmse", "mae", "variance")) or metric.startswith(INCONSISTENCY)
 
 

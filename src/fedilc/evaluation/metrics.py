@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,17 +15,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedilc.algorithms.loss_name import task_of
+from fedilc.algorithms.metric_name import METRICS, register
+from fedilc.errors import ConfigError
 from fedilc.evaluation.estimability import support
 from fedilc.evaluation.scores import areas
 from fedilc.gradients import Loss
 
 
-def measure(loss: Loss, logits: Tensor, y: Tensor) -> dict[str, float | None]:
+def measure(
+    loss: Loss, logits: Tensor, y: Tensor, metrics: Sequence[str] | None = None
+) -> dict[str, float | None]:
     """Return metrics of all examples at once; a metric that is not defined or not estimable is None.
 
     For classes: loss, accuracy, AUROC and AUPRC; multiclass areas are one-against-rest means over the classes
     that occur. Areas are not estimable from few examples of a class (`estimability.py`). For quantities:
-    loss, root mean squared error, mean absolute error and R^2.
+    loss, root mean squared error, mean absolute error and R^2. With them are those of `metrics`, by the names
+    that they were registered with.
 
     >>> import torch
     >>> scores = torch.tensor([[-2.0], [-1.0], [1.0], [3.0]] * 5)
@@ -33,6 +39,25 @@ def measure(loss: Loss, logits: Tensor, y: Tensor) -> dict[str, float | None]:
     (0.5, 0.75)
     """
     logits, y = logits.cpu(), y.cpu()
+    outputs = logits if task_of(loss.name) == "multiclass" else logits[:, 0]
+    functions = {name: METRICS.get(name).function for name in metrics or ()}
+    own = {name: _own(name, f, outputs, y) for name, f in functions.items() if f is not None}
+    return _built_in(loss, logits, y) | own
+
+
+def _own(name: str, function: Callable[[Tensor, Tensor], object], outputs: Tensor, y: Tensor) -> float | None:
+    """Return the value of a registered metric."""
+    try:
+        found: Any = function(outputs, y)
+        return None if found is None else _finite(torch.as_tensor(found).double())
+    except Exception as error:  # a function of someone else may raise anything
+        raise ConfigError(
+            f"the metric {name!r} fails for {len(y)} examples: {type(error).__name__}: {error}; correct its "
+            "function, which must return one number"
+        ) from error
+
+
+def _built_in(loss: Loss, logits: Tensor, y: Tensor) -> dict[str, float | None]:
     values = loss.per_example(logits, y).double()
     if not loss.has_classes:
         errors = _errors(logits[:, 0].double(), y.double())
@@ -151,3 +176,6 @@ def fairness(accuracies: Mapping[str, float]) -> dict[str, float | str]:
         "worst_silo": worst,
         "worst_accuracy": accuracies[worst],
     }
+
+
+__all__ = ["fairness", "measure", "register", "thresholded_areas"]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fedilc.algorithms.loss_name import Task, task_of
 from fedilc.evaluation.calibration import Floats, calibration_intercept, calibration_slope, sigmoid
 
-HIGHER_IS_BETTER = ("auroc", "auprc", "accuracy", "r2")
+HIGHER_IS_BETTER = ("auroc", "auprc", "accuracy", "r2")  # of the scores below
 SCORES: Mapping[Task, tuple[str, ...]] = {
     "binary": (
         "auroc",

@@ -23,6 +23,7 @@ from fedilc.aggregation import Aggregator, Clipped, Mean, Sum
 from fedilc.algorithms import Algorithm, LocalSteps
 from fedilc.algorithms.algorithm import NEWTON
 from fedilc.algorithms.loss_name import LossName, has_classes
+from fedilc.algorithms.metric_name import Metric, metrics_of
 from fedilc.algorithms.part_registry import PartRegistry
 from fedilc.algorithms.parts import LEVELS, OPTIMIZERS, taken
 from fedilc.config import Options
@@ -39,11 +40,8 @@ STATE_ROUND, STATE_SINCE = "state_round", "state_since"
 MAX_NUMBER = 1e100
 MAX_EXAMPLES = 2**53
 MAX_ROUNDS = 2**31
-_ONE = 1 + 1e-9  # with room for rounding
-_FRACTION, _ANY = Range(0, _ONE), Range(-MAX_NUMBER, MAX_NUMBER)
-_AREAS = {"accuracy": _FRACTION, "auroc": _FRACTION, "auprc": _FRACTION}
-_CLASSIFICATION = {"loss": _ANY, **_AREAS, "examples": _ANY}
-_REGRESSION = {"loss": _ANY, "rmse": _ANY, "mae": _ANY, "r2": Range(-MAX_NUMBER, _ONE), "examples": _ANY}
+_ROUNDING = 1 + 1e-9  # room for it above the maximum of a metric
+_ANY = Range(-MAX_NUMBER, MAX_NUMBER)
 
 
 @dataclass(frozen=True)
@@ -69,6 +67,7 @@ class RunParts:
     classifier: str | None
 
     def __post_init__(self) -> None:
+        metrics_of(self.loss, self.options.metrics or ())
         balance = self.options.balance
         if balance is not None and not has_classes(self.loss):
             raise ConfigError(
@@ -84,6 +83,11 @@ class RunParts:
                 f"intra={self.algorithm.intra!r} would keep the gradient of every environment in memory; "
                 "use it across silos, as inter"
             )
+
+    @cached_property
+    def metrics(self) -> dict[str, Metric]:
+        """Return the metrics that every silo measures on its validation set, by name."""
+        return metrics_of(self.loss, self.options.metrics or ())
 
     def describe(self) -> dict[str, Any]:
         """Return the algorithm's choices, as run folders record them."""
@@ -195,8 +199,11 @@ class Program:
     @cached_property
     def steps(self) -> dict[str, Step]:
         """Return all steps by name."""
-        metrics = _CLASSIFICATION if has_classes(self.parts.loss) else _REGRESSION
-        found = [self._update(UPDATE), Step(EVALUATE, metrics=metrics)]
+        ranges = {
+            name: Range(max(m.minimum, -MAX_NUMBER), min(m.maximum * _ROUNDING, MAX_NUMBER))
+            for name, m in self.parts.metrics.items()
+        }
+        found = [self._update(UPDATE), Step(EVALUATE, metrics={**ranges, "examples": _ANY})]
         penalty = self.parts.penalty
         if penalty is not None:
             found.append(self._update(MATCHED))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedilc.algorithms.metric_name import METRICS
 from fedilc.evaluation.campaign import lower_is_better
 from fedilc.evaluation.selection import CRITERIA, ORACLE, Record, selections
 from fedilc.report.cells import NOTHING, mean_cell, with_best
@@ -12,33 +13,27 @@ from fedilc.report.table_formats import Cell, Column, TableData, words
 
 History = Sequence[Mapping[str, Any]]
 
-METRICS = {
-    "test_loss": "OOD loss",
-    "test_accuracy": "OOD accuracy",
-    "test_auroc": "OOD AUROC",
-    "test_auprc": "OOD AUPRC",
-    "test_rmse": "OOD RMSE",
-    "test_mae": "OOD MAE",
-    "test_r2": "OOD R²",
-    "validation_loss": "validation loss",
-    "validation_accuracy": "validation accuracy",
-    "validation_auroc": "validation AUROC",
-    "validation_rmse": "validation RMSE",
-    "validation_mae": "validation MAE",
-    "validation_r2": "validation R²",
-    "train_loss": "train loss",
-}
 _SETS = {"test": "out-of-distribution test set", "validation": "validation sets", "train": "training sets"}
+_PARTS, _TRAIN = (("test", "OOD"), ("validation", "validation")), {"train_loss": "train loss"}
 _CHOSEN_BY = Column("round chosen by", words=True)
 BOTH = ("validation_accuracy", "test_accuracy")  # at the silos, and at the new site
 _READINGS = {"oracle": "lowest OOD loss", "validation": "lowest val. loss", "last": "last round"}
+
+
+def headings() -> dict[str, str]:
+    """Return the numbers of a record that tables show, with their headings: at the test site first."""
+    names = {name: METRICS.get(name).heading for name in METRICS.names()}
+    sets = {
+        f"{part}_{name}": f"{label} {heading}" for part, label in _PARTS for name, heading in names.items()
+    }
+    return {key: heading for key, heading in sets.items() if key != "validation_auprc"} | _TRAIN
 
 
 def run_table(title: str, history: History) -> TableData:
     """Return the table of one run: a column per criterion that chooses a round, a row per measurement."""
     chosen = selections(history)
     rows: list[tuple[object, ...]] = [("round", *(record["round"] for record in chosen.values()))]
-    for metric, heading in METRICS.items():
+    for metric, heading in headings().items():
         cells = [_cell(record, metric) for record in chosen.values()]
         if any(cell.parts for cell in cells):
             rows.append((heading, *cells))
@@ -55,7 +50,8 @@ def comparison_table(title: str, histories: Mapping[str, History], first: str = 
     """
     chosen = {name: selections(history) for name, history in histories.items()}
     records = [record for by_criterion in chosen.values() for record in by_criterion.values()]
-    measured = [metric for metric in METRICS if any(r.get(metric) is not None for r in records)]
+    shown = headings()
+    measured = [metric for metric in shown if any(r.get(metric) is not None for r in records)]
     part = next((part for part in _SETS if f"{part}_loss" in measured), "train")
     metrics = [metric for metric in measured if metric.startswith(part) and metric != "test_auprc"]
     rows = []
@@ -69,7 +65,7 @@ def comparison_table(title: str, histories: Mapping[str, History], first: str = 
         for name, record in group.items():
             numbers = (cells[name] for cells in best)
             rows.append((criterion, name, record["round"], *numbers, _worst(record)))
-    columns = (_CHOSEN_BY, *words(first), "round", *(METRICS[metric] for metric in metrics), "worst silo")
+    columns = (_CHOSEN_BY, *words(first), "round", *(shown[metric] for metric in metrics), "worst silo")
     readings = [ORACLE if c == "oracle" else f"{c}: {_READINGS[c]}" for c in criteria]
     worst = "RMSE" if any("validation_rmse" in record for record in records) else "accuracy"
     note = f"On the {_SETS[part]}. {'; '.join(readings)}. Worst silo: its validation {worst}."

@@ -10,8 +10,8 @@ from typing import Any, Literal, NoReturn
 
 from torch import Tensor
 
+from fedilc.algorithms.metric_name import metric_of
 from fedilc.errors import CheckpointError, ConfigError, FedILCWarning, nearest
-from fedilc.evaluation.scores import HIGHER_IS_BETTER
 from fedilc.evaluation.selection import CRITERIA, selections
 from fedilc.federation import Record
 from fedilc.federation.run_folder import record_digest, require_record
@@ -93,8 +93,8 @@ class EarlyStopping(Callback):
     Args:
         patience: how many evaluated rounds to wait for an improvement.
         monitor: the number, as records name it, such as "validation_loss" or "validation_accuracy".
-        mode: "min" if lower is better, "max" if higher is; None is "max" for accuracies, areas under curves
-            and R2, and "min" for all others.
+        mode: "min" if lower is better, "max" if higher is; None is the direction of the metric, and "min" for
+            numbers that are no metric.
         min_delta: the least change that counts as an improvement.
 
     Raises:
@@ -125,7 +125,8 @@ class EarlyStopping(Callback):
             raise ConfigError(f"min_delta={min_delta} is not a change; give 0 or more")
         self.patience, self.min_delta = patience, min_delta
         self.monitor, self.keys = monitor, (monitor,)
-        self.mode = mode or ("max" if monitor.endswith(HIGHER_IS_BETTER) else "min")
+        metric = metric_of(monitor.replace("thresholded_", ""))
+        self.mode = mode or ("max" if metric is not None and metric.higher_is_better else "min")
 
     def on_round(self, run: Run, record: Record) -> None:
         """Stop the run if the number has not improved for `patience` evaluated rounds."""

@@ -87,7 +87,7 @@ class Training:
         if not self.runtime.leads:
             return {}
         y = runner.labels(self.outline.y_test)
-        found = measure(runner.loss, logits, y)
+        found = measure(runner.loss, logits, y, self.options.metrics)
         if self.options.thresholded_batch is not None and task_of(runner.loss.name) == "binary":
             areas = thresholded_areas(logits, y, self.options.thresholded_batch)
             found |= {f"thresholded_{key}": area for key, area in areas.items()}

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
+from fedilc.algorithms.metric_name import METRICS
 from fedilc.evaluation import fairness
 from fedilc.federation import Record
 from fedilc.federation.steps import DOMAINS
 
 NAMED_SILOS = 100
-_METRICS = ("loss", "accuracy", "auroc", "auprc", "rmse", "mae", "r2")
 _DOMAIN_METRICS = ("accuracy", "loss", "rmse", "examples")
 
 Metrics = Mapping[str, Any]
@@ -26,7 +26,7 @@ def flatten(record: Record) -> Record:
     test = record.pop("test", {})
     silos = record.pop("silos")
     flat = dict(record)
-    for key in _METRICS:
+    for key in METRICS.names():
         values = [value for numbers in validation.values() if (value := numbers.get(key)) is not None]
         if values:
             flat[f"validation_{key}"] = sum(values) / len(values)

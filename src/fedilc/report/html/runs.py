@@ -17,7 +17,7 @@ from fedilc.report.html.charts import Chart, Heat, Panel, agreement_charts, band
 from fedilc.report.html.page import Part, make_part, setting, settings_table
 from fedilc.report.run_groups import RunGroup
 from fedilc.report.run_plots import PANELS
-from fedilc.report.run_tables import METRICS
+from fedilc.report.run_tables import headings
 from fedilc.report.table_formats import Cell, TableData, words
 from fedilc.studies.study.plan import REFERENCES
 from fedilc.studies.study.result import mean_agreement
@@ -149,7 +149,7 @@ def _how_sure(values: Mapping[str, Mapping[int, float]], best: str) -> list[str]
 def _scores(group: RunGroup) -> TableData:
     names = []
     cells: list[dict[str, Cell]] = []
-    for metric, name in METRICS.items():
+    for metric, name in headings().items():
         found = {method: mean_cell(list(_values(group, method, metric).values())) for method in group.methods}
         if any(cell.parts for cell in found.values()):
             names.append(name)

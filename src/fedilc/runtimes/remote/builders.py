@@ -74,7 +74,7 @@ def make_client(
     if program.keeps_state:
         folder = None if state_folder is None else state_folder / manifest.hash[:16]
         state = SiloState(name, folder, manifest.hash)
-    return SiloClient(silo, runner, program, partial(measure, loss), state)
+    return SiloClient(silo, runner, program, partial(measure, loss, metrics=manifest.metrics), state)
 
 
 def require_safe_hessian(silo: Silo) -> None:

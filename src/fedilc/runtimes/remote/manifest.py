@@ -19,7 +19,9 @@ from pydantic import (
     Field,
     PositiveFloat,
     PositiveInt,
+    SerializerFunctionWrapHandler,
     ValidationError,
+    model_serializer,
     model_validator,
 )
 from torch import Tensor, nn
@@ -139,6 +141,14 @@ class Manifest(SiloOptions):
         if max(self.numbers, self.model.numbers) > MAX_NUMBERS:
             raise ValueError("its network is larger than any silo can hold")
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_metrics(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out `metrics` if there are none, so that a run has the identity that it had without them."""
+        values: dict[str, Any] = dump(self)
+        if self.metrics is None:
+            values.pop("metrics", None)
+        return values
 
     @property
     def numbers(self) -> int:
