@@ -90,7 +90,13 @@ def _backward(module: nn.Conv1d | nn.Conv2d, a: Tensor, d: Tensor) -> tuple[Tens
 
 
 def _padded(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
-    padding = list(module._reversed_padding_repeated_twice)
+    sides = [(0, 0)] * len(module.stride)
+    if module.padding == "same":
+        added = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
+        sides = [(total // 2, total - total // 2) for total in added]
+    elif not isinstance(module.padding, str):
+        sides = [(size, size) for size in module.padding]
+    padding = [size for pair in reversed(sides) for size in pair]  # the last axis comes first
     mode = module.padding_mode if module.padding_mode != "zeros" else "constant"
     return functional.pad(x, padding, mode=mode) if any(padding) else x
 
