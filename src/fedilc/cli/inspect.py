@@ -54,7 +54,7 @@ def inspect(
             )
         found = inspect_run(Path(data[0]))
     else:
-        read = study_data(data, **tables.given())
+        read = study_data(data, prepared=True, **tables.given())
         if not isinstance(read, StudyTables):
             raise ConfigError(f"{data[0]} holds no tables; give tables, or an experiment that reads them")
         found = inspect_tables(read.name, read.tables, seed)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -135,8 +136,8 @@ class Tables(FileSource, TableSettings):
         return self.reader(folder).examine(seed, keep or self.in_memory)
 
     def tables(self, folder: Path) -> SiloTables:
-        """Return the tables of all silos with what a preprocessing would be fitted to."""
-        return self.reader(folder).tables()
+        """Return the tables of all silos, without a test set that is a file of its own."""
+        return replace(self.reader(folder), test=None).tables()
 
 
 class Files(Tables):

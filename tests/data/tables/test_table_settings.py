@@ -142,6 +142,11 @@ def test_text_is_refused_without_scaling_and_named_by_its_silo(folder: Path) -> 
         source.build(0, folder)
 
 
+def test_a_study_has_no_site_that_is_the_test_set(folder: Path) -> None:
+    source = Tables(silos="[ab].csv", label="label", test="c.csv")
+    assert list(source.tables(folder).silos) == ["a", "b"]
+
+
 def test_what_a_run_records_of_its_source_is_what_earlier_versions_recorded() -> None:
     files = {"source", "silos", "label", "test", "loss", "validation_share", "in_memory"}
     assert set(Files(silos="*.csv").model_dump()) == files
@@ -160,6 +165,7 @@ def test_commands_take_both_spellings(folder: Path, source: str, refusal: Refusa
     path.write_text(f"rounds = 1\nlearning_rate = 0.1\n{data}[model]\nhidden = [3]\n")
     assert "can be trained" in fedilc("check", path)
     fedilc("run", path, "--out", folder / "run")
+    assert "dose" in fedilc("inspect", path, "--out", folder / "inspected")
     assert "already holds a run" in refusal("run", path, "--out", folder / "run")
     (folder / "b.csv").write_text("age,dose,label\n1,,0\n2,old,1\n")
     said = refusal("run", path, "--out", folder / "other")

@@ -179,6 +179,7 @@ def study_data(
     silo_column: str | None = None,
     image_size: int = 32,
     exclude_site: Sequence[str] = (),
+    prepared: bool = False,
     **settings: Any,
 ) -> StudyData:
     """Return the data of a study.
@@ -190,12 +191,13 @@ def study_data(
         silo_column: the column that names silos, for one table.
         image_size: pixels per side, for a folder of images.
         exclude_site: names of silos that are ignored, for tables.
+        prepared: whether tables of an experiment are prepared although it takes their numbers as they are.
         settings: further `TableSettings`, for tables.
     """
     paths = [Path(source) for source in sources]
     if len(paths) == 1 and (not paths[0].exists() or paths[0].suffix == ".toml"):
         own = {key: value for key, value in (("label", label), ("silo_column", silo_column)) if value}
-        return _named(sources[0], exclude_site, settings | own)
+        return _named(sources[0], exclude_site, settings | own, prepared)
     if len(paths) == 1 and paths[0].is_dir():
         images = _images(paths[0], image_size)
         _refuse_table_options(sources[0], exclude_site, settings)
@@ -233,7 +235,7 @@ def _images(folder: Path, size: int) -> StudyData:
     return StudyArrays(folder.resolve().name, rule.loss, rule.outputs, labels, x, notes=tuple(images.notes))
 
 
-def _named(name: str, exclude: Sequence[str], changed: Mapping[str, Any]) -> StudyData:
+def _named(name: str, exclude: Sequence[str], changed: Mapping[str, Any], prepared: bool) -> StudyData:
     """Return a data set by its source's name, or the data of an experiment or of its TOML file."""
     known = SOURCES.names()
     if name in known and not any(field.is_required() for field in SOURCES.fields(name).values()):
@@ -243,20 +245,25 @@ def _named(name: str, exclude: Sequence[str], changed: Mapping[str, Any]) -> Stu
     shipped = shipped_experiments()
     if name in shipped or Path(name).exists():
         own, source, folder, settings = read_study_file(name)
-        return replace(_of_source(own, source, folder, exclude, changed), settings=settings)
+        return replace(_of_source(own, source, folder, exclude, changed, prepared), settings=settings)
     if "." in name or "/" in name:
         raise DataError(f"{name} does not exist; give a table, or the name of a data set")
     raise ConfigError(f"{name!r} is neither a file nor a data set{nearest(name, [*known, *shipped])}")
 
 
 def _of_source(
-    name: str, source: Source, folder: Path, exclude: Sequence[str], changed: Mapping[str, Any]
+    name: str,
+    source: Source,
+    folder: Path,
+    exclude: Sequence[str],
+    changed: Mapping[str, Any],
+    prepared: bool = False,
 ) -> StudyData:
     for key in ("label", "silo_column"):
         if key in changed:
             raise ConfigError(f"`{key}` cannot be given for {name}, which has its own")
     read = getattr(source, "tables", None)
-    if read is not None and getattr(source, "scale", True):
+    if read is not None and (prepared or getattr(source, "scale", True)):
         tables = read(folder)
         return StudyTables.of(
             name, tables.with_settings(exclude, **changed) if exclude or changed else tables
