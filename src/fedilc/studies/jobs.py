@@ -85,6 +85,7 @@ class Job:
         if found is None:
             return
         wanted = self.settings.model_dump(mode="json")
+        wanted["loss"] = wanted["loss"] or found.get("loss")  # none is that of the data, which run.json has
         network = {key: (found.get("model") or {}).get(key) for key in wanted["model"]}
         defaults = parse_json(json_bytes(_defaults(type(self.settings.data))))
         data = {key: defaults[key] for key in wanted["data"] if key in defaults} | (found.get("data") or {})
