@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
 
-from fedilc.data.inputs import Inputs
+from fedilc.data.inputs import Examples, Streamed, tensors_of
 from fedilc.data.silo import Silo
 
+_BLOCK_BYTES = 8 << 20
 
-def digest(*tensors: Inputs | None) -> str:
+
+def digest(*tensors: Examples | None) -> str:
     """Return a digest of tensors, in order; those of several inputs with their names.
 
     >>> digest(torch.zeros(2)) == digest(torch.zeros(2)), digest(torch.zeros(2)) == digest(torch.zeros(1, 2))
     (True, False)
     """
-    return _sha256(pair for tensor in tensors if tensor is not None for pair in _named(tensor))[:16]
+    return _sha256(part for tensor in tensors if tensor is not None for part in _parts(tensor))[:16]
 
 
-def _named(x: Inputs) -> Iterable[tuple[str, Tensor]]:
-    return [("", x)] if isinstance(x, Tensor) else zip(x.names, x.tensors, strict=True)
+# A name, a shape, a type, and the tensor in consecutive blocks of rows.
+Part = tuple[str, tuple[int, ...], torch.dtype, Iterable[Tensor]]
+
+
+def _parts(x: Examples) -> Iterator[Part]:
+    sample = x.sample if isinstance(x, Streamed) else x
+    names = [""] if isinstance(sample, Tensor) else sample.names
+    for place, (name, one) in enumerate(zip(names, tensors_of(sample), strict=True)):
+        if isinstance(x, Streamed):
+            size = max(1, _BLOCK_BYTES // (one[0].numel() * one.element_size()))
+            blocks = (tensors_of(block)[place] for block in x.split(size))
+            yield name, (len(x), *one.shape[1:]), one.dtype, blocks
+        else:
+            yield name, tuple(one.shape), one.dtype, [one]
 
 
 def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
@@ -31,19 +45,20 @@ def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
     >>> tensors_digest({"a": torch.zeros(2)}) == tensors_digest({"b": torch.zeros(2)})
     False
     """
-    return _sha256(tensors.items())[:32]
+    return _sha256((name, tuple(one.shape), one.dtype, [one]) for name, one in tensors.items())[:32]
 
 
-def _sha256(named: Iterable[tuple[str, Tensor]]) -> str:
+def _sha256(parts: Iterable[Part]) -> str:
     sha256 = hashlib.sha256()
-    for name, tensor in named:
-        sha256.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        sha256.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    for name, shape, dtype, blocks in parts:
+        sha256.update(f"{name}{shape}{dtype}".encode())
+        for block in blocks:
+            sha256.update(block.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return sha256.hexdigest()
 
 
 def silo_digest(silo: Silo) -> str:
-    """Return a digest of a silo's examples."""
+    """Return a digest of a silo's examples, the same whether they are in memory or streamed."""
     return digest(silo.x, silo.y, silo.x_val, silo.y_val)
 
 

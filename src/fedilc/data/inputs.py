@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast, overload
 
 import numpy as np
 import torch
@@ -72,13 +72,89 @@ class Several:
 Inputs = Tensor | Several
 
 
+class Reader(Protocol):
+    """Where streamed examples come from."""
+
+    def read(self, rows: range | Tensor) -> Inputs:
+        """Return the inputs of some examples; raise if they are not what they were at the first reading."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Streamed:
+    """Inputs that are read each time they are used, and never all in memory.
+
+    Rows are read by indexing; `select` and `map` only remember what to do then.
+
+    Attributes:
+        reader: reads examples by their places.
+        examples: how many there are.
+        sample: the first two, which stay in memory.
+        rows: the places of the examples, if they are not all, or in another order.
+        changes: applied to each tensor that is read, in order.
+    """
+
+    reader: Reader
+    examples: int
+    sample: Inputs
+    rows: Tensor | None = None
+    changes: tuple[Callable[[Tensor], Tensor], ...] = ()
+
+    def __len__(self) -> int:
+        return self.examples if self.rows is None else len(self.rows)
+
+    def __getitem__(self, rows: slice | Tensor) -> Inputs:
+        if self.rows is not None:
+            places: range | Tensor = self.rows[rows.cpu() if isinstance(rows, Tensor) else rows]
+        else:
+            places = range(self.examples)[rows] if isinstance(rows, slice) else rows.cpu()
+        x = self.reader.read(places)
+        for change in self.changes:
+            x = mapped(change, x)
+        return x
+
+    def select(self, rows: Tensor) -> Streamed:
+        """Return some of the examples, which are read when they are used."""
+        rows = rows.cpu()
+        return replace(self, rows=rows if self.rows is None else self.rows[rows])
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Streamed:
+        """Return the examples with a change that is applied when they are read."""
+        return replace(self, changes=(*self.changes, change))
+
+    def clone(self) -> Streamed:
+        """Return the examples so that each reading gives a copy."""
+        return self.map(Tensor.clone)
+
+    def split(self, size: int) -> Iterator[Inputs]:
+        """Yield consecutive parts of `size` examples, each read when it is its turn."""
+        for start in range(0, len(self), size):
+            yield self[start : start + size]
+
+
+Examples = Inputs | Streamed
+
+
+def select(x: Examples, rows: Tensor) -> Examples:
+    """Return some examples; streamed ones stay streamed."""
+    return x.select(rows) if isinstance(x, Streamed) else x[rows]
+
+
 def tensors_of(x: Inputs) -> list[Tensor]:
     """Return the tensors that inputs consist of."""
     return [x] if isinstance(x, Tensor) else x.tensors
 
 
-def mapped(change: Callable[[Tensor], Tensor], x: Inputs) -> Inputs:
-    """Return inputs with each tensor changed."""
+@overload
+def mapped(change: Callable[[Tensor], Tensor], x: Inputs) -> Inputs: ...
+
+
+@overload
+def mapped(change: Callable[[Tensor], Tensor], x: Examples) -> Examples: ...
+
+
+def mapped(change: Callable[[Tensor], Tensor], x: Examples) -> Examples:
+    """Return inputs with each tensor changed; those of streamed examples when they are read."""
     return change(x) if isinstance(x, Tensor) else x.map(change)
 
 
@@ -110,8 +186,10 @@ def call(model: nn.Module, x: Inputs) -> Any:
     return model(*args, **named)
 
 
-def shape_of(x: Inputs) -> Shape:
+def shape_of(x: Examples) -> Shape:
     """Return the shape of one example, as JSON can hold it."""
+    if isinstance(x, Streamed):
+        x = x.sample
     if isinstance(x, Tensor):
         return list(x.shape[1:])
     if isinstance(x.parts, dict):
@@ -119,9 +197,10 @@ def shape_of(x: Inputs) -> Shape:
     return [list(tensor.shape[1:]) for tensor in x.parts]
 
 
-def example_shape(x: Inputs) -> Shape:
+def example_shape(x: Examples) -> Shape:
     """Return the shape of one example; a tuple if there is one input."""
-    return tuple(x.shape[1:]) if isinstance(x, Tensor) else shape_of(x)
+    shape: Any = shape_of(x)
+    return cast(Shape, shape if is_several(shape) else tuple(shape))
 
 
 def is_several(shape: Shape) -> bool:
@@ -167,8 +246,10 @@ def zeros(shape: Shape, whole: Sequence[bool] = ()) -> Inputs:
     return Several(dict(zip(shape, tensors, strict=True)) if isinstance(shape, Mapping) else tuple(tensors))
 
 
-def require_one_input(x: Inputs, what: str) -> Tensor:
-    """Return inputs that are one tensor; raise if they are several. `what` begins the error."""
+def require_one_input(x: Examples, what: str) -> Tensor:
+    """Return inputs that are one tensor in memory; raise if they are not. `what` begins the error."""
+    if isinstance(x, Streamed):
+        raise DataError(f"{what} takes examples in memory, and these are streamed; give arrays instead")
     if not isinstance(x, Tensor):
         raise DataError(
             f"{what} takes one input per example, and these data have several ({shape_text(shape_of(x))}); "

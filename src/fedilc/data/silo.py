@@ -11,8 +11,10 @@ from torch import Tensor
 
 from fedilc.algorithms.loss_name import LOSSES, LossName, has_classes, task_of
 from fedilc.data.inputs import (
+    Examples,
     Inputs,
     Shape,
+    Streamed,
     example_shape,
     make_inputs,
     make_tensor,
@@ -27,6 +29,7 @@ from fedilc.data.labels import (
     numbered_from_zero,
     require_labels,
 )
+from fedilc.data.streamed import stream
 from fedilc.errors import DataError, nearest
 from fedilc.seeds import numpy_generator
 
@@ -68,8 +71,11 @@ class Silo:
     ) -> None:
         self.name = str(name)
         where = f"silo {self.name!r}"
+        self.x: Examples
+        self.y: Tensor
         self.x, self.y = _pair(x, y, where, "x", "y")
-        self.x_val: Inputs | None = None
+        self.has_digest = True
+        self.x_val: Examples | None = None
         self.y_val: Tensor | None = None
         if (x_val is None) != (y_val is None):
             raise DataError(f"{where} has one of x_val and y_val without the other; give both")
@@ -83,6 +89,49 @@ class Silo:
                 f"{where}: domains has {len(self.domains)} names but x_val has {held_out} examples; "
                 "name the sub-domain of each validation example"
             )
+
+    @classmethod
+    def from_dataset(
+        cls,
+        name: str,
+        dataset: Any,
+        validation: Any = None,
+        domains: Sequence[str] | None = None,
+        digest: bool = False,
+    ) -> Silo:
+        """Return a silo whose examples are read each time they are used, and never all in memory.
+
+        All examples are read once here, to count and check them; labels and two examples are kept.
+
+        Args:
+            name: of the silo in messages, tables and errors.
+            dataset: a `torch.utils.data.Dataset`, or anything with `__len__` and `__getitem__`, with a pair
+                (x, y) per index; or an iterable of batches (x, y), such as a `DataLoader` without shuffling,
+                which is read in order only. Each reading must give the same examples.
+            validation: validation examples, in the same form.
+            domains: the sub-domain of each validation example, if it is known.
+            digest: whether run folders have a digest of the examples, for which they are read once more (and
+                once more per further input). Without it, a resumed run cannot tell whether they have changed.
+
+        Raises:
+            DataError: if examples cannot be used as they are.
+
+        >>> import torch
+        >>> pairs = torch.utils.data.TensorDataset(torch.zeros(3, 2), torch.tensor([0, 1, 1]))
+        >>> Silo.from_dataset("clinic", pairs)
+        Silo('clinic', 3 examples of shape (2,), 0 for validation)
+        """
+        where = f"silo {name!r}"
+        x, y = stream(dataset, where)
+        x_val, y_val = (None, None) if validation is None else stream(validation, f"{where}: validation")
+        silo = cls(name, x, y, x_val, y_val, domains)
+        silo.has_digest = digest
+        return silo
+
+    @property
+    def streamed(self) -> bool:
+        """Return whether examples are read when they are used."""
+        return isinstance(self.x, Streamed) or isinstance(self.x_val, Streamed)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -170,7 +219,9 @@ class Federation:
         if (x_test is None) != (y_test is None):
             raise DataError("the test set has one of x_test and y_test without the other; give both")
         if x_test is not None:
-            self.x_test, self.y_test = _pair(x_test, y_test, "the test set", "x_test", "y_test")
+            x, self.y_test = _pair(x_test, y_test, "the test set", "x_test", "y_test")
+            assert not isinstance(x, Streamed), "a test set is in memory"
+            self.x_test = x
         self._check_silos()
         self._number_from_zero()
 
@@ -230,7 +281,9 @@ class Federation:
             check_classes(self.silos, self.y_test, classes)
 
 
-def _pair(x: Any, y: Any, where: str, x_part: str, y_part: str) -> tuple[Inputs, Tensor]:
+def _pair(x: Any, y: Any, where: str, x_part: str, y_part: str) -> tuple[Examples, Tensor]:
+    if isinstance(x, Streamed):
+        return x, y
     inputs, labels = make_inputs(x, where, x_part), make_tensor(y, where, y_part)
     for tensor in tensors_of(inputs):
         if tensor.dim() == 0 or tensor.numel() == 0:
@@ -246,7 +299,7 @@ def _pair(x: Any, y: Any, where: str, x_part: str, y_part: str) -> tuple[Inputs,
     return inputs, labels
 
 
-def _same_shape(x: Inputs, reference: Inputs, where: str, other: str) -> None:
+def _same_shape(x: Examples, reference: Examples, where: str, other: str) -> None:
     if shape_of(x) != shape_of(reference):
         raise DataError(
             f"{where} has inputs of shape {shape_text(shape_of(x))} but {other} has "

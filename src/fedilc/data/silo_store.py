@@ -95,9 +95,10 @@ class SiloStore(Outline):
     def outline(self) -> Outline:
         """Return the outline of this federation, with digests of the silos' examples as far as known."""
         known = {field.name: getattr(self, field.name) for field in fields(Outline)}
-        digests = self.seen or {}
+        digests: Mapping[str, str | None] = self.seen or {}
         if self.held is not None:
-            digests = {name: silo_digest(self.open(name)) for name in self.silos}
+            held = [self.open(name) for name in self.silos]
+            digests = {silo.name: silo_digest(silo) if silo.has_digest else None for silo in held}
         known["facts"] = {
             name: {**facts, "digest": digests[name]} if name in digests else facts
             for name, facts in self.facts.items()

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedilc.aggregation import Mean
 from fedilc.aggregation.base import wide_dtype
 from fedilc.data import Silo
-from fedilc.data.inputs import require_one_input
+from fedilc.data.inputs import Streamed, require_one_input
 from fedilc.errors import ProtocolError
 from fedilc.federation.control_variates import SiloState
 from fedilc.federation.messages import Reply, Request
@@ -78,7 +78,9 @@ class SiloClient:
             assert self.parts.penalty is not None
             name = self.parts.penalty.statistic
             # Local steps change the weights that the graph of another silo's kept pass refers to.
-            kept = keep_bytes if self.parts.algorithm.local is None else 0
+            # A pass keeps its inputs, of which streamed examples leave one chunk in memory.
+            keeps = self.parts.algorithm.local is None and not self.silo.streamed
+            kept = keep_bytes if keeps else 0
             reply.tensors[name] = {name: self.computation.statistics(request.round, kept)}
         elif request.step in (UPDATE, MATCHED):
             self._update(request, reply)
@@ -108,11 +110,17 @@ class SiloClient:
         """Put the mean gradient and the mean Hessian at w into the reply, and return the mean loss."""
         (weight, at), (bias, intercept) = self.weights.items()
         silo, w = self.computation, torch.cat([at.flatten(), intercept])
-        x = require_one_input(silo.x, "Newton's method")
-        gradient, hessian, loss = gradient_and_hessian(x, silo.y, w, silo.loss or self.runner.loss)
+        x, criterion = silo.x, silo.loss or self.runner.loss
+        size = self.runner.most_examples(x) if isinstance(x, Streamed) else len(x)
+        found: Any = None
+        for part, y in zip(x.split(size), silo.y.split(size), strict=True):
+            means = gradient_and_hessian(require_one_input(part, "Newton's method"), y, w, criterion)
+            shares = [len(y) / len(x) * mean for mean in means]
+            found = shares if found is None else [a + b for a, b in zip(found, shares, strict=True)]
+        gradient, hessian, loss = found
         reply.tensors[self.program.update] = {weight: gradient[:-1].view_as(at), bias: gradient[-1:]}
         reply.tensors[HESSIAN] = {HESSIAN: hessian}
-        return loss
+        return float(loss)
 
     def _step(self, request: Request, reply: Reply, vector: Tensor | None, weight: float | None) -> float:
         """Take local steps, put the update, and the change of the control variate, into the reply.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 import shlex
 import sys
+import warnings
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
@@ -23,7 +24,7 @@ from fedilc.aggregation import _kernels
 from fedilc.algorithms import LocalSteps
 from fedilc.algorithms.part_registry import PartRegistry
 from fedilc.algorithms.parts import LEVELS, option_names, taken
-from fedilc.errors import CheckpointError
+from fedilc.errors import CheckpointError, FedILCWarning, listed
 
 _FORMERLY_FLAT = {  # what a run.json up to version 0.2 held for options of parts that were not given
     "zeros": "ignore",
@@ -36,6 +37,7 @@ _DERIVED = ("model", "silos", "test")  # checked last: they may differ only beca
 
 def require_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise if settings or data differ from those of the run in `path`; name the first difference."""
+    before, now = _without_unknown(path, before, now)
     flat = {*_FORMERLY_FLAT, *option_names()}  # the choices hold them, with the parts that take them
     for key in sorted(set(before) | set(now), key=lambda key: (key in _DERIVED, key)):
         if key in _NOT_IDENTITY or key in flat or before.get(key) == now.get(key):
@@ -52,6 +54,36 @@ def require_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) 
             "here",
             "resume with the same settings, or choose another folder",
         )
+
+
+def _without_unknown(
+    path: Path, before: Mapping[str, Any], now: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the facts without the digests of silos that have none on one side; warn that these are unknown.
+
+    A silo whose examples are streamed may have the digest None.
+    """
+    old, new = before.get("silos"), now.get("silos")
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return dict(before), dict(now)
+    unknown = [name for name in old if name in new and None in (_digest(old[name]), _digest(new[name]))]
+    if unknown:
+        warnings.warn(
+            f"the examples of {listed([repr(name) for name in unknown])} could not be compared with those of "
+            f"the run in {path}, because they are streamed without a digest; make sure that they are the "
+            "same, or give Silo.from_dataset digest=True from the first round on",
+            FedILCWarning,
+            stacklevel=5,
+        )
+    kept = [
+        {name: {**facts, "digest": ""} if name in unknown else facts for name, facts in silos.items()}
+        for silos in (old, new)
+    ]
+    return {**before, "silos": kept[0]}, {**now, "silos": kept[1]}
+
+
+def _digest(facts: Any) -> Any:
+    return facts.get("digest", "") if isinstance(facts, Mapping) else ""
 
 
 def upgraded(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,20 +8,20 @@ import torch
 from torch import Tensor
 
 from fedilc.config.options import Balance
-from fedilc.data.inputs import Inputs
+from fedilc.data.inputs import Examples, select
 from fedilc.gradients.losses import Loss
 from fedilc.seeds import torch_generator
 
 
 def balanced(
-    x: Inputs, y: Tensor, loss: Loss, balance: Balance | None, seed: int, silo: str
-) -> tuple[Inputs, Tensor, Loss]:
+    x: Examples, y: Tensor, loss: Loss, balance: Balance | None, seed: int, silo: str
+) -> tuple[Examples, Tensor, Loss]:
     """Return a silo's training examples and loss with `balance` applied; frequencies are its own."""
     if balance == "weights":
         return x, y, replace(loss, class_weights=class_weights(y))
     if balance == "oversample":
         rows = oversampled_rows(y.cpu(), torch_generator(seed, silo, "balance")).to(y.device)
-        return x[rows], y[rows], loss
+        return select(x, rows), y[rows], loss
     return x, y, loss
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from fedilc.data.inputs import Inputs
+from fedilc.data.inputs import Examples, select
 from fedilc.gradients.environments import Chunk, Layout, later, lay_out, lay_out_mean
 from fedilc.gradients.forward import KEPT_BYTES, BackwardStarts, Pass, private_randomness
 from fedilc.gradients.losses import Loss
@@ -52,7 +52,7 @@ class SiloComputation:
 
     runner: ModelRunner
     name: str
-    x: Inputs
+    x: Examples
     y: Tensor
     environment_size: int | None = None
     intra: Aggregator | None = None
@@ -66,7 +66,7 @@ class SiloComputation:
 
     def part(self, rows: Tensor | None, step: int) -> SiloComputation:
         """Return the computation of some of the examples, or of all, in a local step."""
-        x, y = (self.x, self.y) if rows is None else (self.x[rows], self.y[rows])
+        x, y = (self.x, self.y) if rows is None else (select(self.x, rows), self.y[rows])
         return replace(self, x=x, y=y, step=step)
 
     def forget(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedilc.data.inputs import Inputs
+from fedilc.data.inputs import Examples, Inputs
 from fedilc.seeds import torch_generator
 
 
@@ -44,7 +44,7 @@ class Layout:
             return losses.sum() / (self.environments * chunk.size)
         return (losses * self.weights[chunk.start : chunk.stop].to(losses)).sum()
 
-    def rows(self, chunk: Chunk, x: Inputs) -> Inputs:
+    def rows(self, chunk: Chunk, x: Examples) -> Inputs:
         """Return the examples of a chunk."""
         if self.order is None:
             return x[chunk.start : chunk.stop]

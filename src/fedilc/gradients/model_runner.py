@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import overload
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import convert_conv2d_weight_memory_format
 
-from fedilc.data.inputs import Inputs, call, mapped, tensors_of
+from fedilc.data.inputs import Examples, Inputs, call, mapped, tensors_of
 from fedilc.errors import ConfigError
 from fedilc.gradients.fast_linear import FastLinear
 from fedilc.gradients.forward import (
@@ -82,7 +83,13 @@ class ModelRunner:
                 parameter.copy_(weights[name])
             self._version = version
 
-    def inputs(self, x: Inputs) -> Inputs:
+    @overload
+    def inputs(self, x: Inputs) -> Inputs: ...
+
+    @overload
+    def inputs(self, x: Examples) -> Examples: ...
+
+    def inputs(self, x: Examples) -> Examples:
         """Return inputs on the model's device and in its memory layout; floating-point ones in its dtype."""
         return mapped(self._moved, x)
 
@@ -94,28 +101,28 @@ class ModelRunner:
         """Return labels as the loss needs them."""
         return self.loss.labels(y, self.dtype).to(self.device)
 
-    def example_bytes(self, x: Inputs) -> int:
+    def example_bytes(self, x: Examples) -> int:
         """Estimate the memory of one example's forward pass in bytes, measured once."""
         if self._example_bytes is None:
-            self._example_bytes = bytes_per_example(self.model, x)
-            self._clones = self._writes_to_inputs(x)
+            self._example_bytes = bytes_per_example(self.model, x[:2])
+            self._clones = self._writes_to_inputs(x[:1])
         return self._example_bytes
 
     def _writes_to_inputs(self, x: Inputs) -> bool:
         """Return whether the model changes its input, so that it must be given copies."""
-        probe = x[:1].clone()
+        probe = x.clone()
         with torch.no_grad(), private_randomness(self.device, 0):
             call(self.model, probe)
-        return not all(map(torch.equal, tensors_of(probe), tensors_of(x[:1])))
+        return not all(map(torch.equal, tensors_of(probe), tensors_of(x)))
 
-    def most_examples(self, x: Inputs) -> int:
+    def most_examples(self, x: Examples) -> int:
         """Return how many examples a chunk may hold."""
         return max(1, self.chunk_bytes // self.example_bytes(x))
 
-    def plan(self, x: Inputs, y: Tensor) -> Plan:
+    def plan(self, x: Examples, y: Tensor) -> Plan:
         """Return how the gradients of single environments are computed, decided once."""
         if self._plan is None:
-            self._plan = plan_layers(self.model, self.loss, x, y)
+            self._plan = plan_layers(self.model, self.loss, x[:3], y[:3])
         return self._plan
 
     def forward(self, x: Inputs, y: Tensor, taps: Mapping[str, nn.Module], loss: Loss | None = None) -> Pass:
@@ -130,7 +137,7 @@ class ModelRunner:
             x, y, logits, seen, recorded, loss or self.loss, parameters, self.classifier, self.classifier_name
         )
 
-    def predict(self, x: Inputs) -> Tensor:
+    def predict(self, x: Examples) -> Tensor:
         """Return the logits of any number of examples, without graph, in evaluation mode."""
         rows = 4 * self.most_examples(x)
         x = x.clone() if self._clones else x

@@ -75,7 +75,7 @@ def _sites(facts: Mapping[str, Any], record: Mapping[str, Any]) -> list[tuple[ob
             _plain(name),
             about.get("examples", "-"),
             measured.get(name, {}).get("validation_examples", "-"),
-            about.get("digest", "-"),
+            about.get("digest") or "-",
         )
         for name, about in list(facts["silos"].items())[:_MOST_SILOS]
     ]

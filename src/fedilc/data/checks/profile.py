@@ -9,12 +9,11 @@ from functools import cached_property
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedilc.data.checks.identifiers import identifier_columns
 from fedilc.data.checks.missing_values import CODES, ColumnFacts, column_code
 from fedilc.data.checks.shared_rows import Hashes, row_hashes, sample_rows, with_labels
-from fedilc.data.inputs import Inputs, Several
+from fedilc.data.inputs import Examples, Several, Streamed
 from fedilc.data.silo import Silo
 
 _SAMPLE = 50
@@ -121,15 +120,16 @@ def profile_of(
         codes=_codes(every, low, high) if table else {},
         identifiers=known,
         label_columns=_label_columns(x, y) if table else (),
-        pixels=_is_pixels(x, low, high) if isinstance(silo.x, Tensor) else _has_pixels(silo.x),
+        pixels=_has_pixels(silo.x) if isinstance(silo.x, Several) else _is_pixels(x, low, high),
         sample=sample_rows(x, _SAMPLE),
         file=file,
     )
 
 
-def _array(x: Inputs) -> NDArray[np.float32]:
+def _array(x: Examples) -> NDArray[np.float32]:
     """Return inputs as one array; several are joined in one row per example, which is no table."""
-    if not isinstance(x, Tensor):
+    assert not isinstance(x, Streamed), "streamed examples are not compared"
+    if isinstance(x, Several):
         x = torch.cat([part.reshape(len(x), 1, -1).float() for part in x.tensors], dim=2)
     found: NDArray[np.float32] = x.detach().cpu().float().numpy()
     return found

@@ -250,7 +250,7 @@ def _settings(name: str, methods: Mapping[str, Mapping[str, Any]]) -> TableData:
 def _silo_table(methods: Mapping[str, Mapping[str, Any]]) -> TableData:
     silos = next(iter(methods.values()))["silos"]
     rows = (
-        (name, *(about.get(key, "-") for key in ("examples", "digest")))
+        (name, *(about.get(key) or "-" for key in ("examples", "digest")))
         for name, about in list(silos.items())[:_MAX_ROWS]
     )
     more = [f"{len(silos) - _MAX_ROWS} more silos are in run.json."] if len(silos) > _MAX_ROWS else []
