@@ -28,10 +28,11 @@ def test_the_command_says_what_is_smaller_than_in_the_paper_and_where_results_ar
 
 def test_finished_runs_are_kept(campaign: tuple[Path, str]) -> None:
     out, printed = campaign
-    assert "fedsgd seed 0: done (6 of 6 rounds" in printed
+    assert "all runs: 6 of 6 rounds" in printed
     again = fedilc("reproduce", "color-digits", *SMALL, "--out", out)
-    assert "done (" not in again
-    assert again == "".join(line for line in printed.splitlines(keepends=True) if "done (" not in line)
+    assert again == "".join(
+        line for line in printed.splitlines(keepends=True) if not line.startswith("all runs: ")
+    )
 
 
 def test_mistakes_are_one_sentence(refusal: Refusal, tmp_path: Path) -> None:

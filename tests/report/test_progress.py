@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
+import pytest
+from counting import Counting
 from histories import History, record
 from rich.console import Console
 
-from fedilc.report.progress import ProgressBar
+from fedilc.report.progress import ProgressBar, work_bars
+from fedilc.studies.engine import JobError, working
 from fedilc.training.callbacks import Run
 
 
@@ -68,3 +72,35 @@ def test_progress_is_a_bar_with_losses_in_a_terminal() -> None:
     assert "fedsgd" in shown
     assert "2/2" in shown
     assert "train 0.500  val 0.125" in shown
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_many_jobs_have_a_bar_each_while_they_run_or_a_line_per_tenth(tmp_path: Path, terminal: bool) -> None:
+    console = Console(file=io.StringIO(), width=100, force_terminal=terminal, color_system=None)
+    jobs = [Counting.of(tmp_path, f"job {number}", 2, pause=0.4) for number in range(2)]
+    with work_bars(console) as show, working(1, "units", show) as work:
+        work.do("counting", jobs)
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    if terminal:
+        assert "  job 0" in shown
+        assert "4/4" in shown
+    else:
+        lines = shown.splitlines()
+        assert lines == sorted(lines)
+        assert {"counting: 2 of 4 units", "counting: 4 of 4 units"} <= {
+            line.partition("  ")[0] for line in lines
+        }
+        assert lines[-1].endswith("about 0:00:00 left")
+
+
+def test_a_job_that_fails_is_named_at_once(tmp_path: Path) -> None:
+    console = Console(file=io.StringIO(), width=100)
+    jobs = [Counting.of(tmp_path, "bad", fault="error"), Counting.of(tmp_path, "good")]
+    with pytest.raises(JobError), work_bars(console) as show, working(1, "units", show) as work:
+        work.do("counting", jobs)
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().splitlines() == [
+        "bad failed: the silo is empty; fill it",
+        "counting: 1 of 2 units  about 0:00:00 left",
+    ]

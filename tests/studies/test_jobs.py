@@ -11,24 +11,22 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from command import Refusal, fedilc
-from needs import needs_proc
 
 from fedilc.config.user_sources import Files
-from fedilc.errors import CheckpointError, ConfigError, FedILCWarning
-from fedilc.studies.jobs import Job, JobError, Work, run_jobs
+from fedilc.errors import CheckpointError, ConfigError, FedILCWarning, StoppedError
+from fedilc.studies.engine import JobError, Work, cores, working
+from fedilc.studies.jobs import RunJob, require_same_data, run_jobs
+from processes import wait_until_empty
 
 pytestmark = pytest.mark.slow
 
 TINY = ("rounds=2", "model.hidden=[4]", "data.flips=[0.2, 0.4]", "environment_size=100")
 
 
-def job(folder: Path, *changes: str) -> Job:
-    return Job.of("color-digits", (*TINY, *changes), folder)
-
-
-def quiet(_: Work) -> None:
-    pass
+def job(folder: Path, *changes: str) -> RunJob:
+    return RunJob.of("color-digits", (*TINY, *changes), folder)
 
 
 def test_a_change_that_makes_no_sense_is_refused_before_anything_starts(tmp_path: Path) -> None:
@@ -40,23 +38,22 @@ def test_a_change_that_makes_no_sense_is_refused_before_anything_starts(tmp_path
 def test_jobs_run_side_by_side_and_what_is_done_is_not_done_again(tmp_path: Path) -> None:
     jobs = [job(tmp_path / name, f"algorithm={name}") for name in ("fedsgd", "fishr-inter-geo")]
     seen: list[tuple[int, int]] = []
-    run_jobs(Work(jobs, 2), lambda work: seen.append((len(work.running), work.done())))
+    run_jobs(jobs, 2, lambda work: seen.append((len(work.running), work.done())))
     assert all(each.finished() for each in jobs)
     assert max(running for running, _ in seen) == 2
     assert seen[-1] == (0, 4)
-    again = Work(jobs, 2)
-    assert not again.waiting
+    assert run_jobs(jobs, 2) == []
     longer = [job(tmp_path / name, f"algorithm={name}", "rounds=3") for name in ("fedsgd",)]
-    run_jobs(Work(longer, 1), quiet)
+    run_jobs(longer, 1)
     assert longer[0].done() == 3
 
 
 def test_a_folder_with_other_settings_is_refused_by_name(tmp_path: Path) -> None:
-    run_jobs(Work([job(tmp_path / "a", "algorithm=fedsgd")], 1), quiet)
+    run_jobs([job(tmp_path / "a", "algorithm=fedsgd")], 1)
     with pytest.raises(CheckpointError, match=r"learning_rate was 0.001 there and is 0.5 here"):
-        Work([job(tmp_path / "a", "algorithm=fedsgd", "learning_rate=0.5")], 1)
+        run_jobs([job(tmp_path / "a", "algorithm=fedsgd", "learning_rate=0.5")], 1)
     with pytest.raises(ConfigError, match="has 2 rounds, more than 1; choose"):
-        Work([job(tmp_path / "a", "algorithm=fedsgd", "rounds=1")], 1)
+        run_jobs([job(tmp_path / "a", "algorithm=fedsgd", "rounds=1")], 1)
 
 
 GOOD = "age,dose,label\n" + "".join(f"{row % 7},{row / 2},{row % 2}\n" for row in range(20))
@@ -79,7 +76,6 @@ def own(tmp_path: Path) -> Path:
 def test_a_finished_campaign_over_data_that_changed_is_refused_before_anything_starts(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Refusal, file: str, named: str
 ) -> None:
-    monkeypatch.setattr("fedilc.studies.jobs.start_run", _in_this_process)
     words = ("sweep", "lambda", own, "--values", "0,1", "--seeds", 1, "--out", tmp_path / "out")
     fedilc(*words)
     fedilc(*words)
@@ -96,8 +92,7 @@ def test_a_finished_campaign_over_data_that_changed_is_refused_before_anything_s
 def test_data_that_change_while_a_campaign_runs_are_noticed_before_its_table(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedilc.studies.jobs.start_run", _in_this_process)
-    jobs = [Job.of(str(own), [f"penalty_weight={value}"], tmp_path / f"{value}") for value in (1, 2)]
+    jobs = [RunJob.of(str(own), [f"penalty_weight={value}"], tmp_path / f"{value}") for value in (1, 2)]
 
     def change(work: Work) -> None:
         if work.done():
@@ -106,85 +101,99 @@ def test_data_that_change_while_a_campaign_runs_are_noticed_before_its_table(
     with pytest.raises(
         CheckpointError, match=r"the data of silo 'a' differ from those of the run in .*2; restore"
     ):
-        run_jobs(Work(jobs, 1), change)
+        run_jobs(jobs, 1, change)
 
 
 def test_what_is_odd_about_the_data_is_said_by_the_campaign_itself(own: Path, tmp_path: Path) -> None:
     rows = (tmp_path / "b.csv").read_text().splitlines()
     (tmp_path / "b.csv").write_text("\n".join([rows[0], *(row[:-1] + "1" for row in rows[1:])]))
     with pytest.warns(FedILCWarning, match="silo 'b'"):
-        Work([Job.of(str(own), [], tmp_path / "one")], 1)
+        run_jobs([RunJob.of(str(own), [], tmp_path / "one")], 1)
 
 
 def test_the_data_of_a_seed_are_built_once_and_beyond_the_first_only_if_a_run_has_begun(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedilc.studies.jobs.start_run", _in_this_process)
     built: list[int] = []
     store = Files.store
     monkeypatch.setattr(
         Files, "store", lambda self, seed, folder: built.append(seed) or store(self, seed, folder)
     )
     jobs = [
-        Job.of(str(own), [f"penalty_weight={value}", f"seed={seed}"], tmp_path / f"{value}-{seed}")
+        RunJob.of(str(own), [f"penalty_weight={value}", f"seed={seed}"], tmp_path / f"{value}-{seed}")
         for value in (1, 2)
         for seed in (0, 1)
     ]
-    work = Work(jobs, 1)
+    require_same_data(jobs, now=True)
     assert built == [0]
-    run_jobs(work, quiet)
+    run_jobs(jobs, 1)
     built.clear()
-    Work(jobs, 1)
+    run_jobs(jobs, 1)
     assert built == [0, 1]
 
 
 def test_a_run_of_an_earlier_version_without_a_setting_had_its_default(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedilc.studies.jobs.start_run", _in_this_process)
-    one = Job.of(str(own), [], tmp_path / "one")
-    run_jobs(Work([one], 1), quiet)
+    one = RunJob.of(str(own), [], tmp_path / "one")
+    run_jobs([one], 1)
     facts = json.loads((one.folder / "run.json").read_text())
     del facts["silos_per_round"], facts["data"]["in_memory"], facts["model"]["weights"], facts["digest"]
     (one.folder / "run.json").write_text(json.dumps(facts))
-    assert not Work([one], 1).waiting
-
-
-class _Done:
-    """A process that has ended well."""
-
-    returncode = 0
-
-    def poll(self) -> int:
-        return 0
-
-
-def _in_this_process(job: Job, _threads: int) -> _Done:
-    """Do a job at once, which saves a process its imports."""
-    fedilc(*job.command()[3:])
-    return _Done()
+    assert run_jobs([one], 1) == []
 
 
 def test_a_run_that_fails_is_named_with_its_reason_and_the_others_are_completed(tmp_path: Path) -> None:
     good, bad = (job(tmp_path / name, f"algorithm={name}") for name in ("fedsgd", "geometric"))
-    run_jobs(Work([bad], 1), quiet)
+    run_jobs([bad], 1)
     for name in ("checkpoint.safetensors", "checkpoint-previous.safetensors"):
         (bad.folder / name).write_bytes(b"not a checkpoint")
     longer = job(bad.folder, "algorithm=geometric", "rounds=3")
     with pytest.raises(JobError, match=r"geometric seed 0 in .* failed: .*checkpoint.safetensors is damaged"):
-        run_jobs(Work([longer, good], 1), quiet)
+        run_jobs([longer, good], 1)
+    assert "checkpoint.safetensors is damaged" in (bad.folder / "log.txt").read_text()
     assert good.finished()
 
 
-def test_the_time_left_follows_what_each_algorithm_took(tmp_path: Path) -> None:
+def test_the_time_left_of_a_resumed_campaign_follows_the_rounds_of_each_algorithm(tmp_path: Path) -> None:
     slow, fast = job(tmp_path / "s", "algorithm=fishr-intra-geo"), job(tmp_path / "f", "algorithm=fedsgd")
-    work = Work([slow, fast], 1)
-    assert work.seconds_left() is None
+    seen: list[float | None] = []
     for each, seconds in ((slow, 10.0), (fast, 1.0)):
         each.folder.mkdir()
         (each.folder / "history.jsonl").write_text("{}\n")
         (each.folder / "timing.jsonl").write_text(json.dumps({"round": 1, "seconds": seconds}) + "\n")
-    assert work.seconds_left() == pytest.approx(11.0)
+
+    def show(work: Work) -> None:
+        seen.append(work.seconds_left())
+        raise StoppedError  # before a run begins
+
+    with pytest.raises(StoppedError), working(1, "rounds", show) as work:
+        work.do("all", [slow, fast])
+    assert seen[0] == pytest.approx(11.0)
+
+
+@pytest.mark.parametrize("at_a_time", [1, 2])
+def test_runs_of_a_campaign_are_no_ranks_and_have_the_bits_of_the_run_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_a_time: int
+) -> None:
+    launched = {"RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}
+    for name, value in launched.items():
+        monkeypatch.setenv(name, value)
+    names = ("fedavg", "fishr-inter-geo", "fishr-intra-geo")
+    jobs = [job(tmp_path / "ours" / name, f"algorithm={name}") for name in names]
+    run_jobs(jobs, at_a_time)
+    for name in launched:
+        monkeypatch.delenv(name)
+    changes = [word for change in TINY for word in ("--set", change)]
+    threads = str(torch.get_num_threads() if at_a_time == 1 else max(1, cores() // 2))
+    for each, name in zip(jobs, names, strict=True):
+        folder = tmp_path / "alone" / name
+        words = [sys.executable, "-m", "fedilc", "run", "color-digits", *changes, "-a", name, "--out", folder]
+        subprocess.run(words, env={**os.environ, "OMP_NUM_THREADS": threads}, check=True, capture_output=True)
+        for file in ("history.jsonl", "checkpoint.safetensors"):
+            assert (each.folder / file).read_bytes() == (folder / file).read_bytes()
+        there, here = ({path.name for path in place.iterdir()} for place in (folder, each.folder))
+        assert here == there - {"loss.png"} | {"log.txt"}
 
 
 @pytest.fixture
@@ -195,32 +204,20 @@ def campaign(tmp_path: Path) -> list[str]:
     return [sys.executable, "-m", "fedilc", *words, "--out", str(tmp_path / "out")]
 
 
-def processes_of(folder: Path) -> list[str]:
-    """The processes whose command line names the folder."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = place.read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        if str(folder) in words and int(place.parent.name) != os.getpid():
-            found.append(words)
-    return found
-
-
-@needs_proc
 def test_an_interrupted_campaign_leaves_no_process_and_goes_on(campaign: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    first = subprocess.Popen(campaign, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    first = subprocess.Popen(
+        campaign, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     deadline = time.monotonic() + 120
     while len(list(out.glob("runs/*/seed-0/checkpoint.safetensors"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
-    first.send_signal(signal.SIGINT)
+    os.killpg(first.pid, signal.SIGINT)  # as a terminal does
     _, said = first.communicate(timeout=120)
     assert first.returncode == 130
     assert "run the same command to continue" in said
     assert "Traceback" not in said
-    assert not processes_of(out)
+    wait_until_empty(first.pid)
     done = [len(path.read_bytes().splitlines()) for path in out.glob("runs/*/seed-0/history.jsonl")]
     assert len(done) == 2
     assert all(0 < rounds < 400 for rounds in done)
@@ -231,18 +228,3 @@ def test_an_interrupted_campaign_leaves_no_process_and_goes_on(campaign: list[st
     assert summary["fedsgd"]["last"]["round"]["seeds"] == [max(done) + 1]
     assert (out / "figures" / "curves.png").exists()
     assert (out / "tables.tex").exists()
-
-
-@pytest.mark.parametrize(("given", "threads"), [("3", "3"), (None, str(max(1, (os.cpu_count() or 1) // 2)))])
-def test_runs_have_the_threads_that_were_given_or_else_their_share_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | None, threads: str
-) -> None:
-    if given is None:
-        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    else:
-        monkeypatch.setenv("OMP_NUM_THREADS", given)
-    said = "import os; print('fedilc: threads:', os.environ['OMP_NUM_THREADS']); raise SystemExit(2)"
-    monkeypatch.setattr(Job, "command", lambda _: [sys.executable, "-c", said])
-    jobs = [job(tmp_path / name, f"algorithm={name}") for name in ("fedsgd", "geometric")]
-    with pytest.raises(JobError, match=f"failed: threads: {threads} "):
-        run_jobs(Work(jobs, 2), quiet)

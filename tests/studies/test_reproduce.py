@@ -17,7 +17,7 @@ from fedilc.errors import ConfigError
 from fedilc.evaluation import select
 from fedilc.evaluation.campaign import Campaign
 from fedilc.report.campaign.folder import write_campaign
-from fedilc.studies.jobs import Work, run_jobs
+from fedilc.studies.jobs import run_jobs
 from fedilc.studies.reproduce import BENCHMARKS, Plan, score
 from fedilc.studies.sweep import Sweep
 
@@ -105,7 +105,7 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     out = tmp_path_factory.mktemp("campaign")
     plan = Plan.of("color-digits", ["fedsgd", "fishr-intra-geo"], 2, TINY, out)
-    run_jobs(Work(plan.jobs(), 2), lambda _: None)
+    run_jobs(plan.jobs(), 2)
     write_campaign(plan.out, plan.campaign(), score(plan))
     return plan
 

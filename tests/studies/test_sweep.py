@@ -10,7 +10,7 @@ from fedilc.errors import ConfigError
 from fedilc.evaluation import select
 from fedilc.federation import RunFolder
 from fedilc.report.sweep_report import write_sweep
-from fedilc.studies.jobs import Work, run_jobs
+from fedilc.studies.jobs import run_jobs
 from fedilc.studies.sweep import Sweep
 
 TINY = ("rounds=2", "model.hidden=[4]", "data.flips=[0.2, 0.4]", "environment_size=100")
@@ -42,7 +42,7 @@ def test_an_algorithm_without_a_penalty_is_refused() -> None:
 @pytest.mark.slow
 def test_a_sweep_shows_the_loss_against_lambda(tmp_path: Path) -> None:
     sweep = Sweep.of("color-digits", "fishr-inter-geo", [0.0, 10.0], 1, TINY, tmp_path)
-    run_jobs(Work(sweep.jobs(), 2), lambda _: None)
+    run_jobs(sweep.jobs(), 2)
     table = write_sweep(sweep)
     assert [row[0].text for row in table.rows] == ["0", "10"]
     assert (tmp_path / "lambda.png").exists()

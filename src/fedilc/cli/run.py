@@ -132,29 +132,13 @@ def _target(out: Path | None, stem: Path, resume: bool, restarted: bool) -> tupl
 def _train(
     console: Console, settings: Experiment, folder: Path, out: Path, resume: bool, own: str | None
 ) -> list[Record]:
-    from fedilc.api import train
     from fedilc.federation import RunFolder
     from fedilc.report.progress import ProgressBar
-    from fedilc.studies.checking import prepare
+    from fedilc.studies.jobs import run_experiment
 
-    store, model = prepare(settings, folder, own)
-    network = settings.model.model_dump() if own is None else {"function": own}
     bar = ProgressBar(console, settings.algorithm)
     try:
-        result = train(
-            store,
-            model,
-            settings.algorithm,
-            **settings.options(),
-            callbacks=[bar],
-            out=out,
-            resume=resume,
-            settings={
-                "experiment": settings.name,
-                "data": settings.data.model_dump(mode="json"),
-                "model": network,
-            },
-        )
+        result = run_experiment(settings, folder, own, out=out, resume=resume, callbacks=[bar])
     except KeyboardInterrupt:
         done = len(RunFolder(out).history())
         sentence = f"stopped after round {done}; run the same command with --resume to continue"
@@ -168,13 +152,11 @@ def _train(
 
 def _help_to_train(settings: Experiment, folder: Path, own: str | None) -> None:
     """Train as one of several ranks that is not the first, which writes and reports for all."""
-    from fedilc.api import train
-    from fedilc.studies.checking import prepare
+    from fedilc.studies.jobs import run_experiment
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FedILCWarning)
-        store, model = prepare(settings, folder, own)
-        train(store, model, settings.algorithm, **settings.options())
+        run_experiment(settings, folder, own)
 
 
 def _show(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,19 +10,15 @@ import typer
 
 from fedilc.cli.console import make_console, say, say_notes
 from fedilc.cli.flags import with_flags
-from fedilc.cli.jobs import noted_bars, time_left
 from fedilc.cli.options import DataDir, comma_numbers, not_a_file, use_data_folder
 from fedilc.cli.table_options import Names, TableOptions, with_table_options
-from fedilc.errors import ConfigError, StoppedError
+from fedilc.errors import ConfigError
 from fedilc.report import require_report
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from fedilc.report.study_tables import Study
-    from fedilc.studies.study.plan import StudyPlan
-    from fedilc.studies.study.result import StudyResult
-    from fedilc.studies.study.run import Progress
 
 
 class ChooseBy(StrEnum):
@@ -115,10 +109,13 @@ def study(
     Runs that are done are kept: interrupt the command and call it again to continue.
     """
     require_report("fedilc study")
+    from fedilc.report.progress import work_bars
     from fedilc.report.study_files import write_study
+    from fedilc.studies.engine import cores
     from fedilc.studies.inspection import inspect_tables, write_inspection
     from fedilc.studies.study.data import StudyTables, study_data
     from fedilc.studies.study.plan import IMAGES, StudyPlan, StudySettings
+    from fedilc.studies.study.run import run_study
 
     use_data_folder(data_dir)
     given = tables.given()
@@ -147,7 +144,8 @@ def study(
         taken = ", ".join(f"{name} = {value}" for name, value in read.settings.items())
         say(console, f"settings in {data[0] if data else read.name}: {taken}")
     say_notes(console, folder, plan.notes(), [*read.details, *plan.own_notes()], read.proposals)
-    result = _do(console, plan, folder, jobs)
+    with work_bars(console) as show:
+        result = run_study(plan, folder, jobs or cores(), show)
     with console.status("tables"):
         found = write_study(folder, result)
         if isinstance(read, StudyTables):
@@ -156,40 +154,6 @@ def study(
     files = "study.json, verdict.txt, tables.md, tables/*.csv, predictions.parquet"
     say(console, f"\nresults: {folder} ({files})")
     say(console, f"for a page of it: fedilc report {folder} -o report.html")
-
-
-def _do(console: Console, plan: StudyPlan, folder: Path, jobs: int | None) -> StudyResult:
-    """Do the runs with progress; Ctrl-C ends with a sentence on how to continue."""
-    from fedilc.studies.study.run import Progress, run_study
-    from fedilc.studies.study.workers import usual_jobs
-
-    progress = Progress(jobs or usual_jobs())
-    try:
-        with _bar(console) as progress.show:
-            return run_study(plan, folder, progress)
-    except KeyboardInterrupt:
-        raise StoppedError(
-            f"stopped with {progress.done} of {progress.total} runs done; run the same command to continue"
-        ) from None
-
-
-@contextmanager
-def _bar(console: Console) -> Iterator[Callable[[Progress], None]]:
-    """Show a bar with the time left; a line now and then without a terminal."""
-    said = -1
-    with noted_bars(console) as bars:
-        bar = bars.add_task("runs", total=None, note="")
-
-        def show(progress: Progress) -> None:
-            nonlocal said
-            note, done, total = time_left(progress.seconds_left()), progress.done, progress.total
-            bars.update(bar, description=progress.label, total=total, completed=done, note=note)
-            tenth = 10 * done // max(1, total)
-            if not console.is_terminal and tenth > said:
-                said = tenth
-                console.print(f"{progress.label}: {done} of {total} runs  {note}")
-
-        yield show
 
 
 def show_study(console: Console, study: Study) -> None:

@@ -19,7 +19,7 @@ from fedilc.evaluation.inconsistency import (
     inconsistency,
 )
 from fedilc.federation import RunFolder
-from fedilc.studies.jobs import Job
+from fedilc.studies.jobs import RunJob
 
 SEEDS = 5
 # The size of the authors' test batches, over which they average areas under curves.
@@ -50,12 +50,12 @@ class Plan:
         areas = f"thresholded_batch={known[benchmark]}"
         return cls(benchmark, found, seeds, (areas, *changes), out or Path("results") / benchmark)
 
-    def job(self, algorithm: str, seed: int) -> Job:
+    def job(self, algorithm: str, seed: int) -> RunJob:
         """Return the run of one algorithm and seed."""
-        own = (f"algorithm={algorithm}", f"seed={seed}")
-        return Job.of(self.benchmark, (*own, *self.changes), self.out / "runs" / algorithm / f"seed-{seed}")
+        changes = (f"algorithm={algorithm}", f"seed={seed}", *self.changes)
+        return RunJob.of(self.benchmark, changes, self.out / "runs" / algorithm / f"seed-{seed}")
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[RunJob]:
         """Return all runs, seed after seed, so that an unfinished campaign compares complete seeds."""
         return [self.job(algorithm, seed) for seed in range(self.seeds) for algorithm in self.algorithms]
 

@@ -12,7 +12,7 @@ from fedilc.config import Experiment, read_experiment
 from fedilc.errors import ConfigError
 from fedilc.evaluation.selection import CRITERIA, selections
 from fedilc.federation import RunFolder
-from fedilc.studies.jobs import Job
+from fedilc.studies.jobs import RunJob
 from fedilc.studies.reproduce import SYNTHETIC, size_in_words
 
 # By criterion and lambda: the record that the criterion chooses from the run of each seed.
@@ -48,13 +48,13 @@ class Sweep:
         folder = out or Path("results") / f"{Path(experiment).stem}-lambda"
         return cls(experiment, name, tuple(values), seeds, tuple(changes), folder)
 
-    def job(self, value: float, seed: int) -> Job:
+    def job(self, value: float, seed: int) -> RunJob:
         """Return the run of one value and seed."""
         own = (f"algorithm={self.algorithm}", f"penalty_weight={value!r}", f"seed={seed}")
         folder = self.out / "runs" / f"lambda-{value:g}" / f"seed-{seed}"
-        return Job.of(self.experiment, (*own, *self.changes), folder)
+        return RunJob.of(self.experiment, (*own, *self.changes), folder)
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[RunJob]:
         """Return all runs, seed after seed."""
         return [self.job(value, seed) for seed in range(self.seeds) for value in self.values]
 

@@ -14,10 +14,11 @@ from sklearn.metrics import roc_auc_score
 from fedilc.data import Federation, Silo
 from fedilc.errors import FedILCWarning
 from fedilc.federation.tensor_files import read_tensors
+from fedilc.studies.engine import Work
 from fedilc.studies.study.data import StudyArrays, StudyData
 from fedilc.studies.study.plan import StudyPlan, StudySettings
 from fedilc.studies.study.result import StudyResult
-from fedilc.studies.study.run import Progress, run_study
+from fedilc.studies.study.run import run_study
 from fedilc.studies.study.tasks import ALONE, POOLED, task_file
 from fedilc.studies.study.verdict import verdict
 
@@ -38,7 +39,7 @@ GRID = {"learning_rates": (0.01, 0.1), "local_learning_rates": (0.1, 0.5)}
 
 def studied(data: StudyData, folder: Path, **changes: object) -> StudyResult:
     plan = StudyPlan(data, StudySettings(**(SMALL | changes)))
-    return run_study(plan, folder, Progress(1))
+    return run_study(plan, folder)
 
 
 def weights(result: StudyResult, folder: Path, site: str, method: str) -> dict[str, torch.Tensor]:
@@ -140,12 +141,12 @@ def test_scores_are_those_of_the_predictions_and_beside_them_are_the_two_ends_of
 def test_progress_counts_every_run_and_knows_the_time_left(tmp_path: Path) -> None:
     seen: list[tuple[int, int, float | None]] = []
 
-    def show(progress: Progress) -> None:
-        seen.append((progress.done, progress.total, progress.seconds_left()))
+    def show(work: Work) -> None:
+        seen.append((work.done(), work.total(), work.seconds_left()))
 
     data = study_table(tmp_path, hospitals(4))
     plan = StudyPlan(data, StudySettings(**(SMALL | {"rounds": 2, "algorithms": ("fedsgd",)})))
-    run_study(plan, tmp_path / "study", Progress(1, show))
+    run_study(plan, tmp_path / "study", 1, show)
     assert [done for done, _, _ in seen] == sorted(done for done, _, _ in seen)
     assert seen[-1] == (seen[0][1], seen[0][1], 0.0)
     assert any(left is not None and left > 0 for _, _, left in seen)
@@ -211,3 +212,13 @@ def test_quantities_are_studied_in_their_own_units(tmp_path: Path) -> None:
     assert result.mean("fedavg", "rmse").value < 200
     assert result.mean(ALONE, "rmse").value < 400  # 5000 in other units
     assert "RMSE" in verdict(result)[1]
+
+
+@pytest.mark.slow
+def test_two_workers_give_the_bits_of_one_process(tmp_path: Path) -> None:
+    data = study_table(tmp_path, hospitals(4))
+    small = SMALL | {"algorithms": ("fedsgd",), "hold_out": ("H1",), "references": False}
+    plan = StudyPlan(data, StudySettings(**small))
+    one, two = (run_study(plan, tmp_path / f"jobs-{jobs}", jobs) for jobs in (1, 2))
+    assert one.choices == two.choices
+    assert np.array_equal(one.outputs["H1"]["fedsgd"], two.outputs["H1"]["fedsgd"])

@@ -12,7 +12,7 @@ from hospitals import hospitals, study_table
 from fedilc.errors import FedILCWarning
 from fedilc.federation.tensor_files import read_tensors
 from fedilc.studies.study.data import StudyTables
-from fedilc.studies.study.tasks import POOLED, AloneTask, RunTask, is_done, perform, task_file
+from fedilc.studies.study.tasks import POOLED, AloneTask, RunTask, TaskJob, task_file
 
 RUN = RunTask("fedsgd", {"rounds": 2, "learning_rate": 0.1}, ("H0", "H1"), (4,), 0, predicted="H2")
 ALONE = AloneTask("H0", 1, 4, (0.1,), 2, 1, (4,), (0, 1))
@@ -21,10 +21,6 @@ ALONE = AloneTask("H0", 1, 4, (0.1,), 2, 1, (4,), (0, 1))
 @pytest.fixture
 def data(tmp_path: Path) -> StudyTables:
     return study_table(tmp_path, hospitals(3, rows=20))
-
-
-def never() -> bool:
-    return False
 
 
 def test_whatever_a_run_depends_on_gives_it_another_file(data: StudyTables, tmp_path: Path) -> None:
@@ -57,30 +53,31 @@ def test_the_labels_of_the_silo_to_predict_are_no_part_of_it_but_its_features_ar
 
 def test_a_result_is_kept_with_its_weights_outputs_and_what_it_was(data: StudyTables, tmp_path: Path) -> None:
     path = task_file(tmp_path, RUN, data)
-    assert not is_done(path)
-    assert perform(RUN, data, path, never) > 0
-    assert is_done(path)
+    job = TaskJob("fedsgd", "fedsgd", path.parent, 1, RUN, path)
+    assert not job.finished()
+    job.perform(data)
+    assert job.finished()
     tensors, about = read_tensors(path)
     assert tensors["outputs"].shape == (20, 1)
     assert any(name.startswith("weights.") for name in tensors)
     assert about["task"]["training"] == ["H0", "H1"]
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.warns(FedILCWarning, match=r"is damaged .*; the run is done again"):
-        assert not is_done(path)
+        assert not job.finished()
 
 
 def test_validation_rows_are_scored_by_silo(data: StudyTables) -> None:
     task = replace(RUN, validation=0.25, predicted=None)
-    _, about = task.perform(data, never)
+    _, about = task.perform(data)
     assert set(about["curve"]["2"]) == {"H0", "H1"}
-    _, whole = replace(task, validation=0.0).perform(data, never)
+    _, whole = replace(task, validation=0.0).perform(data)
     assert whole["curve"] == {}
 
 
 def test_the_folds_of_a_site_alone_predict_each_of_its_examples_once(data: StudyTables) -> None:
     rows = []
     for fold in range(4):
-        tensors, about = replace(ALONE, fold=fold).perform(data, never)
+        tensors, about = replace(ALONE, fold=fold).perform(data)
         assert about["failed"] is None
         assert tensors["outputs.0"].shape == tensors["outputs.1"].shape == (len(tensors["rows"]), 1)
         rows += tensors["rows"].tolist()
@@ -94,6 +91,6 @@ def test_a_site_with_nothing_to_learn_from_has_no_model_and_says_why(tmp_path: P
         for name, missing in (("age", "NA"), ("sex", None), ("lactate", -9.0))
     ]
     frame = hospitals(2, rows=20).drop("patient").with_columns(empty)
-    tensors, about = ALONE.perform(study_table(tmp_path, frame), never)
+    tensors, about = ALONE.perform(study_table(tmp_path, frame))
     assert tensors == {}
     assert "no column is left to learn from" in about["failed"]

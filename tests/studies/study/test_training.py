@@ -13,7 +13,6 @@ from fedilc.data import Silo
 from fedilc.gradients import Loss
 from fedilc.studies.study.data import StudyData
 from fedilc.studies.study.training import (
-    StopRunError,
     Units,
     choosing_loss,
     fit,
@@ -40,14 +39,10 @@ def silos(data: StudyData) -> list[Silo]:
     return [Silo(name, data.inputs(data.silos, name), data.labels[name]) for name in data.silos]
 
 
-def never() -> bool:
-    return False
-
-
 def test_losses_are_recorded_every_so_many_rounds_and_at_the_last(data: StudyData) -> None:
     scored = {"H0": (data.inputs(data.silos, "H0"), torch.as_tensor(data.labels["H0"]))}
     options = {"rounds": 5, "learning_rate": 0.1, "score_every": 2}
-    found = fit(data, silos(data), (4,), "geometric", options, 0, never, scored)
+    found = fit(data, silos(data), (4,), "geometric", options, 0, scored)
     assert list(found.curve) == ["2", "4", "5"]
     assert found.failed is None
     x, y = scored["H0"]
@@ -57,15 +52,10 @@ def test_losses_are_recorded_every_so_many_rounds_and_at_the_last(data: StudyDat
 
 def test_training_that_diverges_is_a_reason_and_no_error(data: StudyData) -> None:
     options = {"rounds": 9, "learning_rate": 1.0, "local_learning_rate": 1e30}
-    found = fit(data, silos(data), (4,), "fedavg", options, 0, never)
+    found = fit(data, silos(data), (4,), "fedavg", options, 0)
     assert found.failed
     assert found.weights == {}
     assert found.curve == {}
-
-
-def test_a_run_stops_after_its_round_if_asked_to(data: StudyData) -> None:
-    with pytest.raises(StopRunError):
-        fit(data, silos(data), (4,), "fedsgd", {"rounds": 9, "learning_rate": 0.1}, 0, lambda: True)
 
 
 def test_another_share_of_positives_does_not_change_the_loss_that_settings_are_chosen_by() -> None:

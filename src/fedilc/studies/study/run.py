@@ -1,14 +1,12 @@
 """Do a whole study: the runs that choose settings, then the final ones without each held-out silo in turn.
 
 `plan.py` says which runs these are, `tasks.py` what one run is and where it is stored, `training.py` how its
-model is trained; `workers.py` does several at a time.
+model is trained; `studies/engine.py` does several at a time.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,51 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedilc.errors import FedILCError
+from fedilc.studies.engine import Show, Work, working
 from fedilc.studies.study.plan import Choice, StudyPlan, choose
 from fedilc.studies.study.result import Agreement, StudyResult, mean_agreement
-from fedilc.studies.study.tasks import ALONE, AloneTask, RunTask, Task, is_done, read_result, task_file
-from fedilc.studies.study.workers import Perform, workers
+from fedilc.studies.study.tasks import ALONE, AloneTask, RunTask, Task, TaskJob, read_result, task_file
 
 
 class StudyError(FedILCError):
     """A method could not be trained with any of its settings."""
 
 
-@dataclass
-class Progress:
-    """How far a study is: runs done, runs left by method, and the seconds that each took.
+def run_study(plan: StudyPlan, folder: Path, jobs: int = 1, show: Show = lambda _: None) -> StudyResult:
+    """Do the runs of a study that are not in its folder yet; measure the methods at the held-out silos.
 
-    `jobs` is the number of runs at a time; `show` is called with this object after every change.
+    `jobs` runs are done at a time; `show` is called with the state of the work.
     """
-
-    jobs: int
-    show: Callable[[Progress], None] = lambda _: None
-    label: str = ""
-    done: int = 0
-    left: Counter[str] = field(default_factory=Counter)
-    seconds: dict[str, list[float]] = field(default_factory=dict)
-
-    @property
-    def total(self) -> int:
-        """Return the number of runs, done or left."""
-        return self.done + self.left.total()
-
-    def count(self, method: str) -> None:
-        """Count a run of this method as done."""
-        self.done += 1
-        self.left[method] -= 1
-
-    def seconds_left(self) -> float | None:
-        """Return about how long the rest takes; None before a run is done."""
-        if not self.seconds:
-            return None
-        means = {method: float(np.mean(times)) for method, times in self.seconds.items()}
-        other = float(np.mean(list(means.values())))
-        return sum(count * means.get(method, other) for method, count in self.left.items()) / self.jobs
-
-
-def run_study(plan: StudyPlan, folder: Path, progress: Progress) -> StudyResult:
-    """Do the runs of a study that are not in its folder yet; measure the methods at the held-out silos."""
     groups = sorted({plan.group_of(silo) for silo in plan.held_out})
     choosing = {
         (method, group): list(plan.choosing(method, group)) for group in groups for method in plan.methods
@@ -68,8 +36,10 @@ def run_study(plan: StudyPlan, folder: Path, progress: Progress) -> StudyResult:
     alone = {silo: plan.alone(silo) if plan.settings.references else [] for silo in plan.held_out}
     scoring = [task for entries in choosing.values() for tasks in entries for task in tasks]
     own = [task for tasks in alone.values() for task in tasks]
-    with workers(plan.data, progress.jobs) as perform:
-        runs = _Runs(plan, folder, perform, progress)
+    # Tables are matrices of a few thousand numbers, for which threads cost more than they give.
+    threads = 1 if plan.data.is_table else None
+    with working(jobs, "runs", show, shared=plan.data, threads=threads) as work:
+        runs = _Runs(plan, folder, work)
         runs.expect([*scoring, *own])
         runs.do("choosing settings", scoring)
         runs.do("sites alone", own)
@@ -103,32 +73,26 @@ def run_study(plan: StudyPlan, folder: Path, progress: Progress) -> StudyResult:
 class _Runs:
     """The runs of a study: done if their files are not there, and read back from them."""
 
-    def __init__(self, plan: StudyPlan, folder: Path, perform: Perform, progress: Progress) -> None:
-        self.plan, self.folder, self.perform, self.progress = plan, folder, perform, progress
+    def __init__(self, plan: StudyPlan, folder: Path, work: Work) -> None:
+        self.plan, self.folder, self.work = plan, folder, work
 
     def expect(self, tasks: Sequence[Task]) -> None:
         """Count the runs to be done: these, and one per held-out silo, method and seed, not yet known."""
-        files = {self._file(task): task for task in tasks}
-        self.progress.left.update(task.algorithm for task in files.values())
+        self.work.later.update(job.kind for job in self._jobs(tasks))
         final = len(self.plan.held_out) * self.plan.settings.seeds
-        self.progress.left.update(dict.fromkeys(self.plan.methods, final))
+        self.work.later.update(dict.fromkeys(self.plan.methods, final))
 
     def do(self, label: str, tasks: Sequence[Task]) -> None:
         """Do the tasks that are not done."""
-        self.progress.label = label
-        left = {}
-        for path, task in {self._file(task): task for task in tasks}.items():
-            if is_done(path):
-                self.progress.count(task.algorithm)
-            else:
-                left[path] = task
-        self.progress.show(self.progress)
-        self.perform(left, self._done)
+        self.work.do(label, self._jobs(tasks))
 
-    def _done(self, task: Task, seconds: float) -> None:
-        self.progress.count(task.algorithm)
-        self.progress.seconds.setdefault(task.algorithm, []).append(seconds)
-        self.progress.show(self.progress)
+    def _jobs(self, tasks: Sequence[Task]) -> list[TaskJob]:
+        """Return a job per file: tasks may coincide."""
+        files = {self._file(task): task for task in tasks}
+        return [
+            TaskJob(task.algorithm, task.algorithm, path.parent, 1, task, path)
+            for path, task in files.items()
+        ]
 
     def _file(self, task: Task) -> Path:
         return task_file(self.folder, task, self.plan.data)

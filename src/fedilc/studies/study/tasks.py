@@ -29,8 +29,9 @@ from fedilc.data.digest import digest
 from fedilc.data.inputs import require_one_input
 from fedilc.errors import CheckpointError, DataError, FedILCWarning
 from fedilc.federation.tensor_files import read_tensors, write_tensors
+from fedilc.studies.engine import Job
 from fedilc.studies.study.data import StudyData
-from fedilc.studies.study.training import Examples, Stop, Units, fit, folds_of, validation_rows
+from fedilc.studies.study.training import Examples, Units, fit, folds_of, validation_rows
 
 POOLED, ALONE = "pooled", "site alone"
 PLAIN = "fedsgd"  # on one silo it is plain full-batch training with the server's optimiser
@@ -71,11 +72,11 @@ class RunTask:
             "features": {name: data.fingerprints[name] for name in sorted(used)},
         }
 
-    def perform(self, data: StudyData, stop: Stop) -> Result:
+    def perform(self, data: StudyData) -> Result:
         """Train; return weights and predictions, and the losses by round."""
         silos, scored = self._silos(data)
         algorithm = PLAIN if self.algorithm == POOLED else self.algorithm
-        fitted = fit(data, silos, self.hidden, algorithm, self.options, self.seed, stop, scored)
+        fitted = fit(data, silos, self.hidden, algorithm, self.options, self.seed, scored)
         tensors = {f"weights.{name}": tensor for name, tensor in fitted.weights.items()}
         if self.predicted is not None and fitted.failed is None:
             inputs = data.inputs(self.training, self.predicted)
@@ -129,14 +130,14 @@ class AloneTask:
         own = {"algorithm": ALONE, "labels": labels, "features": data.fingerprints[self.site]}
         return _identity(self, data) | own
 
-    def perform(self, data: StudyData, stop: Stop) -> Result:
+    def perform(self, data: StudyData) -> Result:
         """Return the predictions of the fold's examples, by seed."""
         try:
-            return self._perform(data, stop)
+            return self._perform(data)
         except DataError as error:  # so few rows that no column differs among them
             return {}, {"failed": str(error)}
 
-    def _perform(self, data: StudyData, stop: Stop) -> Result:
+    def _perform(self, data: StudyData) -> Result:
         held = folds_of(data.labels[self.site], self.folds, data.loss) == self.fold
         rest = np.flatnonzero(~held)
         units = Units.of(data.loss, [data.labels[self.site][rest]])
@@ -148,7 +149,7 @@ class AloneTask:
         best: tuple[float, float, int] | None = None
         for rate in self.rates:
             options = {"learning_rate": rate, "rounds": self.rounds, "score_every": self.every}
-            fitted = fit(data, [silo], self.hidden, PLAIN, options, self.seeds[0], stop, scored)
+            fitted = fit(data, [silo], self.hidden, PLAIN, options, self.seeds[0], scored)
             for number, losses in fitted.curve.items():
                 if np.isfinite(losses[""]) and (best is None or losses[""] < best[0]):
                     best = losses[""], rate, int(number)
@@ -159,7 +160,7 @@ class AloneTask:
         silo = Silo(self.site, x[rest], y[rest])
         tensors = {"rows": torch.from_numpy(np.flatnonzero(held))}
         for seed in self.seeds:
-            fitted = fit(data, [silo], self.hidden, PLAIN, chosen, seed, stop)
+            fitted = fit(data, [silo], self.hidden, PLAIN, chosen, seed)
             if fitted.failed:
                 return {}, {"failed": fitted.failed}
             tensors[f"outputs.{seed}"] = units.to_data_units(fitted.predict(x[held]))
@@ -184,14 +185,31 @@ def _name(identity: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
-def perform(task: Task, data: StudyData, path: Path, stop: Stop) -> float:
-    """Do a task and keep its result; return the seconds that it took."""
-    started = time.perf_counter()
-    tensors, about = task.perform(data, stop)
-    seconds = time.perf_counter() - started
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_tensors(path, tensors, {**about, "seconds": seconds, "task": task.identity(data)})
-    return seconds
+@dataclass(frozen=True, eq=False)
+class TaskJob(Job):
+    """A task as a job, with the file of its result."""
+
+    task: Task
+    path: Path
+
+    def finished(self) -> bool:
+        """Return whether the result is there and whole; warn about another one, which is replaced."""
+        if not self.path.exists():
+            return False
+        try:
+            read_result(self.path)
+        except CheckpointError as error:
+            warnings.warn(f"{error.problem}; the run is done again", FedILCWarning, stacklevel=2)
+            return False
+        return True
+
+    def perform(self, data: StudyData) -> None:
+        """Do the task and keep its result."""
+        started = time.perf_counter()
+        tensors, about = self.task.perform(data)
+        seconds = time.perf_counter() - started
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_tensors(self.path, tensors, {**about, "seconds": seconds, "task": self.task.identity(data)})
 
 
 def read_result(path: Path) -> Result:
@@ -200,15 +218,3 @@ def read_result(path: Path) -> Result:
     if _name(about.get("task", {})) != path.stem:
         raise CheckpointError(f"{path} holds the result of another run of a study", "delete it")
     return tensors, about
-
-
-def is_done(path: Path) -> bool:
-    """Return whether a result is there and whole; warn about another one, which is replaced."""
-    if not path.exists():
-        return False
-    try:
-        read_result(path)
-    except CheckpointError as error:
-        warnings.warn(f"{error.problem}; the run is done again", FedILCWarning, stacklevel=2)
-        return False
-    return True

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,11 +31,6 @@ from fedilc.training.callbacks import Callback, Run
 _ROWS = 2048  # examples predicted at a time
 
 Examples = tuple[Tensor, Tensor]
-Stop = Callable[[], bool]
-
-
-class StopRunError(Exception):
-    """The study was asked to stop during a run."""
 
 
 @dataclass
@@ -62,18 +57,14 @@ class Fitted:
 
 
 class _Curve(Callback):
-    """Record the losses of the sets that are scored, and stop if asked to."""
+    """Record the losses of the sets that are scored."""
 
-    def __init__(
-        self, loss: Loss, model: nn.Module, scored: Mapping[str, Examples], every: int, stop: Stop
-    ) -> None:
-        self.loss, self.model, self.scored, self.every, self.stop = loss, model, scored, every, stop
+    def __init__(self, loss: Loss, model: nn.Module, scored: Mapping[str, Examples], every: int) -> None:
+        self.loss, self.model, self.scored, self.every = loss, model, scored, every
         self.curve: dict[str, dict[str, float]] = {}
 
     def on_round(self, run: Run, record: Record) -> None:
         """Score the weights after every so many rounds."""
-        if self.stop():
-            raise StopRunError
         number = int(record["round"])
         if not self.scored or (number % self.every and number != run.rounds):
             return
@@ -90,7 +81,6 @@ def fit(
     algorithm: str,
     options: Mapping[str, Any],
     seed: int,
-    stop: Stop,
     scored: Mapping[str, Examples] | None = None,
 ) -> Fitted:
     """Train the study's network over silos, with the losses of the scored sets by round.
@@ -102,13 +92,12 @@ def fit(
         algorithm: by name.
         options: of `train`, and "score_every": the rounds between scores.
         seed: of the first weights and of every choice in training.
-        stop: whether to stop, asked after each round.
         scored: sets of examples whose loss is recorded.
     """
     given = dict(options)
     name, sizes = ("cnn", {}) if hidden is None else ("mlp", {"hidden": hidden})
     model = build_model(name, example_shape(silos[0].x), data.outputs, seed, **sizes)
-    curve = _Curve(Loss(data.loss), model, scored or {}, int(given.pop("score_every", 1)), stop)
+    curve = _Curve(Loss(data.loss), model, scored or {}, int(given.pop("score_every", 1)))
     federation = Federation("study", silos, loss=data.loss)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FedILCWarning)
