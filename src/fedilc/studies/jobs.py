@@ -87,7 +87,6 @@ class RunJob(Job):
         defaults = parse_json(json_bytes(_defaults(type(self.settings.data))))
         data = {key: defaults[key] for key in wanted["data"] if key in defaults} | (found.get("data") or {})
         held = {**_defaults(Options), **found, "data": data, "model": network}
-        wanted["loss"] = wanted["loss"] or held["loss"]  # without one, a run records that of its data
         if "choices" in found:
             parts = make_parts(self.settings.parts(), found.get("loss", "binary"), self.settings)
             wanted["choices"] = parse_json(json_bytes(parts.describe()))
