@@ -130,7 +130,7 @@ def run(part: str, data: Data, algorithm: str, bad: tuple[str, ...], times: floa
     options = data.options | {"evaluate_every": data.options["rounds"], "min_silos": 1}
     model = data.model()
     spec = Specification.of(data.store.outline(), model, algorithm, Options(**options))
-    runtime = BadSilos(data.store, spec.model, spec.program, partial(measure, spec.runner.loss))
+    runtime = BadSilos(data.store, spec.runner, spec.program, partial(measure, spec.runner.loss))
     runtime.bad, runtime.times = bad, times
     bound, history, ended = Watched(FACTOR), list[dict[str, Any]](), ""
     with warnings.catch_warnings():

@@ -10,8 +10,7 @@ from fedilc.config import Options
 from fedilc.data import Federation, Silo
 from fedilc.evaluation import measure
 from fedilc.federation import Program, Server
-from fedilc.federation.program import make_parts
-from fedilc.gradients import Loss
+from fedilc.gradients import Loss, ModelRunner
 from fedilc.models import build_model
 from fedilc.runtimes.local import LocalRuntime
 from fedilc.training.loop import make_server
@@ -56,6 +55,7 @@ def local_server(federation: Federation, model: nn.Module, name: str, environmen
     options = Options(rounds=1, learning_rate=3e-4, penalty_weight=15.0, environment_size=environment_size)
     algorithm = find_algorithm(name)[1]
     loss = Loss(federation.loss)
-    program = Program.of(make_parts(algorithm, federation.loss, options), model)
-    runtime = LocalRuntime(federation, model, program, lambda logits, y: measure(loss, logits, y))
+    program = Program.of(algorithm, federation.loss, options, model)
+    runner = ModelRunner(model, loss)
+    runtime = LocalRuntime(federation, runner, program, lambda logits, y: measure(loss, logits, y))
     return make_server(model, runtime, program, options)

@@ -16,7 +16,6 @@ from benchmarks.timing import Row, at_most
 from fedilc.algorithms import find_algorithm
 from fedilc.config import Options
 from fedilc.federation import Program, Reply, Request, Runtime
-from fedilc.federation.program import make_parts
 from fedilc.training.loop import make_server
 
 FEW, MANY = 5, 5000
@@ -60,7 +59,7 @@ def _run(silos: int) -> dict[str, float]:
 def _measure(silos: int) -> None:
     names = tuple(f"silo-{number}" for number in range(silos))
     options, model = Options(rounds=1, learning_rate=1e-3), color_mnist_mlp()
-    program = Program.of(make_parts(find_algorithm("geometric")[1], "binary", options), model)
+    program = Program.of(find_algorithm("geometric")[1], "binary", options, model)
     server = make_server(model, Echo(names), program, options)
     repeats = 1 if silos > FEW else 20
     server.round(1, evaluate=False)

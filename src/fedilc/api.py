@@ -88,7 +88,7 @@ def train(
     What silos match:
         penalty: a penalty in place of the algorithm's own, by name.
         covariance: of Fishr, "diagonal" or "full".
-        fishr_reduction: "mean" or "sum" of a penalty over silos.
+        reduction: "mean" or "sum" of a penalty over silos; `fishr_reduction` is the same.
         penalty_anneal_rounds, penalty_start: lambda is `penalty_start` in the first rounds.
         classifier: the name of the layer that gives the logits, for Fishr and CORAL.
 
@@ -170,7 +170,7 @@ def train(
     store.check_classes(spec.outputs)
     if runtime is None:
         runtime = runtime_here(
-            store, spec.model, spec.program, partial(measure, spec.runner.loss, metrics=options.metrics)
+            store, spec.runner, spec.program, partial(measure, spec.runner.loss, metrics=options.metrics)
         )
     if report is not None and runtime.leads:
         report.warn()

@@ -66,7 +66,7 @@ def test_a_full_batch_has_a_name_where_the_algorithm_has_batches_of_its_own() ->
 
 
 def test_a_record_holds_what_differs_from_the_usual() -> None:
-    assert Algorithm().describe() == {}
+    assert Algorithm().describe() == {"intra": None, "inter": {"name": "mean"}, "penalty": None}
     found = Algorithm(update=LocalSteps(steps=2), optimizer="sgd").describe()
     assert (found["update"]["steps"], found["optimizer"]) == (2, "sgd")
     assert "silo_weights" not in found

@@ -11,7 +11,7 @@ from fedilc.penalties import PENALTIES, Fishr
 
 def test_options_are_those_of_the_class_and_an_object_takes_none() -> None:
     assert AGGREGATORS.options("geometric") == ("zeros", "agreement", "min_side")
-    assert PENALTIES.options("fishr") == ("covariance",)
+    assert PENALTIES.options("fishr") == ("covariance", "reduction")
     assert AGGREGATORS.options(Mean()) == PENALTIES.options(Fishr()) == ()
 
 
@@ -27,5 +27,5 @@ def test_a_name_or_an_option_that_is_unknown_is_refused() -> None:
         PENALTIES.build("fisher")
     with pytest.raises(ConfigError, match="aggregation 'None' is unknown"):
         AGGREGATORS.build(None)
-    with pytest.raises(ConfigError, match="penalty 'vrex' has no option 'covariance'; it takes none"):
+    with pytest.raises(ConfigError, match="penalty 'vrex' has no option 'covariance'; it takes reduction"):
         PENALTIES.build("vrex", covariance="full")

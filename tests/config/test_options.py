@@ -97,3 +97,17 @@ def test_none_as_a_word_is_no_balance() -> None:
 )
 def test_a_round_needs_all_silos_unless_fewer_are_asked_for(changes: dict[str, int], least: int) -> None:
     assert validated(Options, LEAST | changes).quorum(5) == least
+
+
+def test_fishr_reduction_is_the_flat_spelling_of_the_penaltys_option() -> None:
+    found = Options(rounds=1, learning_rate=0.1, fishr_reduction="sum")
+    assert found.part_options == {"reduction": "sum"}
+    assert found.fishr_reduction == "sum"
+    assert found == Options(rounds=1, learning_rate=0.1, reduction="sum")
+    assert Options(rounds=1, learning_rate=0.1).fishr_reduction == "mean"
+    for wrong, sentence in (
+        ({"fishr_reduction": "median"}, "reduction='median' is not valid"),
+        ({"fishr_reduction": "sum", "reduction": "mean"}, "are one option and differ"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            validated(Options, {"rounds": 1, "learning_rate": 0.1, **wrong})

@@ -27,8 +27,7 @@ from fedilc.config import Options, read_experiment
 from fedilc.config.user_sources import Remote
 from fedilc.evaluation import measure
 from fedilc.federation import Program, Request
-from fedilc.federation.program import make_parts
-from fedilc.gradients import Loss
+from fedilc.gradients import Loss, ModelRunner
 from fedilc.models import build_model
 from fedilc.runtimes.local import LocalRuntime
 
@@ -207,10 +206,11 @@ def test_the_gradient_of_a_silo_with_one_patient_is_that_patient() -> None:
     """What the page says of reconstruction: the first layer's gradient, divided by its bias's."""
     patient = torch.tensor([[0.7, 1.0, -0.2, 1.4, 2.1, 0.0]])
     silo = Silo("north", patient, torch.ones(1))
-    parts = make_parts(find_algorithm("fedsgd")[1], "binary", Options(rounds=1, learning_rate=0.1))
+    options, loss = Options(rounds=1, learning_rate=0.1), Loss("binary")
     model = build_model("mlp", (6,), 1, seed=0, hidden=[32, 32])
-    program, metrics = Program.of(parts, model), partial(measure, Loss("binary"))
-    runtime = LocalRuntime(Federation("one", [silo]), model, program, metrics)
+    program = Program.of(find_algorithm("fedsgd")[1], "binary", options, model)
+    runner = ModelRunner(model, loss)
+    runtime = LocalRuntime(Federation("one", [silo]), runner, program, partial(measure, loss))
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
     (reply,) = runtime.ask(Request("update", 1, 0, ("north",), weights))
     rows, biases = reply.tensors["gradient"]["1.weight"], reply.tensors["gradient"]["1.bias"]

@@ -11,7 +11,7 @@ from fedilc.algorithms import find_algorithm
 from fedilc.config import Options
 from fedilc.errors import ProtocolError
 from fedilc.federation import Program, Reply, Request, SiloClient
-from fedilc.federation.program import make_parts
+from fedilc.gradients import Loss, ModelRunner
 from fedilc.runtimes.local import LocalRuntime
 
 WEIGHTS = {name: parameter.detach() for name, parameter in mlp().named_parameters()}
@@ -25,9 +25,10 @@ def silo(domains: list[str] | None = None, validation: bool = True) -> Silo:
 
 def client(algorithm: str, own: Silo | None = None) -> SiloClient:
     options = Options(rounds=1, learning_rate=0.1)
-    program = Program.of(make_parts(find_algorithm(algorithm)[1], "binary", options), mlp())
+    program = Program.of(find_algorithm(algorithm)[1], "binary", options, mlp())
+    runner = ModelRunner(mlp(), Loss("binary"))
     runtime = LocalRuntime(
-        Federation("f", [own or silo()]), mlp(), program, lambda _logits, y: {"n": float(len(y))}
+        Federation("f", [own or silo()]), runner, program, lambda _logits, y: {"n": float(len(y))}
     )
     next(runtime.ask(request("evaluate")))
     return runtime.clients["a"]

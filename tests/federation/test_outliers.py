@@ -23,8 +23,7 @@ from fedilc.errors import ConfigError, DivergedError, FedILCError, FedILCWarning
 from fedilc.evaluation import measure
 from fedilc.federation import Program, Reply, Request, RunFolder, Runtime
 from fedilc.federation.outliers import AGAINST_ROUNDS, NormBound, Opposition, cosine_to
-from fedilc.federation.program import make_parts
-from fedilc.gradients import Loss
+from fedilc.gradients import Loss, ModelRunner
 from fedilc.runtimes.local import LocalRuntime
 from fedilc.training.callbacks import Callback, Run
 from fedilc.training.loop import make_server
@@ -49,10 +48,10 @@ class Liar(Runtime):
         self, federation: Federation, algorithm: str, value: float, kind: str = "gradient", who: str = "b"
     ) -> None:
         options = Options(rounds=ROUNDS, learning_rate=0.05, environment_size=4)
-        parts = make_parts(find_algorithm(algorithm)[1], federation.loss, options)
-        loss = Loss(federation.loss)
-        program = Program.of(parts, mlp())
-        self.inner = LocalRuntime(federation, mlp(), program, lambda a, b: measure(loss, a, b))
+        loss, model = Loss(federation.loss), mlp()
+        program = Program.of(find_algorithm(algorithm)[1], federation.loss, options, model)
+        runner = ModelRunner(model, loss)
+        self.inner = LocalRuntime(federation, runner, program, lambda a, b: measure(loss, a, b))
         self.value, self.kind, self.who = value, kind, who
         self.rounds = {BAD_ROUND}
         self.told: dict[int, dict[str, str]] = {}
@@ -64,11 +63,11 @@ class Liar(Runtime):
                     tensor.mul_(self.value)
             yield reply
 
-    def set_aside(self, round_: int, reasons: dict[str, str]) -> None:
-        self.told[round_] = dict(reasons)
-
-    def leave_out(self, reasons: dict[str, str]) -> None:
-        self.left_out = dict(reasons)
+    def set_aside(self, reasons: dict[str, str], round_: int | None = None) -> None:
+        if round_ is None:
+            self.left_out = dict(reasons)
+        else:
+            self.told[round_] = dict(reasons)
 
     def reasons(self, silos: tuple[str, ...]) -> dict[str, str]:
         return dict.fromkeys(silos, "asleep")

@@ -16,13 +16,10 @@ from fedilc.algorithms import find_algorithm
 from fedilc.config import Options
 from fedilc.errors import ConfigError, FedILCWarning
 from fedilc.federation import Program
-from fedilc.federation.program import make_parts
 
 
 def program(algorithm: str) -> Program:
-    return Program.of(
-        make_parts(find_algorithm(algorithm)[1], "binary", Options(rounds=1, learning_rate=0.1)), mlp()
-    )
+    return Program.of(find_algorithm(algorithm)[1], "binary", Options(rounds=1, learning_rate=0.1), mlp())
 
 
 @pytest.mark.parametrize(

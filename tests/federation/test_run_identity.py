@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numba
 import numpy
@@ -18,7 +19,7 @@ from fedilc.errors import CheckpointError, FedILCWarning
 from fedilc.federation import RunFolder
 from fedilc.federation import run_folder as checkpoint
 from fedilc.federation.json_files import with_digest
-from fedilc.federation.run_identity import machine_facts, require_same
+from fedilc.federation.run_identity import machine_facts, require_same, upgraded
 
 RUN = {
     "seed": 0,
@@ -107,7 +108,7 @@ def test_a_folder_of_version_0_2_is_read_with_each_part_and_its_options(old: Pat
         "agreement": 0.0,
         "min_side": 2,
     }
-    assert facts["choices"]["penalty"] == {"name": "fishr", "covariance": "diagonal"}
+    assert facts["choices"]["penalty"] == {"name": "fishr", "covariance": "diagonal", "reduction": "mean"}
     assert (facts["choices"]["intra"], facts["choices"]["update"]["steps"]) == (None, 5)
     assert (facts["zeros"], facts["min_side"]) == ("strict", 2)
     assert not {"trim", "agreement", "covariance", "local_steps"} & facts.keys()
@@ -145,3 +146,21 @@ def test_a_folder_with_weights_of_silos_under_their_former_name_is_resumed(tmp_p
     assert folder.settings(require_digest=True) == facts
     fedilc(*words, "--rounds", 2, "--set", "weights=examples", "--resume")
     assert [record["round"] for record in folder.history()] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("penalty", "found"),
+    [
+        (
+            {"name": "fishr", "covariance": "full"},
+            {"name": "fishr", "covariance": "full", "reduction": "sum"},
+        ),
+        ({"name": "gone"}, {"name": "gone"}),
+        (None, None),
+    ],
+)
+def test_a_reduction_recorded_beside_the_penalty_becomes_its_own(penalty: Any, found: Any) -> None:
+    before = {"fishr_reduction": "sum", "choices": {"inter": {"name": "mean"}, "penalty": penalty}}
+    now = upgraded(before)
+    assert now == {"reduction": "sum", "choices": {"inter": {"name": "mean"}, "penalty": found}}
+    assert upgraded(now) == now

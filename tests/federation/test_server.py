@@ -16,8 +16,7 @@ from fedilc.config import Options
 from fedilc.errors import FedILCError, NonFiniteError, ProtocolError, SilosLostError
 from fedilc.evaluation import measure
 from fedilc.federation import Program, Reply, Request, Runtime
-from fedilc.federation.program import make_parts
-from fedilc.gradients import Loss
+from fedilc.gradients import Loss, ModelRunner
 from fedilc.runtimes.local import LocalRuntime
 
 
@@ -34,10 +33,10 @@ class Wrapped(Runtime):
 
     def __init__(self, federation: Federation, algorithm: str = "fishr-inter-geo", **limits: int) -> None:
         options = Options(rounds=3, learning_rate=0.05, environment_size=4)
-        parts = make_parts(find_algorithm(algorithm)[1], federation.loss, options)
-        loss = Loss(federation.loss)
-        program = Program.of(parts, mlp())
-        self.inner = LocalRuntime(federation, mlp(), program, lambda a, b: measure(loss, a, b), **limits)
+        loss, model = Loss(federation.loss), mlp()
+        program = Program.of(find_algorithm(algorithm)[1], federation.loss, options, model)
+        runner = ModelRunner(model, loss)
+        self.inner = LocalRuntime(federation, runner, program, lambda a, b: measure(loss, a, b), **limits)
         self.requests: list[Request] = []
 
     def ask(self, request: Request) -> Iterator[Reply]:

@@ -21,9 +21,8 @@ from fedilc.config import Options
 from fedilc.errors import ConfigError, FedILCWarning
 from fedilc.evaluation import measure
 from fedilc.federation import Program, Reply, Request, RunFolder
-from fedilc.federation.program import make_parts
 from fedilc.federation.silo_weights import Examples, SiloWeights
-from fedilc.gradients import Loss
+from fedilc.gradients import Loss, ModelRunner
 from fedilc.gradients.environments import lay_out
 from fedilc.runtimes.local import LocalRuntime
 from fedilc.training.loop import make_server
@@ -152,11 +151,12 @@ def test_weights_are_over_the_silos_that_answer(generator: torch.Generator) -> N
     federation, model = federation_of(generator), mlp().double()
     options = Options(rounds=1, learning_rate=0.01, penalty_weight=LAMBDA, min_silos=2, classifier="5")
     algorithm = Algorithm(penalty="fishr", silo_weights="examples")
-    program = Program.of(make_parts(algorithm, "binary", options), model)
+    program = Program.of(algorithm, "binary", options, model)
     steps = []
     for runtime, silos in ((Flaky, federation.silos), (LocalRuntime, federation.silos[:2])):
-        asked = runtime(Federation("f", silos), model, program, partial(measure, Loss("binary")))
-        server = make_server(mlp().double(), asked, program, options)
+        runner = ModelRunner(mlp().double(), Loss("binary"), "5")
+        asked = runtime(Federation("f", silos), runner, program, partial(measure, runner.loss))
+        server = make_server(runner.model, asked, program, options)
         server.round(1, evaluate=False)
         steps.append(server.weights)
     for name, value in steps[0].items():

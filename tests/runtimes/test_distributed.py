@@ -31,8 +31,7 @@ from fedilc.data.silo_store import SiloStore
 from fedilc.errors import ConfigError, DataError, FedILCWarning
 from fedilc.evaluation import measure
 from fedilc.federation import Program
-from fedilc.federation.program import make_parts
-from fedilc.gradients import Loss
+from fedilc.gradients import Loss, ModelRunner
 from fedilc.runtimes.distributed import DistributedRuntime, Group, joined_group
 from fedilc.runtimes.torchrun import started_as_group
 
@@ -196,9 +195,9 @@ def test_the_test_set_measured_in_parts_is_that_of_the_local_runtime(ranks: tupl
 
 
 def runtime_of(group: Group, store: SiloStore) -> DistributedRuntime:
-    parts = make_parts(algorithms.get("fedsgd"), "binary", Options(rounds=1, learning_rate=0.1))
-    model = rank_worker.network()
-    return DistributedRuntime(group, store, model, Program.of(parts, model), partial(measure, Loss("binary")))
+    model, loss = rank_worker.network(), Loss("binary")
+    program = Program.of(algorithms.get("fedsgd"), "binary", Options(rounds=1, learning_rate=0.1), model)
+    return DistributedRuntime(group, store, ModelRunner(model, loss), program, partial(measure, loss))
 
 
 def test_a_rank_lets_go_of_the_silos_of_the_others() -> None:

@@ -12,7 +12,7 @@ from fedilc.algorithms import find_algorithm
 from fedilc.config import Options
 from fedilc.data.silo_store import SiloStore
 from fedilc.federation import Program, Request
-from fedilc.federation.program import make_parts
+from fedilc.gradients import Loss, ModelRunner
 from fedilc.runtimes.local import LocalRuntime
 
 WEIGHTS = {name: parameter.detach() for name, parameter in mlp().named_parameters()}
@@ -24,8 +24,10 @@ def runtime(resident: bool = True, **limits: int) -> LocalRuntime:
     store = SiloStore.of(Federation("f", list(silos.values())))
     if not resident:
         store = replace(store, held=None, make=silos.__getitem__)
-    parts = make_parts(find_algorithm("fishr-inter-geo")[1], "binary", Options(rounds=1, learning_rate=0.1))
-    return LocalRuntime(store, mlp(), Program.of(parts, mlp()), lambda _logits, _y: {}, **limits)
+    options, model = Options(rounds=1, learning_rate=0.1), mlp()
+    program = Program.of(find_algorithm("fishr-inter-geo")[1], "binary", options, model)
+    runner = ModelRunner(model, Loss("binary"))
+    return LocalRuntime(store, runner, program, lambda _logits, _y: {}, **limits)
 
 
 def test_silos_reply_in_the_order_in_which_they_are_asked() -> None:

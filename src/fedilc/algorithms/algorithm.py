@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field, replace
+from math import inf
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from fedilc.algorithms.parts import AGGREGATORS, LEVELS, OPTIMIZERS, LocalSteps, taken
+from fedilc.algorithms.part_registry import PartRegistry
+from fedilc.algorithms.parts import AGGREGATORS, LEVELS, OPTIMIZERS, LocalSteps, PenaltyOptions, taken
 from fedilc.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -82,7 +85,7 @@ class Algorithm:
             raise ConfigError(
                 f"update={self.update!r} is unknown; give 'gradient', 'newton' or LocalSteps(...)"
             )
-        if self.is_newton and (self.intra, self.inter, self.penalty) != ("whole", "mean", None):
+        if self.is_newton and (self.votes or not self.takes_mean or self.penalty is not None):
             raise ConfigError(
                 "update='newton' adds up gradients and Hessians: it takes no intra, inter or penalty"
             )
@@ -90,15 +93,12 @@ class Algorithm:
             raise ConfigError(
                 "update='newton' and optimizer='newton' belong together; choose 'logistic' or 'ridge'"
             )
-        if isinstance(self.silo_weights, str) and self.silo_weights not in WEIGHTS:
-            hint = nearest(self.silo_weights, WEIGHTS)
-            raise ConfigError(f"silo_weights={self.silo_weights!r} is unknown{hint}")
+        require_weights(self.silo_weights)
         if self.silo_weights != "equal" and not self.takes_mean:
-            inter = self.inter if isinstance(self.inter, str) else type(self.inter).__name__
             raise ConfigError(
-                f"silo_weights={self.silo_weights!r} weighs a mean across silos, and inter={inter!r} is not "
-                "a mean: silos count equally in it; leave silo_weights out, or choose an algorithm whose "
-                f"inter is 'mean' ({_MEANS})"
+                f"silo_weights={self.silo_weights!r} weighs a mean across silos, and "
+                f"inter={self.name('inter')!r} is not a mean: silos count equally in it; leave silo_weights "
+                f"out, or choose an algorithm whose inter is 'mean' ({_MEANS})"
             )
 
     @property
@@ -143,14 +143,75 @@ class Algorithm:
         """Return whether silos become one by a trimmed mean or a median, which needs every reply itself."""
         return self.inter in ROBUST or bool(getattr(self.inter, "keeps_values", False))
 
+    def name(self, level: str) -> str:
+        """Return the name of a part, or of its class if that is not registered."""
+        choice = getattr(self, level)
+        return LEVELS[level].name_of(choice) or type(choice).__name__
+
     def describe(self) -> dict[str, Any]:
-        """Return the choices besides aggregations and penalty that differ from the usual ones."""
-        usual, choices = Algorithm(), dict[str, Any]()
+        """Return each part as its name and all its options, and what else differs from the usual choices.
+
+        This is what run folders record. A part whose class is not registered has its class and its
+        attributes as text: it can be recorded, and not sent.
+        """
+        usual = Algorithm()
+        choices: dict[str, Any] = dict.fromkeys(LEVELS)
+        choices |= {level: _description(LEVELS[level], part) for level, part in self.built().parts.items()}
         for name in ("update", "silo_weights", "optimizer", "optimizer_options"):
             value = getattr(self, name)
             if value != getattr(usual, name):
                 choices[name] = value.model_dump() if isinstance(value, LocalSteps) else value
         return choices
+
+    def describe_for_silos(self) -> dict[str, Any]:
+        """Return what silos must know of it, from which `described` makes an algorithm of equal parts.
+
+        Raises:
+            ConfigError: if the class of a part is not registered, so that silos could not find it.
+        """
+        choices = {"update": self.update, "silo_weights": self.silo_weights} | self.describe()
+        for level in LEVELS:
+            if choices[level] is not None and "name" not in choices[level]:
+                raise ConfigError(
+                    f"{level} of the algorithm cannot be sent, because {choices[level]['class']} has no "
+                    "name; register its class under one, here and at every silo"
+                )
+        return {key: choices[key] for key in (*LEVELS, "update", "silo_weights")}
+
+    @classmethod
+    def described(cls, choices: Mapping[str, Any]) -> Algorithm:
+        """Return the algorithm of silos that `describe_for_silos` describes, with its parts built.
+
+        Parts are found by name in this installation; the server's optimiser is not among them.
+
+        >>> Algorithm.described(Algorithm(inter="geometric").describe_for_silos()).inter.zeros
+        'ignore'
+        """
+        update = choices["update"]
+        built = {
+            level: LEVELS[level].build(**choices[level]) for level in LEVELS if choices[level] is not None
+        }
+        return cls(
+            update=LocalSteps(**update) if isinstance(update, Mapping) else update,
+            silo_weights=choices["silo_weights"],
+            optimizer=NEWTON if update == NEWTON else "adam",
+            **built,
+        )
+
+    def built(self, options: Mapping[str, Any] = MappingProxyType({})) -> Algorithm:
+        """Return the algorithm with its parts as objects, each with those of the options that it declares.
+
+        >>> Algorithm(inter="geometric").built({"zeros": "strict"}).inter.zeros
+        'strict'
+        """
+        parts = self.parts.items()
+        return replace(
+            self,
+            **{
+                level: LEVELS[level].build(part, **taken(LEVELS[level], part, options))
+                for level, part in parts
+            },
+        )
 
     def configured(self, options: Options) -> Algorithm:
         """Return the algorithm with those of its parts that the options of a run replace.
@@ -167,7 +228,8 @@ class Algorithm:
         if options.optimizer_options:
             changes["optimizer_options"] = options.optimizer_options
         optimizer = changes.get("optimizer", self.optimizer)
-        flat = taken(OPTIMIZERS, optimizer, options.part_options)
+        given = {k: v for k, v in options.part_options.items() if k not in PenaltyOptions.model_fields}
+        flat = taken(OPTIMIZERS, optimizer, given)
         if flat:
             changes["optimizer_options"] = {
                 **changes.get("optimizer_options", self.optimizer_options),
@@ -177,8 +239,8 @@ class Algorithm:
         if local is not None:
             changes["update"] = local
         found = replace(self, **changes)
-        for level, choice in found.parts.items() if options.part_options else ():
-            LEVELS[level].checked(choice, taken(LEVELS[level], choice, options.part_options))
+        for level, choice in found.parts.items() if given else ():
+            LEVELS[level].checked(choice, taken(LEVELS[level], choice, given))
         return found
 
     def _local(self, options: Options) -> LocalSteps | None:
@@ -193,6 +255,28 @@ class Algorithm:
             else self.local.model_dump(exclude={"steps", "epochs"} if counted else None)
         )
         return LocalSteps(**{**own, **flat})
+
+
+def require_weights(weights: object) -> None:
+    """Raise if weights of silos are neither a rule by name nor a number above 0 for each silo."""
+    if isinstance(weights, Mapping):
+        numbers = list(weights.values())
+        if numbers and all(
+            isinstance(n, int | float) and not isinstance(n, bool) and 0 < n < inf for n in numbers
+        ):
+            return
+    elif weights in WEIGHTS:
+        return
+    hint = nearest(weights, WEIGHTS) if isinstance(weights, str) else ""
+    raise ConfigError(
+        f"silo_weights={weights!r} is not valid: give one of {', '.join(WEIGHTS)}, or a number above 0 for "
+        f"each silo, as in {{a = 2.0, b = 1.0}}{hint}"
+    )
+
+
+def _description(registry: PartRegistry[Any], part: object) -> dict[str, Any]:
+    unnamed = {"class": type(part).__name__} | {key: repr(value) for key, value in vars(part).items()}
+    return registry.describe(part) or unnamed
 
 
 def _given(**values: Any) -> dict[str, Any]:

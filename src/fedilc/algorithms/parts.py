@@ -78,6 +78,7 @@ OPTIMIZERS: PartRegistry[Optimizer] = PartRegistry(
     },
     reserved=("params", "lr", "weight_decay"),
 )
+Reduction = Literal["mean", "sum"]
 LEVELS: dict[str, PartRegistry[Any]] = {"intra": AGGREGATORS, "inter": AGGREGATORS, "penalty": PENALTIES}
 REGISTRIES: tuple[PartRegistry[Any], ...] = (AGGREGATORS, PENALTIES, OPTIMIZERS)
 
@@ -147,6 +148,16 @@ class LocalSteps(Section):
         return examples if self.batch_size in (None, "all") else min(int(self.batch_size), examples)
 
 
+class PenaltyOptions(Section):
+    """The options of every penalty, declared here because reading an experiment that sets one needs no torch.
+
+    Args:
+        reduction: of the penalty over silos: "mean", as in the paper, or "sum", as in its authors' code.
+    """
+
+    reduction: Reduction = "mean"
+
+
 def option_names() -> list[str]:
     """Return the names of all options that some part declares, each once."""
     own = [key for r in REGISTRIES for name in r.names() for key in r.declared(name)]
@@ -157,6 +168,9 @@ def check_option(option: str, value: Any) -> bool:
     """Return whether some part declares an option; raise if none of those that do accepts its value."""
     if option in LocalSteps.FLAT:
         check_value(option, LocalSteps.model_fields[LocalSteps.FLAT[option]], value)
+        return True
+    if option in PenaltyOptions.model_fields:
+        check_value(option, PenaltyOptions.model_fields[option], value)
         return True
     mistake = None
     for registry in REGISTRIES:
@@ -185,6 +199,8 @@ __all__ = [
     "REGISTRIES",
     "TORCH_OPTIMIZERS",
     "LocalSteps",
+    "PenaltyOptions",
+    "Reduction",
     "check_option",
     "load_plugins",
     "option_names",

@@ -177,7 +177,7 @@ def _show(
         (name, history), *_ = histories.items()
         line = drawn(loss_picture, picture, f"{title} · {name}", history)
         console.print(run_table(f"{title} · {name}", history))
-    elif compared and (told := finding(histories, parts := {e.algorithm: e.parts() for e in compared})):
+    elif compared and (told := finding(histories, parts := {e.algorithm: e.parts for e in compared})):
         begin = settings.penalty_anneal_rounds
         matching = " and ".join(name for name, algorithm in parts.items() if algorithm.penalty is not None)
         note = f"after round {begin}, lambda is {settings.penalty_weight:g} in {matching}" if begin else ""

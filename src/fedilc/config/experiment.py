@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,8 +90,9 @@ class Experiment(Options):
     data: SerializeAsAny[Source]
     model: Network = Network()
 
+    @cached_property
     def parts(self) -> Algorithm:
-        """Return the algorithm with the parts that these settings replace."""
+        """Return the algorithm with the parts that these settings replace, by name."""
         return find_algorithm(self.algorithm)[1].configured(self)
 
     def options(self) -> dict[str, Any]:
@@ -105,7 +107,7 @@ def parse_experiment(values: Mapping[str, Any]) -> Experiment:
     values["data"] = _source(values.pop("data", None))
     values["model"] = validated(Network, values.pop("model", {}), "model")
     experiment = validated(Experiment, values)
-    experiment.parts()
+    _ = experiment.parts  # raises now if they do not fit, and is kept
     for name in experiment.beside:
         find_algorithm(name)
     return experiment

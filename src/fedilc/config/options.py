@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from math import inf
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from fedilc.algorithms.algorithm import WEIGHTS
+from fedilc.algorithms.algorithm import require_weights
 from fedilc.algorithms.loss_name import LossName
 from fedilc.algorithms.metric_name import METRICS
 from fedilc.algorithms.parts import LocalSteps, check_option, option_names
 from fedilc.errors import ConfigError, FedILCWarning, nearest
 from fedilc.section import SENTENCE, Section
 
+# Flat spellings of options that their parts call otherwise.
+FLAT_NAMES = {"fishr_reduction": "reduction"}
 Balance = Literal["weights", "oversample"]
 
 
@@ -30,7 +31,6 @@ class SiloOptions(Section):
     environment_size: int | None = Field(None, ge=1, description="in examples; none is the whole silo")
     seed: int = Field(0, ge=0, description="every random choice derives from it")
     balance: Balance | None = Field(None, description="how classes of a silo come to count equally")
-    fishr_reduction: Literal["mean", "sum"] = Field("mean", description="of the penalty over silos")
     metrics: list[str] | None = Field(None, description="metrics of your own, by name, beside the usual ones")
     max_norm: float | None = Field(None, gt=0, description="clip each silo's answers to this norm")
     classifier: str | None = Field(
@@ -114,10 +114,26 @@ class Options(SiloOptions):
         """Return the options of parts that were given."""
         return dict(self.model_extra or {})
 
+    @property
+    def for_parts(self) -> dict[str, Any]:
+        """Return the options that parts may declare: their own, and those of silos that were changed."""
+        return self.given(*SiloOptions.model_fields) | self.part_options
+
+    def given(self, *names: str) -> dict[str, Any]:
+        """Return those of the named options that differ from their defaults."""
+        defaults = {key: type(self).model_fields[key].default for key in names}
+        return {key: getattr(self, key) for key, value in defaults.items() if getattr(self, key) != value}
+
+    @property
+    def fishr_reduction(self) -> str:
+        """Return how the penalty is reduced over silos, by the flat spelling of its option `reduction`."""
+        return str(self.part_options.get(FLAT_NAMES["fishr_reduction"], "mean"))
+
     @model_validator(mode="before")
     @classmethod
     def _options_of_parts(cls, values: Any) -> Any:
         """Refuse a key that neither every run nor some part has; None stands for the part's own default."""
+        values = part_spelling(values)
         given = [key for key in values if key not in cls.model_fields]
         for key in given:
             try:
@@ -132,17 +148,12 @@ class Options(SiloOptions):
     @field_validator("silo_weights", mode="before")
     @classmethod
     def _rule_or_numbers(cls, value: object) -> object:
-        if isinstance(value, Mapping):
-            numbers = list(value.values())
-            if numbers and not any(
-                isinstance(n, bool) or not isinstance(n, int | float) or not 0 < n < inf for n in numbers
-            ):
-                return dict(value)
-        elif value is None or value in WEIGHTS:
-            return value
-        raise ValueError(
-            f"give one of {', '.join(WEIGHTS)}, or a number above 0 for each silo, as in {{a = 2.0, b = 1.0}}"
-        )
+        if value is not None:
+            try:
+                require_weights(value)
+            except ConfigError as error:
+                raise PydanticCustomError(SENTENCE, "{why}", {"why": str(error)}) from error
+        return dict(value) if isinstance(value, Mapping) else value
 
     @model_validator(mode="before")
     @classmethod
@@ -173,6 +184,22 @@ class Options(SiloOptions):
             raise PydanticCustomError(SENTENCE, "{why}", {"why": why})
         warnings.warn("weights of silos are now called silo_weights", FedILCWarning, stacklevel=2)
         return values | {"silo_weights": former}
+
+
+def part_spelling(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with each option of a part under the name that the part declares.
+
+    >>> part_spelling({"seed": 1, "fishr_reduction": "sum"})
+    {'seed': 1, 'reduction': 'sum'}
+    """
+    for flat, name in FLAT_NAMES.items():
+        if flat in values and values.get(name, values[flat]) != values[flat]:
+            raise PydanticCustomError(
+                SENTENCE,
+                "{why}",
+                {"why": f"{flat} and {name} are one option and differ; give one of the two"},
+            )
+    return {FLAT_NAMES.get(key, key): value for key, value in values.items()}
 
 
 def recorded_options(facts: Mapping[str, Any]) -> dict[str, Any]:

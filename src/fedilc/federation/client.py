@@ -54,13 +54,13 @@ class SiloClient:
         self.program = program
         self.metrics = metrics
         self.state = state or SiloState(silo.name)
-        self.parts = parts = program.parts
-        size = parts.options.environment_size if parts.intra is not None else None
-        intra = None if size is None or isinstance(parts.intra, Mean) else parts.intra
+        options = program.options
+        size = options.environment_size if program.intra is not None else None
+        intra = None if size is None or isinstance(program.intra, Mean) else program.intra
         x, y = runner.inputs(silo.x), runner.labels(silo.y)
-        x, y, loss = balanced(x, y, runner.loss, parts.options.balance, parts.options.seed, silo.name)
+        x, y, loss = balanced(x, y, runner.loss, options.balance, options.seed, silo.name)
         self.computation = SiloComputation(
-            runner, silo.name, x, y, size, intra, parts.options.seed, parts.penalty, loss=loss
+            runner, silo.name, x, y, size, intra, options.seed, program.penalty, loss=loss
         )
 
     @property
@@ -75,11 +75,11 @@ class SiloClient:
         if request.step not in self.program.steps:
             raise ProtocolError(f"step {request.step!r} is unknown to silo {self.silo.name!r}")
         if request.step == STATISTICS:
-            assert self.parts.penalty is not None
-            name = self.parts.penalty.statistic
+            assert self.program.penalty is not None
+            name = self.program.penalty.statistic
             # Local steps change the weights that the graph of another silo's kept pass refers to.
             # A pass keeps its inputs, of which streamed examples leave one chunk in memory.
-            keeps = self.parts.algorithm.local is None and not self.silo.streamed
+            keeps = self.program.algorithm.local is None and not self.silo.streamed
             kept = keep_bytes if keeps else 0
             reply.tensors[name] = {name: self.computation.statistics(request.round, kept)}
         elif request.step in (UPDATE, MATCHED):
@@ -92,11 +92,11 @@ class SiloClient:
         vector, weight = None, None
         if request.step == MATCHED:
             vector, reply.numbers["distance"] = self._vector(request)
-            if self.parts.algorithm.adds_up_in_silo:
+            if self.program.algorithm.adds_up_in_silo:
                 weight = request.numbers[PENALTY_WEIGHT] * len(request.silos)
-        if self.parts.algorithm.is_newton:
+        if self.program.algorithm.is_newton:
             reply.numbers["loss"] = self._gradient_and_hessian(reply)
-        elif self.parts.algorithm.local is not None:
+        elif self.program.algorithm.local is not None:
             reply.numbers["loss"] = self._step(request, reply, vector, weight)
         else:
             found = self.computation.gradients(request.round, vector, weight)
@@ -128,7 +128,7 @@ class SiloClient:
         SCAFFOLD (Karimireddy et al. 2020): gradients are corrected by c - c_e, and c_e becomes the mean of
         the uncorrected ones, which is its option II for plain SGD.
         """
-        local = self.parts.algorithm.local
+        local = self.program.algorithm.local
         assert local is not None
         correction, own = None, dict[str, Tensor]()
         if local.control_variates:
@@ -146,13 +146,13 @@ class SiloClient:
 
     def _vector(self, request: Request) -> tuple[Tensor, float]:
         """Return v_e = 2/E (s_e - mean s), or 2 (s_e - mean s) for the sum, and ||s_e - mean s||^2."""
-        assert self.parts.penalty is not None
+        assert self.program.penalty is not None
         own = self.computation.matched(request.round)
         difference = own
-        if self.parts.penalty.centred:
-            name = self.parts.penalty.statistic
+        if self.program.penalty.centred:
+            name = self.program.penalty.statistic
             difference = own - request.tensors[name][name].to(own)
-        factor = 2.0 / len(request.silos) if self.parts.options.fishr_reduction == "mean" else 2.0
+        factor = 2.0 / len(request.silos) if self.program.penalty.reduction == "mean" else 2.0
         return factor * difference, float(difference.to(wide_dtype(own.device)).square().sum())
 
     def _evaluate(self) -> dict[str, Any]:

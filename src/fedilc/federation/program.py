@@ -1,4 +1,4 @@
-"""The parts of a run, and the program of a round: the steps that they need, declared for server and silos.
+"""The program of a run: the steps of a round that its parts need, declared for server and silos.
 
     statistics         each silo answers s_e, if it is compared with the silos' mean, which the server takes
     update             each silo answers its gradient, or w - w_e after local steps
@@ -11,20 +11,18 @@ A round without a penalty, or with lambda = 0, is `update`. With a penalty it is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from fedilc.aggregation import Aggregator, Clipped, Mean, Sum
 from fedilc.algorithms import Algorithm, LocalSteps
-from fedilc.algorithms.algorithm import NEWTON
 from fedilc.algorithms.loss_name import LossName, has_classes
 from fedilc.algorithms.metric_name import Metric, metrics_of
-from fedilc.algorithms.part_registry import PartRegistry
 from fedilc.algorithms.parts import LEVELS, OPTIMIZERS, taken
 from fedilc.config import Options
 from fedilc.config.options import SiloOptions
@@ -44,27 +42,55 @@ _ROUNDING = 1 + 1e-9  # room for it above the maximum of a metric
 _ANY = Range(-MAX_NUMBER, MAX_NUMBER)
 
 
+def unused_options(algorithm: Algorithm, options: Options) -> dict[str, Any]:
+    """Return options that were given but that no part of the algorithm uses.
+
+    >>> from fedilc import algorithms
+    >>> unused_options(algorithms.get("fedsgd"), Options(rounds=1, learning_rate=0.1, agreement=0.5))
+    {'agreement': 0.5}
+    """
+    taken_here = set(LocalSteps.FLAT) if algorithm.local is not None else set()
+    parts = [(LEVELS[level], choice) for level, choice in algorithm.parts.items()]
+    for registry, choice in (*parts, (OPTIMIZERS, algorithm.optimizer)):
+        taken_here |= taken(registry, choice, options.part_options).keys()
+    if algorithm.penalty is None:
+        taken_here.add("reduction")  # an experiment sets it for every algorithm that it compares
+    unused = {key: value for key, value in options.part_options.items() if key not in taken_here}
+    if algorithm.is_newton and options.learning_rate != 1.0:
+        unused["learning_rate"] = options.learning_rate
+    if algorithm.silo_weights not in ("group-dro", "afl"):
+        unused |= options.given("weights_step")
+    if algorithm.silo_weights != "q-ffl":
+        unused |= options.given("weights_power")
+    if options.learning_rate_schedule != "step":
+        unused |= options.given("decay_rounds", "decay_factor")
+    return unused
+
+
+def without_storage(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors of the same shapes and dtypes that hold no numbers."""
+    return {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors.items()}
+
+
 @dataclass(frozen=True)
-class RunParts:
-    """The algorithm's parts as objects, for server and silos.
+class Program:
+    """The steps of a run, as they follow from its algorithm, its loss and the settings of silos.
 
     Args:
-        algorithm: the choices that they are built from.
+        algorithm: with its parts as objects.
         loss: the name of the loss.
         options: the settings of silos.
-        intra: the aggregator of environments; None if the silo is one environment.
-        inter: the aggregator of silos.
-        penalty: what silos match, if anything.
         classifier: the name of the layer that gives the logits, if a penalty needs it.
+        weights: w, as tensors without storage.
+        statistic: s_e, as a tensor without storage; None if nothing is matched.
     """
 
     algorithm: Algorithm
     loss: LossName
     options: SiloOptions
-    intra: Aggregator | None
-    inter: Aggregator
-    penalty: Penalty | None
     classifier: str | None
+    weights: Like
+    statistic: Tensor | None = None
 
     def __post_init__(self) -> None:
         metrics_of(self.loss, self.options.metrics or ())
@@ -80,8 +106,8 @@ class RunParts:
             )
         if self.intra is not None and self.intra.keeps_values:
             raise ConfigError(
-                f"intra={self.algorithm.intra!r} would keep the gradient of every environment in memory; "
-                "use it across silos, as inter"
+                f"intra={self.algorithm.name('intra')!r} would keep the gradient of every environment in "
+                "memory; use it across silos, as inter"
             )
 
     @cached_property
@@ -89,122 +115,51 @@ class RunParts:
         """Return the metrics that every silo measures on its validation set, by name."""
         return metrics_of(self.loss, self.options.metrics or ())
 
-    def describe(self) -> dict[str, Any]:
-        """Return the algorithm's choices, as run folders record them."""
-        return {**self.described(), **self.algorithm.describe()}
-
-    def described(self) -> dict[str, dict[str, Any] | None]:
-        """Return each part as its name and all its options, from which `described_parts` builds it again.
-
-        A part whose class is not registered has its class and its attributes as text: it can be recorded,
-        and not sent.
-        """
-        return {level: _description(registry, getattr(self, level)) for level, registry in LEVELS.items()}
-
-
-def make_parts(algorithm: Algorithm, loss: LossName, options: Options) -> RunParts:
-    """Return the parts of a run, each with those of the run's options that it declares."""
-    given = _given(options, *SiloOptions.model_fields) | options.part_options
-
-    built: dict[str, Any] = dict.fromkeys(LEVELS)
-    for level, choice in algorithm.parts.items():
-        built[level] = LEVELS[level].build(choice, **taken(LEVELS[level], choice, given))
-    return RunParts(algorithm, loss, options, **built, classifier=options.classifier)
-
-
-def described_parts(
-    described: Mapping[str, Mapping[str, Any] | None],
-    update: str | LocalSteps,
-    silo_weights: str | Mapping[str, float],
-    loss: LossName,
-    options: SiloOptions,
-) -> RunParts:
-    """Return the parts that `RunParts.describe` described; names are looked up in this installation."""
-    given = {level: part for level, part in described.items() if part is not None}
-    algorithm = Algorithm(
-        update=update,
-        silo_weights=silo_weights,
-        optimizer=NEWTON if update == NEWTON else "adam",
-        **{level: part["name"] for level, part in given.items()},
-    )
-    built: dict[str, Any] = dict.fromkeys(LEVELS)
-    built |= {level: LEVELS[level].build(**part) for level, part in given.items()}
-    return RunParts(algorithm, loss, options, **built, classifier=options.classifier)
-
-
-def _description(registry: PartRegistry[Any], part: object) -> dict[str, Any] | None:
-    if part is None:
-        return None
-    unnamed = {"class": type(part).__name__} | {key: repr(value) for key, value in vars(part).items()}
-    return registry.describe(part) or unnamed
-
-
-def _given(options: Options, *names: str) -> dict[str, Any]:
-    """Return those of the named options that differ from their defaults."""
-    defaults = {key: Options.model_fields[key].default for key in names}
-    return {key: getattr(options, key) for key, value in defaults.items() if getattr(options, key) != value}
-
-
-def unused_options(algorithm: Algorithm, options: Options) -> dict[str, Any]:
-    """Return options that were given but that no part of the algorithm uses.
-
-    >>> from fedilc import algorithms
-    >>> unused_options(algorithms.get("fedsgd"), Options(rounds=1, learning_rate=0.1, agreement=0.5))
-    {'agreement': 0.5}
-    """
-    taken_here = set(LocalSteps.FLAT) if algorithm.local is not None else set()
-    parts = [(LEVELS[level], choice) for level, choice in algorithm.parts.items()]
-    for registry, choice in (*parts, (OPTIMIZERS, algorithm.optimizer)):
-        taken_here |= taken(registry, choice, options.part_options).keys()
-    unused = {key: value for key, value in options.part_options.items() if key not in taken_here}
-    if algorithm.is_newton and options.learning_rate != 1.0:
-        unused["learning_rate"] = options.learning_rate
-    if algorithm.silo_weights not in ("group-dro", "afl"):
-        unused |= _given(options, "weights_step")
-    if algorithm.silo_weights != "q-ffl":
-        unused |= _given(options, "weights_power")
-    if options.learning_rate_schedule != "step":
-        unused |= _given(options, "decay_rounds", "decay_factor")
-    return unused
-
-
-def without_storage(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors of the same shapes and dtypes that hold no numbers."""
-    return {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors.items()}
-
-
-@dataclass(frozen=True)
-class Program:
-    """The steps of a run.
-
-    Args:
-        parts: the algorithm's parts and the settings of silos.
-        weights: w, as tensors without storage.
-        statistic: s_e, as a tensor without storage; None if nothing is matched.
-    """
-
-    parts: RunParts
-    weights: Like
-    statistic: Tensor | None = None
-
     @classmethod
-    def of(cls, parts: RunParts, model: nn.Module) -> Program:
-        """Return the program for a model."""
+    def of(
+        cls,
+        algorithm: Algorithm,
+        loss: LossName,
+        options: Options,
+        model: nn.Module,
+        find_classifier: Callable[[str | None], str | None] = lambda name: name,
+    ) -> Program:
+        """Return the program for a model; parts that are given by name take the options that they declare.
+
+        `find_classifier` finds the layer that gives the logits, if a penalty needs it and no option names it.
+        """
         weights = without_storage({name: p for name, p in model.named_parameters() if p.requires_grad})
-        like = None
-        if parts.penalty is not None:
-            like = parts.penalty.like(model, parts.classifier).to("meta")
-        return cls(parts, weights, like)
+        found = cls(algorithm.built(options.for_parts), loss, options, options.classifier, weights)
+        penalty = found.penalty
+        if penalty is None:
+            return found
+        classifier = find_classifier(options.classifier) if penalty.needs_classifier else options.classifier
+        return replace(found, classifier=classifier, statistic=penalty.like(model, classifier).to("meta"))
+
+    @cached_property
+    def intra(self) -> Aggregator | None:
+        """Return the aggregator of environments; None if the silo is one environment."""
+        return cast(Aggregator, self.algorithm.intra) if self.algorithm.votes else None
+
+    @cached_property
+    def inter(self) -> Aggregator:
+        """Return the aggregator of silos."""
+        return cast(Aggregator, self.algorithm.inter)
+
+    @cached_property
+    def penalty(self) -> Penalty | None:
+        """Return what silos match, if anything."""
+        return cast(Penalty | None, self.algorithm.penalty)
 
     @cached_property
     def steps(self) -> dict[str, Step]:
         """Return all steps by name."""
         ranges = {
             name: Range(max(m.minimum, -MAX_NUMBER), min(m.maximum * _ROUNDING, MAX_NUMBER))
-            for name, m in self.parts.metrics.items()
+            for name, m in self.metrics.items()
         }
         found = [self._update(UPDATE), Step(EVALUATE, metrics={**ranges, "examples": _ANY})]
-        penalty = self.parts.penalty
+        penalty = self.penalty
         if penalty is not None:
             found.append(self._update(MATCHED))
         if penalty is not None and penalty.centred:
@@ -227,47 +182,47 @@ class Program:
     @property
     def keeps_state(self) -> bool:
         """Return whether silos keep state from round to round."""
-        local = self.parts.algorithm.local
+        local = self.algorithm.local
         return local is not None and local.control_variates
 
     @property
     def update(self) -> str:
         """Return the name of a silo's update in messages and records."""
-        return "gradient" if self.parts.algorithm.local is None else "update"
+        return "gradient" if self.algorithm.local is None else "update"
 
     @property
     def _statistics(self) -> Answer:
-        assert self.parts.penalty is not None
+        assert self.penalty is not None
         assert self.statistic is not None
-        like = {self.parts.penalty.statistic: self.statistic}
-        return Answer(like, self._mean, order=self.parts.penalty.order, exact=True)
+        like = {self.penalty.statistic: self.statistic}
+        return Answer(like, self._mean, order=self.penalty.order, exact=True)
 
     @property
     def keeps_replies(self) -> bool:
         """Return whether the server needs each silo's reply itself, because sums of them are not enough."""
-        return self.parts.inter.keeps_values
+        return self.inter.keeps_values
 
     @property
     def _mean(self) -> Aggregator:
         """Return how s_e and control variates become one: by a mean, or by `inter` if it is robust."""
-        return self.parts.inter if self.keeps_replies else Mean()
+        return self.inter if self.keeps_replies else Mean()
 
     def _clipped(self, aggregator: Aggregator) -> Aggregator:
         """Return an aggregator that clips to `max_norm`, if there is one."""
-        max_norm = self.parts.options.max_norm
+        max_norm = self.options.max_norm
         return aggregator if max_norm is None else Clipped(aggregator, max_norm)
 
     def _update(self, name: str) -> Step:
         """Return the step whose answers update w."""
-        algorithm, penalty = self.parts.algorithm, self.parts.penalty if name == MATCHED else None
+        algorithm, penalty = self.algorithm, self.penalty if name == MATCHED else None
         sends: dict[str, Like] = {}
         sent_numbers: dict[str, Range] = {}
-        inter, weighted = self._clipped(self.parts.inter), algorithm.silo_weights != "equal"
+        inter, weighted = self._clipped(self.inter), algorithm.silo_weights != "equal"
         answers = {self.update: Answer(self.weights, inter, weighted=weighted, exact=algorithm.is_newton)}
         if algorithm.is_newton:
             size = sum(tensor.numel() for tensor in self.weights.values())
             like = {HESSIAN: torch.empty(size * (size + 1) // 2, dtype=torch.float64, device="meta")}
-            answers[HESSIAN] = Answer(like, self.parts.inter, weighted=weighted, exact=True)
+            answers[HESSIAN] = Answer(like, self.inter, weighted=weighted, exact=True)
         numbers = {"loss": _ANY, "examples": Range(1, MAX_EXAMPLES)}
         if penalty is not None:
             sent_numbers[PENALTY_WEIGHT] = Range(0, 1e30)

@@ -23,7 +23,7 @@ from fedilc import __version__
 from fedilc.aggregation import _kernels
 from fedilc.algorithms import LocalSteps
 from fedilc.algorithms.part_registry import PartRegistry
-from fedilc.algorithms.parts import LEVELS, option_names, taken
+from fedilc.algorithms.parts import LEVELS, PENALTIES, option_names, taken
 from fedilc.errors import CheckpointError, FedILCWarning, listed
 
 _FORMERLY_FLAT = {  # what a run.json up to version 0.2 held for options of parts that were not given
@@ -90,21 +90,37 @@ def upgraded(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts of a run as run folders hold them now: with each part as its name and options.
 
     Folders up to version 0.2 have the names of parts alone, and beside them all options that a part can have;
-    `silo_weights` is called `weights` there.
+    `silo_weights` is called `weights` there. Some have the reduction of the penalty among the options of
+    every run.
     """
-    facts, choices = _renamed(facts), facts.get("choices")
+    facts = _with_reduction(_renamed(facts))
+    choices = facts.get("choices")
     if isinstance(choices, Mapping):
         facts["choices"] = choices = _renamed(choices)
     if not isinstance(choices, Mapping) or not any(isinstance(choices.get(key), str) for key in LEVELS):
-        return dict(facts)
+        return facts
     kept = {key: v for key, v in facts.items() if key not in _FORMERLY_FLAT or v != _FORMERLY_FLAT[key]}
-    given = {key: v for key, v in kept.items() if key in _FORMERLY_FLAT}
+    given = {key: v for key, v in kept.items() if key in _FORMERLY_FLAT or key == "reduction"}
     parts = {level: _part(registry, choices.get(level), given) for level, registry in LEVELS.items()}
     return {**kept, "choices": {**choices, **parts}}
 
 
 def _renamed(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {"silo_weights" if key == "weights" else key: value for key, value in facts.items()}
+
+
+def _with_reduction(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return facts in which the penalty has its reduction, which was called `fishr_reduction` beside it."""
+    if "fishr_reduction" not in facts:
+        return dict(facts)
+    found = {key: value for key, value in facts.items() if key != "fishr_reduction"}
+    reduction, choices = facts["fishr_reduction"], facts.get("choices") or {}
+    if reduction != "mean":
+        found["reduction"] = reduction
+    penalty = choices.get("penalty")
+    if isinstance(penalty, Mapping) and "reduction" in PENALTIES.declared(str(penalty.get("name"))):
+        found["choices"] = {**choices, "penalty": {**penalty, "reduction": reduction}}
+    return found
 
 
 def _part(registry: PartRegistry[Any], choice: Any, given: Mapping[str, Any]) -> Any:

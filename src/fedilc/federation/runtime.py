@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,13 @@ class Runtime(ABC):
         leads: whether this process writes files and prints; of several processes, one does.
         sets_aside: whether a round is repeated without outliers. If all silos belong to whoever started the
             run, outliers are honest, and the run warns of them and continues.
+        state_folder: where silos of this process store their state between rounds; None keeps it in memory.
     """
 
     silos: tuple[str, ...] = ()
     leads: bool = True
     sets_aside: bool = True
+    state_folder: Path | None = None
 
     @abstractmethod
     def ask(self, request: Request) -> Iterator[Reply] | Iterator[Reply | AggregatedReply]:
@@ -42,12 +44,8 @@ class Runtime(ABC):
         """Add up the sums of all processes in place; return the replies of all silos, without tensors."""
         return replies
 
-    def set_aside(self, _round: int, _reasons: Mapping[str, str]) -> None:
-        """Show that a round continues without the replies of these silos, and why."""
-        return
-
-    def leave_out(self, _reasons: Mapping[str, str]) -> None:
-        """Show that these silos are not asked any more, and why."""
+    def set_aside(self, _reasons: Mapping[str, str], _round: int | None = None) -> None:
+        """Show that a round continues without the replies of these silos, or the run if `_round` is None."""
         return
 
     def reasons(self, _silos: Sequence[str]) -> Mapping[str, str]:
@@ -60,18 +58,6 @@ class Runtime(ABC):
         """Return the leading process's tensors and facts, in every process."""
         return tensors, facts
 
-    def keep_states(self, _folder: Path) -> None:
-        """Store the state of this process's silos in a folder."""
-        return
-
-    def broadcast_flag(self, flag: bool) -> bool:
-        """Return the leading process's flag, in every process."""
-        return flag
-
-    def own_rows(self, rows: int) -> slice:
-        """Return which of `rows` rows this process computes."""
-        return slice(0, rows)
-
-    def share_rows(self, _values: Tensor) -> None:
-        """Add the rows that other processes have computed, in place; here they are 0."""
-        return
+    def compute_rows(self, compute: Callable[[slice], Tensor], rows: int) -> Tensor:
+        """Return what `compute` finds for rows 0 to `rows`; each of several processes computes a share."""
+        return compute(slice(0, rows))

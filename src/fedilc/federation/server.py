@@ -197,14 +197,14 @@ class Server:
         record: Record = {"round": number, "train_loss": self.silo_weights.mean_loss(replies)}
         if penalty_weight:
             distances = [reply["distance"] or 0.0 for reply in replies.values()]
-            mean = self.program.parts.options.fishr_reduction == "mean"
-            record["penalty"] = sum(distances) / len(distances) * (1 if mean else len(distances))
+            summed = self.program.penalty is not None and self.program.penalty.reduction == "sum"
+            record["penalty"] = sum(distances) / len(distances) * (len(distances) if summed else 1)
             record["penalty_weight"] = penalty_weight
         return record
 
     def _silo_records(self, replies: SiloNumbers, norms: Norms) -> dict[str, dict[str, Any]]:
         """Return examples and loss per silo, and the norm of an update that was clipped."""
-        max_norm, found = self.program.parts.options.max_norm, dict[str, dict[str, Any]]()
+        max_norm, found = self.program.options.max_norm, dict[str, dict[str, Any]]()
         for silo, reply in replies.items():
             found[silo] = {"examples": reply["examples"], "train_loss": reply["loss"]}
             if max_norm is not None and norms[silo] > max_norm:
@@ -313,8 +313,7 @@ class Server:
 
         Updates that contain a penalty's terms, which nearly cancel, are long in honest silos, too.
         """
-        parts = self.program.parts
-        if parts.penalty is not None and parts.algorithm.adds_up_in_silo:
+        if self.program.penalty is not None and self.program.algorithm.adds_up_in_silo:
             return
         long = self.selection.bound.note_long(norms)
         if long and self.runtime.sets_aside and self.runtime.leads:

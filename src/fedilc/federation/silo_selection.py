@@ -50,7 +50,7 @@ class SiloSelection:
         excluded = self.bound.left_out | dict(aside)
         needed = self.options.quorum(total) if drawn is None else self.options.min_silos or 1
         if self.bound.left_out:
-            self.runtime.leave_out(self.bound.left_out)
+            self.runtime.set_aside(self.bound.left_out)
         present = tuple(silo for silo in self.runtime.present() if silo not in excluded)
         if excluded and len(present) < needed:
             raise SilosLostError(
@@ -75,7 +75,7 @@ class SiloSelection:
         reasons = self.bound.strike(lost.reasons)
         aside |= reasons
         if reasons:
-            self.runtime.set_aside(number, reasons)
+            self.runtime.set_aside(reasons, number)
             if self.options.silos_per_round is not None:
                 return self.draw(number, aside)
         total = len(self.runtime.silos)

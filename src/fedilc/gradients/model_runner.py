@@ -63,9 +63,7 @@ class ModelRunner:
             convert_conv2d_weight_memory_format(self.model, self.format)
         self.loss = loss
         self.chunk_bytes = chunk_bytes
-        self.classifier_name, self.classifier = classifier, None
-        if classifier is not None or any(isinstance(module, nn.Linear) for module in model.modules()):
-            self.classifier_name, self.classifier = find_classifier(model, classifier)
+        self.use_classifier(classifier)
         self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         first = next(iter(self.parameters.values()))
         self.dtype, self.device = first.dtype, first.device
@@ -80,8 +78,15 @@ class ModelRunner:
         """Take the server's weights, unless they are already here."""
         if version != self._version:
             for name, parameter in self.parameters.items():
-                parameter.copy_(weights[name])
+                if weights[name].data_ptr() != parameter.data_ptr():  # in one process, w is this model's own
+                    parameter.copy_(weights[name])
             self._version = version
+
+    def use_classifier(self, name: str | None) -> None:
+        """Take the layer of this name for the one that gives the logits; None is the last linear layer."""
+        self.classifier_name, self.classifier = name, None
+        if name is not None or any(isinstance(module, nn.Linear) for module in self.model.modules()):
+            self.classifier_name, self.classifier = find_classifier(self.model, name)
 
     @overload
     def inputs(self, x: Inputs) -> Inputs: ...

@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from fedilc.algorithms.part_registry import checks_options
+from fedilc.algorithms.parts import Reduction
 from fedilc.gradients.forward import BackwardStarts, Pass
 
 
@@ -18,6 +20,13 @@ class Penalty(ABC):
     Its gradient is sum_e J_e^T v_e with v_e = 2/E (s_e - mean s) and J_e = ds_e/dw. A penalty says how s_e
     follows from sums over examples, so that a silo of any size is computed in chunks, and how v_e is carried
     back through it. All else (the two phases, lambda, the sum over silos) is the same for every penalty.
+
+    Args:
+        reduction: "mean" has the 1/E of L; "sum" leaves it out, as the authors of the paper do in their code.
+            A penalty with a constructor of its own takes it if it declares it.
+
+    Raises:
+        ConfigError: if `reduction` is neither.
 
     Attributes:
         statistic: the name of s_e in messages and records.
@@ -42,6 +51,11 @@ class Penalty(ABC):
     order: ClassVar[int] = 1
     needs_graph: ClassVar[bool] = False
     needs_classifier: ClassVar[bool] = False
+    reduction: Reduction = "mean"
+
+    @checks_options
+    def __init__(self, reduction: Reduction = "mean") -> None:
+        self.reduction = reduction
 
     @abstractmethod
     def like(self, model: nn.Module, classifier: str | None) -> Tensor:

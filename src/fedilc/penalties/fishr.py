@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from fedilc.aggregation.base import wide_dtype
 from fedilc.algorithms.part_registry import checks_options
+from fedilc.algorithms.parts import Reduction
 from fedilc.gradients.forward import BackwardStarts, Pass
 from fedilc.models import find_classifier
 from fedilc.penalties import _kernels
@@ -40,9 +41,10 @@ class Fishr(Penalty):
 
     Args:
         covariance: "diagonal" (a number per parameter of the classifier) or "full" (per pair of them).
+        reduction: "mean" over silos, as in the paper, or "sum", as in its authors' code.
 
     Raises:
-        ConfigError: if `covariance` is neither.
+        ConfigError: if `covariance` or `reduction` is neither of its two.
 
     >>> from fedilc import Algorithm
     >>> Algorithm(intra="geometric", penalty=Fishr("full")).penalty.covariance
@@ -54,7 +56,8 @@ class Fishr(Penalty):
     needs_classifier = True
 
     @checks_options
-    def __init__(self, covariance: Covariance = "diagonal") -> None:
+    def __init__(self, covariance: Covariance = "diagonal", reduction: Reduction = "mean") -> None:
+        super().__init__(reduction)
         self.covariance = covariance
 
     def like(self, model: nn.Module, classifier: str | None) -> Tensor:

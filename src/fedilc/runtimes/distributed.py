@@ -17,7 +17,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from heapq import heappop, heappush
@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
@@ -36,6 +36,7 @@ from fedilc.errors import ConfigError, FedILCError
 from fedilc.federation.client import Metrics
 from fedilc.federation.program import Program
 from fedilc.federation.runtime import SiloNumbers
+from fedilc.gradients import ModelRunner
 from fedilc.runtimes.local import LocalRuntime
 from fedilc.runtimes.rendezvous import Attempt, RankLostError, join_attempt
 from fedilc.runtimes.torchrun import restart_count, started_as_group, with_slurm
@@ -206,12 +207,12 @@ def _ended_by(store: Store) -> int | None:
     return None
 
 
-def runtime_here(store: SiloStore, model: nn.Module, program: Program, metrics: Metrics) -> LocalRuntime:
+def runtime_here(store: SiloStore, runner: ModelRunner, program: Program, metrics: Metrics) -> LocalRuntime:
     """Return a runtime for silos opened in this process, or on all ranks of the group it belongs to."""
     group = Group.current()
     if group.size == 1:
-        return LocalRuntime(store, model, program, metrics)
-    return DistributedRuntime(group, store, model, program, metrics)
+        return LocalRuntime(store, runner, program, metrics)
+    return DistributedRuntime(group, store, runner, program, metrics)
 
 
 class DistributedRuntime(LocalRuntime):
@@ -221,11 +222,11 @@ class DistributedRuntime(LocalRuntime):
         self,
         group: Group,
         store: SiloStore | Federation,
-        model: nn.Module,
+        runner: ModelRunner,
         program: Program,
         metrics: Metrics,
     ) -> None:
-        super().__init__(store, model, program, metrics)
+        super().__init__(store, runner, program, metrics)
         sizes = self.store.sizes
         if group.size > len(sizes):
             raise ConfigError(
@@ -263,17 +264,14 @@ class DistributedRuntime(LocalRuntime):
             self.group.send_from_first(tensor)
         return tensors, first["facts"]
 
-    def broadcast_flag(self, flag: bool) -> bool:
-        """Return the first rank's flag, on every rank."""
-        flags = torch.tensor([flag])
-        self.group.send_from_first(flags)
-        return bool(flags)
-
-    def own_rows(self, rows: int) -> slice:
-        """Return an equal share of the rows, or all of them if there are fewer rows than ranks."""
+    def compute_rows(self, compute: Callable[[slice], Tensor], rows: int) -> Tensor:
+        """Compute an equal share of the rows on each rank, or all if there are fewer rows than ranks."""
         size, rank = self.group.size, self.group.rank
-        return slice(rows * rank // size, rows * (rank + 1) // size) if size <= rows else slice(0, rows)
-
-    def share_rows(self, values: Tensor) -> None:
-        """Add the rows of all other ranks, in place."""
-        self.group.add(values)
+        if size > rows:
+            return super().compute_rows(compute, rows)
+        mine = slice(rows * rank // size, rows * (rank + 1) // size)
+        part = compute(mine)
+        found = part.new_zeros(rows, *part.shape[1:])
+        found[mine] = part
+        self.group.add(found)
+        return found

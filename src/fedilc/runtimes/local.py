@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
-from pathlib import Path
-
-from torch import nn
 
 from fedilc.data import Federation
 from fedilc.data.silo_store import SiloStore
@@ -15,12 +11,14 @@ from fedilc.federation.control_variates import SiloState
 from fedilc.federation.messages import Reply, Request
 from fedilc.federation.program import Program
 from fedilc.federation.runtime import Runtime
-from fedilc.gradients import Loss, ModelRunner
-from fedilc.gradients.forward import CHUNK_BYTES, KEPT_BYTES
+from fedilc.gradients import ModelRunner
+from fedilc.gradients.forward import KEPT_BYTES
 
 
 class LocalRuntime(Runtime):
-    """A runtime that asks silos one after another, with one model in memory.
+    """A runtime that asks silos one after another, all with the runner of the model that the server trains.
+
+    The model is in memory once: silos compute at the server's own w, and local steps restore it.
 
     Between the steps of a round it keeps the forward passes of as many silos as fit in
     `kept_bytes`; the others compute theirs again, to the same bits. Silos that are not resident are
@@ -32,26 +30,18 @@ class LocalRuntime(Runtime):
     def __init__(
         self,
         store: SiloStore | Federation,
-        model: nn.Module,
+        runner: ModelRunner,
         program: Program,
         metrics: Metrics,
         kept_bytes: int = KEPT_BYTES,
-        chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         self.store = SiloStore.of(store) if isinstance(store, Federation) else store
         self.silos = self.store.silos
         self.own = frozenset(self.silos)
         self.kept_bytes = kept_bytes
-        self.program, self.metrics = program, metrics
-        parts = program.parts
-        self.runner = ModelRunner(copy.deepcopy(model), Loss(parts.loss), parts.classifier, chunk_bytes)
+        self.runner, self.program, self.metrics = runner, program, metrics
         self.clients: dict[str, SiloClient] = {}
-        self._folder: Path | None = None
         self._states: dict[str, SiloState] = {}
-
-    def keep_states(self, folder: Path) -> None:
-        """Keep the silos' state between rounds in a folder, from the first request on."""
-        self._folder = folder
 
     def ask(self, request: Request) -> Iterator[Reply]:
         """Yield the reply of each silo asked that is this process's own, in the order asked."""
@@ -76,5 +66,5 @@ class LocalRuntime(Runtime):
     def _state(self, name: str) -> SiloState | None:
         """Return a silo's state, if the algorithm keeps one."""
         if self.program.keeps_state and name not in self._states:
-            self._states[name] = SiloState(name, self._folder)
+            self._states[name] = SiloState(name, self.state_folder)
         return self._states.get(name)

@@ -6,21 +6,24 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from fedilc.algorithms.loss_name import has_classes
-from fedilc.config import Experiment, Options
+from fedilc.config import Experiment
 from fedilc.config.user_sources import FileSource, Remote, RemoteTables
 from fedilc.data.checks.federation import Report
 from fedilc.data.checks.profile import TEST
 from fedilc.data.inputs import Shape
-from fedilc.data.outline import Outline
 from fedilc.data.silo_store import SiloStore
 from fedilc.errors import DataProblemsError, FedILCError, FedILCWarning
 from fedilc.federation import Runtime
 from fedilc.federation.messages import Reply, Request
+
+if TYPE_CHECKING:
+    from fedilc.training.specification import Specification
 
 NAMED = 50
 
@@ -84,9 +87,9 @@ def _check(settings: Experiment, folder: Path, own: str | None, found: Checked) 
     if isinstance(data, Remote):
         from fedilc.runtimes.remote.run import RemoteRun
 
-        run = RemoteRun.of(settings, folder, own)
+        spec = RemoteRun.of(settings, folder, own).specification
         found.rows = [Row(name, "joins from elsewhere", inputs=data.inputs) for name in data.silos]
-        _try(settings, run.outline, run.model, None)
+        _try(spec, None)
         return
     if isinstance(data, RemoteTables):
         found.rows = [Row(name, "joins from elsewhere") for name in data.silos]
@@ -111,7 +114,9 @@ def _check(settings: Experiment, folder: Path, own: str | None, found: Checked) 
     else:
         store = data.store(settings.seed, folder)
         found.rows, found.hidden = _rows(store), max(0, len(store.silos) - NAMED)
-    _try(settings, store, _model(settings, store, own), store)
+    from fedilc.training.specification import Specification
+
+    _try(Specification.of(store, _model(settings, store, own), settings.algorithm, settings), store)
 
 
 def _below(file: str, folder: Path) -> str:
@@ -145,12 +150,10 @@ class _NoSilos(Runtime):
         return iter(())
 
 
-def _try(settings: Experiment, outline: Outline, model: nn.Module, store: SiloStore | None) -> None:
+def _try(spec: Specification, store: SiloStore | None) -> None:
     """Set the run up as `train` does, and stop before its first round."""
     from fedilc.training.loop import Training
-    from fedilc.training.specification import Specification
 
-    spec = Specification.of(outline, model, settings.algorithm, Options(**settings.options()))
     if store is not None:
         store.check_classes(spec.outputs)
     Training(spec, _NoSilos())

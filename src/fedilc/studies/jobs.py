@@ -16,7 +16,6 @@ from fedilc.data.outline import data_facts
 from fedilc.errors import ConfigError, FedILCError, FedILCWarning, writing
 from fedilc.federation import RunFolder
 from fedilc.federation.json_files import complete_lines, json_bytes, parse_json
-from fedilc.federation.program import make_parts
 from fedilc.federation.run_identity import require_same
 from fedilc.studies.checking import prepare
 from fedilc.studies.engine import Job, Show, working
@@ -88,8 +87,8 @@ class RunJob(Job):
         data = {key: defaults[key] for key in wanted["data"] if key in defaults} | (found.get("data") or {})
         held = {**_defaults(Options), **found, "data": data, "model": network}
         if "choices" in found:
-            parts = make_parts(self.settings.parts(), found.get("loss", "binary"), self.settings)
-            wanted["choices"] = parse_json(json_bytes(parts.describe()))
+            built = self.settings.parts.built(self.settings.for_parts)
+            wanted["choices"] = parse_json(json_bytes(built.describe()))
         keys = (*Options.model_fields, "algorithm", "data", "model", "choices")
         require_same(self.folder, *({key: facts.get(key) for key in keys} for facts in (held, wanted)))
         if self.done() > self.settings.rounds:

@@ -43,7 +43,7 @@ class Sweep:
         """Return a sweep; raise if its algorithm has no penalty."""
         name = find_algorithm(algorithm)[0]
         settings, _ = read_experiment(experiment, [f"algorithm={name}", *changes])
-        if settings.parts().penalty is None:
+        if settings.parts.penalty is None:
             raise ConfigError(f"{name} has no penalty, so lambda changes nothing; choose one with a penalty")
         folder = out or Path("results") / f"{Path(experiment).stem}-lambda"
         return cls(experiment, name, tuple(values), seeds, tuple(changes), folder)

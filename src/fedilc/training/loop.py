@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from fedilc.algorithms.loss_name import task_of
 from fedilc.config import Options
-from fedilc.data.inputs import Inputs
 from fedilc.errors import ConfigError, DivergedError, FedILCWarning, silos_with_reasons
 from fedilc.evaluation import measure, thresholded_areas
 from fedilc.federation import Program, Record, RunFolder, Runtime, Server
@@ -35,7 +34,7 @@ from fedilc.training.specification import Specification, run_facts
 
 def make_server(model: nn.Module, runtime: Runtime, program: Program, options: Options) -> Server:
     """Return a server that trains `model` itself, with these settings, over a runtime."""
-    silos, algorithm = runtime.silos, program.parts.algorithm
+    silos, algorithm = runtime.silos, program.algorithm
     if options.min_silos is not None and options.min_silos > len(silos):
         raise ConfigError(f"min_silos={options.min_silos} is more than the {len(silos)} silos there are")
     schedule = PenaltySchedule(options.penalty_weight, options.penalty_anneal_rounds, options.penalty_start)
@@ -60,7 +59,7 @@ def make_server(model: nn.Module, runtime: Runtime, program: Program, options: O
         program=program,
         selection=SiloSelection(runtime, NormBound(options.outlier_factor), options),
         silo_weights=make_weights(algorithm.silo_weights, silos, options.weights_step, options.weights_power),
-        schedule=schedule if program.parts.penalty is not None else None,
+        schedule=schedule if program.penalty is not None else None,
         rate=rate,
         on_divergence=options.on_divergence,
     )
@@ -83,7 +82,8 @@ class Training:
         assert self.outline.x_test is not None
         assert self.outline.y_test is not None
         runner = self.spec.runner
-        logits = self._test_logits(self.outline.x_test)
+        x = self.outline.x_test
+        logits = self.runtime.compute_rows(lambda rows: runner.predict(runner.inputs(x[rows])), len(x))
         if not self.runtime.leads:
             return {}
         y = runner.labels(self.outline.y_test)
@@ -92,17 +92,6 @@ class Training:
             areas = thresholded_areas(logits, y, self.options.thresholded_batch)
             found |= {f"thresholded_{key}": area for key, area in areas.items()}
         return found
-
-    def _test_logits(self, x: Inputs) -> Tensor:
-        """Return the model's logits of the test set; every process computes its part."""
-        runner, mine = self.spec.runner, self.runtime.own_rows(len(x))
-        part = runner.predict(runner.inputs(x[mine]))
-        if len(part) == len(x):
-            return part
-        logits = part.new_zeros(len(x), self.spec.outputs)
-        logits[mine] = part
-        self.runtime.share_rows(logits)
-        return logits
 
     def run(
         self,
@@ -128,7 +117,7 @@ class Training:
             for callback in callbacks:
                 callback.on_start(run)
             for number in range(self._begin(run) + 1, self.options.rounds + 1):
-                if self.runtime.broadcast_flag(run.stopped is not None):
+                if self.runtime.broadcast({}, {"stopped": run.stopped})[1]["stopped"] is not None:
                     break
                 self._round(number, run, callbacks, folder)
             self._require_converged(len(run.history))
@@ -215,7 +204,7 @@ class Training:
             run.history = facts["history"]
             self.server.restore(tensors, facts["server"], run.history)
         if facts["out"] is not None:
-            self.runtime.keep_states(Path(facts["out"]) / SILO_STATES)
+            self.runtime.state_folder = Path(facts["out"]) / SILO_STATES
         return len(run.history)
 
     def open_folder(self, folder: RunFolder, resume: bool, settings: dict[str, Any], run: Run) -> None:

@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from fedilc.data.inputs import Inputs, require_one_input, shape_of, shape_text, 
 from fedilc.data.outline import Outline, data_facts
 from fedilc.errors import ConfigError, FedILCError, FedILCWarning, ModelError
 from fedilc.federation import Program
-from fedilc.federation.program import RunParts, make_parts, unused_options
+from fedilc.federation.program import unused_options
 from fedilc.gradients import Loss, ModelRunner, find_device, logits_layer, require_logits, require_supported
 from fedilc.gradients.newton import prepared_for_newton
 from fedilc.gradients.optimizers import make_optimizer
@@ -37,11 +38,10 @@ class Specification:
     Attributes:
         outline: what is known of the data here.
         name: of the algorithm.
-        algorithm: with the parts that the options replace.
+        algorithm: with the parts that the options replace, by name unless the caller has given objects.
         options: every other setting.
-        model: the copy that is trained, on its device.
-        runner: runs that copy.
-        program: the steps of a round.
+        runner: runs the copy of the model that is trained, on its device.
+        program: the algorithm with its parts, and the steps of a round.
         outputs: how many logits the model gives.
     """
 
@@ -49,10 +49,14 @@ class Specification:
     name: str
     algorithm: Algorithm
     options: Options
-    model: nn.Module
     runner: ModelRunner
     program: Program
     outputs: int
+
+    @property
+    def model(self) -> nn.Module:
+        """Return the copy of the model that is trained, on its device."""
+        return self.runner.model
 
     @classmethod
     def of(
@@ -77,20 +81,19 @@ class Specification:
                 )
             require_one_input(outline.sample, name)
             model = prepared_for_newton(model)
-        parts = make_parts(found, outline.loss, options)
-        _require_sides(parts, len(outline.silos), options)
+        built = found.built(options.for_parts)
         if found.local is not None:
             _require_local_optimizer(found.local)
-        votes = parts.intra is not None and options.environment_size is not None
-        require_supported(model, environments=votes)
+        require_supported(model, environments=found.votes and options.environment_size is not None)
         runner = ModelRunner(model, loss)
         sample, outputs = _try_model(runner, outline.sample)
         loss.try_out(torch.zeros(2, outputs, dtype=runner.dtype, device=runner.device))
         if loss.has_classes:
             require_logits(model, sample)
-        if parts.penalty is not None and parts.penalty.needs_classifier:
-            parts = replace(parts, classifier=logits_layer(model, loss, sample, options.classifier))
-        return cls(outline, name, found, options, model, runner, Program.of(parts, model), outputs)
+        program = Program.of(built, outline.loss, options, model, partial(logits_layer, model, loss, sample))
+        runner.use_classifier(program.classifier)
+        _require_sides(program, len(outline.silos), options)
+        return cls(outline, name, found, options, runner, program, outputs)
 
     def note_settings(self) -> None:
         """Say which settings leave out something that the algorithm is about, or change nothing in it."""
@@ -138,18 +141,18 @@ def _with_loss(outline: Outline, chosen: str | None) -> Outline:
     return replace(outline, loss=chosen)
 
 
-def _require_sides(parts: RunParts, silos: int, options: Options) -> None:
+def _require_sides(program: Program, silos: int, options: Options) -> None:
     """Raise if a round has too few silos for what the aggregation drops."""
     asked = min(silos, options.silos_per_round or silos)
-    if isinstance(parts.inter, WeightedGeometricMean) and parts.inter.min_side > asked:
+    inter = program.inter
+    if isinstance(inter, WeightedGeometricMean) and inter.min_side > asked:
         raise ConfigError(
-            f"min_side={parts.inter.min_side} drops every value, because a round asks {asked} silos; "
-            "lower min_side"
+            f"min_side={inter.min_side} drops every value, because a round asks {asked} silos; lower min_side"
         )
-    if parts.inter.keeps_values and asked < _LEAST_ROBUST:
+    if inter.keeps_values and asked < _LEAST_ROBUST:
         raise ConfigError(
-            f"inter={parts.algorithm.inter!r} drops values at both ends, and a round asks {asked} silos; it "
-            f"needs at least {_LEAST_ROBUST}"
+            f"inter={program.algorithm.name('inter')!r} drops values at both ends, and a round asks {asked} "
+            f"silos; it needs at least {_LEAST_ROBUST}"
         )
 
 
@@ -208,7 +211,7 @@ def run_facts(spec: Specification) -> dict[str, Any]:
             "outputs": spec.outputs,
         },
         "algorithm": spec.name,
-        "choices": spec.program.parts.describe(),
+        "choices": spec.program.algorithm.describe(),
         **spec.options.model_dump(include={*Options.model_fields, *spec.options.part_options} - {"loss"}),
     }
 

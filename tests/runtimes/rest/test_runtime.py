@@ -81,7 +81,7 @@ def set_aside(queue: TaskQueue, name: str) -> None:
 def test_a_silo_left_out_is_told_so_and_not_waited_for() -> None:
     queue = queue_of(remote(("a", "b", "c")))
     runtime = RestRuntime(queue, 3, 1)
-    runtime.leave_out({"b": "its gradient is long"})
+    runtime.set_aside({"b": "its gradient is long"})
     assert runtime.present() == ("a", "c")
     for ask in (partial(queue.task_for, "b"), partial(queue.join, "b", 10)):
         with pytest.raises(RefusedError, match="its gradient is long") as refused:

@@ -25,6 +25,7 @@ from fedilc.runtimes.flower.runtime import train_on_nodes
 from fedilc.runtimes.remote.run import RemoteRun
 from fedilc.training.callbacks import Callback, Run
 from fedilc.training.result import Result
+from fedilc.training.specification import Specification
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord, MetricRecord
@@ -135,7 +136,7 @@ class FedILC:
                 f"two silos have the same name in {', '.join(names)}; let make_silo give each its own"
             )
         outline = Outline(name, {silo: {} for silo in names}, sample, self.loss)
-        run = RemoteRun(name, self.algorithm, options, outline, None, model)
+        run = RemoteRun(name, Specification.of(outline, model, self.algorithm, options))
         evaluation = _Evaluation(evaluate_fn, model)
         result = train_on_nodes(registry, run, Path(out) if out is not None else None, [evaluation])
         return Trained(**vars(result), evaluate_metrics_serverapp=evaluation.metrics)

@@ -52,7 +52,7 @@ def make_client(
     """
     manifest.require_same_steps()
     model = build(manifest) if build is not None else manifest.model.build()
-    if manifest.program.parts.algorithm.is_newton:
+    if manifest.program.algorithm.is_newton:
         model = prepared_for_newton(model)
     manifest.require_fits(model)
     require_supported(model)
@@ -64,12 +64,12 @@ def make_client(
             f"give it the {'inputs' if is_several(wanted) else 'columns'} that the run expects"
         )
     check_labels(silo, manifest.loss)
-    if manifest.program.parts.algorithm.is_newton:
+    if manifest.program.algorithm.is_newton:
         require_safe_hessian(silo)
     if task_of(manifest.loss) == "multiclass":
         check_classes([silo], None, manifest.model.outputs)
     loss, program = Loss(manifest.loss), manifest.program
-    runner = ModelRunner(model.to(find_device(device)), loss, program.parts.classifier)
+    runner = ModelRunner(model.to(find_device(device)), loss, program.classifier)
     state = None
     if program.keeps_state:
         folder = None if state_folder is None else state_folder / manifest.hash[:16]

@@ -10,14 +10,14 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import torch
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
-    PositiveFloat,
+    PlainSerializer,
+    PlainValidator,
     PositiveInt,
     SerializerFunctionWrapHandler,
     ValidationError,
@@ -26,7 +26,7 @@ from pydantic import (
 )
 from torch import Tensor, nn
 
-from fedilc.algorithms import LocalSteps
+from fedilc.algorithms import Algorithm
 from fedilc.algorithms.loss_name import LossName
 from fedilc.algorithms.parts import LEVELS
 from fedilc.config.experiment import Network
@@ -36,17 +36,17 @@ from fedilc.data.inputs import shape_of, sizes_of
 from fedilc.errors import ConfigError, ModelError, ProtocolError
 from fedilc.federation import Program
 from fedilc.federation.json_files import json_digest, parse_json
-from fedilc.federation.program import described_parts
 from fedilc.models import build_model
 from fedilc.section import Section, validated
 from fedilc.training.specification import Specification
 
-PROTOCOL = 4
+PROTOCOL = 5
 MAX_NUMBERS = 2**31
+MAX_NAME = 500
 
 Wire = Literal["exact", "float16"]
 Width = Annotated[int, Field(ge=0, le=MAX_NUMBERS)]
-Name = Annotated[str, Field(max_length=500)]
+Name = Annotated[str, Field(max_length=MAX_NAME)]
 Sizes = Annotated[list[PositiveInt], Field(max_length=8)]
 
 
@@ -96,23 +96,28 @@ class ParameterSpec(Section):
     dtype: Literal["float32", "float64"]
 
 
-class PartChoice(Section):
-    """A part by name, with all its options, which the part itself checks."""
+def _read_choices(choices: Any) -> Algorithm:
+    """Return the algorithm of silos from its description; raise if it has not the form of one."""
+    if isinstance(choices, Algorithm):
+        return choices
+    if not isinstance(choices, Mapping) or set(choices) != {*LEVELS, "update", "silo_weights"}:
+        raise ValueError(f"its choices are not {', '.join(LEVELS)}, update and silo_weights")
+    for level in LEVELS:
+        part = choices[level]
+        name = part.get("name") if isinstance(part, Mapping) else None
+        if not (part is None and level != "inter") and (not isinstance(name, str) or len(name) > MAX_NAME):
+            raise ValueError(f"its {level} is not a part by name, with its options")
+    try:
+        return Algorithm.described(choices)
+    except TypeError as error:
+        raise ValueError("its choices cannot be read") from error
 
-    model_config = ConfigDict(extra="allow")
 
-    name: Name
-
-
-class Choices(Section):
-    """The algorithm's choices: its parts, as `RunParts.describe` describes them, and those of each silo."""
-
-    intra: PartChoice | None
-    inter: PartChoice
-    penalty: PartChoice | None
-    # `silo_weights` of an algorithm: another name would change the digest of every manifest that silos store.
-    weights: Name | dict[Name, PositiveFloat] = "equal"
-    update: Literal["gradient", "newton"] | LocalSteps = "gradient"
+# The algorithm with what silos must know of it; as JSON, each part is its name and options, as in run.json.
+if TYPE_CHECKING:
+    Choices = Algorithm
+else:  # pydantic would look for a schema of the annotations of `Algorithm`, some of which need torch
+    Choices = Annotated[Any, PlainValidator(_read_choices), PlainSerializer(Algorithm.describe_for_silos)]
 
 
 class Manifest(SiloOptions):
@@ -170,6 +175,9 @@ class Manifest(SiloOptions):
         """Return the run's identity: the SHA-256 of the manifest in canonical JSON."""
         return json_digest(self.model_dump(mode="json"))
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Manifest) and self.hash == other.hash
+
     @cached_property
     def like(self) -> dict[str, Tensor]:
         """Return tensors without storage that have the parameters' shapes and types."""
@@ -181,14 +189,11 @@ class Manifest(SiloOptions):
     @cached_property
     def program(self) -> Program:
         """Return the steps of a round, with the algorithm's parts found by name in this installation."""
-        chosen = self.choices
-        described, update = chosen.model_dump(include=set(LEVELS)), chosen.update
-        parts = described_parts(described, update, chosen.weights, self.loss, self)
         statistic = None
-        if parts.penalty is not None:
+        if self.choices.penalty is not None:
             dtype = next(iter(self.like.values())).dtype
             statistic = torch.empty(self.statistic or [0], dtype=dtype, device="meta")
-        return Program(parts, self.like, statistic)
+        return Program(self.choices, self.loss, self, self.classifier, self.like, statistic)
 
     def require_same_steps(self) -> None:
         """Raise if the coordinator's steps are not those of this installation."""
@@ -226,13 +231,6 @@ def describe_steps(program: Program) -> dict[str, Any]:
 def make_manifest(run: str, spec: Specification, network: Network | None, wire: Wire = "exact") -> Manifest:
     """Return the manifest of a run that is about to begin; without `network`, silos have their own copy."""
     program, model, made = spec.program, spec.model, spec.outline.preprocessing
-    described = program.parts.described()
-    for level, part in described.items():
-        if part is not None and "name" not in part:
-            raise ConfigError(
-                f"{level} of algorithm {spec.name!r} cannot be sent, because {part['class']} has no name; "
-                "register its class under one, here and at every silo"
-            )
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     return validated(
         Manifest,
@@ -240,10 +238,10 @@ def make_manifest(run: str, spec: Specification, network: Network | None, wire: 
         | {
             "run": run,
             "algorithm": spec.name,
-            "choices": {**described, "weights": spec.algorithm.silo_weights, "update": spec.algorithm.update},
+            "choices": program.algorithm,
             "rounds": spec.options.rounds,
-            "loss": program.parts.loss,
-            "classifier": program.parts.classifier,
+            "loss": program.loss,
+            "classifier": program.classifier,
             "silos": list(spec.outline.silos),
             "model": {
                 "name": None if network is None else network.name,
@@ -281,7 +279,11 @@ def read_received(kind: type[Model], values: Any, what: str) -> Model:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise ProtocolError(f"{what} cannot be read: {error.errors()[0]['msg']}") from error
+        first = error.errors()[0]
+        why = first.get("ctx", {}).get("error")
+        if isinstance(why, ConfigError):  # it is well formed, and this installation cannot do what it asks
+            raise why from error
+        raise ProtocolError(f"{what} cannot be read: {first['msg']}") from error
 
 
 def require_silo(silo: str, run: str, silos: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from fedilc.runtimes.remote.wire import header_room, pack_request, reply_schemas
 def request_weights(request: Request, manifest: Manifest) -> SiloWeights:
     """Return the weights of silos, as the server has learnt them when it makes a request."""
     steps = manifest.weights_step, manifest.weights_power
-    weights = make_weights(manifest.choices.weights, manifest.silos, *steps)
+    weights = make_weights(manifest.choices.silo_weights, manifest.silos, *steps)
     weights.restore(request.silo_weights)
     return weights
 

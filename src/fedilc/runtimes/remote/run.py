@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
 
 from fedilc.algorithms.loss_name import task_of
-from fedilc.config import Experiment, Options
+from fedilc.config import Experiment
 from fedilc.config.experiment import Network
 from fedilc.config.user_sources import Remote, RemoteTables
 from fedilc.data import Federation, Silo
@@ -37,17 +36,14 @@ _LOGGED = {"train_loss": "train loss", "validation_loss": "validation loss", "te
 
 @dataclass(frozen=True)
 class RemoteRun:
-    """The coordinator's side of a run: settings, initial weights, its own test set; no silo's examples.
+    """The coordinator's side of a run: its specification, which has no silo's examples, and its name.
 
     `network` is None if the model is the user's own, and not built in.
     """
 
     name: str
-    algorithm: str
-    options: Options
-    outline: Outline
-    network: Network | None
-    model: nn.Module
+    specification: Specification
+    network: Network | None = None
     wire: Wire = "exact"
 
     @classmethod
@@ -81,17 +77,13 @@ class RemoteRun:
         else:
             network = settings.model
             model = network.of_shape(shape_of(outline.sample), outputs, settings.seed)
-        return cls(settings.name, settings.algorithm, settings, outline, network, model, wire)
+        spec = Specification.of(outline, model, settings.algorithm, settings)
+        return cls(settings.name, spec, network, wire)
 
     @property
     def needed(self) -> int:
         """Return how many silos a round needs at least."""
-        return self.options.quorum(len(self.outline.silos))
-
-    @cached_property
-    def specification(self) -> Specification:
-        """Return the run without its runtime."""
-        return Specification.of(self.outline, self.model, self.algorithm, self.options)
+        return self.specification.options.quorum(len(self.specification.outline.silos))
 
     @cached_property
     def manifest(self) -> Manifest:

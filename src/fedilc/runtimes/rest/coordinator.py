@@ -73,7 +73,7 @@ def serve(
     result while silos and the page are still served.
     """
     address.require_safe(tokens)
-    require_tokens(run.outline.silos, tokens, address)
+    require_tokens(run.manifest.silos, tokens, address)
     _kernels.load()
     queue = TaskQueue(run.manifest, audit=Audit(out / AUDIT_FILE), spool=Spool(out))
     queue.summary_rows = rows_of_summaries(out)

@@ -201,7 +201,7 @@ class Membership:
             if self.manifest.program.keeps_replies:
                 raise RefusedError(
                     422,
-                    f"inter={self.manifest.choices.inter.name!r} needs each silo's own reply, and a "
+                    f"inter={self.manifest.choices.name('inter')!r} needs each silo's own reply, and a "
                     "sub-coordinator sends sums; let the silos join this coordinator themselves",
                 )
             for silo in silos:

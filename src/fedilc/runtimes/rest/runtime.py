@@ -33,12 +33,11 @@ class RestRuntime(Runtime):
         left = len(self.silos) - len(self._left_out)
         return self.queue.wait_for_silos(min(self.min_silos, left), self.round_timeout)
 
-    def set_aside(self, round_: int, reasons: Mapping[str, str]) -> None:
-        """Show on the page whose replies a round continues without."""
-        self.queue.set_aside_in_round(round_, reasons)
-
-    def leave_out(self, reasons: Mapping[str, str]) -> None:
-        """Tell silos that they are not asked any more, and stop waiting for them."""
+    def set_aside(self, reasons: Mapping[str, str], round_: int | None = None) -> None:
+        """Show on the page whose replies a round continues without; without a round, stop asking them."""
+        if round_ is not None:
+            self.queue.set_aside_in_round(round_, reasons)
+            return
         self._left_out.update(reasons)
         self.queue.leave_out_of_run(reasons)
 
