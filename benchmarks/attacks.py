@@ -27,7 +27,7 @@ import httpx
 from benchmarks.processes import MIB, finish, memory, started, url_of, wait_until
 from benchmarks.timing import Row, at_least, at_most
 from benchmarks.travel import PROVIDER, write_experiment
-from fedilc.runtimes.rest.tokens import add_token
+from fedilc.runtimes.rest.auth import add_token
 
 HELPERS = Path(__file__).parents[1] / "tests" / "helpers"
 SILOS, MANY_SILOS = 3, 300

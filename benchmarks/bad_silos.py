@@ -36,8 +36,7 @@ from fedilc.federation.outliers import NormBound, Norms
 from fedilc.models import build_model
 from fedilc.runtimes.local import LocalRuntime
 from fedilc.training.callbacks import as_callback
-from fedilc.training.loop import Training
-from fedilc.training.specification import Specification
+from fedilc.training.loop import Specification, Training
 
 TWENTY = "twenty small sites"
 FACTOR = 8.0  # the default is 100

@@ -19,7 +19,7 @@ from benchmarks.federations import color_mnist_like
 from fedilc import train
 from fedilc.config import read_experiment
 from fedilc.models import build_model
-from fedilc.report.style import STYLE, colour_of, save
+from fedilc.report.plots import STYLE, colour_of, save
 
 SILOS = (10, 30, 100, 300, 1000, 3000)
 WIDTHS = (32, 128, 390, 900, 2000, 3600)

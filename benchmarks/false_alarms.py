@@ -13,9 +13,9 @@ import argparse
 import numpy as np
 import polars as pl
 
-from fedilc.data.benchmarks.heart_disease import heart_disease
 from fedilc.data.checks.notes import details
 from fedilc.data.download import data_folder
+from fedilc.data.embedded import heart_disease
 from fedilc.data.tables.silo_tables import SiloTables, tables_of
 from fedilc.data.tables.table_settings import TableSettings
 

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fedilc.evaluation.campaign import compare, lower_is_better, same_choices
 from fedilc.evaluation.inconsistency import INCONSISTENCY
+from fedilc.evaluation.metrics import lower_is_better
 from fedilc.evaluation.significance import LEVEL, spread
-from fedilc.report.campaign.claims import Claim, claims_of, judge
-from fedilc.report.campaign.folder import read_campaign
-from fedilc.report.campaign.paper import in_paper_order, paper_numbers
+from fedilc.paper.campaign import compare, same_choices
+from fedilc.paper.claims import Claim, claims_of, in_paper_order, judge, paper_numbers
+from fedilc.paper.folder import read_campaign
 
 ROOT = Path(__file__).parent.parent
 _CHOSEN = {"oracle": "at the oracle's round", "validation": "at the lowest validation loss"}

@@ -15,7 +15,8 @@ from benchmarks.processes import memory
 from benchmarks.timing import Row, at_most
 from fedilc.algorithms import find_algorithm
 from fedilc.config import Options
-from fedilc.federation import Program, Reply, Request, Runtime
+from fedilc.federation import Program, Reply, Request
+from fedilc.runtimes.base import Runtime
 from fedilc.training.loop import make_server
 
 FEW, MANY = 5, 5000

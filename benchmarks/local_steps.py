@@ -22,9 +22,9 @@ from fedilc.algorithms import find_algorithm
 from fedilc.config import Experiment, Options, read_experiment
 from fedilc.data.silo_store import SiloStore
 from fedilc.federation import Program, Record, RunFolder
-from fedilc.report.style import COLOURS
+from fedilc.report.plots import COLOURS
 from fedilc.training.callbacks import Callback, Run
-from fedilc.training.specification import Specification
+from fedilc.training.loop import Specification
 
 BASE, ROUNDS = "fishr-inter-geo", 100
 STEPS = {1: 120, 5: 80, 20: 40}

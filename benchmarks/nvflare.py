@@ -82,7 +82,7 @@ def _provisioned(folder: Path) -> Path:
     """Kits of a server, the sites and an admin, each with a certificate of its own."""
     from nvflare.tool.poc.poc_commands import prepare_poc_provision
 
-    from fedilc.runtimes.nvflare.startup_kits import write_poc_project
+    from fedilc.runtimes.nvflare.recipe import write_poc_project
 
     local = {name: {"provider": PROVIDER} for name in NAMES}
     project = write_poc_project(folder, NAMES, local, free_port())

@@ -21,7 +21,7 @@ from scipy.stats import ttest_1samp
 from sklearn.linear_model import LogisticRegressionCV
 from sklearn.model_selection import StratifiedKFold
 
-from fedilc.evaluation.scores import scores
+from fedilc.evaluation.metrics import scores
 from fedilc.studies.study.data import study_data
 
 METRICS = {"auroc": "AUROC", "log_loss": "log loss", "brier": "Brier score", "accuracy": "accuracy"}

@@ -14,11 +14,10 @@ from pathlib import Path
 
 from benchmarks.findings import ROOT, Findings, losses_under_each_choice, p_alone, seeds_in_words, span
 from benchmarks.lambda_findings import lambdas
-from fedilc.evaluation.campaign import same_choices
 from fedilc.evaluation.inconsistency import INCONSISTENCY
 from fedilc.evaluation.significance import LEVEL
-from fedilc.report.campaign.claims import SECTION_4, claims_of
-from fedilc.report.campaign.paper import in_paper_order, paper_numbers
+from fedilc.paper.campaign import same_choices
+from fedilc.paper.claims import SECTION_4, claims_of, in_paper_order, paper_numbers
 
 PAGE = ROOT / "docs" / "reproduction.md"
 _BLOCK = re.compile(r"(<!-- results: ([\w-]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)

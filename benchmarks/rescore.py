@@ -11,8 +11,8 @@ from pathlib import Path
 
 from fedilc.evaluation.inconsistency import Scores, ScoresByCurvature
 from fedilc.federation import RunFolder
-from fedilc.report.campaign.folder import SCORES, read_campaign, remake_campaign, scores_csv
-from fedilc.studies.reproduce import Plan, score
+from fedilc.paper.folder import SCORES, read_campaign, remake_campaign, scores_csv
+from fedilc.paper.reproduce import Plan, score
 
 
 def whole_seeds(scores: ScoresByCurvature) -> ScoresByCurvature:

@@ -28,7 +28,7 @@ from sklearn.linear_model import LogisticRegressionCV
 
 from fedilc import Federation, train
 from fedilc.config import read_experiment
-from fedilc.report.style import COLOURS, STYLE, save
+from fedilc.report.plots import COLOURS, STYLE, save
 
 EXPERIMENT = "site-shortcuts"
 LAMBDAS = (0.1, 1.0, 10.0)

@@ -20,7 +20,7 @@ KERNELS = (
 
 SERVERS = ("fastapi", "starlette", "uvicorn")
 JOIN = (
-    "import sys, fedilc.runtimes.rest.participant, fedilc.runtimes.remote.builders; "
+    "import sys, fedilc.runtimes.rest.participant, fedilc.runtimes.remote.silo_client; "
     f"print(*(name for name in {SERVERS} if name in sys.modules))"
 )
 COMMANDS = {

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedilc import weighted_geometric_mean
-from fedilc.report.style import STYLE, colour_of, save
+from fedilc.report.plots import STYLE, colour_of, save
 
 CURVATURES = ((1.0, 1.9), (1.0, 0.1))  # of each silo, along each direction
 DIRECTIONS = ("consistent", "inconsistent")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -14,13 +16,16 @@ import pytest
 import fedilc
 
 ROOMS = (
-    *("algorithms", "data", "models", "config", "gradients", "aggregation", "penalties", "federation"),
-    *("evaluation", "training", "runtimes", "api", "sklearn", "studies", "report", "cli"),
+    *("algorithms", "aggregation", "storage", "data", "models", "config", "optimizers", "gradients"),
+    *("penalties", "federation", "evaluation", "training", "runtimes", "api", "sklearn", "studies", "report"),
+    *("cli", "paper"),
 )
-LOOSE = {"__init__", "__main__", "errors", "seeds", "section", "templating", "api", "sklearn"}
-ROOT = Path(fedilc.__file__).parent
-FILES = sorted(ROOT.rglob("*.py"))
+LOOSE = {"__init__", "__main__", "errors", "seeds", "section", "api", "sklearn"}
+COMMON = {"fedilc.errors", "fedilc.seeds", "fedilc.section"}
+PAPERS_DATA = re.compile(r"color.?mnist|mnist|cifar|eicu", re.IGNORECASE)
 FORBIDDEN = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+NEVER_CALLED = {"eval", "exec", "compile", "__import__", "torch.load", "torch.jit.load"}
+ROOT = Path(fedilc.__file__).parent
 
 
 def module_name(path: Path) -> str:
@@ -28,7 +33,7 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-MODULES = {module_name(path): path for path in FILES}
+MODULES = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
 
 
 def is_type_checking(node: ast.AST) -> bool:
@@ -70,91 +75,78 @@ def room(module: str) -> str | None:
     return parts[1] if parts[0] == "fedilc" and len(parts) > 1 and parts[1] in ROOMS else None
 
 
-def test_every_room_is_there() -> None:
+def test_the_package_holds_its_rooms_and_few_files_beside_them() -> None:
     assert {room(module) for module in MODULES} - {None} == set(ROOMS)
-
-
-@pytest.mark.parametrize("name", ROOMS)
-def test_a_room_never_imports_from_a_room_to_its_right(name: str) -> None:
-    right = set(ROOMS[ROOMS.index(name) + 1 :])
-    wrong = {
-        (module, other)
-        for module in MODULES
-        if room(module) == name
-        for other in imported(MODULES[module])
-        if room(other) in right
-    }
-    assert not wrong
-
-
-def test_the_top_of_the_package_holds_rooms_and_few_files() -> None:
     assert {path.stem for path in ROOT.glob("*.py")} == LOOSE
 
 
-@pytest.mark.parametrize("module", ["fedilc.errors", "fedilc.seeds", "fedilc.section", "fedilc.templating"])
-def test_what_every_room_may_use_imports_no_room(module: str) -> None:
-    assert {room(name) for name in imported(MODULES[module])} <= {None}
+def test_a_room_never_imports_from_a_room_to_its_right() -> None:
+    wrong = [
+        (module, other)
+        for module, path in MODULES.items()
+        for here in [room(module)]
+        for there in (room(other) for other in imported(path))
+        if there is not None and here is not None and ROOMS.index(there) > ROOMS.index(here)
+        for other in [there]
+    ]
+    assert not wrong
+    assert {room(name) for module in COMMON for name in imported(MODULES[module])} <= {None}
 
 
-TABLE_SETTINGS = "fedilc.data.tables.table_settings"
-COMMON = [
-    TABLE_SETTINGS,
-    *("fedilc.seeds", "fedilc.errors", "fedilc.section"),
-    *(module for module in MODULES if f"{module}.".startswith(("fedilc.algorithms.", "fedilc.config."))),
-]
+def test_only_the_papers_own_folder_names_its_data_sets() -> None:
+    outside = (path for module, path in MODULES.items() if room(module) != "paper")
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in outside
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if PAPERS_DATA.search(line)
+    ]
+    assert not found
 
 
-@pytest.mark.parametrize("module", COMMON)
-def test_settings_are_read_without_torch(module: str) -> None:
-    top = [node for node in tree(MODULES[module]).body if not is_type_checking(node)]
-    names = {alias.name for node in top if isinstance(node, ast.Import) for alias in node.names}
-    names |= {str(node.module) for node in top if isinstance(node, ast.ImportFrom)}
-    assert "torch" not in {name.split(".")[0] for name in names}
-    assert {room(name) for name in names - {TABLE_SETTINGS}} <= {None, "algorithms", "config"}
+def test_settings_and_plug_ins_are_read_without_torch() -> None:
+    light = [module for module in MODULES if room(module) in ("algorithms", "config")]
+    light += ["fedilc.data.sources", "fedilc.paper.plugin", "fedilc.paper.commands"]
+    code = f"import sys, {', '.join(light)}; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
-@pytest.mark.parametrize("name", fedilc.__all__)
-def test_every_public_name_resolves(name: str) -> None:
-    assert getattr(fedilc, name) is not None
-    assert name in dir(fedilc)
-
-
-def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
+def test_every_public_name_resolves() -> None:
+    for name in fedilc.__all__:
+        assert getattr(fedilc, name) is not None
+        assert name in dir(fedilc)
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
         _ = fedilc.trian
+    for module, path in MODULES.items():
+        if path.name == "__init__.py":
+            package = importlib.import_module(module)
+            assert not [name for name in getattr(package, "__all__", []) if not hasattr(package, name)]
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if MODULES[name].name == "__init__.py"])
-def test_what_a_package_says_it_exports_it_has(module: str) -> None:
-    package = importlib.import_module(module)
-    missing = [name for name in getattr(package, "__all__", []) if not hasattr(package, name)]
-    assert not missing
-
-
-@pytest.mark.parametrize("path", FILES, ids=[module_name(path) for path in FILES])
-def test_no_file_unpickles_or_runs_text_as_code(path: Path) -> None:
-    nodes = list(ast.walk(tree(path)))
-    for node in nodes:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            modules = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
-            assert FORBIDDEN.isdisjoint(name.split(".")[0] for name in modules)
-    calls = {ast.unparse(node.func): ast.unparse(node) for node in nodes if isinstance(node, ast.Call)}
-    assert calls.keys().isdisjoint({"eval", "exec", "compile", "__import__", "torch.load", "torch.jit.load"})
-    for name, call in calls.items():
-        assert not name.endswith(("np.load", "numpy.load")) or "allow_pickle=False" in call
+def test_no_file_unpickles_or_runs_text_as_code() -> None:
+    for module, path in MODULES.items():
+        nodes = list(ast.walk(tree(path)))
+        for node in nodes:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                modules = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
+                assert FORBIDDEN.isdisjoint(name.split(".")[0] for name in modules), module
+        calls = {ast.unparse(node.func): ast.unparse(node) for node in nodes if isinstance(node, ast.Call)}
+        assert calls.keys().isdisjoint(NEVER_CALLED), module
+        for name, call in calls.items():
+            assert not name.endswith(("np.load", "numpy.load")) or "allow_pickle=False" in call, module
 
 
 OTHERS_FLAGS = {"--federation-config", "--node-config", "--run-config", "--stream", "--max-restarts"}
 STARTS_COMMANDS = {"fedilc.studies.jobs": {"--set", "--out", "--resume"}}
+FLAG = re.compile(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*(?![\w:-])")
 
 
 def test_only_the_command_line_writes_its_flags() -> None:
-    """Errors name options as Python does (`resume=True`); `cli/flags.py` writes them as flags."""
+    """Errors name options as Python does (`resume=True`); `cli/options.py` writes them as flags."""
     wrong = {}
-    for module, path in MODULES.items():
-        if room(module) == "cli":
-            continue
-        nodes = list(ast.walk(tree(path)))
+    commands = {"fedilc.paper.commands", *(module for module in MODULES if room(module) == "cli")}
+    for module in MODULES.keys() - commands:
+        nodes = list(ast.walk(tree(MODULES[module])))
         docstrings = {
             id(node.body[0].value)
             for node in nodes
@@ -167,9 +159,7 @@ def test_only_the_command_line_writes_its_flags() -> None:
             for node in nodes
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
         )
-        found = {
-            flag for text in texts for flag in re.findall(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*(?![\w:-])", text)
-        }
+        found = {flag for text in texts for flag in FLAG.findall(text)}
         if left := found - OTHERS_FLAGS - STARTS_COMMANDS.get(module, set()):
             wrong[module] = left
     assert not wrong
@@ -185,38 +175,18 @@ def test_no_two_places_share_ten_lines() -> None:
             assert other == f"{module} from line of code {start}", code[start : start + 10]
 
 
-IN_CONTRACTS = {  # tested with all others of their kind in tests/contracts
-    *(
-        "aggregation.masks",
-        "aggregation.mean",
-        "algorithms.catalogue",
-        "algorithms.parts",
-        "federation.runtime",
-    ),
-    *("penalties.coral", "penalties.iga", "penalties.irm", "penalties.vrex"),
-}
-OWN_TESTS = [name for name in MODULES if not MODULES[name].stem.startswith("__")]
-
-
-@pytest.mark.parametrize("module", [m for m in OWN_TESTS if m.removeprefix("fedilc.") not in IN_CONTRACTS])
-def test_every_module_has_a_test_file_of_its_name(module: str) -> None:
-    path = MODULES[module].relative_to(ROOT)
-    name = "kernels" if path.parent.name == "_kernels" else path.stem
-    folder = path.parent.parent if path.parent.name == "_kernels" else path.parent
-    assert (Path(__file__).parent / folder / f"test_{name}.py").exists()
-
-
 # Of torch, httpx, asyncio and NVIDIA FLARE, which have no public name for it.
 OTHERS_PRIVATE = {"_forward_hooks", "_transport", "_pool", "_value", "_path_matches_prefix"}
+TESTS = Path(__file__).parent
 SHARED = ("helpers", "oracles")
-TESTS = [path for path in Path(__file__).parent.rglob("*.py") if path.parent.name not in SHARED]
 
 
-@pytest.mark.parametrize("path", TESTS, ids=[str(path.relative_to(Path(__file__).parent)) for path in TESTS])
-def test_no_test_reaches_into_private_names(path: Path) -> None:
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("fedilc"):
-            private = {alias.name for alias in node.names if alias.name.startswith("_")}
-            assert private <= {"_kernels", "__version__"}
-        if isinstance(node, ast.Attribute) and re.fullmatch(r"_[a-z]\w*", node.attr):
-            assert ast.unparse(node.value) in ("self", "cls") or node.attr in OTHERS_PRIVATE
+def test_no_test_reaches_into_private_names() -> None:
+    for path in (path for path in TESTS.rglob("*.py") if path.parent.name not in SHARED):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("fedilc"):
+                private = {alias.name for alias in node.names if alias.name.startswith("_")}
+                assert private <= {"_kernels", "__version__"}, path
+            if isinstance(node, ast.Attribute) and re.fullmatch(r"_[a-z]\w*", node.attr):
+                own = ast.unparse(node.value) in ("self", "cls")
+                assert own or node.attr in OTHERS_PRIVATE, f"{path}: {ast.unparse(node)}"

@@ -186,5 +186,5 @@ def test_a_statistic_that_is_computed_late_says_what_to_install(
     def needs_scipy(*_: object, **__: object) -> None:
         raise ModuleNotFoundError("No module named 'scipy.stats'", name="scipy.stats")
 
-    monkeypatch.setattr("fedilc.cli.evaluate.load_run", needs_scipy)
+    monkeypatch.setattr("fedilc.cli.predict.load_run", needs_scipy)
     assert refusal("evaluate", "run", "table.csv").endswith("run pip install 'fedilc[report]'")

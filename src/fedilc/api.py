@@ -12,18 +12,18 @@ from torch import nn
 
 from fedilc.algorithms import Algorithm
 from fedilc.config import Options
-from fedilc.config.section import validated
 from fedilc.data import Federation
 from fedilc.data.checks.federation import check_federation
 from fedilc.data.silo_store import SiloStore
+from fedilc.data.sources import validated
 from fedilc.errors import WrongTypeError
 from fedilc.evaluation import measure
-from fedilc.federation import Record, Runtime
+from fedilc.federation import Record
+from fedilc.runtimes.base import Runtime
 from fedilc.runtimes.distributed import runtime_here
 from fedilc.training.callbacks import Callback, as_callback
-from fedilc.training.loop import Training
+from fedilc.training.loop import Specification, Training
 from fedilc.training.result import Result
-from fedilc.training.specification import Specification
 
 
 def train(

@@ -16,8 +16,7 @@ from fedilc.aggregation import (
     _kernels,
     weighted_geometric_mean,
 )
-from fedilc.aggregation.sums.fixed_point import NARROW, ROOM
-from fedilc.aggregation.sums.signed_logs import SignedLogs
+from fedilc.aggregation.signed_logs import NARROW, ROOM, SignedLogs
 from fedilc.errors import NonFiniteError
 
 

@@ -17,7 +17,7 @@ from fleets import PATIENCE, forked
 from fedilc import __version__, cli
 from fedilc.errors import FedILCWarning
 from fedilc.federation import RunFolder
-from fedilc.federation.run_folder_check import examine
+from fedilc.storage.run_folder import examine
 
 RUN = ["run", "color-digits", "-a", "fedsgd", "--rounds", "4", "--set", "model.hidden=[16]"]
 

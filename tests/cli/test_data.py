@@ -7,14 +7,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from command import Refusal, fedilc
 from mirrors import mirror, nobody, sha256
 
-from fedilc.data.data_sets import DATA_SETS, DataSet, Form
+from fedilc.data.download import DATA_SETS, DataSet, Form
 
 FILES = {"a.bin": b"some bytes" * 1000, "b.bin": b"other bytes" * 1000}
 CHECKSUMS = {name: sha256(content) for name, content in FILES.items()}
@@ -28,12 +28,14 @@ def _folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def toy() -> Iterator[Callable[..., None]]:
     def register(*mirrors: str) -> None:
         data = DataSet("a toy", "20 kB", (Form("toy", CHECKSUMS),), mirrors)
-        monkeypatch.setitem(DATA_SETS, "toy", data)
+        DATA_SETS.unregister("toy")
+        DATA_SETS.register("toy", data)
 
-    return register
+    yield register
+    DATA_SETS.unregister("toy")
 
 
 def rows(printed: str) -> dict[str, str]:
@@ -48,7 +50,7 @@ def test_list_shows_every_data_set_and_whether_it_is_there(tmp_path: Path) -> No
     (folder / "cifar-10-binary.tar.gz").write_bytes(b"")
     printed = fedilc("data", "list")
     found = rows(printed)
-    assert set(DATA_SETS) <= set(found)
+    assert set(DATA_SETS.names()) <= set(found)
     assert found["mnist"].rstrip().endswith("1 of 4 files, in mnist/")
     assert found["cifar-10"].rstrip().endswith("yes, in ./")
     assert found["eicu-demo"].split()[-1] == "no"
@@ -63,7 +65,7 @@ def test_list_fits_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     table, _, _ = fedilc("data", "list").partition("folder: ")
     plain = re.sub(r"\x1b\[[0-9;]*m", "", table)
     assert max(map(len, plain.splitlines())) <= 80
-    assert set(DATA_SETS) <= set(rows(plain))
+    assert set(DATA_SETS.names()) <= set(rows(plain))
 
 
 def test_fetch_says_what_it_brought_and_the_second_time_that_it_is_there(

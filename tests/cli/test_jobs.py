@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.console import Console
 
 from fedilc.cli.jobs import job_changes, run_all
+from fedilc.paper.reproduce import Plan
 from fedilc.studies.jobs import RunJob
-from fedilc.studies.reproduce import Plan
 
 
 def jobs_in(folder: Path, seeds: int = 2) -> list[RunJob]:

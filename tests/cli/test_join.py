@@ -14,10 +14,10 @@ from command import Refusal
 from rich.console import Console
 
 from fedilc.cli import join
+from fedilc.runtimes.rest.auth import Tokens, add_token
 from fedilc.runtimes.rest.http_client import Kind
 from fedilc.runtimes.rest.membership import STRIKES
 from fedilc.runtimes.rest.task_queue import TaskQueue
-from fedilc.runtimes.rest.tokens import Tokens, add_token
 from rest import queue_of, remote, served
 
 

@@ -11,14 +11,14 @@ from fedilc.algorithms.metric_name import METRICS
 from fedilc.algorithms.parts import REGISTRIES
 from fedilc.config import shipped_experiments
 from fedilc.config.experiment import SOURCES
-from fedilc.models import MODELS
+from fedilc.models import NETWORKS
 
 
 def test_every_algorithm_part_experiment_and_model_has_a_line_with_its_summary() -> None:
     lines = [line.split(maxsplit=1) for line in fedilc("list").splitlines()]
     described = {line[0] for line in lines if len(line) == 2}
     parts = {name for registry in (*REGISTRIES, LOSSES, METRICS, SOURCES) for name in registry.names()}
-    known = {*algorithms.names(), *parts, *shipped_experiments(), *MODELS}
+    known = {*algorithms.names(), *parts, *shipped_experiments(), *NETWORKS.names()}
     assert described - {OWN_PENALTY} == known - {OWN_ALGORITHM, OWN_PENALTY}
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from command import Refusal
 
+from fedilc.cli.console import log_to_stderr
 from fedilc.cli.join import SiloProgress
-from fedilc.cli.logs import log_to_stderr
 from fedilc.runtimes.rest.audit import Audit
 
 

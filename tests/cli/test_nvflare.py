@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedilc.cli.nvflare import nvflare_app
+from fedilc.cli.engines import nvflare_app
 from fedilc.errors import ConfigError, FedILCWarning
 from fedilc.runtimes import nvflare
 

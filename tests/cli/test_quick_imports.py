@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from fedilc.cli.quick_imports import quick_imports
+from fedilc.cli.console import quick_imports
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -27,7 +27,7 @@ def test_garbage_collection_is_as_before_after_quick_imports_even_if_one_fails(e
 def test_nothing_is_collected_during_the_imports_and_what_they_loaded_is_not_collected_later() -> None:
     code = (
         "import gc\n"
-        "from fedilc.cli.quick_imports import quick_imports\n"
+        "from fedilc.cli.console import quick_imports\n"
         "before = [one['collections'] for one in gc.get_stats()]\n"
         "with quick_imports():\n    import asyncio, email.message, xml.dom.minidom\n"
         "assert [one['collections'] for one in gc.get_stats()] == before\n"

@@ -9,7 +9,7 @@ import pytest
 from command import Refusal
 
 from fedilc import errors
-from fedilc.runtimes.rest.tokens import Tokens, add_token
+from fedilc.runtimes.rest.auth import Tokens, add_token
 from rest import queue_of, served
 
 

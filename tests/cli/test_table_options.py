@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from fedilc.cli.table_options import TableOptions, with_table_options
+from fedilc.cli.options import TableOptions, with_table_options
 from fedilc.errors import ConfigError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from command import Refusal, fedilc
 
-from fedilc.runtimes.rest.tokens import Tokens
+from fedilc.runtimes.rest.auth import Tokens
 
 
 def test_the_token_that_is_shown_is_the_one_that_the_file_knows(tmp_path: Path) -> None:

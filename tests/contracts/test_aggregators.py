@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedilc.aggregation import AGGREGATORS, Accumulation, Aggregator, Sum
-from fedilc.aggregation.sums.packed import pack_sums
+from fedilc.aggregation.packed_sums import pack_sums
 from fedilc.errors import ConfigError, NonFiniteError
 
 pytestmark = pytest.mark.usefixtures("compiled_or_torch")

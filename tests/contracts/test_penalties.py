@@ -211,7 +211,7 @@ def test_chunks_change_nothing(
     federation, model = problem
     algorithm = Algorithm(penalty=name, optimizer="sgd")
     whole = step_of(federation, model, algorithm)
-    monkeypatch.setattr("fedilc.gradients.model_runner.ModelRunner.most_examples", lambda *_: 2)
+    monkeypatch.setattr("fedilc.gradients.computation.ModelRunner.most_examples", lambda *_: 2)
     cut = step_of(federation, model, algorithm)
     for key, value in whole.items():
         torch.testing.assert_close(cut[key], value, rtol=1e-9, atol=1e-11)

@@ -27,7 +27,7 @@ from fedilc.config import read_experiment
 from fedilc.config.experiment import SOURCES
 from fedilc.errors import CheckpointError, ConfigError, DataError, FedILCWarning
 from fedilc.report.run_tables import run_table
-from fedilc.report.table_formats import markdown
+from fedilc.report.tables import markdown
 
 PARTS = '''
 from typing import Annotated
@@ -36,9 +36,10 @@ import torch
 from pydantic import Field
 
 from fedilc import Federation, Silo, aggregation, config, penalties
-from fedilc.config.section import Source
+from fedilc.data.sources import Source
 from fedilc.evaluation import metrics
-from fedilc.gradients import losses, optimizers
+from fedilc.gradients import losses
+from fedilc.optimizers import optimizers
 
 
 class Scaled(penalties.VREx):

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from fedilc.data.data_sets import DATA_SETS, DataSet, Form, find_data_set
+from fedilc.data.download import DATA_SETS, DataSet, Form, find_data_set
 from fedilc.errors import ConfigError, DataError
 
 DIGITS = {"sha256": 64, "md5": 32}
 
 
-@pytest.mark.parametrize("name", DATA_SETS)
+@pytest.mark.parametrize("name", DATA_SETS.names())
 def test_a_data_set_can_be_fetched_or_says_how_to_get_it(name: str) -> None:
     data = find_data_set(name)
     assert data.summary
@@ -26,9 +26,9 @@ def test_a_data_set_can_be_fetched_or_says_how_to_get_it(name: str) -> None:
             assert re.fullmatch(f"[0-9a-f]{{{DIGITS[algorithm]}}}", digest)
 
 
-@pytest.mark.parametrize("name", DATA_SETS)
+@pytest.mark.parametrize("name", DATA_SETS.names())
 def test_no_two_files_of_a_data_set_have_one_checksum(name: str) -> None:
-    checksums = [checksum for checksum in DATA_SETS[name].forms[0].files.values() if checksum]
+    checksums = [checksum for checksum in DATA_SETS.get(name).forms[0].files.values() if checksum]
     assert len(set(checksums)) == len(checksums)
 
 

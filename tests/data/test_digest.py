@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedilc import Silo
-from fedilc.data.digest import digest, silo_digest, weights_digest
+from fedilc.data.digests import digest, silo_digest, weights_digest
 
 ONE = torch.tensor([1.0, 2.0, 3.0, 4.0])
 

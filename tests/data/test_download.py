@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pooch
@@ -16,8 +16,7 @@ import pytest
 from mirrors import mirror, nobody, sha256
 from real_data import real_data
 
-from fedilc.data.data_sets import DATA_SETS, DataSet, Form
-from fedilc.data.download import check, data_folder, fetch
+from fedilc.data.download import DATA_SETS, DataSet, Form, check, data_folder, fetch
 from fedilc.errors import ConfigError, DataError
 
 FILES = {"a.bin": bytes(range(256)) * 2000, "b.gz": gzip.compress(b"packed " * 5000, mtime=0)}
@@ -28,15 +27,17 @@ Toy = Callable[..., None]
 
 
 @pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch) -> Toy:
+def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Toy]:
     """Registers a data set of two files, called toy, with the mirrors given."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
     def register(*mirrors: str, archive: tuple[str, str] | None = None) -> None:
         forms = (Form("toy", CHECKSUMS), Form("", CHECKSUMS), Form("", {"whole.bin": None}))
-        monkeypatch.setitem(DATA_SETS, "toy", DataSet("a toy", "1 MB", forms, mirrors, archive))
+        DATA_SETS.unregister("toy")
+        DATA_SETS.register("toy", DataSet("a toy", "1 MB", forms, mirrors, archive))
 
-    return register
+    yield register
+    DATA_SETS.unregister("toy")
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -315,9 +316,9 @@ def test_the_folder_given_wins_over_the_environment_and_that_over_the_cache(
 LENGTHS = {"md5": 32, "sha256": 64}
 
 
-@pytest.mark.parametrize("name", DATA_SETS)
+@pytest.mark.parametrize("name", DATA_SETS.names())
 def test_every_data_set_can_be_fetched_and_checked_or_says_how_to_get_it(name: str) -> None:
-    data = DATA_SETS[name]
+    data = DATA_SETS.get(name)
     known = [each for form in data.forms for each in form.files.values() if each is not None]
     known += [data.archive[1]] if data.archive else []
     for algorithm, _, digest in (checksum.partition(":") for checksum in known):

@@ -86,7 +86,7 @@ def test_from_pictures_to_scores_by_commands(folder: Path, tmp_path: Path) -> No
 
 
 def test_an_experiment_says_the_note(folder: Path, tmp_path: Path) -> None:
-    from fedilc.config.user_sources import Images
+    from fedilc.data.sources import Images
 
     for path in (folder / "art" / "dark").iterdir():
         path.unlink()

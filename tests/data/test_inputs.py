@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedilc import Federation, Silo
 from fedilc.data.checks.federation import check_federation
-from fedilc.data.digest import digest, silo_digest
+from fedilc.data.digests import digest, silo_digest
 from fedilc.data.inputs import Several, make_inputs, shape_of, zeros
 from fedilc.errors import DataError
 

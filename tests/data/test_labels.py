@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedilc import Silo
-from fedilc.data.labels import check_classes, check_labels, label_problem, numbered_from_zero
+from fedilc.data.silo import check_classes, check_labels, label_problem, numbered_from_zero
 from fedilc.errors import DataError
 
 

@@ -7,9 +7,8 @@ from dataclasses import fields, replace
 import torch
 
 from fedilc import Federation, Silo
-from fedilc.data.digest import digest, silo_digest
-from fedilc.data.outline import Outline, data_facts
-from fedilc.data.silo_store import SiloStore
+from fedilc.data.digests import digest, silo_digest
+from fedilc.data.silo_store import Outline, SiloStore, data_facts
 
 SILOS = [Silo("a", [[1.0], [2.0], [3.0]], [0, 1, 1]), Silo("b", [[4.0]], [1], [[5.0]], [0])]
 FEDERATION = Federation("demo", SILOS, [[6.0]], [1], columns=["age"], label="died")

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from fedilc import Federation, Silo, train
-from fedilc.data.digest import silo_digest
+from fedilc.data.digests import silo_digest
 from fedilc.data.inputs import Several, tensors_of
 from fedilc.data.streamed import stream
 from fedilc.errors import CheckpointError, DataError, FedILCWarning

@@ -24,7 +24,7 @@ from fedilc import Federation, Silo
 from fedilc.algorithms import find_algorithm
 from fedilc.cli import app
 from fedilc.config import Options, read_experiment
-from fedilc.config.user_sources import Remote
+from fedilc.data.sources import Remote
 from fedilc.evaluation import measure
 from fedilc.federation import Program, Request
 from fedilc.gradients import Loss, ModelRunner

@@ -12,11 +12,10 @@ import pytest
 from benchmarks.findings import ROOT, Findings
 from benchmarks.reproduction_page import PAGE, PARTS, filled
 
-from fedilc.report.campaign.claims import claims_of, judge
-from fedilc.report.campaign.folder import read_campaign
-from fedilc.report.campaign.paper import paper_numbers
-from fedilc.report.campaign.tables import campaign_tables
-from fedilc.report.table_formats import markdown
+from fedilc.paper.claims import claims_of, judge, paper_numbers
+from fedilc.paper.folder import read_campaign
+from fedilc.paper.tables import campaign_tables
+from fedilc.report.tables import markdown
 
 CAMPAIGNS = ("color-mnist", "rotated-cifar10", "eicu-demo", "eicu-synthetic")
 

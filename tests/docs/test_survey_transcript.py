@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from fedilc.cli.join import SiloProgress, SummaryConsent
-from fedilc.config.user_sources import RemoteTables
+from fedilc.data.sources import RemoteTables
 from fedilc.data.tables.column_values import names_of
 from fedilc.data.tables.silo_summary import SiloSummary
 from fedilc.errors import ConfigError

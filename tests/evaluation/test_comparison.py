@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedilc.evaluation.comparison import compare_methods
-from fedilc.evaluation.significance import detectable_effect, holm
+from fedilc.evaluation.significance import compare_methods, detectable_effect, holm
 
 SITES = ("a", "b", "c", "d", "e")
 

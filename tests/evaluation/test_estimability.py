@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedilc.evaluation.estimability import CAUTION_COUNT, MIN_COUNT, Support, size, support
-from fedilc.evaluation.scores import SCORES
+from fedilc.evaluation.estimates import CAUTION_COUNT, MIN_COUNT, Support, size, support
+from fedilc.evaluation.metrics import SCORES
 
 BY_CLASS = {"auroc", "auprc", "calibration_slope", "calibration_intercept"}
 

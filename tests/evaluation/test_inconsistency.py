@@ -110,7 +110,7 @@ def test_the_hessian_does_not_depend_on_how_examples_are_cut_into_chunks(
     silo = Silo("a", torch.randn(50, 3, generator=generator), torch.arange(50) % 2)
     federation, model = Federation("f", [silo]), nn.Linear(3, 1)
     whole = curvatures(federation, model, curvature="hessian")["a"]
-    monkeypatch.setattr("fedilc.gradients.model_runner.ModelRunner.most_examples", lambda *_: 7)
+    monkeypatch.setattr("fedilc.gradients.computation.ModelRunner.most_examples", lambda *_: 7)
     torch.testing.assert_close(curvatures(federation, model, curvature="hessian")["a"], whole)
 
 

@@ -9,7 +9,7 @@ from scipy.special import expit
 from sklearn.metrics import roc_auc_score
 
 from fedilc.evaluation import intervals
-from fedilc.evaluation.auroc import area
+from fedilc.evaluation.estimates import area
 from fedilc.evaluation.intervals import (
     Interval,
     interval_of,
@@ -17,7 +17,7 @@ from fedilc.evaluation.intervals import (
     score_interval,
     score_intervals,
 )
-from fedilc.evaluation.scores import SCORES, scores
+from fedilc.evaluation.metrics import SCORES, scores
 from fedilc.seeds import numpy_generator
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from fedilc.errors import ConfigError
-from fedilc.evaluation.meta_analysis import next_integrated, random_effects
+from fedilc.evaluation.next_site import next_integrated, random_effects
 
 # Published tables of validation studies, and what R's metafor gives for them:
 # rma(y, v, method="REML", test="knha", control=list(threshold=1e-12, maxiter=10000)).

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from scipy.special import expit
 
 from fedilc.evaluation.estimates import Estimate
-from fedilc.evaluation.meta_analysis import next_integrated, random_effects
-from fedilc.evaluation.next_site import next_site
+from fedilc.evaluation.next_site import next_integrated, next_site, random_effects
 
 Y, V = [0.9, 1.4, 1.1, 1.6, 1.2, 0.7], [0.04, 0.02, 0.1, 0.05, 0.03, 0.06]
 

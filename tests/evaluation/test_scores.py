@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.special import expit, softmax
 from sklearn import metrics
 
-from fedilc.evaluation.scores import SCORES, scores
+from fedilc.evaluation.metrics import SCORES, scores
 
 
 def resample(seed: int, examples: int) -> tuple[np.ndarray, np.ndarray]:

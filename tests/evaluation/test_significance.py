@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from scipy.stats import ttest_1samp, ttest_rel
 
 from fedilc.errors import ConfigError
-from fedilc.evaluation.campaign import Campaign, compare
 from fedilc.evaluation.significance import (
     LEVEL,
     detectable_difference,
@@ -25,6 +24,7 @@ from fedilc.evaluation.significance import (
     sign_flip_p,
     smallest_flip_p,
 )
+from fedilc.paper.campaign import Campaign, compare
 
 pairs = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), min_size=3, max_size=8)
 OPPOSITE = {"better": "worse", "worse": "better", "within noise": "within noise"}

@@ -10,8 +10,7 @@ import torch
 from fedilc.aggregation import Mean
 from fedilc.errors import ProtocolError
 from fedilc.federation import AggregatedReply, Reply, Request
-from fedilc.federation.messages import check_reply
-from fedilc.federation.steps import Answer, Range, Step
+from fedilc.federation.protocol import Answer, Range, Step, check_reply
 
 W = {"w": torch.zeros(2)}
 STEP = Step("update", answers={"gradient": Answer(W, Mean())}, numbers={"loss": Range(0, 9)})

@@ -15,8 +15,9 @@ from fedilc.algorithms import find_algorithm
 from fedilc.config import Options
 from fedilc.errors import FedILCError, NonFiniteError, ProtocolError, SilosLostError
 from fedilc.evaluation import measure
-from fedilc.federation import Program, Reply, Request, Runtime
+from fedilc.federation import Program, Reply, Request
 from fedilc.gradients import Loss, ModelRunner
+from fedilc.runtimes.base import Runtime
 from fedilc.runtimes.local import LocalRuntime
 
 

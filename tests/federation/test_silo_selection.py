@@ -15,8 +15,7 @@ from fedilc.data.silo_store import SiloStore
 from fedilc.errors import ConfigError, FedILCWarning, SilosLostError
 from fedilc.federation import Record
 from fedilc.runtimes.local import LocalRuntime
-from fedilc.training.records import NAMED_SILOS
-from fedilc.training.result import Result
+from fedilc.training.result import NAMED_SILOS, Result
 
 NAMES = [f"silo-{i}" for i in range(len(rank_worker.SIZES))]
 

@@ -21,7 +21,7 @@ from fedilc.config import Options
 from fedilc.errors import ConfigError, FedILCWarning
 from fedilc.evaluation import measure
 from fedilc.federation import Program, Reply, Request, RunFolder
-from fedilc.federation.silo_weights import Examples, SiloWeights
+from fedilc.federation.step_sums import Examples, SiloWeights
 from fedilc.gradients import Loss, ModelRunner
 from fedilc.gradients.environments import lay_out
 from fedilc.runtimes.local import LocalRuntime

@@ -10,9 +10,8 @@ import torch
 from fedilc.aggregation import Mean, WeightedGeometricMean
 from fedilc.errors import NonFiniteError
 from fedilc.federation import Reply
-from fedilc.federation.silo_weights import Examples, SiloWeights
-from fedilc.federation.step_sums import COSINE, NORMS, StepSums
-from fedilc.federation.steps import Answer, Range, Step
+from fedilc.federation.protocol import Answer, Range, Step
+from fedilc.federation.step_sums import COSINE, NORMS, Examples, SiloWeights, StepSums
 
 LIKE = {"w": torch.zeros(3)}
 NUMBERS = {"loss": Range(0, 9), "examples": Range(1, 99)}

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedilc.errors import ProtocolError
-from fedilc.federation.steps import Range, check_metrics, check_numbers, check_tensors
+from fedilc.federation.protocol import Range, check_metrics, check_numbers, check_tensors
 
 METRICS = {"loss": Range(-10, 10), "accuracy": Range(0, 1)}
 

@@ -22,7 +22,7 @@ needs_glibc = pytest.mark.skipif(
 
 _CYCLE = """
 import resource
-from fedilc.gradients.memory import keep_freed_memory
+from fedilc.gradients.fast_linear import keep_freed_memory
 import torch
 
 class Owner: ...

@@ -23,7 +23,7 @@ from fedilc import Federation, Silo, train
 from fedilc.errors import ConfigError, DivergedError, ModelError
 from fedilc.gradients.losses import Loss
 from fedilc.gradients.newton import gradient_and_hessian, packed, unpacked
-from fedilc.runtimes.remote.builders import require_safe_hessian
+from fedilc.runtimes.remote.silo_client import require_safe_hessian
 
 SIZES = (60, 150, 300)
 

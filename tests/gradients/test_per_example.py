@@ -13,7 +13,7 @@ from fedilc.aggregation import AGGREGATORS, Mean, WeightedGeometricMean
 from fedilc.data import Silo
 from fedilc.errors import ModelError
 from fedilc.gradients import Loss, ModelRunner, SiloComputation, register_rule
-from fedilc.gradients.rules import RULES
+from fedilc.gradients.per_example import RULES
 
 CASES = {
     "mlp": (lambda: mlp(), (6,), "binary"),

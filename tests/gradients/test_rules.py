@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedilc.gradients.rules import LEAST_EXAMPLES, convolution
+from fedilc.gradients.per_example import LEAST_EXAMPLES, convolution
 
 LAYERS = {
     "padded": lambda: nn.Conv2d(4, 6, 3, padding=1),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedilc.evaluation.campaign import Campaign
+from fedilc.paper.campaign import Campaign
 
 LATER = {"oracle": 0.0, "validation": 0.1, "last": 0.2}
 SIX = {

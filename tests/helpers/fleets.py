@@ -31,14 +31,14 @@ from torch import Tensor
 import fedilc.aggregation._kernels.logs
 import fedilc.aggregation._kernels.values
 import fedilc.cli
-import fedilc.report.run_plots
+import fedilc.report.plots
 import fedilc.report.run_tables
 import fedilc.runtimes.rest.coordinator
 import fedilc.runtimes.rest.participant
 import fedilc.runtimes.rest.sub_coordinator
 from fedilc import train
 from fedilc.config import read_experiment
-from fedilc.federation.tensor_files import read_tensors
+from fedilc.storage.files import read_tensors
 
 PATIENCE = 120.0
 KNOWN = worked_examples.OTHERS

@@ -10,7 +10,7 @@ import polars as pl
 
 from fedilc.data.tables.silo_tables import read_tables
 from fedilc.data.tables.table_settings import TableSettings
-from fedilc.evaluation.scores import SCORES
+from fedilc.evaluation.metrics import SCORES
 from fedilc.studies.study.data import StudyTables
 from fedilc.studies.study.plan import Choice, StudyPlan
 from fedilc.studies.study.result import StudyResult

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedilc.data.data_sets import find_data_set
+from fedilc.data.download import find_data_set
 
 _NAMED = os.environ.get("FEDILC_DATA")  # read once, since tests set the variable to folders of their own
 

@@ -19,19 +19,17 @@ from fleets import PATIENCE
 from torch import Tensor
 
 from fedilc.config import Experiment, parse_experiment
-from fedilc.federation import Reply, Request, Runtime
+from fedilc.federation import Reply, Request
 from fedilc.federation.program import MATCHED, PENALTY_WEIGHT, UPDATE
+from fedilc.runtimes.base import Runtime
 from fedilc.runtimes.remote.manifest import Manifest, Wire
 from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.remote.run import RemoteRun
 from fedilc.runtimes.remote.wire import pack_reply, unpack_request
 from fedilc.runtimes.rest.address import Address
-from fedilc.runtimes.rest.app import make_app
-from fedilc.runtimes.rest.listener import listening
-from fedilc.runtimes.rest.reply_spool import Body, Spool
-from fedilc.runtimes.rest.runtime import RestRuntime
-from fedilc.runtimes.rest.task_queue import TaskQueue
-from fedilc.runtimes.rest.tokens import Tokens
+from fedilc.runtimes.rest.auth import Tokens
+from fedilc.runtimes.rest.coordinator import RestRuntime, listening, make_app
+from fedilc.runtimes.rest.task_queue import Body, Spool, TaskQueue
 from fedilc.training.loop import Training
 from fedilc.training.result import Result
 

@@ -20,9 +20,9 @@ from fedilc import Federation, Silo, train
 from fedilc.config import Experiment
 from fedilc.runtimes.remote.manifest import Manifest, Wire
 from fedilc.runtimes.rest.address import Address
+from fedilc.runtimes.rest.coordinator import RestRuntime
 from fedilc.runtimes.rest.http_client import HttpClient, Response
 from fedilc.runtimes.rest.participant import Participant
-from fedilc.runtimes.rest.runtime import RestRuntime
 from fedilc.runtimes.rest.sub_coordinator import SubCoordinator, serve_subtree
 from fedilc.runtimes.rest.task_queue import TaskQueue
 from fedilc.training.loop import Training

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fedilc.errors import ConfigError, ModelError
-from fedilc.models import MODELS, build_model, find_classifier
+from fedilc.models import NETWORKS, build_model, find_classifier
 
 
 def linear_count(*widths: int) -> int:
@@ -113,7 +113,7 @@ def test_the_linear_network_is_one_layer_whose_weights_are_0_whatever_the_seed()
     assert not any(bool(weights.any()) for weights in layer.parameters())
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "linear"])
+@pytest.mark.parametrize("name", [name for name in NETWORKS.names() if name != "linear"])
 def test_one_seed_gives_one_model_to_the_bit_and_another_seed_another(name: str) -> None:
     first, again, other = (build_model(name, INPUTS[name], 2, seed) for seed in (3, 3, 4))
     for layer, twin, different in zip(linears(first), linears(again), linears(other), strict=True):
@@ -122,7 +122,7 @@ def test_one_seed_gives_one_model_to_the_bit_and_another_seed_another(name: str)
         assert not torch.equal(layer.weight, different.weight)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NETWORKS.names())
 def test_building_a_model_neither_reads_nor_moves_torchs_global_random_state(name: str) -> None:
     reference = linears(build_model(name, INPUTS[name], 2, seed=3))[0].weight
     with torch.random.fork_rng():
@@ -133,7 +133,7 @@ def test_building_a_model_neither_reads_nor_moves_torchs_global_random_state(nam
     assert torch.equal(weight, reference)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NETWORKS.names())
 def test_every_parameter_is_a_trainable_float_on_the_cpu(name: str) -> None:
     for weights in build_model(name, INPUTS[name], 2, seed=0).parameters():
         assert (weights.device.type, weights.dtype, weights.requires_grad) == ("cpu", torch.float32, True)

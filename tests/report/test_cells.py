@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedilc.evaluation.significance import paired_test
-from fedilc.report.campaign.paper import PaperNumber, distance_cell, our_cell, paper_cell
-from fedilc.report.cells import NOTHING, mean_cell, p_text, verdict_cells, with_best
+from fedilc.paper.claims import PaperNumber, distance_cell, our_cell, paper_cell
+from fedilc.report.tables import NOTHING, mean_cell, p_text, verdict_cells, with_best
 
 
 def test_a_mean_has_a_deviation_if_there_are_several_values() -> None:

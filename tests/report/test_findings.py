@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedilc.algorithms import get
-from fedilc.report.findings import finding
+from fedilc.report.run_tables import finding
 
 MEAN = "the weighted geometric mean"
 FOUR = ("fedsgd", "geometric", "fedcurv", "fishr-inter-geo")

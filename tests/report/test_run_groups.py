@@ -11,7 +11,7 @@ from html_pages import Page
 
 from fedilc import Federation, Silo, train
 from fedilc.report.html.report import write_html_report
-from fedilc.report.run_groups import RunGroup, StoredRun, run_groups
+from fedilc.report.run_tables import RunGroup, StoredRun, run_groups
 
 
 def trained(out: Path, x: float = 1.0, **settings: Any) -> None:

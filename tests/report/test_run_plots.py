@@ -10,7 +10,7 @@ import pytest
 from histories import FULL, NO_TEST, OTHER, TRAIN_ONLY, History
 
 from fedilc.errors import ConfigError
-from fedilc.report.run_plots import comparison_picture, loss_picture
+from fedilc.report.plots import comparison_picture, loss_picture
 
 
 def size(path: Path) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from terminals import in_terminal
 
 from fedilc import algorithms
 from fedilc.report.run_tables import comparison_table, last_round_table, run_table
-from fedilc.report.table_formats import TableData
+from fedilc.report.tables import TableData
 
 
 def text(table: TableData, styled: bool = False, width: int = 160) -> str:

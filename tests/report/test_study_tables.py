@@ -13,7 +13,7 @@ from hospitals import hospitals, made_result, study_table
 from rich.console import Console
 
 from fedilc.cli.study import show_study
-from fedilc.evaluation.meta_analysis import random_effects
+from fedilc.evaluation.next_site import random_effects
 from fedilc.report.study_files import study_facts
 from fedilc.report.study_tables import Study, study_tables, summary_tables
 from fedilc.studies.study.plan import StudyPlan, StudySettings

@@ -10,7 +10,7 @@ from PIL import Image
 
 from fedilc import algorithms
 from fedilc.errors import ConfigError
-from fedilc.report.style import COLOURS, add_title, colour_of, line_of, save
+from fedilc.report.plots import COLOURS, add_title, colour_of, line_of, save
 
 
 def test_the_papers_algorithms_have_colours_of_their_own_and_all_others_are_grey() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from terminals import in_terminal
 
 from fedilc.errors import ConfigError
-from fedilc.report.table_formats import (
+from fedilc.report.tables import (
     Cell,
     Column,
     TableData,

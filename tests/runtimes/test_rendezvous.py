@@ -8,8 +8,7 @@ from datetime import timedelta
 import pytest
 from torch.distributed import PrefixStore, TCPStore
 
-from fedilc.runtimes.rendezvous import Attempt, RankInfo, RankLostError, join_attempt
-from fedilc.runtimes.torchrun import RESTARTS
+from fedilc.runtimes.torchrun import RESTARTS, Attempt, RankInfo, RankLostError, join_attempt
 
 LONG = timedelta(seconds=30)
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from command import Refusal, fedilc
 
-from fedilc.config.user_sources import Files
+from fedilc.data.sources import Files
 from fedilc.errors import CheckpointError, ConfigError, FedILCWarning, StoppedError
 from fedilc.studies.engine import JobError, Work, cores, working
 from fedilc.studies.jobs import RunJob, require_same_data, run_jobs

@@ -14,8 +14,8 @@ from fedilc import Federation, Result, Silo, train
 from fedilc.errors import ConfigError
 from fedilc.evaluation import select
 from fedilc.federation import RunFolder
-from fedilc.federation.tensor_files import read_tensors
 from fedilc.models import build_model
+from fedilc.storage.files import read_tensors
 from fedilc.training.callbacks import Callback, EarlyStopping, KeepBest, Run
 
 

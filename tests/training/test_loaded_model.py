@@ -21,10 +21,9 @@ from fedilc.data.tables.silo_tables import read_tables, tables_of
 from fedilc.data.tables.table_settings import TableSettings
 from fedilc.errors import CheckpointError, ConfigError, DataError, FedILCWarning
 from fedilc.federation import RunFolder
-from fedilc.federation.json_files import with_digest
-from fedilc.federation.run_folder_check import examine
-from fedilc.federation.tensor_files import read_tensors, write_tensors
 from fedilc.models import build_model
+from fedilc.storage.files import read_tensors, with_digest, write_tensors
+from fedilc.storage.run_folder import examine
 from fedilc.training.loaded_model import LoadedModel, export_model
 
 

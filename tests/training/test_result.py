@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from fedilc import Federation, Result, Silo, train
 from fedilc.errors import CheckpointError, ConfigError, FedILCWarning
-from fedilc.federation.tensor_files import read_tensors
 from fedilc.models import build_model
+from fedilc.storage.files import read_tensors
 
 ROUNDS = 8
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from fedilc import Federation, Silo, train
 from fedilc.errors import ConfigError
-from fedilc.training.trackers import MLflow, TensorBoard
+from fedilc.training.callbacks import MLflow, TensorBoard
 
 Told = list[tuple[Any, ...]]
 

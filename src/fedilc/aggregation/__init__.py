@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from fedilc.aggregation.base import Accumulation, Aggregate, Aggregator
-from fedilc.aggregation.clipping import Clipped, norm_of
+from fedilc.aggregation.base import Accumulation, Aggregate, Aggregator, Clipped, norm_of
 from fedilc.aggregation.geometric import WeightedGeometricMean, weighted_geometric_mean
-from fedilc.aggregation.masks import AbsoluteGeometricMean, AndMask
-from fedilc.aggregation.mean import Mean, Sum
+from fedilc.aggregation.mean import AbsoluteGeometricMean, AndMask, Mean, Sum
 from fedilc.aggregation.order_statistics import KeptValues, Median, TrimmedMean
-from fedilc.aggregation.sums.state import Sums, add_up
+from fedilc.aggregation.packed_sums import Sums, add_up
 from fedilc.algorithms.parts import AGGREGATORS
 
 register = AGGREGATORS.register

@@ -21,11 +21,9 @@ from torch import Tensor
 
 from fedilc.aggregation import _kernels
 from fedilc.aggregation.base import Aggregator, Share, measured_signs, not_finite, require_finite
-from fedilc.aggregation.sums.fixed_point import LOG2_AUTHORS_ZERO, NARROW, ROOM, exp2
-from fedilc.aggregation.sums.outer_products import outer_sums
-from fedilc.aggregation.sums.signed_logs import SignedLogs
-from fedilc.aggregation.sums.state import Sums
-from fedilc.algorithms.part_registry import checks_options
+from fedilc.aggregation.packed_sums import Sums
+from fedilc.aggregation.signed_logs import LOG2_AUTHORS_ZERO, NARROW, ROOM, SignedLogs, exp2, outer_sums
+from fedilc.algorithms.registry import checks_options
 from fedilc.errors import ConfigError, NonFiniteError
 
 Zeros = Literal["ignore", "strict", "authors"]

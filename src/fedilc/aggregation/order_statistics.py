@@ -18,8 +18,8 @@ from pydantic import Field
 from torch import Tensor
 
 from fedilc.aggregation.base import Aggregator, require_finite, summing_device
-from fedilc.aggregation.sums.state import Sums
-from fedilc.algorithms.part_registry import checks_options
+from fedilc.aggregation.packed_sums import Sums
+from fedilc.algorithms.registry import checks_options
 
 _PIECE = 1 << 20  # sorting works on this many numbers at a time, so that it needs little memory beside them
 _ROUNDING = 1e-9  # 0.29 * 100 is 28.999999999999996

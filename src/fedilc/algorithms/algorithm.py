@@ -13,8 +13,8 @@ from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from fedilc.algorithms.part_registry import PartRegistry
 from fedilc.algorithms.parts import AGGREGATORS, LEVELS, OPTIMIZERS, LocalSteps, PenaltyOptions, taken
+from fedilc.algorithms.registry import PartRegistry
 from fedilc.errors import ConfigError, nearest
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
-from fedilc.algorithms.part_registry import Registry, first_line
+from fedilc.algorithms.registry import Registry, first_line
 from fedilc.errors import ConfigError, WrongTypeError, nearest
 from fedilc.section import SENTENCE
 

@@ -12,7 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING, get_args
 
 from fedilc.algorithms.loss_name import Task, task_of
-from fedilc.algorithms.part_registry import Registry, first_line
+from fedilc.algorithms.registry import Registry, first_line
 from fedilc.errors import ConfigError, WrongTypeError, listed, nearest
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, ValidationError
 
-from fedilc.algorithms.part_registry import PartRegistry, check_value, load_plugins
+from fedilc.algorithms.registry import PartRegistry, check_value, load_plugins
 from fedilc.errors import ConfigError
 from fedilc.section import Section, first_mistake
 
@@ -32,10 +32,10 @@ AGGREGATORS: PartRegistry[Aggregator] = PartRegistry(
             "weighted geometric mean: one per sign, weighted by the share of the sign",
         ),
         "absolute-geometric": (
-            "fedilc.aggregation.masks:AbsoluteGeometricMean",
+            "fedilc.aggregation.mean:AbsoluteGeometricMean",
             "geometric mean of magnitudes, with the sign of the mean",
         ),
-        "and-mask": ("fedilc.aggregation.masks:AndMask", "mean of coordinates whose signs agree"),
+        "and-mask": ("fedilc.aggregation.mean:AndMask", "mean of coordinates whose signs agree"),
         "trimmed-mean": (
             "fedilc.aggregation.order_statistics:TrimmedMean",
             "mean without the smallest and largest values of each coordinate",
@@ -48,10 +48,13 @@ PENALTIES: PartRegistry[Penalty] = PartRegistry(
     "fedilc.penalties.base:Penalty",
     {
         "fishr": ("fedilc.penalties.fishr:Fishr", "match the variance of the classifier's gradients"),
-        "vrex": ("fedilc.penalties.vrex:VREx", "match mean losses"),
-        "coral": ("fedilc.penalties.coral:Coral", "match mean and covariance of the features"),
-        "iga": ("fedilc.penalties.iga:IGA", "match mean gradients"),
-        "irm": ("fedilc.penalties.irm:IRM", "one scale of the logits should be best in every silo"),
+        "vrex": ("fedilc.penalties.other_penalties:VREx", "match mean losses"),
+        "coral": ("fedilc.penalties.other_penalties:Coral", "match mean and covariance of the features"),
+        "iga": ("fedilc.penalties.other_penalties:IGA", "match mean gradients"),
+        "irm": (
+            "fedilc.penalties.other_penalties:IRM",
+            "one scale of the logits should be best in every silo",
+        ),
     },
     plural="penalties",
 )
@@ -69,12 +72,12 @@ OPTIMIZERS: PartRegistry[Optimizer] = PartRegistry(
     "torch.optim:Optimizer",
     {
         **{
-            name.lower(): (f"fedilc.gradients.optimizers:{name}", f"torch.optim.{name}{more}")
+            name.lower(): (f"fedilc.optimizers.optimizers:{name}", f"torch.optim.{name}{more}")
             for name, more in TORCH_OPTIMIZERS.items()
         },
-        "fedadam": ("fedilc.gradients.optimizers:FedAdam", "Adam without bias correction"),
+        "fedadam": ("fedilc.optimizers.optimizers:FedAdam", "Adam without bias correction"),
         "newton": ("fedilc.gradients.newton:Newton", "Newton's method, for linear models"),
-        "yogi": ("fedilc.gradients.optimizers:Yogi", "Adam whose second moment changes additively"),
+        "yogi": ("fedilc.optimizers.optimizers:Yogi", "Adam whose second moment changes additively"),
     },
     reserved=("params", "lr", "weight_decay"),
 )

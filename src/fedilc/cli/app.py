@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 import warnings
+from importlib.metadata import entry_points
 from typing import Annotated, Any
 
 import typer
@@ -12,22 +13,16 @@ import typer
 from fedilc import __version__
 from fedilc.cli.check import check
 from fedilc.cli.data import data_app
-from fedilc.cli.eicu import eicu
-from fedilc.cli.evaluate import evaluate
-from fedilc.cli.export import export
-from fedilc.cli.flags import FlagGroup, find_command, with_flags
-from fedilc.cli.flower import flower_app
+from fedilc.cli.engines import flower_app, nvflare_app
 from fedilc.cli.inspect import inspect
 from fedilc.cli.join import join
 from fedilc.cli.list import list_
-from fedilc.cli.nvflare import nvflare_app
-from fedilc.cli.predict import predict
+from fedilc.cli.options import FlagGroup, find_command, with_flags
+from fedilc.cli.predict import evaluate, export, predict
 from fedilc.cli.report import report
-from fedilc.cli.reproduce import reproduce
 from fedilc.cli.run import run
 from fedilc.cli.serve import serve
 from fedilc.cli.study import study
-from fedilc.cli.sweep import sweep_app
 from fedilc.cli.token import token
 from fedilc.errors import FedILCError, FedILCWarning, StoppedError, printable
 
@@ -38,6 +33,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     cls=FlagGroup,
 )
+
+COMMANDS = "fedilc.commands"  # entry points: functions that add their commands to the app
 
 _MACHINE_FAULTS = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO),
@@ -117,12 +114,10 @@ def _options(
     pass
 
 
-data_app.command()(eicu)
 _COMMANDS = {
     "Train": (run, check, list_, data_app),
     "Compare sites": (study, inspect),
     "Use a run": (report, predict, evaluate, export),
-    "Reproduce the paper": (reproduce, sweep_app),
     "Train across machines": (serve, join, token, nvflare_app, flower_app),
 }
 for _panel, _entries in _COMMANDS.items():
@@ -131,3 +126,5 @@ for _panel, _entries in _COMMANDS.items():
             app.add_typer(_entry, rich_help_panel=_panel)
         else:
             app.command(_entry.__name__.rstrip("_"), rich_help_panel=_panel)(_entry)
+for _plugin in entry_points(group=COMMANDS):
+    _plugin.load()(app)

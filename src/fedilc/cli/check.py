@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedilc.cli.console import make_console, make_table, say
+from fedilc.cli.console import make_console, make_table, quick_imports, say
 from fedilc.cli.options import Changes, DataDir, ModelFunction, use_data_folder
-from fedilc.cli.quick_imports import quick_imports
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from fedilc.studies.checking import Checked, Row
+    from fedilc.studies.inspection import Checked, Row
 
 
 def check(
@@ -38,7 +37,7 @@ def check(
 def _check_experiment(console: Console, target: str, changes: list[str], own: str | None) -> None:
     with quick_imports():
         from fedilc.config import read_experiment
-        from fedilc.studies.checking import check_experiment
+        from fedilc.studies.inspection import check_experiment
 
     settings, folder = read_experiment(target, changes)
     found = check_experiment(settings, folder, own)
@@ -56,7 +55,7 @@ def _check_experiment(console: Console, target: str, changes: list[str], own: st
 
 
 def _check_run(console: Console, folder: Path) -> None:
-    from fedilc.federation.run_folder_check import examine
+    from fedilc.storage.run_folder import examine
 
     found = examine(folder)
     for name, trouble in found.items():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
 
-    from fedilc.data.data_sets import DataSet
+    from fedilc.data.download import DataSet
 
 data_app = typer.Typer(name="data", help="List, fetch and check data sets.", no_args_is_help=True)
 
@@ -27,18 +27,18 @@ Name = Annotated[str, typer.Argument(help="A data set, as `fedilc data list` nam
 @data_app.command("list")
 def list_(data_dir: DataDir = None) -> None:
     """Show all data sets, the folder that they are in, and which are present."""
-    from fedilc.data.data_sets import DATA_SETS, EMBEDDED
-    from fedilc.data.download import data_folder
+    from fedilc.data.download import DATA_SETS, EMBEDDED, data_folder
 
     folder = data_folder(data_dir).absolute()
     table = make_table("name", "what it is", "size", "present")
     table.columns[0].no_wrap = table.columns[2].no_wrap = True
-    for name, data in DATA_SETS.items():
+    for name in DATA_SETS.names():
+        data = DATA_SETS.get(name)
         table.add_row(name, data.summary, data.size, _present(data, folder))
     console = make_console()
     console.print(table)
     say(console, f"folder: {folder}")
-    by_hand = [name for name, data in DATA_SETS.items() if not data.mirrors]
+    by_hand = [name for name in DATA_SETS.names() if not DATA_SETS.get(name).mirrors]
     console.print(f"`fedilc data fetch NAME` gets one, or says how to get it ({', '.join(by_hand)})")
     console.print(f"part of the package, without download: {', '.join(EMBEDDED)}")
 

@@ -7,11 +7,15 @@ from typing import Annotated
 
 import typer
 
-from fedilc.cli.console import drawn, make_console, say, say_notes
-from fedilc.cli.flags import forget_flags
-from fedilc.cli.options import DataDir, not_a_file, use_data_folder
-from fedilc.cli.quick_imports import quick_imports
-from fedilc.cli.table_options import TableOptions, with_table_options
+from fedilc.cli.console import drawn, make_console, quick_imports, say, say_notes
+from fedilc.cli.options import (
+    DataDir,
+    TableOptions,
+    forget_flags,
+    not_a_file,
+    use_data_folder,
+    with_table_options,
+)
 from fedilc.errors import ConfigError
 
 
@@ -38,9 +42,9 @@ def inspect(
     """
     with quick_imports():
         from fedilc.data.checks.notes import as_settings
-        from fedilc.federation.run_folder import SUMMARIES
         from fedilc.report.inspection_report import inspection_picture, inspection_tables
-        from fedilc.report.table_formats import write_tables
+        from fedilc.report.tables import write_tables
+        from fedilc.storage.run_folder import SUMMARIES
         from fedilc.studies.inspection import inspect_run, inspect_tables, write_inspection
         from fedilc.studies.study.data import StudyTables, study_data
 

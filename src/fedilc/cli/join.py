@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedilc.cli.console import make_console
-from fedilc.cli.flags import with_flags
-from fedilc.cli.logs import LogFormat, log_to_stderr
-from fedilc.cli.options import DataDir, refuse_given, use_data_folder
-from fedilc.cli.quick_imports import quick_imports
+from fedilc.cli.console import LogFormat, log_to_stderr, make_console, quick_imports
+from fedilc.cli.options import DataDir, refuse_given, use_data_folder, with_flags
 from fedilc.errors import ConfigError, StoppedError, printable
 
 if TYPE_CHECKING:
@@ -116,10 +113,9 @@ def join(
 ) -> None:
     """Take part in a run as one silo; its examples stay here."""
     with quick_imports():
-        from fedilc.runtimes.remote.builders import network_from
+        from fedilc.runtimes.remote.silo_client import network_from
         from fedilc.runtimes.remote.survey import SurveyLimits, summarise_table, table_digest
-        from fedilc.runtimes.rest.participant import Participant, TableAccess
-        from fedilc.runtimes.rest.silo_limits import SiloLimits
+        from fedilc.runtimes.rest.participant import Participant, SiloLimits, TableAccess
 
     log_to_stderr(log_format)
     use_data_folder(data_dir)
@@ -156,7 +152,7 @@ def _silo(
     allowed: SurveyLimits,
 ) -> Callable[[Manifest], Silo]:
     from fedilc.config import read_experiment
-    from fedilc.runtimes.remote import builders
+    from fedilc.runtimes.remote import silo_client as builders
 
     if sum(given is not None for given in (data, provider, experiment)) != 1:
         raise ConfigError("give the silo's examples by one of --data, --provider and --experiment")
@@ -256,7 +252,7 @@ class SummaryConsent:
 
         `again` says that another one was sent to this address before.
         """
-        from fedilc.data.tables.summary_text import summary_lines
+        from fedilc.data.tables.summary_checks import summary_lines
 
         settings = self.limits.tightened(survey.table)
         warning = self.limits.warning(summary.rows)

@@ -9,7 +9,7 @@ import typer
 from fedilc.cli.console import make_console, say
 
 if TYPE_CHECKING:
-    from fedilc.algorithms.part_registry import Registry
+    from fedilc.algorithms.registry import Registry
 
 
 def list_(
@@ -21,7 +21,7 @@ def list_(
     from rich.table import Table
 
     from fedilc import algorithms
-    from fedilc.config import NETWORKS, read_experiment, shipped_experiments
+    from fedilc.config import read_experiment, shipped_experiments
 
     console = make_console()
     if part is not None:
@@ -31,7 +31,6 @@ def list_(
         "algorithms": {name: algorithms.get(name).summary for name in algorithms.names()},
         **{r.plural: {name: r.summary(name) for name in r.names()} for r in _registries()},
         "experiments": {name: read_experiment(name)[0].summary for name in shipped_experiments()},
-        "models": NETWORKS,
     }
     for title, lines in groups.items():
         table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None)
@@ -47,8 +46,9 @@ def _registries() -> tuple[Registry[Any], ...]:
     from fedilc.algorithms.metric_name import METRICS
     from fedilc.algorithms.parts import REGISTRIES
     from fedilc.config.experiment import SOURCES
+    from fedilc.models.registry import NETWORKS
 
-    return (*REGISTRIES, LOSSES, METRICS, SOURCES)
+    return (*REGISTRIES, LOSSES, METRICS, SOURCES, NETWORKS)
 
 
 def _options(part: str) -> str:

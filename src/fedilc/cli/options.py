@@ -1,16 +1,94 @@
-"""Arguments and options that several subcommands take."""
+"""Arguments and options that several subcommands take, those of commands that read users' tables included."""
 
 from __future__ import annotations
 
+import csv
+import inspect
 import os
-from collections.abc import Collection, Mapping
+import re
+import shlex
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import wraps
 from math import inf
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from fedilc.errors import ConfigError
+
+_OPTION = re.compile(r"`([a-z_][a-z_.]*)(?: ?= ?([^`]*))?`")
+_flags: dict[str, str] = {}  # of the command that runs, by option
+
+
+class FlagGroup(TyperGroup):
+    """The group of all commands; it finds out which of them runs."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words of the command line."""
+        _, command = find_command(self, args)
+        _flags.clear()
+        _flags.update({option.name: option.opts[0] for option in command.params if option.opts[0][0] == "-"})
+        return super().parse_args(ctx, args)
+
+
+def find_command(group: Any, words: Sequence[str]) -> tuple[list[str], Any]:
+    """Return the subcommands at the start of a command line, and the last of them."""
+    names, here = [], group
+    for word in words:
+        known = getattr(here, "commands", {})
+        if word not in known:
+            break
+        names.append(word)
+        here = known[word]
+    return names, here
+
+
+def forget_flags() -> None:
+    """Print options as they are from here on, since they belong in a file and not on this command line."""
+    _flags.clear()
+
+
+def with_flags(text: str) -> str:
+    """Return a text with the options in it as flags of the command that runs."""
+    return _OPTION.sub(lambda found: _spelled(found[1], found[2]) or found[0], text)
+
+
+def as_flags(settings: Iterable[tuple[str, str]]) -> str:
+    """Return settings as they are typed in a shell.
+
+    >>> as_flags([("drop", "length of stay"), ("missing", "-9999")])
+    "--drop 'length of stay' --missing -9999"
+    """
+    return shlex.join(
+        word for setting, value in settings for word in (f"--{setting.replace('_', '-')}", value)
+    )
+
+
+def _spelled(name: str, value: str | None) -> str:
+    # A list is one option that may repeat, so its name is singular: exclude_sites is --exclude-site.
+    flag = _flags.get(name) or _flags.get(name.removesuffix("s"))
+    if flag is None:
+        is_setting = "." in name and value is not None and "--set" in _flags.values()
+        return f"--set {shlex.quote(f'{name}={value}')}" if is_setting else ""
+    if value is None or value in ("True", "true"):
+        return flag
+    return " ".join(f"{flag} {word}" for word in _words(value))
+
+
+def _words(value: str) -> list[str]:
+    """Return what follows a flag, once per time that it is given."""
+    try:
+        found = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return [value]
+    if isinstance(found, dict):
+        found = [f"{key}={','.join(names)}" for key, names in found.items()]
+    return list(map(shlex.quote, found)) if isinstance(found, list) else [value]
+
 
 ExperimentName = Annotated[
     str, typer.Argument(help="A shipped experiment, as `fedilc list` names it, or a TOML file.")
@@ -131,3 +209,105 @@ def as_changes(given: Mapping[str, object]) -> list[str]:
     ['rounds=3']
     """
     return [f"{key}={value}" for key, value in given.items() if value is not None]
+
+
+Names = list[str] | None
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """The options, each as a user may give it."""
+
+    label: Annotated[
+        str | None, typer.Option(help="The label's column, or a comparison such as 'num>0'.")
+    ] = None
+    silo_column: Annotated[
+        str | None, typer.Option(help="The column that names silos (default: each file is a silo)")
+    ] = None
+    positive: Annotated[str | None, typer.Option(help="The value of the label that counts as 1.")] = None
+    categorical: Annotated[Names, typer.Option(help="A column whose numbers are categories; may repeat.")] = (
+        None
+    )
+    categories: Annotated[
+        Names,
+        typer.Option(
+            help="The categories of a column, or the label's classes, if not those in the data: "
+            "ward=medical,surgical; may repeat."
+        ),
+    ] = None
+    columns: Annotated[
+        Names, typer.Option(help="Use only these columns, separated by commas; may repeat. (default: all)")
+    ] = None
+    drop: Annotated[Names, typer.Option(help="A column that is not used; may repeat.")] = None
+    exclude_site: Annotated[Names, typer.Option(help="A site to ignore altogether; may repeat.")] = None
+    keep: Annotated[
+        Names, typer.Option(help="A column to use although it looks like an identifier; may repeat.")
+    ] = None
+    missing: Annotated[
+        Names,
+        typer.Option(
+            help="A further mark of missing values, such as -9, or job=8,9 for one column; may repeat."
+        ),
+    ] = None
+
+    min_category: Annotated[
+        int | None,
+        typer.Option(min=1, help="The rows of a silo that a category or a sum needs (default: 10)"),
+    ] = None
+    round_survey: Annotated[
+        int | None, typer.Option(min=2, help="Round silos' counts and sums to this unit (default: exact)")
+    ] = None
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that were given, as `study_data` takes them.
+
+        >>> TableOptions(label="died", drop=["mrn"], categories=["ward=a,b"]).given()
+        {'label': 'died', 'categories': {'ward': ['a', 'b']}, 'drop': ['mrn']}
+        """
+        found = {name: value for name, value in asdict(self).items() if value}
+        if self.categories:
+            found["categories"] = dict(map(_categories, self.categories))
+        if self.columns:
+            found["columns"] = [name for text in self.columns for name in _names(text)]
+        return found
+
+
+def with_table_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `TableOptions`, which it takes as its argument `tables`."""
+    shared = inspect.signature(TableOptions, eval_str=True).parameters
+    own = inspect.signature(command, eval_str=True).parameters
+
+    @wraps(command)
+    def wrapped(**values: Any) -> None:
+        tables = TableOptions(**{name: values.pop(name) for name in shared})
+        command(**values, tables=tables)
+
+    parameters = [
+        parameter.replace(kind=parameter.KEYWORD_ONLY)
+        for name, one in own.items()
+        for parameter in (shared.values() if name == "tables" else [one])
+    ]
+    vars(wrapped)["__signature__"] = inspect.Signature(parameters)
+    return wrapped
+
+
+def _names(text: str) -> list[str]:
+    """Return the columns that a text lists; a name with a comma stands in quotes, as in a CSV file.
+
+    >>> _names('age, sex,"weight, kg"')
+    ['age', 'sex', 'weight, kg']
+    """
+    names = [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
+    if not names or not all(names):
+        raise ConfigError(f"--columns {text!r} is not a list of columns, such as age,sex,lactate")
+    return names
+
+
+def _categories(text: str) -> tuple[str, list[str]]:
+    column, _, names = text.partition("=")
+    listed = [name.strip() for name in names.split(",")]
+    if not column or not all(listed):
+        raise ConfigError(
+            f"--categories {text!r} is not a column and its names, such as ward=medical,surgical"
+        )
+    return column, listed

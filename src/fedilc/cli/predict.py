@@ -1,4 +1,4 @@
-"""`fedilc predict`: the trained model's scores for new rows."""
+"""`fedilc predict`, `evaluate` and `export`: use a trained model."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedilc.algorithms.loss_name import has_classes, task_of
-from fedilc.cli.console import make_console, say
-from fedilc.cli.options import Authority, Criterion, ModelFunction, RunFolderOrUrl, SiloTokenFile
-from fedilc.cli.quick_imports import quick_imports
+from fedilc.cli.console import make_console, quick_imports, say
+from fedilc.cli.options import (
+    Authority,
+    Criterion,
+    ModelFunction,
+    RunFolderOrUrl,
+    RunFolderPath,
+    SiloTokenFile,
+)
 from fedilc.errors import ConfigError, DataError, nearest, writing
 
 if TYPE_CHECKING:
     from polars import DataFrame
 
     from fedilc.training.loaded_model import LoadedModel
+
 
 _PATIENCE_SECONDS = 30.0
 _FORMULA = r"^\s*[=+\-@]"
@@ -94,7 +101,7 @@ def load_run(
 
     network = None
     if model is not None:
-        from fedilc.runtimes.remote.builders import user_network
+        from fedilc.runtimes.remote.silo_client import user_network
 
         network = user_network(model, 0)
     if not str(run).startswith(("http://", "https://")):
@@ -124,3 +131,56 @@ def _scores(loaded: LoadedModel, rows: object) -> dict[str, object]:
         return {"probability": shares[:, 1], "prediction": predicted}
     named = {f"probability {name}": shares[:, place] for place, name in enumerate(loaded.classes)}
     return {**named, "prediction": predicted}
+
+
+def evaluate(
+    run: RunFolderOrUrl,
+    table: Annotated[
+        Path,
+        typer.Argument(help="Rows with labels: .csv, .xlsx, .parquet, .npz, ..., or a folder of images."),
+    ],
+    criterion: Criterion = "validation",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers to this file.")] = None,
+    model: ModelFunction = None,
+    token_file: SiloTokenFile = None,
+    ca: Authority = None,
+) -> None:
+    """Measure the trained model on a site's table, with 95 % intervals; nothing leaves the machine."""
+    with quick_imports():
+        import json
+        from dataclasses import asdict
+
+        from rich.table import Table
+
+        from fedilc.evaluation.estimates import size
+        from fedilc.evaluation.intervals import score_intervals
+
+    loaded = load_run(run, criterion, model, token_file, ca)
+    y, logits = loaded.labelled(table)
+    found = score_intervals(loaded.loss, y, logits)
+    title = f"{table} · round {loaded.round} · {size(loaded.loss, y)}"
+    shown = Table(title=title, box=None, title_justify="left")
+    shown.add_column("score")
+    shown.add_column("value [95% interval]")
+    for name, interval in found.items():
+        shown.add_row(name.replace("_", " "), str(interval))
+    make_console().print(shown)
+    if json_file is not None:
+        numbers = {name: asdict(interval) for name, interval in found.items()}
+        content = {"run": str(run), "round": loaded.round, "rows": len(y), "scores": numbers}
+        with writing(json_file):
+            json_file.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def export(
+    run: RunFolderPath,
+    out: Annotated[Path, typer.Argument(help="The file for the model, such as model.pt2.")],
+    criterion: Criterion = "validation",
+    model: ModelFunction = None,
+) -> None:
+    """Write the trained model as a file of torch.export, and its preprocessing as JSON."""
+    with quick_imports():
+        from fedilc.training.loaded_model import export_model
+
+    written = export_model(load_run(run, criterion, model), out)
+    say(make_console(), f"written: {', '.join(map(str, written))}")

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedilc.cli.console import make_console, say
-from fedilc.cli.quick_imports import quick_imports
+from fedilc.cli.console import make_console, quick_imports, say
 from fedilc.errors import ConfigError
-from fedilc.report import require_report
+from fedilc.report import folder_report, require_report
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,9 +35,8 @@ def report(
     """
     require_report("fedilc report")
     with quick_imports():
-        from fedilc.report.run_groups import run_groups
-        from fedilc.report.run_plots import comparison_picture
-        from fedilc.report.run_tables import comparison_table
+        from fedilc.report.plots import comparison_picture
+        from fedilc.report.run_tables import comparison_table, run_groups
 
     console = make_console()
     if out.suffix.lower() in (".html", ".htm"):
@@ -51,7 +49,7 @@ def report(
     if not runs:
         return
     places = [file.parent for path in runs for file in sorted(path.rglob("run.json"))]
-    if not places and all((path / "campaign.json").exists() for path in runs):
+    if not places and all(folder_report(path) for path in runs):
         for path in runs:
             _remake(console, path)
         return
@@ -92,11 +90,12 @@ def _show(console: Console, study: Path) -> None:
     say(console, f"\nfor a page of it: fedilc report {study} -o report.html")
 
 
-def _remake(console: Console, campaign: Path) -> None:
-    from fedilc.report.campaign.folder import remake_campaign
-    from fedilc.report.table_formats import rich_table
+def _remake(console: Console, folder: Path) -> None:
+    from fedilc.report.tables import rich_table
 
-    for table in remake_campaign(campaign):
+    remake = folder_report(folder)
+    assert remake is not None
+    tables, written = remake(folder)
+    for table in tables:
         console.print(rich_table(table, all_notes=False))
-    files = "tables.md, tables.tex, tables/*.csv, figures/*.png"
-    say(console, f"written again: {campaign} ({files})")
+    say(console, f"written again: {folder} ({written})")

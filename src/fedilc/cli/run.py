@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedilc.cli.console import drawn, make_console, say
+from fedilc.cli.console import drawn, make_console, quick_imports, say
 from fedilc.cli.options import (
     Balance,
     Changes,
@@ -22,7 +22,6 @@ from fedilc.cli.options import (
     not_a_file,
     use_data_folder,
 )
-from fedilc.cli.quick_imports import quick_imports
 from fedilc.errors import ConfigError, FedILCWarning, StoppedError
 
 if TYPE_CHECKING:
@@ -168,9 +167,8 @@ def _show(
 ) -> None:
     """Print the table and where the picture is; if the experiment compares algorithms, explain the result."""
     with quick_imports():
-        from fedilc.report.findings import finding
-        from fedilc.report.run_plots import accuracy_picture, comparison_picture, loss_picture
-        from fedilc.report.run_tables import comparison_table, last_round_table, run_table
+        from fedilc.report.plots import accuracy_picture, comparison_picture, loss_picture
+        from fedilc.report.run_tables import comparison_table, finding, last_round_table, run_table
 
     title, picture = settings.name, target / "loss.png"
     if len(histories) == 1:

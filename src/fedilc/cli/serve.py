@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedilc.cli.console import drawn, make_console
-from fedilc.cli.flags import with_flags
+from fedilc.cli.console import LogFormat, drawn, log_to_stderr, make_console, quick_imports
 from fedilc.cli.join import SiloProgress, connect
-from fedilc.cli.logs import LogFormat, log_to_stderr
 from fedilc.cli.options import (
     Balance,
     Changes,
@@ -32,8 +30,8 @@ from fedilc.cli.options import (
     only_one,
     refuse_given,
     use_data_folder,
+    with_flags,
 )
-from fedilc.cli.quick_imports import quick_imports
 from fedilc.errors import ConfigError, StoppedError, printable
 
 if TYPE_CHECKING:
@@ -42,9 +40,9 @@ if TYPE_CHECKING:
     from fedilc.config import Experiment
     from fedilc.runtimes.remote.manifest import Manifest, Wire
     from fedilc.runtimes.rest.address import Address
+    from fedilc.runtimes.rest.auth import TokenFile, Tokens
     from fedilc.runtimes.rest.http_client import HttpClient
     from fedilc.runtimes.rest.task_queue import TaskQueue
-    from fedilc.runtimes.rest.tokens import TokenFile, Tokens
     from fedilc.training.result import Result
 
 _FOREVER = 1e9
@@ -175,7 +173,7 @@ def _say(console: Console, sentence: str) -> None:
 def _tokens(path: Path | None, client_ca: Path | None, console: Console) -> Tokens | TokenFile | None:
     """Return the tokens of a file; no tokens if silos have certificates; None if everybody may join."""
     from fedilc.runtimes.rest.address import warn_if_public
-    from fedilc.runtimes.rest.tokens import TokenFile, Tokens
+    from fedilc.runtimes.rest.auth import TokenFile, Tokens
 
     if path is None:
         return Tokens() if client_ca is not None else None
@@ -200,7 +198,7 @@ class _Serving:
 
     def run(self) -> None:
         """Wait for silos and train; Ctrl-C and SIGTERM end with a sentence on how to continue."""
-        from fedilc.config.user_sources import RemoteTables
+        from fedilc.data.sources import RemoteTables
         from fedilc.report.progress import ProgressBar
         from fedilc.runtimes.remote.run import RemoteRun
         from fedilc.runtimes.rest.coordinator import serve
@@ -246,7 +244,7 @@ class _Serving:
 
     def _afterwards(self, result: Result) -> None:
         """Print the table and draw the picture that end a run; with --stay, keep serving the page."""
-        from fedilc.report.run_plots import loss_picture
+        from fedilc.report.plots import loss_picture
         from fedilc.report.run_tables import run_table
 
         title, picture = f"{self.settings.name} · {self.settings.algorithm}", self.target / "loss.png"

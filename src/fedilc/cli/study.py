@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedilc.cli.console import make_console, say, say_notes
-from fedilc.cli.flags import with_flags
-from fedilc.cli.options import DataDir, comma_numbers, not_a_file, use_data_folder
-from fedilc.cli.table_options import Names, TableOptions, with_table_options
+from fedilc.cli.options import (
+    DataDir,
+    Names,
+    TableOptions,
+    comma_numbers,
+    not_a_file,
+    use_data_folder,
+    with_flags,
+    with_table_options,
+)
 from fedilc.errors import ConfigError
 from fedilc.report import require_report
 

@@ -36,7 +36,7 @@ def token(
 
     `fedilc token revoke NAME` revokes one. A running coordinator notices both at once.
     """
-    from fedilc.runtimes.rest.tokens import add_token, revoke_token
+    from fedilc.runtimes.rest.auth import add_token, revoke_token
 
     role = "viewer" if viewer else "silo"
     if revoked is not None:

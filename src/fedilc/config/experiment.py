@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, PositiveInt, SerializeAsAny
 
 from fedilc.algorithms import Algorithm, find_algorithm
-from fedilc.config import benchmark_sources as benchmarks
-from fedilc.config import embedded_sources as embedded
-from fedilc.config import user_sources as own
+from fedilc.algorithms.registry import load_plugins
 from fedilc.config.options import Options
-from fedilc.config.section import Section, Source, SourceRegistry, validated
+from fedilc.data import sources as embedded
+from fedilc.data import sources as own
+from fedilc.data.sources import Section, Source, SourceRegistry, validated
 from fedilc.errors import ConfigError, listed, nearest
 
 if TYPE_CHECKING:
@@ -34,11 +34,6 @@ SOURCES = SourceRegistry(
     {
         "color-digits": embedded.ColorDigits,
         "color-digits-shift": embedded.ColorDigitsShift,
-        "color-mnist": benchmarks.ColorMnist,
-        "rotated-cifar10": benchmarks.RotatedCifar10,
-        "eicu": benchmarks.Eicu,
-        "eicu-demo": benchmarks.EicuDemo,
-        "eicu-synthetic": benchmarks.EicuSynthetic,
         "files": own.Files,
         "heart-disease": embedded.HeartDisease,
         "images": own.Images,
@@ -50,12 +45,6 @@ SOURCES = SourceRegistry(
     },
 )
 register_source = SOURCES.register
-NETWORKS = {
-    "mlp": "392-390-390-1 for Color-MNIST; set hidden = [..] for other widths",
-    "cnn": "three 3x3 convolutions with GroupNorm for Rotated-CIFAR10",
-    "eicu-mlp": "1024-1024-512-1 for eICU; set hidden = [..] for other widths",
-    "linear": "one linear layer whose weights begin at 0, as in logistic regression",
-}
 
 
 class Network(Section):
@@ -125,10 +114,20 @@ def _source(data: object) -> Source:
     return validated(SOURCES.get(source), data, "data")
 
 
+_experiment_folders = [Path(str(files("fedilc"))) / "experiments"]
+
+
+def register_experiments(folder: Path) -> None:
+    """Let `fedilc run NAME`, and every command that takes an experiment, find NAME.toml in a folder."""
+    if folder not in _experiment_folders:
+        _experiment_folders.append(folder)
+
+
 def shipped_experiments() -> dict[str, Path]:
-    """Return the files of the experiments in the package, by name."""
-    folder = Path(str(files("fedilc"))) / "experiments"
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    """Return the files of the experiments in the package and in folders of plug-ins, by name."""
+    load_plugins()
+    found = {path.stem: path for folder in _experiment_folders for path in folder.glob("*.toml")}
+    return dict(sorted(found.items()))
 
 
 def read_experiment(name: str, changes: Sequence[str] = ()) -> tuple[Experiment, Path]:

@@ -1,4 +1,4 @@
-"""The data folder: download data sets into it, and check them against their published checksums."""
+"""Data sets that can be downloaded, the data folder they go to, and the check of their files."""
 
 from __future__ import annotations
 
@@ -8,16 +8,73 @@ import sys
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from fedilc.data.data_sets import Form, find_data_set
-from fedilc.errors import DataError, require_extra
+from fedilc.algorithms.registry import Registry
+from fedilc.errors import ConfigError, DataError, require_extra
 
 if TYPE_CHECKING:
     from requests import RequestException
+
+
+@dataclass(frozen=True)
+class Form:
+    """One layout of a data set in the data folder: a folder below it, and the files in that.
+
+    `files` maps each file to its checksum, `algorithm:digest`, or to None if none is published.
+    """
+
+    folder: str
+    files: Mapping[str, str | None]
+
+    def share(self, folder: Path) -> float:
+        """Return the share of its files that exist below `folder`, from 0 to 1."""
+        try:
+            existing = sum((folder / self.folder / name).is_file() for name in self.files)
+        except OSError as error:
+            raise DataError(f"{folder} cannot be read: {error.strerror}") from error
+        return existing / len(self.files)
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set: what it is, the forms it is read in, and the addresses it is fetched from.
+
+    `fedilc data fetch` creates the first form, from its files at one of the `mirrors`, or from an `archive`
+    there (name and checksum) that holds them. Without mirrors, `steps` says what the user has to do.
+    """
+
+    summary: str
+    size: str
+    forms: tuple[Form, ...]
+    mirrors: tuple[str, ...] = ()
+    archive: tuple[str, str] | None = None
+    steps: str = ""
+
+    def found(self, folder: Path) -> Form:
+        """Return the form that is most complete below `folder`; the first one if there are no files."""
+        return max(self.forms, key=lambda form: form.share(folder))
+
+
+def find_data_set(name: str) -> DataSet:
+    """Return a data set by its name.
+
+    >>> find_data_set("color-digits")
+    Traceback (most recent call last):
+    fedilc.errors.ConfigError: color-digits is part of the package; it needs no download
+    """
+    if name in EMBEDDED:
+        raise ConfigError(f"{name} is part of the package; it needs no download")
+    return DATA_SETS.get(name)
+
+
+EMBEDDED = ("color-digits", "heart-disease")  # inside the package
+DATA_SETS: Registry[DataSet] = Registry("data set")
+
 
 State = Literal["fine", "missing", "damaged", "unchecked"]
 Progress = Callable[[str], Any]  # a progress bar for a file's name, as pooch uses it

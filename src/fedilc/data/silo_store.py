@@ -1,18 +1,69 @@
-"""The silos of a federation: all in memory, or opened one at a time if there are thousands."""
+"""The silos of a federation, all in memory or opened one at a time, and what is known of them unopened."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from fedilc.algorithms.loss_name import task_of
-from fedilc.data.digest import silo_digest
-from fedilc.data.inputs import Shape, example_shape
-from fedilc.data.labels import check_classes
-from fedilc.data.outline import Outline
-from fedilc.data.silo import Federation, Silo
+from torch import Tensor
+
+from fedilc.algorithms.loss_name import LossName, task_of
+from fedilc.data.digests import digest, silo_digest
+from fedilc.data.inputs import Inputs, Shape, example_shape
+from fedilc.data.silo import Federation, Silo, check_classes
 from fedilc.errors import DataError
+
+if TYPE_CHECKING:
+    from fedilc.data.image_folder import ImagePreprocessing
+    from fedilc.data.tables.preprocessing import Preprocessing
+
+
+@dataclass(frozen=True)
+class Outline:
+    """The facts of a federation that training needs; for a remote one they include no example.
+
+    Args:
+        name: of the federation.
+        facts: of each silo, in order, the size and digest of its data, as far as they are known here.
+        sample: two inputs, or two of the same shape and type, to try the model on.
+        loss: which one, by name.
+        x_test: inputs of the out-of-distribution test set, if it is here.
+        y_test: its labels.
+        columns: the names of the inputs, in order, if they have names.
+        label: the name of the labels, if it is known.
+        validates: whether a silo holds out examples for validation; None if that is not known here.
+        preprocessing: how inputs are made of a table or of pictures, if they are.
+        first_label: the label that class 0 had before classes were numbered from 0.
+    """
+
+    name: str
+    facts: Mapping[str, Mapping[str, Any]]
+    sample: Inputs
+    loss: LossName
+    x_test: Inputs | None = None
+    y_test: Tensor | None = None
+    columns: tuple[str, ...] = ()
+    label: str | None = None
+    validates: bool | None = None
+    preprocessing: Preprocessing | ImagePreprocessing | None = None
+    first_label: int = 0
+
+    @property
+    def silos(self) -> tuple[str, ...]:
+        """Return the names of the silos, in order."""
+        return tuple(self.facts)
+
+    def never_records(self, key: str) -> bool:
+        """Return whether no round can have this number, because there are no examples for it."""
+        missing = {"validation": self.validates is False, "test": self.x_test is None}
+        return missing.get(key.partition("_")[0], False)
+
+
+def data_facts(outline: Outline) -> dict[str, Any]:
+    """Return the facts that identify the data of a run: digests of its silos and of its test set."""
+    return {"silos": dict(outline.facts), "test": digest(outline.x_test, outline.y_test)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,27 +1,12 @@
-"""A score of a model at one site as an estimate with its variance, on a scale where it is close to normal.
+"""A score of a model at one site as an estimate with its variance, and which scores a site can carry.
 
-    auroc                    logit; DeLong's variance (`auroc.py`); several classes: the mean over them
-    auprc                    logit; infinitesimal jackknife, at least the binomial variance of the events
-    accuracy                 logit; binomial variance
-    log_loss, brier          log; variance of a mean
-    rmse, mae                log; variance of a mean, for rmse of the squares
-    r2                       log(1 - R^2); infinitesimal jackknife
-    oe_ratio                 log of observed to expected events; (1 - O/n)/O, expected risks taken as given
-    calibration_slope        as it is; inverse of the information matrix, as `glm` in R
-    calibration_intercept    as it is; the same
-
-Two models are scored on the same examples, so that their scores are correlated. An estimate therefore keeps
-its influences, one number per example (how far the example moves it): their squares add up to its variance,
-the products of two models' to a covariance. The models of several seeds are averaged on the scale of the
-table: the variance of the mean is that of the mean influences, plus the variance between seeds over their
-number.
-
-An AUROC, AUPRC or accuracy of 0 or 1 has neither a logit nor a variance. Of k examples that inform it, it
-counts as (k + 1/2)/(k + 1) or its complement: as if one more were half right.
+What informs a score are its rarest outcomes, not its rows. The area under the ROC curve has DeLong's
+variance on the logit scale.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,9 +15,170 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedilc.algorithms.loss_name import task_of
-from fedilc.evaluation.auroc import area
 from fedilc.evaluation.calibration import Floats, calibration_intercept, calibration_slope, sigmoid
-from fedilc.evaluation.estimability import limits_support
+
+MIN_COUNT, CAUTION_COUNT = 10, 100
+_BY_CLASS = ("auroc", "auprc", "oe_ratio", "calibration_slope", "calibration_intercept")
+
+
+@dataclass(frozen=True)
+class Support:
+    """What a score rests on: how many examples of the kind of which there are fewest, and that kind."""
+
+    count: int
+    kind: str
+
+    @property
+    def reason(self) -> str | None:
+        """Return why the score is not estimable; None if it is.
+
+        >>> Support(8, "non-events").reason, Support(0, "events").reason, Support(10, "events").reason
+        ('8 non-events, fewer than 10', 'no events', None)
+        """
+        return self._fewer_than(MIN_COUNT)
+
+    @property
+    def caution(self) -> str | None:
+        """Return why the score, if it is estimable, is to be read with caution; None if it is not.
+
+        >>> Support(51, "non-events").caution, Support(8, "events").caution, Support(100, "events").caution
+        ('51 non-events, fewer than 100', None, None)
+        """
+        return None if self.reason else self._fewer_than(CAUTION_COUNT)
+
+    def _fewer_than(self, limit: int) -> str | None:
+        if self.count >= limit:
+            return None
+        return f"{_counted(self.count, self.kind)}, fewer than {limit}" if self.count else f"no {self.kind}"
+
+
+def support(loss: str, y: Any, score: str) -> Support:
+    """Return what a score rests on at examples with these labels.
+
+    >>> support("binary", [1] * 8 + [0] * 7992, "auroc")
+    Support(count=8, kind='events')
+    >>> support("binary", [1] * 8 + [0] * 7992, "log_loss")
+    Support(count=8000, kind='examples')
+    """
+    labels = np.asarray(y)
+    if task_of(loss) == "binary" and score in _BY_CLASS:
+        events = int((labels > 0.5).sum())
+        kinds = (Support(events, "events"), Support(len(labels) - events, "non-events"))
+        return min(kinds, key=lambda kind: kind.count)
+    if task_of(loss) == "multiclass" and score in _BY_CLASS:
+        counts = np.unique(labels, return_counts=True)[1]
+        if len(counts) < 2:
+            return Support(0, "examples of a second class")
+        return Support(int(counts.min()), "examples of the rarest class")
+    return Support(len(labels), "examples")
+
+
+def limits_support(loss: str, y: Any, score: str) -> Support:
+    """Return what the interval of a score rests on: of log loss and Brier score, the events too.
+
+    The losses of events and of non-events differ, so that a mean of many examples and few events has a value,
+    but its variance is that of the few.
+
+    >>> limits_support("binary", [1] * 8 + [0] * 7992, "log_loss")
+    Support(count=8, kind='events')
+    """
+    by_class = task_of(loss) == "binary" and score in ("log_loss", "brier")
+    return support(loss, y, "auroc" if by_class else score)
+
+
+def size(loss: str, y: Any) -> str:
+    """Return how many examples there are, in what informs their scores.
+
+    >>> size("binary", [1] * 8 + [0] * 7992), size("regression", [0.5] * 1200)
+    ('8 events and 7,992 non-events', '1,200 examples')
+    """
+    labels = np.asarray(y)
+    if task_of(loss) != "binary":
+        return _counted(len(labels), "examples")
+    events = int((labels > 0.5).sum())
+    return f"{_counted(events, 'events')} and {_counted(len(labels) - events, 'non-events')}"
+
+
+def _counted(count: int, kind: str) -> str:
+    """Return a number of things, whose first word is a plural."""
+    return f"{count:,} {kind}" if count != 1 else re.sub(r"^(\S+)s\b", r"1 \1", kind)
+
+
+@dataclass(frozen=True)
+class Area:
+    """An area under the ROC curve.
+
+    Attributes:
+        value: the area itself.
+        smoothed: the same unless it is 0 or 1, which have no logit.
+        influence: one number per example, on the scale of the area.
+    """
+
+    value: float
+    smoothed: float
+    influence: Floats
+
+    @property
+    def variance(self) -> float:
+        """Return DeLong's variance, or the one that takes its place if that is 0."""
+        return float(self.influence @ self.influence)
+
+
+def area(y: Any, outputs: Any) -> Area | None:
+    """Return the area under the ROC curve with its influences; None if one class alone occurs.
+
+    >>> found = area([0, 1, 0, 1, 1], [-2.0, -1.0, 1.0, 3.0, 2.0])
+    >>> round(found.value, 4), round(found.variance, 4)
+    (0.8333, 0.0556)
+    """
+    event = np.asarray(y, float) > 0.5
+    values = np.asarray(outputs, float).reshape(len(event))
+    events, others = int(event.sum()), int((~event).sum())
+    if not events or not others:
+        return None
+    ranks = _midranks(values)
+    over = (ranks[event] - _midranks(values[event])) / others
+    under = 1 - (ranks[~event] - _midranks(values[~event])) / events
+    value = float(over.mean())
+    parted = value in (0.0, 1.0)
+    rarer = min(events, others)
+    smoothed = abs(value - 0.5 / (rarer + 1)) if parted else value
+    influence = np.empty(len(event))
+    if parted or np.ptp(values) == 0:
+        # Orthogonal to every influence of DeLong's, whose sum is 0, and the same for two perfect models.
+        influence[:] = np.sqrt(hanley_mcneil(smoothed, events, others) / len(event))
+    else:
+        influence[event] = _scaled(over - value, events)
+        influence[~event] = _scaled(under - value, others)
+    return Area(value, smoothed, influence)
+
+
+def _midranks(values: Floats) -> Floats:
+    """Return the places of the values in their order, from 1; equal ones share the mean of theirs.
+
+    >>> _midranks(np.array([2.0, 1.0, 2.0, 5.0]))
+    array([2.5, 1. , 2.5, 4. ])
+    """
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    found: Floats = (counts.cumsum() - (counts - 1) / 2)[place]
+    return found
+
+
+def _scaled(centred: Floats, count: int) -> Floats:
+    """Return what sums, squared, to the variance of a mean; a single example has none to show."""
+    found: Floats = centred / np.sqrt(count * max(1, count - 1))
+    return found
+
+
+def hanley_mcneil(value: float, events: int, others: int) -> float:
+    """Return the variance of an area of this size by Hanley and McNeil's formula.
+
+    >>> round(hanley_mcneil(0.8, 20, 30), 6)
+    0.004548
+    """
+    first, second = value / (2 - value), 2 * value**2 / (1 + value)
+    spread = (events - 1) * (first - value**2) + (others - 1) * (second - value**2)
+    return (value * (1 - value) + spread) / (events * others)
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,8 @@ import numpy as np
 
 from fedilc.algorithms.loss_name import task_of
 from fedilc.evaluation.calibration import Floats
-from fedilc.evaluation.estimability import limits_support, support
-from fedilc.evaluation.estimates import SCALES, Estimate, estimate
-from fedilc.evaluation.scores import SCORES, scores
+from fedilc.evaluation.estimates import SCALES, Estimate, estimate, limits_support, support
+from fedilc.evaluation.metrics import SCORES, scores
 from fedilc.seeds import numpy_generator
 
 LEVEL = 0.95

@@ -1,19 +1,4 @@
-"""What to expect of a score, or of a difference of two methods, at the next site: the rules of the intervals.
-
-    fewer than 3 estimable sites   no interval, and a sentence
-    3 or 4 sites                   AUROC: integrated over tau with the empirical prior; others: a flat one
-    5 sites or more                integrated over tau with a flat prior
-
-Beside this headline stand the interval by REML alone, mean +- t(k - 2) sqrt(tau^2 + se^2), which is the
-usual one and covers too seldom if sites are few, and for the AUROC the one with the empirical prior.
-`benchmarks/coverage.py` simulates all three.
-
-The empirical prior: over 1,603 validations of 469 clinical models, the standard deviation between sites was
-about .055 on the scale of the AUROC, with a standard deviation of .015 between models (Statistics in
-Medicine 2025, doi 10.1002/sim.70011). So tau is normal with these numbers, truncated at 0, and divided by
-A(1 - A) at the mean AUROC A to be on the logit scale. There is no such prior for other scores, nor for
-differences.
-"""
+"""What to expect of a score, or of a difference of methods, at the next site: random effects over sites."""
 
 from __future__ import annotations
 
@@ -21,8 +6,188 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
+from fedilc.errors import ConfigError
+from fedilc.evaluation.calibration import Floats
 from fedilc.evaluation.estimates import IDENTITY, SCALES, Estimate
-from fedilc.evaluation.meta_analysis import FEWEST, LEVEL, next_integrated, random_effects
+
+LEVEL = 0.95
+FEWEST = 3
+_GRID = 1000  # points of the integral over tau
+_SCANNED = 60  # places at which the restricted likelihood is looked at for maxima
+
+
+@dataclass(frozen=True)
+class RandomEffects:
+    """The mean over sites, their spread, and the prediction interval for the next one, on the scale of y.
+
+    Attributes:
+        sites: how many.
+        mean: of the sites.
+        se: its standard error by Hartung and Knapp.
+        low: the lower limit of the mean.
+        high: its upper limit.
+        tau: the standard deviation between sites.
+        i2: the share of the variance that is between sites, 0 to 1.
+        next_low: the lower limit for the next site.
+        next_high: its upper limit.
+    """
+
+    sites: int
+    mean: float
+    se: float
+    low: float
+    high: float
+    tau: float
+    i2: float
+    next_low: float
+    next_high: float
+
+
+def random_effects(y: Sequence[float], v: Sequence[float], level: float = LEVEL) -> RandomEffects:
+    """Return the random-effects summary of at least three sites' estimates and variances.
+
+    A variance of 0 (two models that rank all examples of a site alike) is no knowledge that a set of finite
+    size can give; it counts as the smallest positive one.
+
+    >>> found = random_effects([0.53, 0.75, 0.96, 0.80, 0.90], [0.068, 0.011, 0.020, 0.0025, 0.0025])
+    >>> round(found.mean, 3), round(found.tau, 3), round(found.next_low, 3), round(found.next_high, 3)
+    (0.838, 0.039, 0.663, 1.014)
+    """
+    from scipy.stats import t
+
+    values, variances = _checked(y, v)
+    k = len(values)
+    tau2 = _reml(values, variances)
+    weights = _weights(variances, tau2)
+    mean = float(weights @ values / weights.sum())
+    se = float(np.sqrt(weights @ (values - mean) ** 2 / (k - 1) / weights.sum()))
+    tail = (1 + level) / 2
+    reach, further = t.ppf(tail, k - 1) * se, t.ppf(tail, k - 2) * np.sqrt(tau2 + se**2)
+    return RandomEffects(
+        sites=k,
+        mean=mean,
+        se=se,
+        low=float(mean - reach),
+        high=float(mean + reach),
+        tau=float(np.sqrt(tau2)),
+        i2=_share_between(variances, tau2),
+        next_low=float(mean - further),
+        next_high=float(mean + further),
+    )
+
+
+def next_integrated(
+    y: Sequence[float], v: Sequence[float], prior: tuple[float, float] | None = None, level: float = LEVEL
+) -> tuple[float, float]:
+    """Return the limits for the next site, integrated over what tau may be in the light of the data.
+
+    They are quantiles of a posterior predictive distribution: a mixture over tau of normal distributions
+    around the weighted mean, of variance tau^2 + 1 / sum of weights. The mean has a flat prior.
+
+    Args:
+        y: the sites' estimates, at least three.
+        v: their variances.
+        prior: mean and standard deviation of tau's normal prior, truncated at 0; None is a flat prior.
+        level: the share of next sites inside the limits.
+
+    >>> low, high = next_integrated([1.2, 1.4, 1.3], [0.01, 0.02, 0.01], (0.3, 0.08))
+    >>> round(low, 2), round(high, 2)
+    (0.63, 1.96)
+    """
+    from scipy.optimize import brentq
+    from scipy.special import ndtr
+
+    values, variances = _checked(y, v)
+    if prior is None and not variances.any() and not np.ptp(values):
+        return float(values[0]), float(values[0])
+    # The half line of tau as 0 < share < 1; a density of tau is multiplied by d tau / d share.
+    share = (np.arange(_GRID) + 0.5) / _GRID
+    scale = prior[0] if prior is not None else float(np.sqrt(values.var() + np.median(variances)))
+    tau = scale * share / (1 - share)
+    weights = 1 / (variances + tau[:, None] ** 2)
+    total = weights.sum(1)
+    means = weights @ values / total
+    misfit = (weights * (values - means[:, None]) ** 2).sum(1)
+    log = 0.5 * (np.log(weights).sum(1) - np.log(total) - misfit) - 2 * np.log1p(-share)
+    if prior is not None:
+        log -= 0.5 * ((tau - prior[0]) / prior[1]) ** 2
+    posterior = np.exp(log - log.max())
+    posterior /= posterior.sum()
+    spread = np.sqrt(tau**2 + 1 / total)
+
+    def limit(below: float) -> float:
+        def over(x: float) -> float:
+            return float(posterior @ ndtr((x - means) / spread)) - below
+
+        far = float(posterior @ spread)
+        while over(means[0] - far) > 0 or over(means[0] + far) < 0:
+            far *= 2
+        return float(brentq(over, means[0] - far, means[0] + far, xtol=1e-10))
+
+    return limit((1 - level) / 2), limit((1 + level) / 2)
+
+
+def _checked(y: Sequence[float], v: Sequence[float]) -> tuple[Floats, Floats]:
+    values, variances = np.asarray(y, float), np.asarray(v, float)
+    if len(values) != len(variances) or len(values) < FEWEST:
+        raise ConfigError(
+            f"random effects were given {len(values)} estimates and {len(variances)} variances; give one "
+            f"of each for at least {FEWEST} sites"
+        )
+    if not np.isfinite([values, variances]).all() or (variances < 0).any():
+        raise ConfigError("random effects were given a number that is not finite, or a negative variance")
+    positive = variances[variances > 0]
+    return values, np.where(variances > 0, variances, positive.min() if len(positive) else 0.0)
+
+
+def _weights(variances: Floats, tau2: float) -> Floats:
+    """Return the weights of the sites; equal ones if nothing is uncertain and all agree."""
+    total = variances + tau2
+    return 1 / total if (total > 0).all() else np.ones_like(total)
+
+
+def _reml(values: Floats, variances: Floats) -> float:
+    """Return the variance between sites of highest restricted likelihood, which may have several maxima."""
+    from scipy.optimize import brentq
+
+    if not variances.any():
+        return float(values.var(ddof=1))
+
+    def slope(tau2: float) -> float:
+        weights = 1 / (variances + tau2)
+        total = weights.sum()
+        centred = values - weights @ values / total
+        return float((weights * centred) @ (weights * centred) - total + (weights @ weights) / total)
+
+    def likelihood(tau2: float) -> float:
+        weights = 1 / (variances + tau2)
+        total = weights.sum()
+        centred = values - weights @ values / total
+        return float(np.log(weights).sum() - np.log(total) - weights @ centred**2)
+
+    most = float(np.ptp(values) ** 2 + variances.max())
+    while slope(most) > 0:
+        most *= 2
+    scanned = np.append(0.0, np.geomspace(1e-9 * most, most, _SCANNED))
+    slopes = [slope(tau2) for tau2 in scanned]
+    maxima = [0.0] if slopes[0] <= 0 else []
+    for low, high, rising, falling in zip(scanned, scanned[1:], slopes, slopes[1:], strict=False):
+        if rising > 0 >= falling:
+            maxima.append(float(brentq(slope, low, high, xtol=1e-16, rtol=1e-14)))
+    return max(maxima, key=likelihood)
+
+
+def _share_between(variances: Floats, tau2: float) -> float:
+    if not variances.any():
+        return 1.0 if tau2 > 0 else 0.0
+    weights = variances.min() / variances  # at most 1, so that products do not overflow
+    # The sum of products of two sites: total**2 - weights @ weights would be 0 if one site had all weight.
+    pairs = weights[1:] @ np.cumsum(weights)[:-1]
+    typical = variances.min() * (len(variances) - 1) * weights.sum() / (2 * pairs)
+    return float(tau2 / (tau2 + typical))
+
 
 PRIOR_TAU, PRIOR_SD = 0.055, 0.015
 MOST_WITH_PRIOR = 4

@@ -1,11 +1,10 @@
-"""The protocol, written once: steps of a round, messages, server, client, run folder."""
+"""The protocol, written once: steps of a round, messages, server, client."""
 
 from fedilc.federation.client import SiloClient
-from fedilc.federation.messages import AggregatedReply, Reply, Request
 from fedilc.federation.program import Program
-from fedilc.federation.run_folder import RunFolder
-from fedilc.federation.runtime import Runtime
+from fedilc.federation.protocol import AggregatedReply, Reply, Request
 from fedilc.federation.server import Record, Server
+from fedilc.storage.run_folder import RunFolder
 
 __all__ = [
     "AggregatedReply",
@@ -14,7 +13,6 @@ __all__ = [
     "Reply",
     "Request",
     "RunFolder",
-    "Runtime",
     "Server",
     "SiloClient",
 ]

@@ -11,10 +11,10 @@ from torch import Tensor
 from fedilc.aggregation import Mean
 from fedilc.aggregation.base import wide_dtype
 from fedilc.data import Silo
+from fedilc.data.balance import balanced
 from fedilc.data.inputs import Streamed, require_one_input
 from fedilc.errors import ProtocolError
 from fedilc.federation.control_variates import SiloState
-from fedilc.federation.messages import Reply, Request
 from fedilc.federation.program import (
     CONTROL,
     EVALUATE,
@@ -28,9 +28,8 @@ from fedilc.federation.program import (
     UPDATE,
     Program,
 )
-from fedilc.federation.steps import DOMAINS
+from fedilc.federation.protocol import DOMAINS, Reply, Request
 from fedilc.gradients import ModelRunner, SiloComputation
-from fedilc.gradients.balance import balanced
 from fedilc.gradients.forward import KEPT_BYTES
 from fedilc.gradients.local_steps import take_steps
 from fedilc.gradients.newton import gradient_and_hessian

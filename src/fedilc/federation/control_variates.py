@@ -17,8 +17,8 @@ from torch import Tensor
 
 from fedilc.errors import CheckpointError, FedILCWarning, silos_with_reasons
 from fedilc.federation.program import STATE_ROUND
-from fedilc.federation.runtime import SiloNumbers
-from fedilc.federation.tensor_files import read_tensors, write_tensors
+from fedilc.federation.protocol import SiloNumbers
+from fedilc.storage.files import read_tensors, write_tensors
 
 State = tuple[int, dict[str, Tensor]]
 FOLDER = "silo-state"

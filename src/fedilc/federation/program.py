@@ -27,9 +27,9 @@ from fedilc.algorithms.parts import LEVELS, OPTIMIZERS, taken
 from fedilc.config import Options
 from fedilc.config.options import SiloOptions
 from fedilc.errors import ConfigError
-from fedilc.federation.steps import Answer, Like, Range, Step
-from fedilc.federation.tensor_files import byte_size
+from fedilc.federation.protocol import Answer, Like, Range, Step
 from fedilc.penalties import Penalty
+from fedilc.storage.files import byte_size
 
 STATISTICS, UPDATE, MATCHED, EVALUATE = "statistics", "update", "matched-update", "evaluate"
 PENALTY_WEIGHT = "penalty_weight"

@@ -1,11 +1,10 @@
 """What a silo computes: gradients of environments, statistics, and local steps."""
 
-from fedilc.gradients.computation import SiloComputation
-from fedilc.gradients.logits_layer import logits_layer, require_logits
+from fedilc.gradients.computation import ModelRunner, SiloComputation, find_device
+from fedilc.gradients.forward import logits_layer, require_logits
 from fedilc.gradients.losses import Loss
-from fedilc.gradients.model_runner import ModelRunner, find_device
-from fedilc.gradients.model_support import model_problems, require_supported
-from fedilc.gradients.rules import register_rule
+from fedilc.gradients.per_example import register_rule
+from fedilc.models.requirements import model_problems, require_supported
 
 __all__ = [
     "Loss",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedilc.algorithms import LocalSteps
 from fedilc.gradients.computation import SiloComputation
-from fedilc.gradients.optimizers import make_optimizer
+from fedilc.optimizers.optimizers import make_optimizer
 from fedilc.seeds import torch_generator
 
 

@@ -1,4 +1,4 @@
-"""The paper's three networks, a linear one, and the classifier of any network."""
+"""Two of the paper's networks, a linear one, and the classifier of any network."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from fedilc.data.inputs import Inputs, Shape, is_several, shape_text
 from fedilc.errors import ConfigError, ModelError, nearest
+from fedilc.models.registry import NETWORKS
 from fedilc.seeds import torch_generator
 
 
 def mlp(
     inputs: Sequence[int], outputs: int, generator: torch.Generator, hidden: Sequence[int] = (390, 390)
 ) -> nn.Sequential:
-    """Return the Color-MNIST network: linear layers with ReLU, Xavier-uniform weights, zero biases."""
+    """Return the paper's perceptron: linear layers with ReLU, Xavier-uniform weights, zero biases."""
     widths = [math.prod(inputs), *hidden]
     with torch.device("meta"):
         layers: list[nn.Module] = [nn.Flatten()]
@@ -29,19 +30,8 @@ def mlp(
     return _initialise(network, generator, _xavier)
 
 
-def eicu_mlp(
-    inputs: Sequence[int], outputs: int, generator: torch.Generator, hidden: Sequence[int] = (1024, 1024, 512)
-) -> nn.Sequential:
-    """Return the eICU network: as `mlp`, without ReLU between the last hidden layer and the classifier."""
-    network = mlp(inputs, outputs, generator, hidden)
-    if not hidden:
-        return network
-    *layers, _relu, classifier = network
-    return nn.Sequential(*layers, classifier)
-
-
 def cnn(inputs: Sequence[int], outputs: int, generator: torch.Generator) -> nn.Sequential:
-    """Return the Rotated-CIFAR10 network: three convolutions with GroupNorm, a linear layer, a classifier."""
+    """Return the paper's network for pictures: three convolutions with GroupNorm, and two linear layers."""
     if len(inputs) != 3 or _channels_last(inputs):
         last = ": their channels come last, so give x.transpose(0, 3, 1, 2)" if len(inputs) == 3 else ""
         raise ConfigError(
@@ -75,25 +65,16 @@ def linear(inputs: Sequence[int], outputs: int, generator: torch.Generator) -> n
     return network
 
 
-MODELS: dict[str, Callable[..., nn.Module]] = {
-    "mlp": mlp,
-    "cnn": cnn,
-    "eicu-mlp": eicu_mlp,
-    "linear": linear,
-}
-
-
 def build_model(name: str, inputs: Shape, outputs: int, seed: int, **sizes: Any) -> nn.Module:
-    """Return a built-in network for inputs of this shape, its weights drawn from `seed` alone.
+    """Return a network by name for inputs of this shape, its weights drawn from `seed` alone.
 
     >>> network = build_model("mlp", (2, 8, 8), 1, seed=0, hidden=[16])
     >>> sum(weights.numel() for weights in network.parameters())
     2081
     """
-    if name not in MODELS:
-        raise ConfigError(f"model {name!r} is unknown{nearest(name, MODELS)}")
+    builder = NETWORKS.get(name).function()
     for key in sizes:
-        if key not in inspect.signature(MODELS[name]).parameters:
+        if key not in inspect.signature(builder).parameters:
             raise ConfigError(f"model {name!r} has no setting {key!r}; leave it out (`model.{key}=none`)")
     if is_several(inputs):
         raise ConfigError(
@@ -102,7 +83,8 @@ def build_model(name: str, inputs: Shape, outputs: int, seed: int, **sizes: Any)
         )
     generator = torch_generator(seed, "model")
     try:
-        return MODELS[name](inputs, outputs, generator, **sizes)
+        network: nn.Module = builder(inputs, outputs, generator, **sizes)
+        return network
     except (TypeError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from fedilc.algorithms.parts import PENALTIES
 from fedilc.penalties.base import ExampleMean, Penalty, Total
-from fedilc.penalties.coral import Coral
 from fedilc.penalties.fishr import Fishr
-from fedilc.penalties.iga import IGA
-from fedilc.penalties.irm import IRM
-from fedilc.penalties.vrex import VREx
+from fedilc.penalties.other_penalties import IGA, IRM, Coral, VREx
 
 register = PENALTIES.register
 

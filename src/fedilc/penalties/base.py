@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from fedilc.algorithms.part_registry import checks_options
 from fedilc.algorithms.parts import Reduction
+from fedilc.algorithms.registry import checks_options
 from fedilc.gradients.forward import BackwardStarts, Pass
 
 

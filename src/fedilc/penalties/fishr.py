@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 
 from fedilc.aggregation.base import wide_dtype
-from fedilc.algorithms.part_registry import checks_options
 from fedilc.algorithms.parts import Reduction
+from fedilc.algorithms.registry import checks_options
 from fedilc.gradients.forward import BackwardStarts, Pass
 from fedilc.models import find_classifier
 from fedilc.penalties import _kernels

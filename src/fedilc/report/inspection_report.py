@@ -8,8 +8,8 @@ import numpy as np
 
 from fedilc.errors import listed
 from fedilc.evaluation.shift import mean_difference
-from fedilc.report.style import add_title, save, styled_figure
-from fedilc.report.table_formats import Cell, TableData
+from fedilc.report.plots import add_title, save, styled_figure
+from fedilc.report.tables import Cell, TableData
 from fedilc.studies.inspection import Inspection
 
 _SHOWN = 15

@@ -12,12 +12,11 @@ import polars as pl
 
 from fedilc.algorithms.loss_name import has_classes, task_of
 from fedilc.errors import ConfigError, writing
-from fedilc.evaluation.scores import HIGHER_IS_BETTER
-from fedilc.federation.json_files import parse_json
-from fedilc.federation.run_identity import command_line
-from fedilc.federation.tensor_files import write_atomically
+from fedilc.evaluation.metrics import HIGHER_IS_BETTER
 from fedilc.report.study_tables import Study, few_notes, study_tables
-from fedilc.report.table_formats import write_tables
+from fedilc.report.tables import write_tables
+from fedilc.storage.files import parse_json, write_atomically
+from fedilc.storage.run_identity import command_line
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.tasks import ALONE, POOLED
 from fedilc.studies.study.verdict import CALIBRATION, alarm, deciding_metric, verdict

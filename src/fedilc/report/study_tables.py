@@ -9,8 +9,7 @@ from typing import Any
 from fedilc.algorithms.loss_name import task_of
 from fedilc.errors import listed
 from fedilc.evaluation.intervals import NOT_ESTIMABLE, Interval
-from fedilc.report.cells import NOTHING, p_text
-from fedilc.report.table_formats import Cell, Column, TableData, words
+from fedilc.report.tables import NOTHING, Cell, Column, TableData, p_text, words
 from fedilc.studies.study.tasks import ALONE, POOLED
 from fedilc.studies.study.verdict import CALIBRATION, NAMES
 

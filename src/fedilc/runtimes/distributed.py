@@ -35,11 +35,17 @@ from fedilc.data.silo_store import SiloStore
 from fedilc.errors import ConfigError, FedILCError
 from fedilc.federation.client import Metrics
 from fedilc.federation.program import Program
-from fedilc.federation.runtime import SiloNumbers
+from fedilc.federation.protocol import SiloNumbers
 from fedilc.gradients import ModelRunner
 from fedilc.runtimes.local import LocalRuntime
-from fedilc.runtimes.rendezvous import Attempt, RankLostError, join_attempt
-from fedilc.runtimes.torchrun import restart_count, started_as_group, with_slurm
+from fedilc.runtimes.torchrun import (
+    Attempt,
+    RankLostError,
+    join_attempt,
+    restart_count,
+    started_as_group,
+    with_slurm,
+)
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 START_TIMEOUT = timedelta(minutes=10)

@@ -8,11 +8,11 @@ from fedilc.data import Federation
 from fedilc.data.silo_store import SiloStore
 from fedilc.federation.client import Metrics, SiloClient
 from fedilc.federation.control_variates import SiloState
-from fedilc.federation.messages import Reply, Request
 from fedilc.federation.program import Program
-from fedilc.federation.runtime import Runtime
+from fedilc.federation.protocol import Reply, Request
 from fedilc.gradients import ModelRunner
 from fedilc.gradients.forward import KEPT_BYTES
+from fedilc.runtimes.base import Runtime
 
 
 class LocalRuntime(Runtime):

@@ -10,15 +10,15 @@ from typing import Any
 
 from fedilc.api import train
 from fedilc.config import Experiment, Options, read_experiment
-from fedilc.config.section import Section
-from fedilc.data.digest import weights_digest
-from fedilc.data.outline import data_facts
+from fedilc.data.digests import weights_digest
+from fedilc.data.silo_store import data_facts
+from fedilc.data.sources import Section
 from fedilc.errors import ConfigError, FedILCError, FedILCWarning, writing
 from fedilc.federation import RunFolder
-from fedilc.federation.json_files import complete_lines, json_bytes, parse_json
-from fedilc.federation.run_identity import require_same
-from fedilc.studies.checking import prepare
+from fedilc.storage.files import complete_lines, json_bytes, parse_json
+from fedilc.storage.run_identity import require_same
 from fedilc.studies.engine import Job, Show, working
+from fedilc.studies.inspection import prepare
 from fedilc.training.result import Result
 
 

@@ -11,12 +11,12 @@ from torch import Tensor
 from fedilc.algorithms.loss_name import LossName, task_of
 from fedilc.config.options import Options, recorded_options
 from fedilc.data.inputs import Inputs
-from fedilc.data.outline import Outline
+from fedilc.data.silo_store import Outline
 from fedilc.errors import CheckpointError, printable
 from fedilc.evaluation.intervals import NOT_ESTIMABLE, Interval, score_intervals
 from fedilc.evaluation.selection import selections
 from fedilc.gradients import Loss, ModelRunner
-from fedilc.templating import templates
+from fedilc.storage.templating import templates
 from fedilc.training.result import Result
 
 FILE = "model-card.md"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedilc.data.checks.identifiers import tells_rows_apart
+from fedilc.data.checks.columns import tells_rows_apart
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from small_silos import examples, notes_of
 
 from fedilc import Federation, Silo
-from fedilc.data.checks.missing_values import ColumnFacts, column_code, missing_values, places
+from fedilc.data.checks.columns import ColumnFacts, column_code, missing_values, places
 from fedilc.data.tables.silo_tables import tables_of
 from fedilc.data.tables.table_settings import TableSettings
 

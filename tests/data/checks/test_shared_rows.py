@@ -11,8 +11,8 @@ from small_silos import QUICK, examples, notes_of, silo
 from torch import nn
 
 from fedilc import Federation, Silo, train
-from fedilc.config.benchmark_sources import EicuSynthetic
 from fedilc.errors import FedILCWarning
+from fedilc.paper.sources import EicuSynthetic
 
 
 def test_train_notes_rows_that_are_in_two_places_with_counts_and_names() -> None:

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from fedilc import Federation
-from fedilc.config.user_sources import Files
+from fedilc.data.sources import Files
 from fedilc.data.tables.file_reader import read_examples
 from fedilc.errors import DataError, DataProblemsError, FedILCError
 

@@ -17,7 +17,7 @@ import torch
 from small_silos import examples
 
 from fedilc import Federation
-from fedilc.config.user_sources import Files
+from fedilc.data.sources import Files
 from fedilc.data.tables.file_reader import read_examples
 from fedilc.errors import DataError, FedILCWarning
 
@@ -159,7 +159,7 @@ def test_the_first_fraction_of_a_csv_may_come_late(tmp_path: Path) -> None:
 
 def test_reading_files_warns_of_nothing(tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom pathlib import Path\nfrom fedilc.config.user_sources import Files\n"
+        "import sys\nfrom pathlib import Path\nfrom fedilc.data.sources import Files\n"
         "Files(silos='*.*').examine(0, Path(sys.argv[1]))"
     )
     for name in ("a.csv", "b.parquet"):

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from fedilc import train
 from fedilc.config import read_experiment
-from fedilc.config.user_sources import Files
 from fedilc.data import Silo
+from fedilc.data.sources import Files
 from fedilc.data.tables import numeric_files
 from fedilc.errors import CheckpointError, DataError, FedILCWarning
 

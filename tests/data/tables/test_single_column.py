@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from fedilc.data.tables.single_column import single_column_auroc
+from fedilc.data.tables.silo_summary import single_column_auroc
 
 ROWS = 60
 LABELS = np.arange(ROWS) % 2

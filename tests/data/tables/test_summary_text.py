@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedilc.data.tables.silo_summary import ColumnSummary, SiloSummary
-from fedilc.data.tables.summary_text import summary_lines
+from fedilc.data.tables.summary_checks import summary_lines
 
 
 def test_every_fact_has_its_place() -> None:

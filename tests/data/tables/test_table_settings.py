@@ -11,8 +11,8 @@ import pytest
 from command import Refusal, fedilc
 
 from fedilc.config import validated
-from fedilc.config.user_sources import Files, FileSource, Tables
-from fedilc.data.digest import silo_digest
+from fedilc.data.digests import silo_digest
+from fedilc.data.sources import Files, FileSource, Tables
 from fedilc.errors import ConfigError, DataError, FedILCWarning
 
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedilc.data.tables.column_values import column_values
-from fedilc.data.tables.written_numbers import plain_numbers
+from fedilc.data.tables.column_values import column_values, plain_numbers
 
 
 def values_of(cells: list[str]) -> list[float | str | None]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.calibration import calibration_curve
 
-from fedilc.report.html.calibration import binned, wilson_limits
+from fedilc.report.html.charts import binned, wilson_limits
 
 
 def test_calibration_is_that_of_scikit_learn() -> None:

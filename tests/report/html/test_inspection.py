@@ -7,8 +7,7 @@ from pathlib import Path
 from hospitals import hospitals, study_table
 from html_pages import Page
 
-from fedilc.report.html.inspection import inspection_part
-from fedilc.report.html.report import write_html_report
+from fedilc.report.html.report import inspection_part, write_html_report
 from fedilc.studies.inspection import inspect_tables, read_inspection, write_inspection
 
 

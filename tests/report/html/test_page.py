@@ -6,7 +6,7 @@ import pytest
 from html_pages import Page, macro
 
 from fedilc.report.html.page import Part, page, setting, settings_table
-from fedilc.report.table_formats import Cell, TableData, words
+from fedilc.report.tables import Cell, TableData, words
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 

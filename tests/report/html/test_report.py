@@ -24,7 +24,7 @@ from fedilc.cli import app
 from fedilc.errors import ConfigError
 from fedilc.evaluation import select
 from fedilc.report.html.report import write_html_report
-from fedilc.report.run_groups import run_groups
+from fedilc.report.run_tables import run_groups
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 COMMAND = ["/usr/bin/fedilc", "study", "my patients.csv", "--label", "died"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from html_pages import Page
 
 from fedilc.report.html.runs import runs_part
-from fedilc.report.run_groups import RunGroup, StoredRun
+from fedilc.report.run_tables import RunGroup, StoredRun
 
 
 def test_a_verdict_that_the_last_round_turns_round_says_so() -> None:

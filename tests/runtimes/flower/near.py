@@ -19,8 +19,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedilc import Silo
 from fedilc.federation.program import MATCHED, UPDATE
 from fedilc.runtimes.flower import make_client_app
-from fedilc.runtimes.flower.messaging import read_body
-from fedilc.runtimes.flower.runtime import STEP
+from fedilc.runtimes.flower.runtime import STEP, read_body
 from fedilc.runtimes.remote.wire import read_header
 
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 7, 1, 1

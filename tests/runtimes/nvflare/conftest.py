@@ -20,7 +20,7 @@ from torch import Tensor
 from fedilc import train
 from fedilc.config import read_experiment
 from fedilc.federation import RunFolder
-from fedilc.federation.tensor_files import read_tensors
+from fedilc.storage.files import read_tensors
 
 SITES = ("site-1", "site-2", "site-3")
 SILOS = ("flip-0.20", "flip-0.50", "flip-0.80")
@@ -101,7 +101,7 @@ class Deployment:
         """Make the kits; two sites take their silo from the experiment, one from a function of its own."""
         from nvflare.tool.poc.poc_commands import prepare_poc_provision
 
-        from fedilc.runtimes.nvflare.startup_kits import write_poc_project
+        from fedilc.runtimes.nvflare.recipe import write_poc_project
 
         local: dict[str, dict[str, Any]] = {
             site: {"silo": silo, "experiment": str(self.experiment)}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedilc.config import read_experiment
-from fedilc.runtimes.nvflare.local_config import SiteConfig, read_config
+from fedilc.runtimes.nvflare.executor import SiteConfig, read_config
 from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.remote.run import RemoteRun
 

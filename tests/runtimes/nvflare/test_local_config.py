@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedilc.errors import ConfigError, DataError
-from fedilc.runtimes.nvflare.local_config import ServerConfig, SiteConfig, read_config, require_inside
+from fedilc.runtimes.nvflare.executor import ServerConfig, SiteConfig, read_config, require_inside
 
 
 def written(folder: Path, values: object) -> Path:

@@ -17,7 +17,7 @@ from nvflare.app_common.widgets.component_path_authorizer import ComponentPathAu
 from nvflare.recipe import SimEnv
 
 from fedilc.runtimes.nvflare import FedILCRecipe
-from fedilc.runtimes.nvflare.startup_kits import ALLOWED, allow_fedilc
+from fedilc.runtimes.nvflare.recipe import ALLOWED, allow_fedilc
 
 REMOTE = """
 rounds = 2

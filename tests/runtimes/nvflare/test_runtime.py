@@ -15,14 +15,14 @@ from fedilc import algorithms
 from fedilc.config import read_experiment
 from fedilc.errors import CheckpointError, ConfigError, SilosLostError
 from fedilc.federation import RunFolder
-from fedilc.runtimes.nvflare.local_config import SiteConfig
+from fedilc.runtimes.nvflare.executor import SiteConfig
 from fedilc.runtimes.remote.run import RemoteRun, RoundLog
 from fedilc.runtimes.remote.wire import read_header
 
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'fedilc[nvflare]'")
 
+from fedilc.runtimes.nvflare.controller import NVFlareRuntime
 from fedilc.runtimes.nvflare.executor import JOIN, STEP, Site
-from fedilc.runtimes.nvflare.runtime import NVFlareRuntime
 
 SITES = ("site-1", "site-2", "site-3")
 SILOS = ("flip-0.20", "flip-0.50", "flip-0.80")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedilc.config import read_experiment
-from fedilc.config.user_sources import Remote
+from fedilc.data.sources import Remote
 
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'fedilc[nvflare]'")
 SHOWN = Path(__file__).parents[3] / "docs" / "deploy"

@@ -14,16 +14,15 @@ import torch
 from trees import calling
 
 from fedilc.errors import ConfigError
-from fedilc.federation.messages import AggregatedReply
+from fedilc.federation.protocol import AggregatedReply
 from fedilc.federation.step_sums import StepSums
-from fedilc.federation.tensor_files import pack_tensors
-from fedilc.runtimes.remote.aggregated_reply import pack_aggregated_reply
-from fedilc.runtimes.remote.open_request import OpenRequest, request_weights
+from fedilc.runtimes.remote.open_request import OpenRequest, pack_aggregated_reply, request_weights
+from fedilc.runtimes.rest.auth import Tokens, add_token
 from fedilc.runtimes.rest.http_client import CoordinatorError, HttpClient
 from fedilc.runtimes.rest.membership import STRIKES, RefusedError
 from fedilc.runtimes.rest.sub_coordinator import SubCoordinator
 from fedilc.runtimes.rest.task_queue import TaskQueue
-from fedilc.runtimes.rest.tokens import Tokens, add_token
+from fedilc.storage.files import pack_tensors
 from rest import bearer, detail, good_reply, post, put, queue_of, remote, served, spooled, training_of
 
 STEP = "matched-update"

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import nn
 
-from fedilc.config.user_sources import Files
 from fedilc.data import Silo
+from fedilc.data.sources import Files
 from fedilc.errors import ConfigError, DataError, FedILCWarning, ModelError, ProtocolError
-from fedilc.runtimes.remote.builders import call_user_code, find_function, make_client, silo_from_file
 from fedilc.runtimes.remote.manifest import Manifest
+from fedilc.runtimes.remote.silo_client import call_user_code, find_function, make_client, silo_from_file
 from rest import queue_of
 
 

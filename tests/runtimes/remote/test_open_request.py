@@ -10,7 +10,7 @@ import torch
 
 from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.remote.wire import pack_reply
-from fedilc.runtimes.rest.runtime import RestRuntime
+from fedilc.runtimes.rest.coordinator import RestRuntime
 from fedilc.runtimes.rest.task_queue import TaskQueue
 from rest import good_body, post, queue_of, remote, request_for, spooled
 

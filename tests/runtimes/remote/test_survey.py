@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from fedilc.config import parse_experiment
-from fedilc.config.user_sources import RemoteTables
+from fedilc.data.sources import RemoteTables
 from fedilc.data.tables.label_rule import LabelRule
 from fedilc.data.tables.silo_summary import SiloSummary, summarise
 from fedilc.data.tables.summary_checks import check_summary

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 from torch import Tensor
 
-from fedilc.data.digest import tensors_digest
+from fedilc.data.digests import tensors_digest
 from fedilc.errors import ProtocolError
 from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.remote.wire import (

@@ -11,9 +11,8 @@ from command import Refusal
 
 from fedilc.errors import ConfigError, FedILCWarning
 from fedilc.runtimes.rest.address import Address, warn_if_public
-from fedilc.runtimes.rest.app import make_app
-from fedilc.runtimes.rest.listener import listening
-from fedilc.runtimes.rest.tokens import Tokens, add_token
+from fedilc.runtimes.rest.auth import Tokens, add_token
+from fedilc.runtimes.rest.coordinator import listening, make_app
 from rest import queue_of
 
 

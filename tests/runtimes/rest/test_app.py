@@ -11,7 +11,7 @@ from schemathesis.checks import not_a_server_error
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedilc.runtimes.remote.wire import MEDIA_TYPE
-from fedilc.runtimes.rest.app import api_html, make_app
+from fedilc.runtimes.rest.coordinator import api_html, make_app
 from rest import post, queue_of, served
 
 schemathesis.serializer.alias(MEDIA_TYPE, "application/octet-stream")

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from fedilc.cli import main
-from fedilc.federation.run_folder_check import examine
 from fedilc.runtimes.rest import audit as audit_module
 from fedilc.runtimes.rest.audit import Audit
+from fedilc.runtimes.rest.auth import Tokens, add_token
 from fedilc.runtimes.rest.coordinator import AUDIT_FILE
 from fedilc.runtimes.rest.membership import STRIKES
 from fedilc.runtimes.rest.task_queue import TaskQueue
-from fedilc.runtimes.rest.tokens import Tokens, add_token
+from fedilc.storage.run_folder import examine
 from rest import bearer, eventually, good_body, in_background, post, put, queue_of, raw_connection, served
 
 

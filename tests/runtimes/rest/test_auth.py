@@ -15,11 +15,10 @@ from command import fedilc
 from fleets import run_locally
 
 from fedilc.runtimes.rest.address import Address
-from fedilc.runtimes.rest.app import make_app
+from fedilc.runtimes.rest.auth import TokenFile, Tokens, add_token
+from fedilc.runtimes.rest.coordinator import listening, make_app
 from fedilc.runtimes.rest.http_client import CoordinatorError, HttpClient
-from fedilc.runtimes.rest.listener import listening
 from fedilc.runtimes.rest.task_queue import TaskQueue
-from fedilc.runtimes.rest.tokens import TokenFile, Tokens, add_token
 from fedilc.runtimes.rest.viewer import FolderView, publish_model
 from rest import bearer, detail, good_body, post, put, queue_of, served
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fedilc.runtimes.rest import connections
-from fedilc.runtimes.rest.connections import (
+from fedilc.runtimes.rest import http_server as connections
+from fedilc.runtimes.rest.auth import Tokens, add_token
+from fedilc.runtimes.rest.http_server import (
     MAX_PER_SILO,
     MAX_PER_VIEWER,
     SPARE_CONNECTIONS,
     Connections,
 )
-from fedilc.runtimes.rest.tokens import Tokens, add_token
 from rest import eventually, queue_of, raw_connection, served
 
 

@@ -14,7 +14,7 @@ from fleets import PATIENCE, Fleet, Member, as_options, assert_same_run, fleet, 
 from ports import free_port
 
 from fedilc.runtimes.remote.open_request import OpenRequest
-from fedilc.runtimes.rest.tokens import add_token
+from fedilc.runtimes.rest.auth import add_token
 from rest import LightSilo, good_body, head_of_put, put, raw_connection, remote, trained
 
 pytestmark = pytest.mark.slow

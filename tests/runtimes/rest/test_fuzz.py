@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.remote.wire import content_digest
 from fedilc.runtimes.rest import membership
-from fedilc.runtimes.rest.app import make_app
+from fedilc.runtimes.rest.coordinator import make_app
 from rest import good_body, post, queue_of
 
 TIMES = 10_000

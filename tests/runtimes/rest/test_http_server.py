@@ -15,14 +15,14 @@ import httpx
 import pytest
 from certificates import make_certificates
 
-from fedilc.runtimes.rest import connections, http_server
+from fedilc.runtimes.rest import http_server
+from fedilc.runtimes.rest import http_server as connections
 from fedilc.runtimes.rest.address import Address
-from fedilc.runtimes.rest.app import make_app
-from fedilc.runtimes.rest.connections import (
+from fedilc.runtimes.rest.auth import Tokens, add_token
+from fedilc.runtimes.rest.coordinator import listening, make_app
+from fedilc.runtimes.rest.http_server import (
     SPARE_CONNECTIONS,
 )
-from fedilc.runtimes.rest.listener import listening
-from fedilc.runtimes.rest.tokens import Tokens, add_token
 from rest import bearer, eventually, queue_of, raw_connection, served
 
 START = b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n"

@@ -13,10 +13,9 @@ from fleets import as_options, assert_same_run, fleet, run_locally
 from ports import free_port
 
 from fedilc.runtimes.rest.address import Address
-from fedilc.runtimes.rest.app import make_app
+from fedilc.runtimes.rest.auth import Tokens, add_token
+from fedilc.runtimes.rest.coordinator import listening, make_app, notify_systemd, watchdog_seconds
 from fedilc.runtimes.rest.http_client import CoordinatorError, HttpClient
-from fedilc.runtimes.rest.listener import listening, notify_systemd, watchdog_seconds
-from fedilc.runtimes.rest.tokens import Tokens, add_token
 from rest import queue_of, served
 
 CHANGES = ["rounds=10", "model.hidden=[16]", "penalty_weight=5", "learning_rate=0.01"]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from fedilc.runtimes.rest.metrics import exposition
-from fedilc.runtimes.rest.tokens import Tokens, add_token
+from fedilc.runtimes.rest.auth import Tokens, add_token
+from fedilc.runtimes.rest.monitoring import exposition
 from rest import bearer, queue_of, served
 
 

@@ -15,9 +15,9 @@ import httpx
 import pytest
 from fleets import PATIENCE
 
+from fedilc.runtimes.rest.auth import Tokens, add_token
 from fedilc.runtimes.rest.monitoring import PAGE_BYTES, EventStreams, HistoryText
 from fedilc.runtimes.rest.task_queue import TaskQueue
-from fedilc.runtimes.rest.tokens import Tokens, add_token
 from rest import bearer, eventually, queue_of, served
 
 

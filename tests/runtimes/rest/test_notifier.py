@@ -13,8 +13,7 @@ import pytest
 from certificates import make_certificates
 
 from fedilc.runtimes.rest.address import Address
-from fedilc.runtimes.rest.app import make_app
-from fedilc.runtimes.rest.listener import listening
+from fedilc.runtimes.rest.coordinator import listening, make_app
 from rest import queue_of, served
 
 

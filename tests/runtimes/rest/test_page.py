@@ -23,9 +23,8 @@ from fedilc.errors import FedILCWarning
 from fedilc.evaluation import select
 from fedilc.runtimes.local import LocalRuntime
 from fedilc.runtimes.rest.address import Address
-from fedilc.runtimes.rest.app import make_app
-from fedilc.runtimes.rest.listener import listening
-from fedilc.runtimes.rest.tokens import Tokens, add_token
+from fedilc.runtimes.rest.auth import Tokens, add_token
+from fedilc.runtimes.rest.coordinator import listening, make_app
 from fedilc.runtimes.rest.viewer import FolderView
 from rest import queue_of
 

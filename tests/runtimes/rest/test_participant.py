@@ -16,9 +16,9 @@ from fedilc.errors import FedILCError, SilosLostError
 from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.remote.open_request import OpenRequest
 from fedilc.runtimes.remote.wire import MEDIA_TYPE, DamagedError, unpack_request
+from fedilc.runtimes.rest.coordinator import RestRuntime
 from fedilc.runtimes.rest.http_client import CoordinatorError, HttpClient, Response
 from fedilc.runtimes.rest.participant import Participant
-from fedilc.runtimes.rest.runtime import RestRuntime
 from rest import in_background, queue_of, remote, request_for, served, training_of
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from fedilc.federation import Reply
-from fedilc.runtimes.rest.reply_spool import Body, Spool
-from fedilc.runtimes.rest.runtime import RestRuntime
+from fedilc.runtimes.rest.coordinator import RestRuntime
+from fedilc.runtimes.rest.task_queue import Body, Spool
 from rest import good_body, good_reply, in_background, put, queue_of, remote, request_for, served
 
 SILOS = tuple(f"silo-{number}" for number in range(24))

@@ -11,8 +11,8 @@ import pytest
 from fedilc.errors import SilosLostError
 from fedilc.federation import Request
 from fedilc.runtimes.remote.open_request import OpenRequest
+from fedilc.runtimes.rest.coordinator import RestRuntime
 from fedilc.runtimes.rest.membership import RefusedError
-from fedilc.runtimes.rest.runtime import RestRuntime
 from fedilc.runtimes.rest.task_queue import TaskQueue
 from rest import eventually, good_body, post, queue_of, remote, request_for, spooled, training_of
 

@@ -12,8 +12,7 @@ from fedilc.data import Silo
 from fedilc.errors import ConfigError
 from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.rest.http_client import HttpClient
-from fedilc.runtimes.rest.participant import Participant
-from fedilc.runtimes.rest.silo_limits import SiloLimits
+from fedilc.runtimes.rest.participant import Participant, SiloLimits
 from rest import queue_of, remote, served
 
 

@@ -26,9 +26,9 @@ from trees import (
 
 from fedilc import algorithms
 from fedilc.config import Experiment
+from fedilc.runtimes.rest.auth import add_token
 from fedilc.runtimes.rest.http_client import CoordinatorError
 from fedilc.runtimes.rest.sub_coordinator import SubCoordinator
-from fedilc.runtimes.rest.tokens import add_token
 from rest import eventually, in_background, remote
 
 SILOS = ("a", "b", "c", "d", "e")

@@ -18,15 +18,13 @@ from fastapi import Request
 from fleets import Fleet, Member, assert_same_run, fleet, outcome_of
 
 import fedilc as package
-from fedilc.config.user_sources import RemoteTables
+from fedilc.data.sources import RemoteTables
 from fedilc.runtimes.remote.survey import Survey, read_survey, summarise_table
 from fedilc.runtimes.rest.address import Address
-from fedilc.runtimes.rest.app import make_bare_app
 from fedilc.runtimes.rest.audit import Audit
-from fedilc.runtimes.rest.auth import Auth
-from fedilc.runtimes.rest.listener import listening
+from fedilc.runtimes.rest.auth import Auth, Tokens, add_token
+from fedilc.runtimes.rest.coordinator import listening, make_bare_app
 from fedilc.runtimes.rest.survey import Summaries, make_survey_app
-from fedilc.runtimes.rest.tokens import Tokens, add_token
 from rest import bearer
 
 SILOS = ["a", "b"]

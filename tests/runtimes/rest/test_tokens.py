@@ -12,7 +12,7 @@ import pytest
 from command import Refusal
 
 from fedilc.errors import ConfigError
-from fedilc.runtimes.rest.tokens import FailureLimit, TokenFile, Tokens, add_token, revoke_token
+from fedilc.runtimes.rest.auth import FailureLimit, TokenFile, Tokens, add_token, revoke_token
 
 
 def test_the_file_holds_hashes_only_and_is_its_owners_alone(tmp_path: Path) -> None:

@@ -15,13 +15,12 @@ import pytest
 from command import Refusal, fedilc
 
 from fedilc.federation import RunFolder
-from fedilc.federation.json_files import with_digest
 from fedilc.runtimes.rest.address import Address
-from fedilc.runtimes.rest.app import make_app
+from fedilc.runtimes.rest.auth import Tokens, add_token
+from fedilc.runtimes.rest.coordinator import listening, make_app
 from fedilc.runtimes.rest.http_client import CoordinatorError, HttpClient, fetch_run
-from fedilc.runtimes.rest.listener import listening
-from fedilc.runtimes.rest.tokens import Tokens, add_token
 from fedilc.runtimes.rest.viewer import FolderView, publish_model
+from fedilc.storage.files import with_digest
 from rest import bearer
 
 

@@ -11,7 +11,7 @@ from scipy.special import expit
 
 from fedilc.evaluation.estimates import difference, estimate
 from fedilc.evaluation.intervals import resampled
-from fedilc.evaluation.meta_analysis import random_effects
+from fedilc.evaluation.next_site import random_effects
 from fedilc.studies.study.plan import StudyPlan, StudySettings
 from fedilc.studies.study.result import StudyResult
 

@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 
 from fedilc.data import Federation, Silo
 from fedilc.errors import FedILCWarning
-from fedilc.federation.tensor_files import read_tensors
+from fedilc.storage.files import read_tensors
 from fedilc.studies.engine import Work
 from fedilc.studies.study.data import StudyArrays, StudyData
 from fedilc.studies.study.plan import StudyPlan, StudySettings

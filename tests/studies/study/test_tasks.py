@@ -10,7 +10,7 @@ import pytest
 from hospitals import hospitals, study_table
 
 from fedilc.errors import FedILCWarning
-from fedilc.federation.tensor_files import read_tensors
+from fedilc.storage.files import read_tensors
 from fedilc.studies.study.data import StudyTables
 from fedilc.studies.study.tasks import POOLED, AloneTask, RunTask, TaskJob, task_file
 

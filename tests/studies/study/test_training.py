@@ -12,7 +12,7 @@ from hospitals import hospitals, study_table
 from fedilc.data import Silo
 from fedilc.gradients import Loss
 from fedilc.studies.study.data import StudyData
-from fedilc.studies.study.training import (
+from fedilc.studies.study.tasks import (
     Units,
     choosing_loss,
     fit,

@@ -22,8 +22,8 @@ import numpy as np
 from numba import njit
 
 from fedilc.aggregation._kernels import TILE
-from fedilc.aggregation._kernels.bits import OPTIONS, bits_of, float_of
-from fedilc.aggregation.sums.fixed_point import (
+from fedilc.aggregation._kernels.values import OPTIONS, bits_of, float_of
+from fedilc.aggregation.signed_logs import (
     BIAS,
     EXP2,
     FIELD,

@@ -1,21 +1,29 @@
-"""Sums of values without rounding: compiled loops.
-
-`sums/exact_sum.py` explains the words that they add to. In numpy, to add a row of values
-sign * m * 2**(p - 1074) to word k is
-
-    word += np.where(p >> 5 == k, sign * (m << (p & 31)), 0)
-
-for the upper 24 bits of the mantissa and, for float64, once more for its lower 29 bits.
-"""
+"""Sums of values without rounding: compiled loops; and what all compiled loops share."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numba import njit
 
 from fedilc.aggregation._kernels import TILE
-from fedilc.aggregation._kernels.bits import OPTIONS, bits_of, float_of
-from fedilc.aggregation.sums.fixed_point import MANTISSA
+from fedilc.aggregation.signed_logs import MANTISSA
+
+OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
+
+
+@njit(inline="always", **OPTIONS)
+def bits_of(value):
+    """Return the bits of a float64: sign, 11 bits of exponent, 52 of mantissa."""
+    return np.float64(value).view(np.int64)
+
+
+@njit(inline="always", **OPTIONS)
+def float_of(bits):
+    """Return the float64 of these bits."""
+    return np.int64(bits).view(np.float64)
+
 
 _UNSIGNED = (1 << 63) - 1
 _NOTHING = np.int64(_UNSIGNED)

@@ -1,15 +1,77 @@
-"""The values of a column as numbers or as names, with null for missing values."""
+"""The values of a column as numbers or as names, and notes on cells that had to be interpreted."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 import polars as pl
 
-from fedilc.data.tables.csv_reader import MISSING
-from fedilc.data.tables.written_numbers import plain_numbers
+from fedilc.data.checks.columns import places, scale_codes
+from fedilc.data.checks.notes import MISSING as MISSING_NOTE
+from fedilc.data.checks.notes import Note
+from fedilc.data.tables.formats import MISSING
+from fedilc.data.tables.table_settings import TableSettings
+
+LIMIT = r"^\s*[<>≤≥]\s*=?\s*"
+_SIGN = r"^[-+]?"
+_PLAIN = _SIGN + r"(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$"
+_GROUPED_BY_COMMAS = _SIGN + r"[1-9]\d{0,2}(,\d{3})+(\.\d*)?$"
+_GROUPED_BY_POINTS = _SIGN + r"[1-9]\d{0,2}(\.\d{3})+(,\d*)?$"
+_DECIMAL_COMMA = _SIGN + r"\d*,\d+$"
+_DECIMAL_POINT = _SIGN + r"\d*\.\d+$"
+_ONE_GROUP = _SIGN + r"[1-9]\d{0,2}[.,]\d{3}$"
+_NUMBER_SHARE = 0.8
+
+
+def plain_numbers(text: pl.Series, known: bool = False) -> pl.Series:
+    """Return texts with numbers as Python writes them; a limit such as <5 becomes the limit itself.
+
+    A column is changed only if 0.8 of its cells are numbers then, and limits only if fewer different ones
+    occur than other numbers, so that names such as "<18" and "18-64" remain. `known` says that the column
+    holds numbers, so that both conditions are left out. The column decides what a comma means: 1,234 is a
+    number only if another cell shows whether it is 1234 or 1.234.
+
+    >>> plain_numbers(pl.Series(["1,234.50", "<5", "7", "8"])).to_list()
+    ['1234.50', '5', '7', '8']
+    >>> plain_numbers(pl.Series(["1,234", "850"])).to_list()
+    ['1,234', '850']
+    """
+    cells = text.str.strip_chars()
+    if cells.is_null().all() or not bool((cells.str.contains(LIMIT) | cells.str.contains(",")).any()):
+        return text
+    limits = cells.str.contains(LIMIT).fill_null(False)
+    bare = _without_separators(cells.str.replace(LIMIT, ""))
+    numbers = bare.str.contains(_PLAIN).fill_null(False)
+    if not known and bare.filter(numbers & limits).n_unique() >= bare.filter(numbers & ~limits).n_unique():
+        numbers &= ~limits
+    missing = cells.str.to_lowercase().is_in(list(MISSING)).fill_null(True)
+    if not known and int(numbers.sum()) < _NUMBER_SHARE * int((~missing).sum()):
+        return text
+    return pl.select(pl.when(numbers).then(bare).otherwise(cells).alias(text.name)).to_series()
+
+
+def _without_separators(cells: pl.Series) -> pl.Series:
+    """Return numbers with decimal points and no thousands separators, if the column shows which is which."""
+    one_group = cells.str.contains(_ONE_GROUP)
+    commas_group = (cells.str.contains(_GROUPED_BY_COMMAS) & ~one_group).any()
+    points_group = (cells.str.contains(_GROUPED_BY_POINTS) & ~one_group).any()
+    decimal_commas = (cells.str.contains(_DECIMAL_COMMA) & ~one_group).any()
+    decimal_points = (cells.str.contains(_DECIMAL_POINT) & ~one_group).any()
+    if (commas_group or decimal_points) and not (points_group or decimal_commas):
+        return _where(cells, _GROUPED_BY_COMMAS, cells.str.replace_all(",", "", literal=True))
+    if (points_group or decimal_commas) and not (commas_group or decimal_points):
+        ungrouped = _where(cells, _GROUPED_BY_POINTS, cells.str.replace_all(".", "", literal=True))
+        if not points_group:  # 1.234 beside 1,5 may be 1234 or 1.234
+            ungrouped = _where(cells, _GROUPED_BY_POINTS, cells + " (unclear)")
+        return ungrouped.str.replace(",", ".", literal=True)
+    return cells
+
+
+def _where(cells: pl.Series, pattern: str, changed: pl.Series) -> pl.Series:
+    return pl.select(pl.when(cells.str.contains(pattern)).then(changed).otherwise(cells)).to_series()
+
 
 Kind = Literal["number", "text", "empty", "beyond", "date", "other"]
 Numbers = Literal["plain", "likely", "known"]
@@ -138,3 +200,65 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
 def _finite(column: pl.Series) -> pl.Series:
     usable = (column.is_finite() & (column.abs() <= LARGEST)).fill_null(False)
     return pl.select(pl.when(usable).then(column).otherwise(None).alias(column.name)).to_series()
+
+
+LIMITS = "are limits such as <5, and count as the limit itself"
+SEPARATORS = "have a thousands separator or a decimal comma, and are read as numbers"
+
+
+def written_cells(column: pl.Series, read: pl.Series) -> tuple[int, int]:
+    """Return how many texts were read as numbers because they are limits, and because of their separators."""
+    kept = numbers_of(read).is_not_null() & numbers_of(column).is_null()
+    limit = column.str.contains(LIMIT).fill_null(False)
+    return int((kept & limit).sum()), int((kept & ~limit).sum())
+
+
+def value_notes(frames: Mapping[str, pl.DataFrame], settings: TableSettings) -> list[Note]:
+    """Return a note per column and kind of cell, except for columns that are declared to hold names."""
+    names = {*settings.categorical, *settings.categories}
+    by_column: dict[str, dict[str, pl.Series]] = {}
+    for silo, frame in frames.items():
+        for column in frame.get_columns():
+            if column.name not in names:
+                by_column.setdefault(column.name, {})[repr(silo)] = column
+    return [note for name, parts in by_column.items() for note in _notes(name, parts, settings.missing)]
+
+
+def _notes(name: str, parts: Mapping[str, pl.Series], missing: Sequence[str]) -> list[Note]:
+    found: dict[str, dict[str, int]] = {"limit": {}, "separator": {}, "beyond": {}}
+    codes: dict[str, tuple[int, ...]] = {}
+    for silo, column in parts.items():
+        if column.dtype == pl.String:
+            read = column_values(column, missing, "likely")[1]
+            found["limit"][silo], found["separator"][silo] = written_cells(column, read)
+        elif column.dtype.is_numeric():
+            kind, values = column_values(column, missing)
+            found["beyond"][silo] = beyond(column) if kind != "beyond" else 0
+            codes[silo] = scale_codes(values.drop_nulls().to_numpy())
+    meanings = {
+        "limit": LIMITS,
+        "separator": SEPARATORS,
+        "beyond": f"are infinite or above {LARGEST:.1g}, and count as missing; correct them",
+    }
+    notes = []
+    for what, counts in found.items():
+        some = [silo for silo, count in counts.items() if count]
+        if some:
+            cells = sum(counts.values())
+            one = f"column {name!r}: {cells} cells ({places(some, parts)}) {meanings[what]}"
+            notes.append(Note(one, f"{{}}: some cells {meanings[what]}", repr(name)))
+    coded = sorted({code for several in codes.values() for code in several})
+    if coded:
+        some = [silo for silo, several in codes.items() if several]
+        listed = ",".join(map(str, coded))
+        notes.append(
+            Note(
+                f"column {name!r} is a scale from 1 up and also has {listed} ({places(some, parts)}), used "
+                "as numbers; if they mean refused or unknown,",
+                f"{{}} are scales from 1 up and also have {listed}, used as numbers; if they mean refused or "
+                "unknown,",
+                repr(name),
+                (MISSING_NOTE, f"{name}={listed}"),
+            )
+        )
+    return notes

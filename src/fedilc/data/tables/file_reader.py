@@ -11,10 +11,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from fedilc.data.checks.identifiers import is_identifier
+from fedilc.data.checks.columns import is_identifier
 from fedilc.data.tables.column_values import number_of
-from fedilc.data.tables.csv_reader import MISSING, read_csv
-from fedilc.data.tables.format_readers import CONVERSIONS, SUFFIXES, read_format
+from fedilc.data.tables.formats import CONVERSIONS, MISSING, SUFFIXES, read_csv, read_format
 from fedilc.errors import ConfigError, DataError, DataProblemsError, listed, nearest
 
 _INDEX_NAMES = ("", "Unnamed: 0", "__index_level_0__")

@@ -22,10 +22,16 @@ from fedilc.algorithms.loss_name import LossName, task_of
 from fedilc.data.checks.federation import Report, class_problems, compare, numbered_from_one, trained_labels
 from fedilc.data.checks.notes import details, grouped
 from fedilc.data.checks.profile import TEST, Profile, profile_of
-from fedilc.data.digest import silo_digest
+from fedilc.data.digests import silo_digest
 from fedilc.data.inputs import Inputs
-from fedilc.data.labels import label_problem, note_numbered_from_one, numbered_from_zero
-from fedilc.data.silo import Federation, Silo, split_silo
+from fedilc.data.silo import (
+    Federation,
+    Silo,
+    label_problem,
+    note_numbered_from_one,
+    numbered_from_zero,
+    split_silo,
+)
 from fedilc.data.silo_store import SiloStore
 from fedilc.data.tables.file_reader import (
     Examples,

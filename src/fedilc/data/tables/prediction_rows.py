@@ -15,10 +15,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedilc.data.image_folder import SUFFIXES, pictures_below
-from fedilc.data.tables.column_values import LARGEST, beyond, names_of, numbers_of
+from fedilc.data.tables.column_values import (
+    LARGEST,
+    LIMITS,
+    SEPARATORS,
+    beyond,
+    names_of,
+    numbers_of,
+    written_cells,
+)
 from fedilc.data.tables.file_reader import file_kind, npz_arrays, read_frame
 from fedilc.data.tables.preprocessing import NumberFeature, Preprocessing
-from fedilc.data.tables.value_notes import LIMITS, SEPARATORS, written_cells
 from fedilc.errors import DataError, FedILCWarning, listed, nearest
 
 Rows = pl.DataFrame | NDArray[Any] | Tensor | list[Path]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedilc.data.checks.federation import Report
 from fedilc.data.checks.notes import Note, grouped
 from fedilc.data.silo import Federation, Silo, split_silo
-from fedilc.data.tables.column_values import column_values, names_of
+from fedilc.data.tables.column_values import column_values, names_of, value_notes
 from fedilc.data.tables.file_reader import file_kind, read_frame, read_npz
 from fedilc.data.tables.label_rule import LabelRule, folded_label
 from fedilc.data.tables.preprocessing import Preprocessing, fit_preprocessing
@@ -23,7 +23,6 @@ from fedilc.data.tables.silo_summary import SiloSummary, label_levels, summarise
 from fedilc.data.tables.site_notes import copied_silos, folded, shared_patients
 from fedilc.data.tables.table_notes import leaking_columns, single_columns, table_notes
 from fedilc.data.tables.table_settings import TableSettings
-from fedilc.data.tables.value_notes import value_notes
 from fedilc.errors import DataError, nearest
 
 T = TypeVar("T")

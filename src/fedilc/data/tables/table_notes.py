@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from statistics import mean
 
 from fedilc.algorithms.loss_name import task_of
-from fedilc.data.checks.missing_values import ColumnFacts, missing_values, places
+from fedilc.data.checks.columns import ColumnFacts, missing_values, places
 from fedilc.data.checks.notes import CATEGORICAL, CURE, DROP, KEEP, MISSING, Note
-from fedilc.data.tables.csv_reader import MISSING as MISSING_WORDS
+from fedilc.data.tables.formats import MISSING as MISSING_WORDS
 from fedilc.data.tables.label_rule import LabelRule
 from fedilc.data.tables.preprocessing import DATES, IDENTIFIER, TOO_MANY_NAMES, Preprocessing
 from fedilc.data.tables.silo_summary import (

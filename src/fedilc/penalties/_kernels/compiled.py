@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from fedilc.aggregation._kernels.bits import OPTIONS
+from fedilc.aggregation._kernels.values import OPTIONS
 
 
 @njit("void(int64, int64, float32[:, ::1], float32[::1], int64, float64[:, :, ::1])", **OPTIONS)

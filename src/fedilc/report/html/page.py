@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedilc import __version__
 from fedilc.evaluation.intervals import NOT_ESTIMABLE
-from fedilc.report.table_formats import TableData, words
-from fedilc.templating import templates
+from fedilc.report.tables import TableData, words
+from fedilc.storage.templating import templates
 
 if TYPE_CHECKING:
     from jinja2 import Environment

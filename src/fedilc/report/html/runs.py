@@ -7,18 +7,24 @@ from typing import Any
 
 from fedilc.config.options import recorded_options
 from fedilc.errors import ConfigError
-from fedilc.evaluation.campaign import lower_is_better
 from fedilc.evaluation.intervals import Interval
+from fedilc.evaluation.metrics import lower_is_better
 from fedilc.evaluation.selection import Record, select
 from fedilc.evaluation.significance import LEVEL, p_phrase, paired_test, spread
-from fedilc.report.cells import mean_cell, with_best
-from fedilc.report.html.calibration import wilson_limits
-from fedilc.report.html.charts import Chart, Heat, Panel, agreement_charts, band, common_limits, curves
+from fedilc.report.html.charts import (
+    Chart,
+    Heat,
+    Panel,
+    agreement_charts,
+    band,
+    common_limits,
+    curves,
+    wilson_limits,
+)
 from fedilc.report.html.page import Part, make_part, setting, settings_table
-from fedilc.report.run_groups import RunGroup
-from fedilc.report.run_plots import PANELS
-from fedilc.report.run_tables import headings
-from fedilc.report.table_formats import Cell, TableData, words
+from fedilc.report.plots import PANELS
+from fedilc.report.run_tables import RunGroup, headings
+from fedilc.report.tables import Cell, TableData, mean_cell, with_best, words
 from fedilc.studies.study.plan import REFERENCES
 from fedilc.studies.study.result import mean_agreement
 

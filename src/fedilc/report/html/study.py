@@ -8,13 +8,13 @@ from typing import Any
 
 from fedilc.algorithms.loss_name import task_of
 from fedilc.evaluation.intervals import Interval
-from fedilc.report.html.calibration import calibration_charts
 from fedilc.report.html.charts import (
     Chart,
     Line,
     Panel,
     agreement_charts,
     band,
+    calibration_charts,
     common_limits,
     curves,
 )

@@ -11,8 +11,7 @@ from fedilc.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedilc.runtimes.flower.client_app import make_client_app, silo_of
-    from fedilc.runtimes.flower.server_app import make_server_app
-    from fedilc.runtimes.flower.strategy import FedILC
+    from fedilc.runtimes.flower.server_app import FedILC, make_server_app
 
 __all__ = ["FedILC", "make_client_app", "make_server_app", "silo_of"]
 
@@ -26,7 +25,7 @@ ENVIRONMENT = {
 logger = logging.getLogger("flwr")
 
 _MODULES = {
-    "FedILC": "strategy",
+    "FedILC": "server_app",
     "make_client_app": "client_app",
     "make_server_app": "server_app",
     "silo_of": "client_app",

@@ -18,18 +18,17 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from fedilc.config import read_experiment
-from fedilc.config.user_sources import Remote
 from fedilc.data import Silo
 from fedilc.data.download import cache_folder
 from fedilc.data.inputs import shape_of, tensors_of
+from fedilc.data.sources import Remote
 from fedilc.errors import ConfigError, DataError, FedILCError
 from fedilc.federation.client import SiloClient
 from fedilc.gradients.forward import KEPT_BYTES
 from fedilc.runtimes.flower import require_flower
-from fedilc.runtimes.flower.messaging import make_content, read_about, read_body
-from fedilc.runtimes.flower.runtime import STEP
-from fedilc.runtimes.remote.builders import call_user_code, find_function, make_client
+from fedilc.runtimes.flower.runtime import STEP, make_content, read_about, read_body
 from fedilc.runtimes.remote.manifest import Manifest, read_manifest
+from fedilc.runtimes.remote.silo_client import call_user_code, find_function, make_client
 from fedilc.runtimes.remote.wire import pack_reply, unpack_request
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from fedilc import __version__
 from fedilc.config import Experiment, read_experiment, shipped_experiments
-from fedilc.config.user_sources import Tables
+from fedilc.data.sources import Tables
 from fedilc.errors import ConfigError, writing
-from fedilc.runtimes.remote.builders import refuse_many_silos
-from fedilc.templating import templates
+from fedilc.runtimes.remote.silo_client import refuse_many_silos
+from fedilc.storage.templating import templates
 
 _FILES = ("pyproject.toml", "server_app.py", "client_app.py", "README.md")
 

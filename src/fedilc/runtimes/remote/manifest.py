@@ -31,14 +31,14 @@ from fedilc.algorithms.loss_name import LossName
 from fedilc.algorithms.parts import LEVELS
 from fedilc.config.experiment import Network
 from fedilc.config.options import SiloOptions
-from fedilc.data.digest import tensors_digest, weights_digest
+from fedilc.data.digests import tensors_digest, weights_digest
 from fedilc.data.inputs import shape_of, sizes_of
 from fedilc.errors import ConfigError, ModelError, ProtocolError
 from fedilc.federation import Program
-from fedilc.federation.json_files import json_digest, parse_json
 from fedilc.models import build_model
 from fedilc.section import Section, validated
-from fedilc.training.specification import Specification
+from fedilc.storage.files import json_digest, parse_json
+from fedilc.training.loop import Specification
 
 PROTOCOL = 5
 MAX_NUMBERS = 2**31

@@ -1,18 +1,186 @@
-"""An open request: the bytes that silos receive, the limit on their replies, and how replies are read."""
+"""An open request: the bytes that silos receive, the limit on their replies, and how replies are read.
+
+A sub-coordinator's reply holds sums of tensors, and each silo's numbers and norms.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
-from fedilc.data.digest import tensors_digest
+from torch import Tensor
+
+from fedilc.aggregation.packed_sums import PackedSums, SumsForm
+from fedilc.data.digests import tensors_digest
+from fedilc.errors import ProtocolError
 from fedilc.federation import AggregatedReply, Reply, Request
-from fedilc.federation.silo_weights import SiloWeights, make_weights
-from fedilc.federation.steps import check_metrics, check_numbers
-from fedilc.federation.tensor_files import byte_size
-from fedilc.runtimes.remote.aggregated_reply import max_aggregated_bytes, read_aggregated_reply
+from fedilc.federation.protocol import Range, Step, check_metrics, check_numbers
+from fedilc.federation.step_sums import SiloWeights, make_weights
 from fedilc.runtimes.remote.manifest import Manifest
-from fedilc.runtimes.remote.wire import header_room, pack_request, reply_schemas, task_name, unpack
+from fedilc.runtimes.remote.wire import (
+    HEADER_BYTES,
+    TensorSchema,
+    finite,
+    header_room,
+    pack,
+    pack_request,
+    read_header,
+    reply_schemas,
+    task_name,
+    unpack,
+)
+from fedilc.storage.files import byte_size
+
+_MAX_HEADER_BYTES = 100_000_000
+_MAX_REASON_LENGTH = 500
+_NORM = Range(0.0, math.inf)
+
+
+class NotAskedError(ProtocolError):
+    """A sub-coordinator replies for a silo that it is not asked for now.
+
+    This is no fault: after a restart, a coordinator may have other replies than the one before it had.
+    """
+
+
+def pack_aggregated_reply(reply: AggregatedReply) -> bytes:
+    """Return a sub-coordinator's reply as bytes; an infinite norm is sent as null."""
+    about = {
+        "replies": {
+            silo: {
+                "numbers": finite(one.numbers),
+                "metrics": finite(one.metrics),
+                "norms": finite(reply.norms[silo]),
+            }
+            for silo, one in reply.replies.items()
+        },
+        "lost": reply.lost,
+        "lowest": {f"{group}/{name}": n for group, s in reply.sums.items() for name, n in s.lowest.items()},
+    }
+    return pack({group: sums.tensors for group, sums in reply.sums.items()}, about)
+
+
+def max_aggregated_bytes(step: Step, silos: int) -> int:
+    """Return how large a reply for this many silos may be, in bytes."""
+    tensors = _largest(step, silos)
+    return byte_size(tensors.values()) + header_room(tensors) + _room(silos) + 8
+
+
+def read_aggregated_reply(
+    body: bytes,
+    step: Step,
+    round_: int,
+    silos: Collection[str],
+    wanted: Collection[str],
+    silo_weights: SiloWeights,
+) -> AggregatedReply:
+    """Return a sub-coordinator's reply for some of its `silos`; raise if it is not valid.
+
+    `wanted` are those of its silos that have yet to reply.
+    """
+    forms, room = _sums_forms(step), _room(len(silos))
+    entries, about = read_header(body, header_room(_largest(step, len(silos))) + room)
+    replies, norms = _replies(about.get("replies"), step, round_, wanted)
+    lowest = about.get("lowest")
+    if not isinstance(lowest, dict):
+        raise ProtocolError("its sums have no object of lowest words")
+    expected: dict[str, TensorSchema] = {}
+    for group, form in forms.items():
+        found = _of_group(group, entries)
+        shapes = {name: entry.get("shape") for name, entry in found.items() if isinstance(entry, dict)}
+        rows = form.rows(shapes, _of_group(group, lowest))
+        likes = form.tensors(len(replies), rows)
+        expected |= {f"{group}/{name}": TensorSchema(like) for name, like in likes.items()}
+    tensors, _ = unpack(body, expected, room)
+    sums: dict[str, PackedSums] = {}
+    for group, form in forms.items():
+        sums[group] = PackedSums(tensors[group], _of_group(group, lowest))
+        answer, lengths, weights = step.answers[group], list[float](), list[float]()
+        for silo, reply in replies.items():
+            # A product that is too large is infinite; a power would be an OverflowError.
+            length = math.prod([norms[silo][group]] * answer.order)
+            weight = silo_weights.of(silo, reply.numbers) if answer.weighted else None
+            if length < math.inf:
+                lengths.append(length)
+                weights.append(1.0 if weight is None else weight)
+        try:
+            form.check(sums[group], lengths, weights)
+        except ProtocolError as error:
+            raise ProtocolError(f"{group}: {error}") from error
+    lost = _lost(about.get("lost"), set(silos) - set(replies))
+    return AggregatedReply(replies, norms, sums, lost)
+
+
+def _replies(
+    found: Any, step: Step, round_: int, wanted: Collection[str]
+) -> tuple[dict[str, Reply], dict[str, dict[str, float]]]:
+    """Return each silo's numbers and metrics, and the norms of its tensors."""
+    if not isinstance(found, Mapping) or not found:
+        raise ProtocolError("it replies for no silo")
+    replies, norms = dict[str, Reply](), dict[str, dict[str, float]]()
+    for silo, entry in found.items():
+        if silo not in wanted:
+            raise NotAskedError(
+                f"it replies for {silo[:100]!r}, for which it is not asked now; ask for the task again"
+            )
+        try:
+            if not isinstance(entry, Mapping) or set(entry) != {"numbers", "metrics", "norms"}:
+                raise ProtocolError("its keys are not numbers, metrics and norms")
+            check_numbers(entry["numbers"], step.numbers)
+            check_metrics(entry["metrics"], step.metrics)
+            norms[silo] = _norms(entry["norms"], step)
+        except ProtocolError as error:
+            raise ProtocolError(f"of silo {silo!r}: {error}") from error
+        replies[silo] = Reply(silo, step.name, round_, {}, dict(entry["numbers"]), dict(entry["metrics"]))
+    return replies, norms
+
+
+def _norms(found: Any, step: Step) -> dict[str, float]:
+    if not isinstance(found, Mapping) or set(found) != set(step.answers):
+        raise ProtocolError("its norms are not those of the step's answers")
+    norms = {group: math.inf if norm is None else norm for group, norm in found.items()}
+    for group, norm in norms.items():
+        if not _NORM.holds(norm):
+            raise ProtocolError(f"the norm of its {group} is not a number of at least 0")
+    return norms
+
+
+def _lost(found: Any, others: set[str]) -> dict[str, str]:
+    """Return why silos without a reply are lost; the sub-coordinator may have reported some before."""
+    if not isinstance(found, Mapping):
+        raise ProtocolError("its lost silos are not an object")
+    if not all(isinstance(reason, str) and len(reason) <= _MAX_REASON_LENGTH for reason in found.values()):
+        raise ProtocolError("its reasons for lost silos are not sentences")
+    return {silo: reason for silo, reason in found.items() if silo in others}
+
+
+def _sums_forms(step: Step) -> dict[str, SumsForm]:
+    return {
+        group: SumsForm(answer.aggregator, answer.like, answer.weighted)
+        for group, answer in step.answers.items()
+    }
+
+
+def _largest(step: Step, silos: int) -> dict[str, Tensor]:
+    """Return the tensors of a reply at their largest, by their names in a message."""
+    return {
+        f"{group}/{name}": tensor
+        for group, form in _sums_forms(step).items()
+        for name, tensor in form.tensors(silos).items()
+    }
+
+
+def _of_group(group: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a group of tensors, by their names in the group."""
+    start = f"{group}/"
+    return {name.removeprefix(start): value for name, value in values.items() if name.startswith(start)}
+
+
+def _room(silos: int) -> int:
+    """Return how much larger a header may be than its tensors need: as much per silo as its own reply."""
+    return min(_MAX_HEADER_BYTES, silos * HEADER_BYTES)
 
 
 def request_weights(request: Request, manifest: Manifest) -> SiloWeights:

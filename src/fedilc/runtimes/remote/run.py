@@ -14,19 +14,19 @@ import torch
 from fedilc.algorithms.loss_name import task_of
 from fedilc.config import Experiment
 from fedilc.config.experiment import Network
-from fedilc.config.user_sources import Remote, RemoteTables
 from fedilc.data import Federation, Silo
 from fedilc.data.checks.federation import Report
 from fedilc.data.inputs import shape_of, zeros
-from fedilc.data.outline import Outline
+from fedilc.data.silo_store import Outline
+from fedilc.data.sources import Remote, RemoteTables
 from fedilc.errors import ConfigError
-from fedilc.federation import Record, RunFolder, Runtime
-from fedilc.runtimes.remote.builders import user_network
+from fedilc.federation import Record, RunFolder
+from fedilc.runtimes.base import Runtime
 from fedilc.runtimes.remote.manifest import Manifest, Wire, make_manifest
+from fedilc.runtimes.remote.silo_client import user_network
 from fedilc.training.callbacks import Callback, Run
-from fedilc.training.loop import Training
+from fedilc.training.loop import Specification, Training
 from fedilc.training.result import Result
-from fedilc.training.specification import Specification
 
 if TYPE_CHECKING:
     from fedilc.data.tables.preprocessing import Preprocessing

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from fedilc.config.section import Section
-from fedilc.config.user_sources import RemoteTables
+from fedilc.data.sources import RemoteTables, Section
 from fedilc.data.tables.table_settings import TableSettings
 from fedilc.errors import ConfigError, DataError, ProtocolError, nearest
-from fedilc.federation.run_folder import SUMMARIES
 from fedilc.runtimes.remote.manifest import PROTOCOL, Name, read_received
+from fedilc.storage.run_folder import SUMMARIES
 
 if TYPE_CHECKING:
     import polars as pl

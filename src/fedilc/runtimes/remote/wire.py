@@ -21,13 +21,13 @@ from safetensors.torch import load
 from torch import Tensor
 
 from fedilc.aggregation.base import is_finite
-from fedilc.config.section import Section
-from fedilc.data.digest import tensors_digest
+from fedilc.data.digests import tensors_digest
+from fedilc.data.sources import Section
 from fedilc.errors import ProtocolError
 from fedilc.federation import Reply, Request
-from fedilc.federation.steps import Range, Step, check_numbers
-from fedilc.federation.tensor_files import DTYPE_NAMES, pack_tensors, pack_with_digest, require_digest
+from fedilc.federation.protocol import Range, Step, check_numbers
 from fedilc.runtimes.remote.manifest import Manifest, Wire, read_received
+from fedilc.storage.files import DTYPE_NAMES, pack_tensors, pack_with_digest, require_digest
 
 MEDIA_TYPE = "application/vnd.safetensors"
 HEADER_BYTES = 1 << 20

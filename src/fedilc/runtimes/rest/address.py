@@ -11,10 +11,12 @@ import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedilc.errors import ConfigError, FedILCWarning
-from fedilc.runtimes.rest.tokens import TokenFile, Tokens
+
+if TYPE_CHECKING:
+    from fedilc.runtimes.rest.auth import TokenFile, Tokens
 
 SOON_DAYS = 3
 _DATES = {9: "is not valid yet", 10: "has expired"}  # by OpenSSL's code of a failed verification

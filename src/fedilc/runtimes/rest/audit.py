@@ -18,7 +18,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fedilc.errors import printable
-from fedilc.federation.json_files import parse_json, with_digest
+from fedilc.storage.files import parse_json, with_digest
 
 LOGGER = logging.getLogger("fedilc.coordinator")
 logging.getLogger("fedilc").addHandler(logging.NullHandler())  # without a log format, nothing is printed

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import httpx
 
 from fedilc.errors import ConfigError, FedILCError, printable
-from fedilc.federation.run_folder import PREPROCESSING
 from fedilc.runtimes.rest.address import is_loopback
+from fedilc.storage.run_folder import PREPROCESSING
 
 POLL_SECONDS = 25.0
 MAX_PAUSE_SECONDS = 30.0

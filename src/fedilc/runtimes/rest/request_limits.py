@@ -19,8 +19,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
 from fedilc.runtimes.rest.membership import RefusedError
-from fedilc.runtimes.rest.reply_spool import Body, Spool
-from fedilc.runtimes.rest.task_queue import TaskQueue
+from fedilc.runtimes.rest.task_queue import Body, Spool, TaskQueue
 
 MAX_CONCURRENT = 8
 CONCURRENT_UPLOADS = 16

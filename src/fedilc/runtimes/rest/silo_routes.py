@@ -15,10 +15,8 @@ from starlette.concurrency import run_in_threadpool
 from fedilc.federation.program import MAX_EXAMPLES
 from fedilc.runtimes.remote.wire import MEDIA_TYPE
 from fedilc.runtimes.rest.auth import Auth, SiloName
-from fedilc.runtimes.rest.notifier import Notifier
-from fedilc.runtimes.rest.reply_spool import Spool
 from fedilc.runtimes.rest.request_limits import RequestLimits, read_body, read_json, refusals
-from fedilc.runtimes.rest.task_queue import TaskQueue
+from fedilc.runtimes.rest.task_queue import Notifier, Spool, TaskQueue
 
 MAX_POLL_SECONDS = 60.0
 _WAKE_SECONDS = 5.0

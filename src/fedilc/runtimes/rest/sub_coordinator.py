@@ -3,7 +3,7 @@
 The manifest and the requests that its silos get are those of the coordinator above, to the bit: a silo need
 not know whether there is a tree. It sends up sums, and for each silo what the server needs besides: its
 numbers, metrics and norms, or that it is lost. `federation/step_sums.py` adds up, as at the server;
-`aggregation/sums/packed.py` turns the sums into tensors that are sent.
+`aggregation/packed_sums.py` turns the sums into tensors that are sent.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ from torch import Tensor
 
 from fedilc.aggregation import _kernels
 from fedilc.errors import ConfigError
-from fedilc.federation.messages import check_reply
+from fedilc.federation.protocol import Step, check_reply
 from fedilc.federation.step_sums import StepSums
-from fedilc.federation.steps import Step
-from fedilc.runtimes.remote.aggregated_reply import pack_aggregated_reply
 from fedilc.runtimes.remote.manifest import MAX_NUMBERS, Manifest, read_received
-from fedilc.runtimes.remote.open_request import request_weights
+from fedilc.runtimes.remote.open_request import pack_aggregated_reply, request_weights
 from fedilc.runtimes.remote.wire import ReceivedRequest
 from fedilc.runtimes.rest.address import Address
-from fedilc.runtimes.rest.app import make_app
 from fedilc.runtimes.rest.audit import Audit
-from fedilc.runtimes.rest.coordinator import AUDIT_FILE, INFORM_SECONDS, wait_until_informed
+from fedilc.runtimes.rest.auth import TokenFile, Tokens
+from fedilc.runtimes.rest.coordinator import (
+    AUDIT_FILE,
+    INFORM_SECONDS,
+    RestRuntime,
+    listening,
+    make_app,
+    notify_systemd,
+    wait_until_informed,
+)
 from fedilc.runtimes.rest.http_client import HttpClient, Response, SiloLog, no_log
-from fedilc.runtimes.rest.listener import listening, notify_systemd
-from fedilc.runtimes.rest.participant import RunMember
-from fedilc.runtimes.rest.reply_spool import Spool
-from fedilc.runtimes.rest.runtime import RestRuntime
-from fedilc.runtimes.rest.silo_limits import SiloLimits
+from fedilc.runtimes.rest.participant import RunMember, SiloLimits
 from fedilc.runtimes.rest.silo_routes import JoinReply
-from fedilc.runtimes.rest.task_queue import TaskQueue
-from fedilc.runtimes.rest.tokens import TokenFile, Tokens
+from fedilc.runtimes.rest.task_queue import Spool, TaskQueue
 
 SHARE_OF_TIMEOUT = 0.9
 _CHECK_SECONDS = 1.0

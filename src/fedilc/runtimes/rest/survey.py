@@ -18,29 +18,26 @@ from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 
 from fedilc.config import Experiment
-from fedilc.config.user_sources import RemoteTables
 from fedilc.data.checks.federation import Report
 from fedilc.data.checks.notes import grouped
+from fedilc.data.sources import RemoteTables
 from fedilc.data.tables.preprocessing import Preprocessing
 from fedilc.data.tables.silo_summary import SiloSummary
 from fedilc.data.tables.summary_checks import check_summary, unconfirmed_silos
 from fedilc.data.tables.table_notes import table_notes
 from fedilc.errors import DataError
-from fedilc.federation.run_folder import SUMMARIES
-from fedilc.federation.tensor_files import write_atomically
 from fedilc.runtimes.remote.survey import Survey
 from fedilc.runtimes.rest.address import Address
-from fedilc.runtimes.rest.app import make_bare_app
 from fedilc.runtimes.rest.audit import Audit
-from fedilc.runtimes.rest.auth import Auth, SiloName
-from fedilc.runtimes.rest.coordinator import AUDIT_FILE, require_tokens
-from fedilc.runtimes.rest.listener import listening
+from fedilc.runtimes.rest.auth import Auth, SiloName, TokenFile, Tokens
+from fedilc.runtimes.rest.coordinator import AUDIT_FILE, listening, make_bare_app, require_tokens
 from fedilc.runtimes.rest.membership import RefusedError
 from fedilc.runtimes.rest.monitoring import add_health
-from fedilc.runtimes.rest.reply_spool import Spool
 from fedilc.runtimes.rest.request_limits import read_body, read_json, refusals
 from fedilc.runtimes.rest.silo_routes import Receipt
-from fedilc.runtimes.rest.tokens import TokenFile, Tokens
+from fedilc.runtimes.rest.task_queue import Spool
+from fedilc.storage.files import write_atomically
+from fedilc.storage.run_folder import SUMMARIES
 from fedilc.training.loaded_model import read_preprocessing
 
 MAX_SUMMARY_BYTES = 8 << 20

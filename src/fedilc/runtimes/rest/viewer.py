@@ -16,13 +16,11 @@ from fedilc.federation import Record, RunFolder
 from fedilc.federation.outliers import against_sentence
 from fedilc.runtimes.remote.wire import MEDIA_TYPE
 from fedilc.runtimes.rest.address import Address
-from fedilc.runtimes.rest.app import make_app
-from fedilc.runtimes.rest.auth import Auth
+from fedilc.runtimes.rest.auth import Auth, TokenFile, Tokens
+from fedilc.runtimes.rest.coordinator import listening, make_app
 from fedilc.runtimes.rest.http_client import PUBLISHED_WEIGHTS
-from fedilc.runtimes.rest.listener import listening
 from fedilc.runtimes.rest.membership import Progress, SiloStatus
 from fedilc.runtimes.rest.request_limits import refusals
-from fedilc.runtimes.rest.tokens import TokenFile, Tokens
 from fedilc.training.loaded_model import read_preprocessing
 
 _PUBLISHED = ("federation", "model", "loss", "classes", "columns", "label", "seed")

@@ -18,12 +18,12 @@ from torch import Tensor
 from fedilc.algorithms.loss_name import LossName
 from fedilc.config import read_study_file
 from fedilc.config.experiment import SOURCES, shipped_experiments
-from fedilc.config.section import Source, validated
 from fedilc.data import Federation
 from fedilc.data.checks.notes import details, proposals
-from fedilc.data.digest import digest
+from fedilc.data.digests import digest
 from fedilc.data.image_folder import read_image_folder
 from fedilc.data.inputs import require_one_input
+from fedilc.data.sources import Source, validated
 from fedilc.data.tables.silo_tables import SiloTables, read_tables
 from fedilc.data.tables.table_settings import TableSettings
 from fedilc.errors import ConfigError, DataError, listed, nearest

@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from fedilc.algorithms.loss_name import task_of
 from fedilc.evaluation.calibration import Floats
-from fedilc.evaluation.comparison import Comparison, compare_methods, mean_over_sites
-from fedilc.evaluation.estimability import Support, support
-from fedilc.evaluation.estimates import Estimate, difference, estimate
+from fedilc.evaluation.estimates import Estimate, Support, difference, estimate, support
 from fedilc.evaluation.intervals import Interval, interval_of, resampled, score_interval
+from fedilc.evaluation.metrics import HIGHER_IS_BETTER, SCORES
 from fedilc.evaluation.next_site import NextSite, next_site
-from fedilc.evaluation.scores import HIGHER_IS_BETTER, SCORES
+from fedilc.evaluation.significance import Comparison, compare_methods, mean_over_sites
 from fedilc.seeds import seed_for
 from fedilc.studies.study.plan import Choice, StudyPlan
 

@@ -12,10 +12,9 @@ import numpy as np
 
 from fedilc.data.tables.table_notes import LEAK
 from fedilc.errors import listed
-from fedilc.evaluation.comparison import Comparison
-from fedilc.evaluation.estimability import MIN_COUNT, size
-from fedilc.evaluation.scores import HIGHER_IS_BETTER
-from fedilc.evaluation.significance import LEVEL, p_phrase
+from fedilc.evaluation.estimates import MIN_COUNT, size
+from fedilc.evaluation.metrics import HIGHER_IS_BETTER
+from fedilc.evaluation.significance import LEVEL, Comparison, p_phrase
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.tasks import ALONE, POOLED
 

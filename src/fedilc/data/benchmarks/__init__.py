@@ -1,1 +1,0 @@
-"""The data sets of the paper and of the examples, each as a federation."""

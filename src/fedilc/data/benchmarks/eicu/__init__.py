@@ -1,1 +1,0 @@
-"""The eICU benchmark: raw tables, medicines, silos, and synthetic patients."""

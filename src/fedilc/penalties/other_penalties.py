@@ -1,0 +1,104 @@
+"""V-REx, CORAL, IGA and IRM: penalties whose statistic takes a few lines each."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from fedilc.gradients.forward import BackwardStarts, Pass
+from fedilc.models import find_classifier
+from fedilc.penalties.base import ExampleMean, Penalty, Total
+
+
+class VREx(ExampleMean):
+    """Match the silos' mean losses."""
+
+    statistic = "risk"
+
+    def numbers(self, chunk: Pass) -> Tensor:
+        """Return the loss of each example."""
+        return chunk.losses()
+
+
+class Coral(Penalty):
+    """Match the mean and the covariance of the features."""
+
+    statistic = "features"
+    needs_classifier = True
+
+    def like(self, model: nn.Module, classifier: str | None) -> Tensor:
+        """Return a vector of a mean and a flattened covariance."""
+        weight = find_classifier(model, classifier)[1].weight
+        return weight.new_zeros(weight.shape[1] * (1 + weight.shape[1]))
+
+    @torch.no_grad()
+    def sums(self, chunk: Pass) -> Total:
+        """Return the chunk's sums of z and z z^T, as one vector."""
+        z = chunk.only_features()
+        wide = z.double()
+        return Total(torch.cat([wide.sum(0), (wide.T @ wide).flatten()]), len(z), z.dtype)
+
+    def value(self, total: Total) -> Tensor:
+        """Return (m, S) as one vector."""
+        mean, second = _split(total.sum / total.count)
+        covariance = (second - torch.outer(mean, mean)) * (total.count / max(1, total.count - 1))
+        return torch.cat([mean, covariance.flatten()]).to(total.dtype)
+
+    @torch.no_grad()
+    def carry_back(self, chunk: Pass, total: Total, vector: Tensor) -> BackwardStarts:
+        """Return the gradient at every example's features."""
+        z = chunk.only_features()
+        first, matrix = _split(vector.to(z))
+        mean = _split(total.sum / total.count)[0].to(z)
+        gradient = (z - mean) @ (matrix + matrix.T) / max(1, total.count - 1) + first / total.count
+        return [(z, gradient)] if z.requires_grad else []
+
+
+def _split(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a vector of w + w^2 numbers as a vector and a matrix."""
+    width = int((values.numel() + 0.25) ** 0.5)
+    return values[:width], values[width:].view(width, width)
+
+
+class IGA(Penalty):
+    """Match the silos' mean gradients."""
+
+    statistic = "mean gradient"
+    needs_graph = True
+
+    def like(self, model: nn.Module, _classifier: str | None) -> Tensor:
+        """Return a vector of all trainable parameters."""
+        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        return trainable[0].new_zeros(sum(parameter.numel() for parameter in trainable))
+
+    def sums(self, chunk: Pass) -> Total:
+        """Return the gradient of the sum of the chunk's losses."""
+        loss = chunk.losses().sum()
+        found = torch.autograd.grad(loss, chunk.parameters, retain_graph=True, materialize_grads=True)
+        flat = torch.cat([gradient.reshape(-1) for gradient in found])
+        return Total(flat.double(), len(chunk.x), flat.dtype)
+
+    def value(self, total: Total) -> Tensor:
+        """Return the mean gradient."""
+        return total.mean()
+
+    def carry_back(self, chunk: Pass, total: Total, vector: Tensor) -> BackwardStarts:
+        """Return v at the chunk's gradient, whose own graph leads to the Hessian."""
+        loss = chunk.losses().sum() / total.count
+        found = torch.autograd.grad(loss, chunk.parameters, create_graph=True, materialize_grads=True)
+        parts = vector.split([parameter.numel() for parameter in chunk.parameters])
+        pairs = zip(found, parts, strict=True)
+        return [
+            (place, part.view_as(place).to(place).clone()) for place, part in pairs if place.requires_grad
+        ]
+
+
+class IRM(ExampleMean):
+    """Let the same scale of the logits be best in every silo."""
+
+    statistic = "scale gradient"
+    centred = False
+
+    def numbers(self, chunk: Pass) -> Tensor:
+        """Return <delta, logits> of each example."""
+        return (chunk.loss.logit_gradient(chunk.logits, chunk.y) * chunk.logits).sum(1)

@@ -1,1 +1,0 @@
-"""A campaign beside the paper: its tables, pictures and claims."""

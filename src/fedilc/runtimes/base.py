@@ -1,0 +1,60 @@
+"""The base class of runtimes: a runtime sends requests to silos and yields their replies as they arrive."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedilc.aggregation import Aggregator, Sums
+from fedilc.federation.protocol import AggregatedReply, Reply, Request, SiloNumbers
+
+
+class Runtime(ABC):
+    """How requests reach silos. The defaults are for a single process.
+
+    Attributes:
+        silos: the names of all silos, in the order in which records list them.
+        leads: whether this process writes files and prints; of several processes, one does.
+        sets_aside: whether a round is repeated without outliers. If all silos belong to whoever started the
+            run, outliers are honest, and the run warns of them and continues.
+        state_folder: where silos of this process store their state between rounds; None keeps it in memory.
+    """
+
+    silos: tuple[str, ...] = ()
+    leads: bool = True
+    sets_aside: bool = True
+    state_folder: Path | None = None
+
+    @abstractmethod
+    def ask(self, request: Request) -> Iterator[Reply] | Iterator[Reply | AggregatedReply]:
+        """Yield replies as they arrive, each of one silo or of several; a lost silo yields none."""
+
+    def present(self) -> tuple[str, ...]:
+        """Return the silos to ask in the next round; wait until there are enough."""
+        return self.silos
+
+    def combine(self, _sums: Sequence[tuple[Aggregator, Sums]], replies: SiloNumbers) -> SiloNumbers:
+        """Add up the sums of all processes in place; return the replies of all silos, without tensors."""
+        return replies
+
+    def set_aside(self, _reasons: Mapping[str, str], _round: int | None = None) -> None:
+        """Show that a round continues without the replies of these silos, or the run if `_round` is None."""
+        return
+
+    def reasons(self, _silos: Sequence[str]) -> Mapping[str, str]:
+        """Return why some of these silos did not reply, if known."""
+        return {}
+
+    def broadcast(
+        self, tensors: Mapping[str, Tensor], facts: dict[str, Any]
+    ) -> tuple[Mapping[str, Tensor], dict[str, Any]]:
+        """Return the leading process's tensors and facts, in every process."""
+        return tensors, facts
+
+    def compute_rows(self, compute: Callable[[slice], Tensor], rows: int) -> Tensor:
+        """Return what `compute` finds for rows 0 to `rows`; each of several processes computes a share."""
+        return compute(slice(0, rows))

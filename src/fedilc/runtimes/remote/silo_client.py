@@ -1,0 +1,221 @@
+"""Build a silo's client from a manifest, and from the network and the examples that its user names.
+
+The user of this machine names functions, tables or experiments; a message never names a function.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedilc.algorithms.loss_name import task_of
+from fedilc.config import Experiment
+from fedilc.data import Silo
+from fedilc.data.checks.federation import Report, silo_notes
+from fedilc.data.inputs import is_several, require_one_input, shape_of
+from fedilc.data.silo import check_classes, check_labels
+from fedilc.data.sources import ManySilos, Source
+from fedilc.errors import ConfigError, DataError, FedILCError
+from fedilc.evaluation import measure
+from fedilc.federation.client import SiloClient
+from fedilc.federation.control_variates import SiloState
+from fedilc.gradients import Loss, ModelRunner, find_device, require_supported
+from fedilc.gradients.newton import prepared_for_newton
+from fedilc.runtimes.remote.manifest import Manifest
+from fedilc.runtimes.remote.survey import SurveyLimits, silo_from_table
+from fedilc.seeds import seed_for
+
+_ROWS_PER_COEFFICIENT = 10
+_CELL_FLOOR = 10  # the floor of categories in a survey of tables
+
+
+def make_client(
+    manifest: Manifest,
+    name: str,
+    make_silo: Callable[[Manifest], Silo],
+    build: Callable[[Manifest], nn.Module] | None = None,
+    device: str = "auto",
+    state_folder: Path | None = None,
+) -> SiloClient:
+    """Return the client of the silo `name`; its network is the manifest's, or that of `build`.
+
+    The silo's state between rounds is stored in `state_folder`, if given.
+    """
+    manifest.require_same_steps()
+    model = build(manifest) if build is not None else manifest.model.build()
+    if manifest.program.algorithm.is_newton:
+        model = prepared_for_newton(model)
+    manifest.require_fits(model)
+    require_supported(model)
+    silo = make_silo(manifest)
+    inputs, wanted = shape_of(silo.x), manifest.model.inputs
+    if inputs != wanted:
+        raise ConfigError(
+            f"silo {name!r} has inputs of shape {inputs} and the run takes {wanted}; "
+            f"give it the {'inputs' if is_several(wanted) else 'columns'} that the run expects"
+        )
+    check_labels(silo, manifest.loss)
+    if manifest.program.algorithm.is_newton:
+        require_safe_hessian(silo)
+    if task_of(manifest.loss) == "multiclass":
+        check_classes([silo], None, manifest.model.outputs)
+    loss, program = Loss(manifest.loss), manifest.program
+    runner = ModelRunner(model.to(find_device(device)), loss, program.classifier)
+    state = None
+    if program.keeps_state:
+        folder = None if state_folder is None else state_folder / manifest.hash[:16]
+        state = SiloState(name, folder, manifest.hash)
+    return SiloClient(silo, runner, program, partial(measure, loss, metrics=manifest.metrics), state)
+
+
+def require_safe_hessian(silo: Silo) -> None:
+    """Raise if a Hessian would show too much of this silo: it has the cross-table of each pair of columns."""
+    rows, instead = len(silo.x), "train with gradients alone instead: the model 'linear' with fedsgd"
+    x = require_one_input(silo.x, "Newton's method").reshape(rows, -1).double()
+    needed = _ROWS_PER_COEFFICIENT * (x.shape[1] + 1)
+    if rows < needed:
+        raise ConfigError(
+            f"silo {silo.name!r} has {rows} training examples, and this run asks for second derivatives by "
+            f"{x.shape[1] + 1} coefficients, which fewer than {needed} examples must not answer; {instead}"
+        )
+    low, high = x.amin(0), x.amax(0)
+    two_valued = ((x == low) | (x == high)).all(0) & (low < high)
+    flags = (x == high)[:, two_valued].double()
+    sides = torch.cat([flags, 1 - flags], 1)
+    cells = sides.T @ sides
+    smallest = cells[cells > 0].min() if cells.any() else torch.tensor(torch.inf)
+    if smallest < _CELL_FLOOR:
+        raise ConfigError(
+            f"silo {silo.name!r} has {int(smallest)} examples in a cell of the cross-table of two columns, "
+            f"and this run asks for second derivatives, which reveal it; cells need {_CELL_FLOOR}; {instead}"
+        )
+
+
+def refuse_many_silos(data: Source, needs: str) -> None:
+    """Raise if an experiment has too many silos for one process per silo; `needs` names the process."""
+    if isinstance(data, ManySilos):
+        raise ConfigError(
+            f"this experiment has {data.silos} silos, and {needs} for each; use `fedilc run`, under torchrun "
+            "if one process is not enough"
+        )
+
+
+def user_network(builder: str, seed: int) -> nn.Module:
+    """Return the network of the user's own `module:function`; its random choices depend only on `seed`."""
+    function = find_function(builder, "model")
+    with torch.random.fork_rng():
+        torch.manual_seed(seed_for(seed, "model"))
+        model = call_user_code(function, builder)
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"{builder} returned {type(model).__name__}, not a torch.nn.Module")
+    return model
+
+
+def network_from(builder: str) -> Callable[[Manifest], nn.Module]:
+    """Return a function that builds the network of the user's own `module:function`."""
+    find_function(builder, "model")
+    return lambda manifest: user_network(builder, manifest.seed)
+
+
+def silo_from_file(
+    name: str,
+    path: Path,
+    label: str,
+    validation_share: float,
+    log: Callable[[str], None],
+    limits: SurveyLimits | None = None,
+) -> Callable[[Manifest], Silo]:
+    """Return a function that reads the silo from a table, with its columns in the order of the manifest.
+
+    `limits` has the columns that the table's owner allows.
+    """
+    from fedilc.data.silo import split_silo
+    from fedilc.data.tables.file_reader import read_examples, same_columns
+
+    if not path.exists():
+        raise DataError(f"{path} does not exist; name the file of the silo's table")
+
+    def make(manifest: Manifest) -> Silo:
+        if manifest.preprocessing is not None:
+            return silo_from_table(name, path, manifest, validation_share, limits)
+        if limits is not None and limits.columns is not None:
+            limits.require_listed(label, manifest.columns)
+        read = read_examples(path, label)
+        if manifest.columns is not None and read.columns:
+            read = same_columns(str(path), read, "the run", manifest.columns)
+        elif read.columns:
+            log(f"the run names no columns, so those of {path} are used in the order of the file")
+        silo = split_silo(name, read.x, read.y, validation_share, manifest.seed, manifest.loss)
+        notes = silo_notes(silo, read.columns, read.identifiers, manifest.loss)
+        Report(notes=[*read.notes, *notes]).warn()
+        return silo
+
+    return make
+
+
+def silo_from_provider(name: str, provider: str) -> Callable[[Manifest], Silo]:
+    """Return a function that calls the user's own `module:function` with the silo's name."""
+    function = find_function(provider, "provider")
+
+    def make(_: Manifest) -> Silo:
+        silo = call_user_code(function, provider, name)
+        if not isinstance(silo, Silo):
+            raise DataError(f"{provider} returned {type(silo).__name__}, not a fedilc.Silo")
+        silo.name = name
+        return silo
+
+    return make
+
+
+def silo_from_experiment(name: str, settings: Experiment, folder: Path) -> Callable[[Manifest], Silo]:
+    """Return a function that takes the silo from an experiment on this machine, for a trial."""
+
+    def make(manifest: Manifest) -> Silo:
+        store = settings.data.store(manifest.seed, folder)
+        if name not in store.sizes:
+            some = ", ".join(list(store.sizes)[:20])
+            raise DataError(f"experiment {settings.name!r} has no silo {name!r}; it has {some}")
+        return store.open(name)
+
+    return make
+
+
+def find_function(name: str, option: str) -> Callable[..., Any]:
+    """Return a function given as `module:function`, from the working folder or an installed package."""
+    module, colon, function = name.partition(":")
+    if not colon or not module or not function:
+        raise ConfigError(f"{option} {name!r} is not of the form module:function")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        imported = importlib.import_module(module)
+    except Exception as error:
+        raise ConfigError(f"{option} {name!r} cannot be imported: {_describe(error)}") from error
+    named: Callable[..., Any] | None = getattr(imported, function, None)
+    if not callable(named):
+        raise ConfigError(f"{option} {name!r}: module {module!r} has no function {function!r}")
+    return named
+
+
+def call_user_code(function: Callable[..., Any], name: str, *arguments: Any) -> Any:
+    """Call a function; turn an error into one sentence with file and line."""
+    try:
+        return function(*arguments)
+    except FedILCError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{name} failed: {_describe(error)}") from error
+
+
+def _describe(error: Exception) -> str:
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = "" if "importlib" in place.filename else f" ({Path(place.filename).name}, line {place.lineno})"
+    return f"{type(error).__name__}: {error}{where}"
