@@ -10,7 +10,7 @@ import pytest
 from command import Refusal, fedilc
 from typer.testing import CliRunner
 
-from fedilc.cli import app
+from fedilc.cli.app import app
 from fedilc.errors import FedILCWarning
 
 TOML = """

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.main import get_command
 
-from fedilc.cli import app
+from fedilc.cli.app import app
 from fedilc.cli.options import FlagGroup, as_flags, find_command, with_flags
 from fedilc.errors import option
 

@@ -21,7 +21,8 @@ from fleets import fleet
 from small_runs import GOOD, OTHER, PNG, SMALL, experiment, names, records, table
 
 from fedilc import algorithms
-from fedilc.cli import app, main
+from fedilc.cli import main
+from fedilc.cli.app import app
 from fedilc.evaluation import select
 
 

@@ -22,7 +22,7 @@ from needs import need
 
 from fedilc import Federation, Silo
 from fedilc.algorithms import find_algorithm
-from fedilc.cli import app
+from fedilc.cli.app import app
 from fedilc.config import Options, read_experiment
 from fedilc.data.sources import Remote
 from fedilc.evaluation import measure

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from fedilc.cli import app
+from fedilc.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "fedilc"

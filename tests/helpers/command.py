@@ -7,7 +7,8 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from fedilc.cli import app, main
+from fedilc.cli import main
+from fedilc.cli.app import app
 
 
 def fedilc(*arguments: object) -> str:

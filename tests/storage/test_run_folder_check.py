@@ -18,7 +18,7 @@ from networks import mlp
 from typer.testing import CliRunner
 
 from fedilc import Federation, Silo, load, train
-from fedilc.cli import app
+from fedilc.cli.app import app
 from fedilc.errors import CheckpointError, FedILCWarning
 from fedilc.federation import RunFolder
 from fedilc.storage.files import read_tensors, with_digest, write_tensors

@@ -1,5 +1,8 @@
 """The command `fedilc`, one module per subcommand."""
 
-from fedilc.cli.app import app, main
 
-__all__ = ["app", "main"]
+def main() -> None:
+    """Run the command, with the commands of plug-ins."""
+    from fedilc.cli.app import main as run_command
+
+    run_command()

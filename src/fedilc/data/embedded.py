@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import polars as pl
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -21,10 +21,12 @@ from torch.nn import functional
 
 from fedilc.data.silo import Federation, Silo
 from fedilc.data.silo_store import SiloStore
-from fedilc.data.tables.silo_tables import SiloTables, tables_of
 from fedilc.data.tables.table_settings import TableSettings
 from fedilc.errors import DataError
 from fedilc.seeds import numpy_generator
+
+if TYPE_CHECKING:
+    from fedilc.data.tables.silo_tables import SiloTables
 
 Part = tuple[NDArray[np.float32], NDArray[np.int64]]
 FLIPS = (0.15, 0.30, 0.45, 0.60, 0.75)
@@ -200,6 +202,10 @@ HEART_DISEASE_SETTINGS = TableSettings(
 
 def heart_disease(folder: Path) -> SiloTables:
     """Return the four hospitals' tables, from `folder` if it exists, otherwise from the package."""
+    import polars as pl  # here, since runs over pictures start without it
+
+    from fedilc.data.tables.silo_tables import tables_of
+
     place, ending = (folder, "data") if folder.is_dir() else (_HOSPITALS, "data.gz")
     otherwise = f"correct it, or remove {folder} to use the files of the package"
     frames = {}

@@ -20,7 +20,7 @@ from html_pages import Page
 from typer.testing import CliRunner
 
 from fedilc import Federation, Silo, train
-from fedilc.cli import app
+from fedilc.cli.app import app
 from fedilc.errors import ConfigError
 from fedilc.evaluation import select
 from fedilc.report.html.report import write_html_report

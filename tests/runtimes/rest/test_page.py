@@ -17,7 +17,7 @@ from fleets import Fleet, Member, fleet
 from typer.testing import CliRunner
 
 from fedilc import Federation, Silo, train
-from fedilc.cli import app
+from fedilc.cli.app import app
 from fedilc.data.silo_store import SiloStore
 from fedilc.errors import FedILCWarning
 from fedilc.evaluation import select

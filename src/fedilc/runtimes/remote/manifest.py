@@ -38,7 +38,6 @@ from fedilc.federation import Program
 from fedilc.models import build_model
 from fedilc.section import Section, validated
 from fedilc.storage.files import json_digest, parse_json
-from fedilc.training.loop import Specification
 
 PROTOCOL = 5
 MAX_NUMBERS = 2**31
@@ -115,6 +114,8 @@ def _read_choices(choices: Any) -> Algorithm:
 
 # The algorithm with what silos must know of it; as JSON, each part is its name and options, as in run.json.
 if TYPE_CHECKING:
+    from fedilc.training.loop import Specification
+
     Choices = Algorithm
 else:  # pydantic would look for a schema of the annotations of `Algorithm`, some of which need torch
     Choices = Annotated[Any, PlainValidator(_read_choices), PlainSerializer(Algorithm.describe_for_silos)]
