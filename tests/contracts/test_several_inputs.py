@@ -18,7 +18,7 @@ from fedilc import Federation, Silo, load, train
 from fedilc.config import parse_experiment
 from fedilc.data.inputs import tensors_of
 from fedilc.errors import CheckpointError, ConfigError, DataError
-from fedilc.studies.inspection import check_experiment
+from fedilc.studies.checking import check_experiment
 from fedilc.training.loaded_model import export_model
 
 IMAGE, AGE = 5, 2

@@ -9,7 +9,7 @@ from torch import nn
 
 from fedilc.config import read_experiment
 from fedilc.errors import DataProblemsError
-from fedilc.studies.inspection import NAMED, check_experiment, prepare
+from fedilc.studies.checking import NAMED, check_experiment, prepare
 
 GOOD = "".join(f"{n % 7}.5,{n % 5}.25,{n % 2}\n" for n in range(20))
 FILES = """

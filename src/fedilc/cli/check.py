@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from fedilc.studies.inspection import Checked, Row
+    from fedilc.studies.checking import Checked, Row
 
 
 def check(
@@ -37,7 +37,7 @@ def check(
 def _check_experiment(console: Console, target: str, changes: list[str], own: str | None) -> None:
     with quick_imports():
         from fedilc.config import read_experiment
-        from fedilc.studies.inspection import check_experiment
+        from fedilc.studies.checking import check_experiment
 
     settings, folder = read_experiment(target, changes)
     found = check_experiment(settings, folder, own)

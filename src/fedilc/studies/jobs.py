@@ -17,8 +17,8 @@ from fedilc.errors import ConfigError, FedILCError, FedILCWarning, writing
 from fedilc.federation import RunFolder
 from fedilc.storage.files import complete_lines, json_bytes, parse_json
 from fedilc.storage.run_identity import require_same
+from fedilc.studies.checking import prepare
 from fedilc.studies.engine import Job, Show, working
-from fedilc.studies.inspection import prepare
 from fedilc.training.result import Result
 
 
