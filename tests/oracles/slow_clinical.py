@@ -1,0 +1,71 @@
+"""Net benefit, calibration curves and their bands by definition: loops, a generic optimiser, differences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.interpolate import CubicSpline
+from scipy.optimize import minimize
+
+Floats = NDArray[np.float64]
+
+
+def counted_net_benefit(y: Sequence[int], risks: Sequence[float], threshold: float) -> float:
+    """TP/n - FP/n * p/(1-p), by counting."""
+    true = sum(1 for label, risk in zip(y, risks, strict=True) if risk >= threshold and label == 1)
+    false = sum(1 for label, risk in zip(y, risks, strict=True) if risk >= threshold and label == 0)
+    return true / len(y) - false / len(y) * threshold / (1 - threshold)
+
+
+def natural_basis(z: Floats, knots: Sequence[float]) -> Floats:
+    """A basis of the natural cubic splines with these knots: interpolations of unit vectors.
+
+    It spans the same curves as any other basis of restricted cubic splines, and shares no formula with it.
+    """
+    first, last = knots[0], knots[-1]
+    columns = []
+    for place in range(len(knots)):
+        spline = CubicSpline(knots, np.eye(len(knots))[place], bc_type="natural")
+        inside = spline(np.clip(z, first, last))
+        below = np.minimum(z - first, 0.0) * spline(first, 1)
+        above = np.maximum(z - last, 0.0) * spline(last, 1)
+        columns.append(inside + below + above)
+    return np.stack(columns, axis=1)
+
+
+def fitted_curve(y: Floats, z: Floats, knots: Sequence[float], at: Floats) -> tuple[Floats, Floats]:
+    """Log odds of a natural spline fitted to y at some logits, and their standard errors.
+
+    The fit is by a generic optimiser; the information is the second difference of the loss.
+    """
+    rows = natural_basis(z, knots)
+
+    def loss(beta: Floats) -> float:
+        eta = rows @ beta
+        return float(
+            sum(math.log1p(math.exp(-abs(e))) + max(e, 0) - t * e for e, t in zip(eta, y, strict=True))
+        )
+
+    size = rows.shape[1]
+    beta = minimize(loss, np.zeros(size), method="BFGS", options={"gtol": 1e-7}).x
+    step, units = 1e-3, np.eye(size)
+    information = np.array(
+        [
+            [
+                sum(
+                    one * other * loss(beta + step * (one * units[i] + other * units[j]))
+                    for one in (1, -1)
+                    for other in (1, -1)
+                )
+                / (4 * step**2)
+                for j in range(size)
+            ]
+            for i in range(size)
+        ]
+    )
+    points = natural_basis(at, knots)
+    variance = np.linalg.inv(information)
+    return points @ beta, np.sqrt(np.array([point @ variance @ point for point in points]))
