@@ -113,7 +113,7 @@ def join(
 ) -> None:
     """Take part in a run as one silo; its examples stay here."""
     with quick_imports():
-        from fedilc.runtimes.remote.silo_client import network_from
+        from fedilc.models.user_models import network_from
         from fedilc.runtimes.remote.survey import SurveyLimits, summarise_table, table_digest
         from fedilc.runtimes.rest.participant import Participant, SiloLimits, TableAccess
 
@@ -152,18 +152,18 @@ def _silo(
     allowed: SurveyLimits,
 ) -> Callable[[Manifest], Silo]:
     from fedilc.config import read_experiment
-    from fedilc.runtimes.remote import silo_client as builders
+    from fedilc.runtimes.remote.silo_client import silo_from_experiment, silo_from_file, silo_from_provider
 
     if sum(given is not None for given in (data, provider, experiment)) != 1:
         raise ConfigError("give the silo's examples by one of --data, --provider and --experiment")
     if data is not None:
         share = 0.3 if validation_share is None else validation_share
-        return builders.silo_from_file(name, data, label or "label", share, tell, allowed)
+        return silo_from_file(name, data, label or "label", share, tell, allowed)
     given = {"--label": label, "--validation-share": validation_share, "--columns": allowed.columns}
     refuse_given("only a table has them", given)
     if provider is not None:
-        return builders.silo_from_provider(name, provider)
-    return builders.silo_from_experiment(name, *read_experiment(experiment or ""))
+        return silo_from_provider(name, provider)
+    return silo_from_experiment(name, *read_experiment(experiment or ""))
 
 
 def read_token(path: Path | None) -> str | None:

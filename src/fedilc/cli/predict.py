@@ -101,7 +101,7 @@ def load_run(
 
     network = None
     if model is not None:
-        from fedilc.runtimes.remote.silo_client import user_network
+        from fedilc.models.user_models import user_network
 
         network = user_network(model, 0)
     if not str(run).startswith(("http://", "https://")):

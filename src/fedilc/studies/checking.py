@@ -66,7 +66,7 @@ def prepare(settings: Experiment, folder: Path, own: str | None = None) -> tuple
 def _model(settings: Experiment, store: SiloStore, own: str | None) -> nn.Module:
     if own is None:
         return settings.model.build(store, settings.seed)
-    from fedilc.runtimes.remote.silo_client import user_network
+    from fedilc.models.user_models import user_network
 
     return user_network(own, settings.seed)
 

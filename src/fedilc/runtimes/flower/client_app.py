@@ -25,10 +25,11 @@ from fedilc.data.sources import Remote
 from fedilc.errors import ConfigError, DataError, FedILCError
 from fedilc.federation.client import SiloClient
 from fedilc.gradients.forward import KEPT_BYTES
+from fedilc.models.user_models import call_user_code, find_function
 from fedilc.runtimes.flower import require_flower
 from fedilc.runtimes.flower.runtime import STEP, make_content, read_about, read_body
 from fedilc.runtimes.remote.manifest import Manifest, read_manifest
-from fedilc.runtimes.remote.silo_client import call_user_code, find_function, make_client
+from fedilc.runtimes.remote.silo_client import make_client
 from fedilc.runtimes.remote.wire import pack_reply, unpack_request
 
 if TYPE_CHECKING:

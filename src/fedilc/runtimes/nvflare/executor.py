@@ -21,9 +21,14 @@ from fedilc.data import Silo
 from fedilc.data.sources import Section, validated
 from fedilc.errors import ConfigError, FedILCError, ProtocolError
 from fedilc.federation.client import SiloClient
-from fedilc.runtimes.remote import silo_client as builders
+from fedilc.models.user_models import network_from
 from fedilc.runtimes.remote.manifest import Manifest, read_manifest, require_silo
-from fedilc.runtimes.remote.silo_client import make_client, network_from
+from fedilc.runtimes.remote.silo_client import (
+    make_client,
+    silo_from_experiment,
+    silo_from_file,
+    silo_from_provider,
+)
 from fedilc.runtimes.remote.wire import pack_reply, unpack_request
 from fedilc.storage.files import parse_json
 
@@ -58,12 +63,12 @@ class SiteConfig(Section):
         """Return a function that makes the silo of a run; `home` is the folder of the configuration."""
         folder = home / self.folder
         if self.provider is not None:
-            return builders.silo_from_provider(name, self.provider)
+            return silo_from_provider(name, self.provider)
         if self.data is not None:
-            return builders.silo_from_file(name, folder / self.data, self.label, self.validation_share, log)
+            return silo_from_file(name, folder / self.data, self.label, self.validation_share, log)
         if isinstance(self.experiment, str):
-            return builders.silo_from_experiment(name, *read_experiment(self.experiment))
-        return builders.silo_from_experiment(name, parse_experiment(self.experiment or {}), folder)
+            return silo_from_experiment(name, *read_experiment(self.experiment))
+        return silo_from_experiment(name, parse_experiment(self.experiment or {}), folder)
 
 
 class ServerConfig(Section):

@@ -1,17 +1,14 @@
-"""Build a silo's client from a manifest, and from the network and the examples that its user names.
+"""Build a silo's client from a manifest and from the examples that its user names.
 
-The user of this machine names functions, tables or experiments; a message never names a function.
+The examples are those of a table, of a function of the user's own, or of an experiment on this machine; no
+message over the network names any of them.
 """
 
 from __future__ import annotations
 
-import importlib
-import sys
-import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -21,17 +18,17 @@ from fedilc.config import Experiment
 from fedilc.data import Silo
 from fedilc.data.checks.federation import Report, silo_notes
 from fedilc.data.inputs import is_several, require_one_input, shape_of
-from fedilc.data.silo import check_classes, check_labels
+from fedilc.data.silo import check_classes, check_labels, split_silo
 from fedilc.data.sources import ManySilos, Source
-from fedilc.errors import ConfigError, DataError, FedILCError
+from fedilc.errors import ConfigError, DataError
 from fedilc.evaluation import measure
 from fedilc.federation.client import SiloClient
 from fedilc.federation.control_variates import SiloState
 from fedilc.gradients import Loss, ModelRunner, find_device, require_supported
 from fedilc.gradients.newton import prepared_for_newton
+from fedilc.models.user_models import call_user_code, find_function
 from fedilc.runtimes.remote.manifest import Manifest
 from fedilc.runtimes.remote.survey import SurveyLimits, silo_from_table
-from fedilc.seeds import seed_for
 
 _ROWS_PER_COEFFICIENT = 10
 _CELL_FLOOR = 10  # the floor of categories in a survey of tables
@@ -108,23 +105,6 @@ def refuse_many_silos(data: Source, needs: str) -> None:
         )
 
 
-def user_network(builder: str, seed: int) -> nn.Module:
-    """Return the network of the user's own `module:function`; its random choices depend only on `seed`."""
-    function = find_function(builder, "model")
-    with torch.random.fork_rng():
-        torch.manual_seed(seed_for(seed, "model"))
-        model = call_user_code(function, builder)
-    if not isinstance(model, nn.Module):
-        raise ConfigError(f"{builder} returned {type(model).__name__}, not a torch.nn.Module")
-    return model
-
-
-def network_from(builder: str) -> Callable[[Manifest], nn.Module]:
-    """Return a function that builds the network of the user's own `module:function`."""
-    find_function(builder, "model")
-    return lambda manifest: user_network(builder, manifest.seed)
-
-
 def silo_from_file(
     name: str,
     path: Path,
@@ -137,7 +117,6 @@ def silo_from_file(
 
     `limits` has the columns that the table's owner allows.
     """
-    from fedilc.data.silo import split_silo
     from fedilc.data.tables.file_reader import read_examples, same_columns
 
     if not path.exists():
@@ -186,36 +165,3 @@ def silo_from_experiment(name: str, settings: Experiment, folder: Path) -> Calla
         return store.open(name)
 
     return make
-
-
-def find_function(name: str, option: str) -> Callable[..., Any]:
-    """Return a function given as `module:function`, from the working folder or an installed package."""
-    module, colon, function = name.partition(":")
-    if not colon or not module or not function:
-        raise ConfigError(f"{option} {name!r} is not of the form module:function")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        imported = importlib.import_module(module)
-    except Exception as error:
-        raise ConfigError(f"{option} {name!r} cannot be imported: {_describe(error)}") from error
-    named: Callable[..., Any] | None = getattr(imported, function, None)
-    if not callable(named):
-        raise ConfigError(f"{option} {name!r}: module {module!r} has no function {function!r}")
-    return named
-
-
-def call_user_code(function: Callable[..., Any], name: str, *arguments: Any) -> Any:
-    """Call a function; turn an error into one sentence with file and line."""
-    try:
-        return function(*arguments)
-    except FedILCError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"{name} failed: {_describe(error)}") from error
-
-
-def _describe(error: Exception) -> str:
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    where = "" if "importlib" in place.filename else f" ({Path(place.filename).name}, line {place.lineno})"
-    return f"{type(error).__name__}: {error}{where}"

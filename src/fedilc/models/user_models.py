@@ -1,0 +1,72 @@
+"""Build the network of the user's own `module:function` (`--model`), and call other functions of the user.
+
+The user of this machine names these functions; a message over a network never does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from fedilc.errors import ConfigError, FedILCError
+from fedilc.seeds import seed_for
+
+if TYPE_CHECKING:
+    from fedilc.runtimes.remote.manifest import Manifest
+
+
+def user_network(builder: str, seed: int) -> nn.Module:
+    """Return the network of the user's own `module:function`; its random choices depend only on `seed`."""
+    function = find_function(builder, "model")
+    with torch.random.fork_rng():
+        torch.manual_seed(seed_for(seed, "model"))
+        model = call_user_code(function, builder)
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"{builder} returned {type(model).__name__}, not a torch.nn.Module")
+    return model
+
+
+def network_from(builder: str) -> Callable[[Manifest], nn.Module]:
+    """Return a function that builds the network of the user's own `module:function`."""
+    find_function(builder, "model")
+    return lambda manifest: user_network(builder, manifest.seed)
+
+
+def find_function(name: str, option: str) -> Callable[..., Any]:
+    """Return a function given as `module:function`, from the working folder or an installed package."""
+    module, colon, function = name.partition(":")
+    if not colon or not module or not function:
+        raise ConfigError(f"{option} {name!r} is not of the form module:function")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        imported = importlib.import_module(module)
+    except Exception as error:
+        raise ConfigError(f"{option} {name!r} cannot be imported: {_describe(error)}") from error
+    named: Callable[..., Any] | None = getattr(imported, function, None)
+    if not callable(named):
+        raise ConfigError(f"{option} {name!r}: module {module!r} has no function {function!r}")
+    return named
+
+
+def call_user_code(function: Callable[..., Any], name: str, *arguments: Any) -> Any:
+    """Call a function; turn an error into one sentence with file and line."""
+    try:
+        return function(*arguments)
+    except FedILCError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{name} failed: {_describe(error)}") from error
+
+
+def _describe(error: Exception) -> str:
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = "" if "importlib" in place.filename else f" ({Path(place.filename).name}, line {place.lineno})"
+    return f"{type(error).__name__}: {error}{where}"
