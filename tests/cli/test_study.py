@@ -46,7 +46,10 @@ def test_a_table_becomes_a_verdict_with_its_pitfalls_tables_and_files(patients: 
     assert facts["methods"] == ["fedavg", "geometric", "site alone", "pooled"]
     assert set(facts["sites"]["H3"]["fedavg"]) >= {"auroc", "auprc", "log_loss", "brier", "calibration_slope"}
     assert facts["sites"]["H3"]["fedavg"]["auroc"]["low"] <= facts["sites"]["H3"]["fedavg"]["auroc"]["high"]
-    assert (out / "verdict.txt").read_text().splitlines() == facts["verdict"]
+    exploratory = "Exploratory: no plan was declared before the data were analysed."
+    assert (out / "verdict.txt").read_text().splitlines() == [*facts["verdict"], exploratory]
+    assert facts["protocol"] is None
+    assert study_part(out).verdict[-1] == exploratory
     assert len(facts["verdict"]) == 4
     assert facts["comparisons"]["auroc"]["geometric"]["verdict"] == "not tested"
     frame = pl.read_parquet(out / "predictions.parquet")

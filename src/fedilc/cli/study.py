@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -48,8 +48,11 @@ def study(
     ] = None,
     tables: TableOptions,
     image_size: Annotated[
-        int, typer.Option(min=16, help="Pixels per side, for a folder of images by domain and class.")
-    ] = 32,
+        int | None,
+        typer.Option(
+            min=16, help="Pixels per side, for a folder of images by domain and class. (default: 32)"
+        ),
+    ] = None,
     hold_out: Annotated[
         Names, typer.Option(help="Leave out this site only; may repeat. (default: each in turn)")
     ] = None,
@@ -109,6 +112,14 @@ def study(
         Path | None, typer.Option(callback=not_a_file, help="Where results go. (default: results/NAME-study)")
     ] = None,
     data_dir: DataDir = None,
+    protocol: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Declare the analysis: write the whole plan here, train nothing."),
+    ] = None,
+    follow: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Do the declared analysis; refuse another one, or changed data."),
+    ] = None,
 ) -> None:
     """Leave each site out in turn, train on the others, and say which method works best at a new site.
 
@@ -122,13 +133,16 @@ def study(
     from fedilc.studies.inspection import inspect_tables, write_inspection
     from fedilc.studies.study.data import StudyTables, study_data
     from fedilc.studies.study.plan import IMAGES, StudyPlan, StudySettings
+    from fedilc.studies.study.protocol import Protocol
     from fedilc.studies.study.run import run_study
 
     use_data_folder(data_dir)
-    given = tables.given()
-    if not data and given:
+    if protocol is not None and follow is not None:
+        raise ConfigError("--protocol declares an analysis and --follow does it; give one of them")
+    declared = Protocol.read(follow) if follow is not None else None
+    given = tables.given() | ({} if image_size is None else {"image_size": image_size})
+    if declared is None and not data and given:
         raise ConfigError("DATA is missing; name the table to study before the options that describe it")
-    read = study_data(data or ["heart-disease"], image_size=image_size, **given)
     chosen = {
         "algorithms": tuple(dict.fromkeys(algorithm or ())),
         "hold_out": tuple(dict.fromkeys(hold_out or ())),
@@ -140,21 +154,38 @@ def study(
         "references": references,
         "choose_by": choose_by.value if choose_by else None,
     }
+    inputs: dict[str, Any] = {
+        "data": data or ["heart-disease"],
+        "options": given,
+        "settings": {name: value for name, value in chosen.items() if value not in (None, ())},
+    }
+    if declared is not None:
+        before = declared.content["inputs"]
+        inputs["data"] = data or before["data"]
+        inputs |= {key: before[key] | inputs[key] for key in ("options", "settings")}
+    read = study_data(inputs["data"], **inputs["options"])
     usual = StudySettings() if read.is_table else IMAGES
-    settings = usual.with_given(read.settings, "study").with_given(
-        {name: value for name, value in chosen.items() if value not in (None, ())}
-    )
+    settings = usual.with_given(read.settings, "study").with_given(inputs["settings"])
     plan = StudyPlan(read, settings)
     folder = out or Path("results") / f"{read.name}-study"
     console = make_console()
+    if protocol is not None:
+        plan_of = Protocol.of(plan, inputs)
+        plan_of.write(protocol)
+        say(console, f"declared: {protocol} (sha256 {plan_of.digest}); nothing was trained")
+        say(console, f"to do this analysis: fedilc study --follow {protocol}")
+        return
+    if declared is not None and follow is not None:
+        declared.require(Protocol.of(plan, inputs), follow)
+        declared.claim(folder)
     if read.settings:
         taken = ", ".join(f"{name} = {value}" for name, value in read.settings.items())
-        say(console, f"settings in {data[0] if data else read.name}: {taken}")
+        say(console, f"settings in {inputs['data'][0]}: {taken}")
     say_notes(console, folder, plan.notes(), [*read.details, *plan.own_notes()], read.proposals)
     with work_bars(console) as show:
         result = run_study(plan, folder, jobs or cores(), show)
     with console.status("tables"):
-        found = write_study(folder, result)
+        found = write_study(folder, result, declared.digest if declared is not None else None)
         if isinstance(read, StudyTables):
             write_inspection(folder, inspect_tables(read.name, read.tables))
     show_study(console, found)
@@ -166,6 +197,7 @@ def study(
 def show_study(console: Console, study: Study) -> None:
     """Print the tables that answer the question, and the verdict."""
     from fedilc.report.study_tables import summary_tables
+    from fedilc.studies.study.protocol import declaration
 
     for table in summary_tables(study):
         console.print()
@@ -176,3 +208,4 @@ def show_study(console: Console, study: Study) -> None:
     console.print("\n[bold]Verdict[/]")
     for sentence in study["verdict"]:
         console.print(with_flags(sentence), markup=False)
+    console.print(declaration(study.get("protocol")), markup=False)

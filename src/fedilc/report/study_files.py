@@ -17,6 +17,7 @@ from fedilc.report.study_tables import Study, few_notes, study_tables
 from fedilc.report.tables import write_tables
 from fedilc.storage.files import parse_json, write_atomically
 from fedilc.storage.run_identity import command_line
+from fedilc.studies.study.protocol import declaration
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.tasks import ALONE, POOLED
 from fedilc.studies.study.verdict import CALIBRATION, alarm, deciding_metric, verdict
@@ -25,8 +26,11 @@ FILE, PREDICTIONS = "study.json", "predictions.parquet"
 FORMAT = 1
 
 
-def study_facts(result: StudyResult) -> dict[str, Any]:
-    """Return everything that a study found: the content of study.json."""
+def study_facts(result: StudyResult, protocol: str | None = None) -> dict[str, Any]:
+    """Return everything that a study found: the content of study.json.
+
+    `protocol` is the digest of the plan that was declared, if there was one.
+    """
     data, plan, metrics = result.plan.data, result.plan, result.metrics
     trained = {method for methods in result.scores.values() for method in methods}
     references = [name for name in (ALONE, POOLED) if name in trained]
@@ -38,6 +42,7 @@ def study_facts(result: StudyResult) -> dict[str, Any]:
         "loss": data.loss,
         "alarm": alarm(result),
         "verdict": list(verdict(result)),
+        "protocol": protocol,
         "deciding_metric": deciding_metric(result),
         "metrics": list(metrics),
         "higher_is_better": [metric for metric in metrics if metric in HIGHER_IS_BETTER],
@@ -121,13 +126,14 @@ def predictions(result: StudyResult) -> pl.DataFrame:
     return pl.concat(parts)
 
 
-def write_study(folder: Path, result: StudyResult) -> Study:
+def write_study(folder: Path, result: StudyResult, protocol: str | None = None) -> Study:
     """Write study.json, verdict.txt, predictions.parquet and the tables; return the content of study.json."""
-    study = study_facts(result)
+    study = study_facts(result, protocol)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / FILE, f"{json.dumps(study, indent=1, allow_nan=False)}\n".encode())
         said = [*([f"Alarm: {study['alarm']}"] if study["alarm"] else []), *study["verdict"]]
+        said.append(declaration(protocol))
         write_atomically(folder / "verdict.txt", ("\n".join(said) + "\n").encode())
         predictions(result).write_parquet(folder / PREDICTIONS)
     write_tables(folder, study_tables(study))

@@ -31,6 +31,7 @@ from fedilc.report.study_tables import (
     next_site_tables,
     scores_table,
 )
+from fedilc.studies.study.protocol import declaration
 from fedilc.studies.study.verdict import NAMES
 
 
@@ -43,7 +44,7 @@ def study_part(folder: Path) -> Part:
     return make_part(
         "study.html.jinja",
         f"{study['name']}: study",
-        (*alarm, *study["verdict"]),
+        (*alarm, *study["verdict"], declaration(study.get("protocol"))),
         study=study,
         metric=metric,
         next_site=_next_site(study),
