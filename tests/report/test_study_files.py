@@ -16,6 +16,7 @@ from fedilc.errors import ConfigError
 from fedilc.report.study_files import predictions, read_study, study_facts, write_study
 from fedilc.studies.study.data import StudyArrays
 from fedilc.studies.study.plan import StudyPlan, StudySettings
+from fedilc.studies.study.protocol import declaration
 from fedilc.studies.study.result import StudyResult
 
 
@@ -28,7 +29,10 @@ def found(folder: Path) -> StudyResult:
 def test_what_is_written_is_returned_and_read_back(tmp_path: Path) -> None:
     study = write_study(tmp_path / "new", found(tmp_path))
     assert read_study(tmp_path / "new") == json.loads(json.dumps(study))
-    assert (tmp_path / "new" / "verdict.txt").read_text().splitlines() == study["verdict"]
+    assert (tmp_path / "new" / "verdict.txt").read_text().splitlines() == [
+        *study["verdict"],
+        declaration(None),
+    ]
     names = {path.stem for path in (tmp_path / "new" / "tables").iterdir()}
     assert names == {"sites", "next-site", "means", "by-site", "comparisons", "choices"}
     assert study["silos"]["H0"]["examples"] == 20
