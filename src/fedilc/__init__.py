@@ -10,7 +10,7 @@ from fedilc.algorithms import Algorithm, LocalSteps
 from fedilc.errors import FedILCError
 
 if TYPE_CHECKING:
-    from fedilc.aggregation import Aggregator, weighted_geometric_mean
+    from fedilc.aggregation import Aggregator, Geometric, weighted_geometric_mean
     from fedilc.api import train
     from fedilc.data import Federation, Silo
     from fedilc.data.silo_store import SiloStore
@@ -33,6 +33,7 @@ __all__ = [
     "FedILCRegressor",
     "Federation",
     "Fishr",
+    "Geometric",
     "KeepBest",
     "LocalSteps",
     "Penalty",
@@ -47,7 +48,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "fedilc.aggregation": ("Aggregator", "weighted_geometric_mean"),
+    "fedilc.aggregation": ("Aggregator", "Geometric", "weighted_geometric_mean"),
     "fedilc.api": ("train",),
     "fedilc.data": ("Federation", "Silo"),
     "fedilc.data.silo_store": ("SiloStore",),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedilc.aggregation.base import Accumulation, Aggregate, Aggregator, Clipped, norm_of
-from fedilc.aggregation.geometric import WeightedGeometricMean, weighted_geometric_mean
+from fedilc.aggregation.geometric import Geometric, WeightedGeometricMean, weighted_geometric_mean
 from fedilc.aggregation.mean import AbsoluteGeometricMean, AndMask, Mean, Sum
 from fedilc.aggregation.order_statistics import KeptValues, Median, TrimmedMean
 from fedilc.aggregation.packed_sums import Sums, add_up
@@ -19,6 +19,7 @@ __all__ = [
     "Aggregator",
     "AndMask",
     "Clipped",
+    "Geometric",
     "KeptValues",
     "Mean",
     "Median",

@@ -36,13 +36,21 @@ _DTYPES = (*_FLOATS, *_WHOLE)
 class WeightedGeometricMean(Aggregator):
     """Geometric means of the positive and of the negative values, weighted by their shares.
 
-    `zeros` says what a zero is: "ignore", counted in E and in neither product; "strict", a factor
-    of both products, so that the coordinate is 0; "authors", a negative value of size 1e-10.
-    `agreement` zeroes a coordinate if |mean(sign g)| is below it. `min_side` drops a side that has fewer
-    members.
-
     Every value is one vote, whatever it stands for: "weighted" refers to the shares of the two signs,
     not to the number of examples behind a value.
+
+    Args:
+        zeros: what a zero is: "ignore", counted in E and in neither product; "strict", a factor of both
+            products, so that the coordinate is 0; "authors", a negative value of size 1e-10.
+        agreement: a coordinate is 0 if |mean(sign g)| is below this.
+        min_side: a side with fewer members is dropped.
+
+    Raises:
+        ConfigError: if an argument is out of its range.
+
+    >>> from fedilc import Algorithm
+    >>> Algorithm(inter=Geometric(zeros="strict"), penalty="fishr").inter.zeros
+    'strict'
     """
 
     by_sign = True
@@ -120,6 +128,9 @@ def _logs_of(state: Sums, name: str) -> SignedLogs:
     (part,) = state.sums[name].values()
     assert isinstance(part, SignedLogs)
     return part
+
+
+Geometric = WeightedGeometricMean
 
 
 @torch.no_grad()

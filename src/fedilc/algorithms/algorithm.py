@@ -13,7 +13,15 @@ from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from fedilc.algorithms.parts import AGGREGATORS, LEVELS, OPTIMIZERS, LocalSteps, PenaltyOptions, taken
+from fedilc.algorithms.parts import (
+    AGGREGATORS,
+    LEVELS,
+    OPTIMIZERS,
+    LocalSteps,
+    OptimizerChoice,
+    PenaltyOptions,
+    taken,
+)
 from fedilc.algorithms.registry import PartRegistry
 from fedilc.errors import ConfigError, nearest
 
@@ -45,7 +53,8 @@ class Algorithm:
             silos that answer; weights that follow the silos' losses: "group-dro", "afl", "q-ffl"; or a
             weight for each silo, as in {"a": 2.0, "b": 1.0}. The penalty is a mean over silos in any case.
         optimizer: what the server does with the result: a torch optimiser by its name in lower case, such
-            as "adam", "sgd" or "rmsprop"; "fedadam" or "yogi".
+            as "adam", "sgd" or "rmsprop"; "fedadam" or "yogi"; or one with its options, as in
+            `fedilc.optimizers.Adam(betas=(0.8, 0.99))`.
         optimizer_options: its options, as in {"momentum": 0.9}.
         summary: one line for tables.
         defaults: settings that a comparison gives the algorithm unless the user sets them, such as a
@@ -65,7 +74,7 @@ class Algorithm:
     inter: str | Aggregator = "mean"
     penalty: str | Penalty | None = None
     silo_weights: str | Mapping[str, float] = "equal"
-    optimizer: str = "adam"
+    optimizer: str | OptimizerChoice = "adam"
     optimizer_options: Mapping[str, Any] = field(default_factory=dict)
     summary: str = ""
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -75,6 +84,9 @@ class Algorithm:
     def __post_init__(self, weights: str | Mapping[str, float] | None) -> None:
         if weights is not None:
             object.__setattr__(self, "silo_weights", weights)
+        if isinstance(self.optimizer, OptimizerChoice):
+            object.__setattr__(self, "optimizer_options", self.optimizer.options)
+            object.__setattr__(self, "optimizer", self.optimizer.name)
         if isinstance(self.penalty, str):
             object.__setattr__(self, "penalty", self.penalty.lower())
         for level in ("intra", "inter"):

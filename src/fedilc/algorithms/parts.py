@@ -7,6 +7,7 @@ needs no line here (see `part_registry`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -84,6 +85,14 @@ OPTIMIZERS: PartRegistry[Optimizer] = PartRegistry(
 Reduction = Literal["mean", "sum"]
 LEVELS: dict[str, PartRegistry[Any]] = {"intra": AGGREGATORS, "inter": AGGREGATORS, "penalty": PENALTIES}
 REGISTRIES: tuple[PartRegistry[Any], ...] = (AGGREGATORS, PENALTIES, OPTIMIZERS)
+
+
+@dataclass(frozen=True)
+class OptimizerChoice:
+    """An optimiser with its options, for `Algorithm(optimizer=...)`; see `fedilc.optimizers`."""
+
+    name: str
+    options: Mapping[str, Any]
 
 
 class LocalSteps(Section):
@@ -202,6 +211,7 @@ __all__ = [
     "REGISTRIES",
     "TORCH_OPTIMIZERS",
     "LocalSteps",
+    "OptimizerChoice",
     "PenaltyOptions",
     "Reduction",
     "check_option",

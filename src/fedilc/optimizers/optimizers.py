@@ -83,9 +83,6 @@ class Yogi(FedAdam):
         average.sub_((1 - decay) * square * (average - square).sign())
 
 
-register = OPTIMIZERS.register
-
-
 def __getattr__(name: str) -> type[torch.optim.Optimizer]:
     """Return one of torch's optimisers by its class name, for the names in `algorithms/parts.py` alone."""
     if name in TORCH_OPTIMIZERS and hasattr(torch.optim, name):

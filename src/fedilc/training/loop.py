@@ -271,7 +271,7 @@ def make_server(model: nn.Module, runtime: Runtime, program: Program, options: O
     return Server(
         model=model,
         optimizer=make_optimizer(
-            algorithm.optimizer,
+            str(algorithm.optimizer),
             trainable,
             options.learning_rate,
             options.weight_decay,
