@@ -146,7 +146,7 @@ def test_what_train_refuses_is_refused_and_its_other_settings_are_taken(sites: A
 def test_inputs_of_unlike_size_warn_that_a_group_stands_out_and_the_fit_ends() -> None:
     x, y = load_breast_cancer(return_X_y=True)
     model = FedILCClassifier(algorithm="fishr-inter-geo", hidden=[], scale=False)
-    with pytest.warns(FedILCWarning, match="stands out and still counts"):
+    with pytest.warns(FedILCWarning, match="stands out, but still counts"):
         model.fit(x, y, groups=np.arange(len(y)) % 5)
     assert len(model.history_) == model.rounds
     assert all(len(record["silos"]) == 5 for record in model.history_)

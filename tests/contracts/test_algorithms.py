@@ -323,7 +323,7 @@ def test_a_silo_that_lost_its_state_is_named_and_begins_again(federation: Federa
     train(federation, network(), "scaffold", rounds=2, **options)
     for file in (tmp_path / "silo-state").glob("b*"):
         file.unlink()
-    said = r"silo 'b' \(it should have used its state of round 2 and used none\): all silos start again"
+    said = r"silo 'b' \(it used no state instead of its state of round 2\): all silos start again"
     with pytest.warns(FedILCWarning, match=said):
         train(federation, network(), "scaffold", rounds=3, resume=True, **options)
 

@@ -154,7 +154,7 @@ def test_single_examples_vote_alike_by_rules_and_by_vmap_under_weights(generator
 
 def test_balance_is_refused_for_quantities_and_unknown_ways_by_name(refusal: Refusal) -> None:
     silo = Silo("a", [[0.0], [1.0]], [0.5, 2.5])
-    with pytest.raises(ConfigError, match=r"balance='weights' balances classes, and loss='huber'"):
+    with pytest.raises(ConfigError, match=r"balance='weights' balances classes, but loss='huber'"):
         train(
             Federation("f", [silo], loss="huber"), nn.Linear(1, 1), "fedsgd",
             rounds=1, learning_rate=0.1, balance="weights",

@@ -27,7 +27,7 @@ def test_c_moves_by_the_share_of_silos_that_replied() -> None:
 def test_another_state_than_that_in_c_is_named_and_all_start_again() -> None:
     control = ControlVariates(W)
     control.learn(1, {"w": torch.ones(2)}, answers(a=0), silos=1)
-    with pytest.raises(StateMismatchError, match=r"silo 'a' .*state of round 1 and used none"):
+    with pytest.raises(StateMismatchError, match=r"silo 'a' .*used no state instead of its state of round 1"):
         control.require_matching(answers(a=0))
     with pytest.warns(FedILCWarning, match="all silos start again without state"):
         control.reset(5, "silo 'a'")

@@ -118,7 +118,7 @@ def test_an_answer_far_too_long_is_set_aside_and_the_round_equals_one_without_th
 ) -> None:
     federation = federation_of()
     liar = Liar(federation, algorithm, 1e15, kind)
-    with pytest.warns(FedILCWarning, match=f"round 4 went on without silo 'b' .its {kind} has the norm"):
+    with pytest.warns(FedILCWarning, match=f"round 4 continued without silo 'b' .its {kind} has norm"):
         result = run(federation, liar, algorithm, min_silos=3)
     reference = run(federation, Losing(federation, algorithm, 1.0), algorithm, min_silos=3)
     assert_same(weights(result.model), weights(reference.model))
@@ -144,7 +144,7 @@ def test_silos_of_one_process_are_never_set_aside_and_stand_in_one_warning_each(
         free = run(federation, None, outlier_factor=0)
     sentences = [str(w.message) for w in caught if "still counts" in str(w.message)]
     assert len(sentences) == 1
-    assert "from round 1 on, silo 'c' (its gradient has the norm" in sentences[0]
+    assert "from round 1 on, silo 'c' (its gradient has norm" in sentences[0]
     assert [record["silos"].keys() for record in result.history] == [set("abcde")] * ROUNDS
     assert not any("set_aside" in record for record in result.history)
     assert_same(weights(result.model), weights(free.model))
@@ -154,16 +154,14 @@ def test_in_one_process_a_silo_with_infinite_answers_is_asked_no_more_only_with_
     federation = federation_of()
     liar = Liar(federation, "fedsgd", math.inf)
     liar.sets_aside = False
-    with pytest.warns(FedILCWarning, match="round 4 went on without silo 'b'"):
+    with pytest.warns(FedILCWarning, match="round 4 continued without silo 'b'"):
         result = run(federation, liar, on_divergence="exclude", min_silos=3)
     assert sorted(result.history[BAD_ROUND - 1]["silos"]) == list("acde")
 
 
 def test_without_leave_to_go_on_the_run_stops_and_names_the_silo_and_its_norm(tmp_path: Path) -> None:
     federation = federation_of()
-    with pytest.raises(
-        SilosLostError, match=r"round 4 sets silo 'b' \(its gradient has the norm .*e\+\d\d, and"
-    ):
+    with pytest.raises(SilosLostError, match=r"round 4 sets silo 'b' \(its gradient has norm .*e\+\d\d"):
         run(federation, Liar(federation, "fedsgd", 1e30), out=tmp_path / "run")
     assert len(RunFolder(tmp_path / "run").history()) == BAD_ROUND - 1
     calm = run(federation, None, out=tmp_path / "calm")
@@ -173,7 +171,7 @@ def test_without_leave_to_go_on_the_run_stops_and_names_the_silo_and_its_norm(tm
 
 def test_a_run_that_loses_a_silo_says_why_if_that_is_known() -> None:
     federation = federation_of()
-    with pytest.raises(SilosLostError, match=r"round 4 lost b \(asleep\) and 4 of 5 silos are left"):
+    with pytest.raises(SilosLostError, match=r"round 4 lost b \(asleep\), which leaves 4 of 5 silos"):
         run(federation, Losing(federation, "fedsgd", 1.0))
 
 
@@ -181,20 +179,20 @@ def test_a_first_round_is_compared_with_itself() -> None:
     federation = federation_of("abc")
     liar = Liar(federation, "geometric", 1e30)
     liar.rounds = {1}
-    with pytest.warns(FedILCWarning, match="round 1 went on without silo 'b'"):
+    with pytest.warns(FedILCWarning, match="round 1 continued without silo 'b'"):
         run(federation, liar, "geometric", min_silos=2)
 
 
 def test_one_of_two_silos_is_compared_with_the_rounds_before() -> None:
     federation = federation_of("ab")
-    with pytest.warns(FedILCWarning, match="round 4 went on without silo 'b'"):
+    with pytest.warns(FedILCWarning, match="round 4 continued without silo 'b'"):
         run(federation, Liar(federation, "fedsgd", 1e6), min_silos=1)
 
 
 def test_a_resumed_run_compares_with_the_rounds_before_it_stopped(tmp_path: Path) -> None:
     federation = federation_of("ab")
     run(federation, None, rounds=BAD_ROUND - 1, out=tmp_path, min_silos=1)
-    with pytest.warns(FedILCWarning, match="round 4 went on without silo 'b'"):
+    with pytest.warns(FedILCWarning, match="round 4 continued without silo 'b'"):
         run(federation, Liar(federation, "fedsgd", 1e6), out=tmp_path, resume=True, min_silos=1)
 
 
@@ -253,7 +251,7 @@ def test_without_a_bound_a_step_to_infinity_names_the_silo_that_stands_out() -> 
 def test_exclude_asks_again_without_the_silo_that_stands_out(value: float) -> None:
     federation = federation_of()
     options = {"outlier_factor": 0, "on_divergence": "exclude", "min_silos": 3}
-    with pytest.warns(FedILCWarning, match="round 4 went on without silo 'b'"):
+    with pytest.warns(FedILCWarning, match="round 4 continued without silo 'b'"):
         result = run(federation, Liar(federation, "fedsgd", value), **options)
     reference = run(federation, Losing(federation, "fedsgd", 1.0), min_silos=3)
     assert_same(weights(result.model), weights(reference.model))
@@ -264,7 +262,7 @@ def test_after_a_stop_a_run_may_be_resumed_with_another_choice(tmp_path: Path) -
     liar = Liar(federation, "fedsgd", 1e25)
     with pytest.raises(DivergedError):
         run(federation, liar, outlier_factor=0, min_silos=3, out=tmp_path)
-    with pytest.warns(FedILCWarning, match="went on without silo 'b'"):
+    with pytest.warns(FedILCWarning, match="continued without silo 'b'"):
         run(federation, liar, on_divergence="exclude", min_silos=3, out=tmp_path, resume=True)
 
 
@@ -398,7 +396,7 @@ def test_with_exclude_the_silo_that_made_the_weights_extreme_is_left_out_and_no_
     federation = federation_of()
     liar = local_steps(federation, -60.0)
     long = pytest.warns(FedILCWarning, match="silo 'b' .for 3 rounds its updates")
-    with long, pytest.warns(FedILCWarning, match="went on without silo 'b'"):
+    with long, pytest.warns(FedILCWarning, match="continued without silo 'b'"):
         result = run(federation, liar, "fedavg", min_silos=3, on_divergence="exclude", **STEPS)
     assert {silo for record in result.history for silo in record.get("set_aside", {})} == {"b"}
     assert all({*"acde"} <= record["silos"].keys() for record in result.history)

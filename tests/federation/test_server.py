@@ -146,7 +146,7 @@ def test_a_round_without_one_silo_equals_a_federation_without_it(generator: torc
 
 def test_too_few_silos_end_the_run_with_a_sentence(generator: torch.Generator) -> None:
     federation = federation_of(generator)
-    with pytest.raises(SilosLostError, match="lost b and 4 of 5 silos are left, fewer than min_silos=5"):
+    with pytest.raises(SilosLostError, match="lost b, which leaves 4 of 5 silos, fewer than min_silos=5"):
         run(federation, Losing(federation))
 
 

@@ -154,6 +154,6 @@ def test_without_others_a_round_of_drawn_silos_has_one_fewer() -> None:
 
 @pytest.mark.usefixtures("served")
 def test_fewer_than_min_silos_end_the_run_with_the_reason() -> None:
-    found = r"round 1 sets silo 'b' \(its gradient .*\) aside, and 2 of 3 silos are left, fewer than min"
+    found = r"round 1 sets silo 'b' \(its gradient .*\) aside, which leaves 2 of 3 silos, fewer than min"
     with pytest.raises(SilosLostError, match=found):
         run(store_of("abc"), silos_per_round=3, min_silos=3)

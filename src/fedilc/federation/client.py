@@ -1,4 +1,8 @@
-"""Compute a silo's reply to a request, the same in every runtime."""
+"""Compute a silo's reply to a request, the same in every runtime.
+
+`SiloClient.answer` loads w and computes what the step asks for: in FedAvg, `_update` takes local steps and
+replies w - w_e; with gradients it replies the gradient at w; `_evaluate` replies the validation metrics.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ Metrics = Callable[[Tensor, Tensor], dict[str, float | None]]
 
 
 class SiloClient:
-    """One silo: its examples, the model that computes, and the metrics of its validation set."""
+    """One silo: its examples, the model that computes with them, and the metrics of its validation set."""
 
     def __init__(
         self,
@@ -68,7 +72,10 @@ class SiloClient:
         return {name: parameter.detach() for name, parameter in self.runner.parameters.items()}
 
     def answer(self, request: Request, keep_bytes: int = KEPT_BYTES) -> Reply:
-        """Return the reply to a request; keep forward passes of up to `keep_bytes` for the next step."""
+        """Return the reply to a request: load w, then compute what the step asks for.
+
+        Forward passes of up to `keep_bytes` are kept for the next step of the round.
+        """
         self.runner.load(request.weights, request.version)
         reply = Reply(self.silo.name, request.step, request.round)
         if request.step not in self.program.steps:
@@ -76,8 +83,8 @@ class SiloClient:
         if request.step == STATISTICS:
             assert self.program.penalty is not None
             name = self.program.penalty.statistic
-            # Local steps change the weights that the graph of another silo's kept pass refers to.
-            # A pass keeps its inputs, of which streamed examples leave one chunk in memory.
+            # Local steps of one silo change the weights in the graphs that others kept, since all share a
+            # model. A kept pass holds its inputs, and of streamed examples only one chunk may be in memory.
             keeps = self.program.algorithm.local is None and not self.silo.streamed
             kept = keep_bytes if keeps else 0
             reply.tensors[name] = {name: self.computation.statistics(request.round, kept)}
@@ -88,6 +95,10 @@ class SiloClient:
         return reply
 
     def _update(self, request: Request, reply: Reply) -> None:
+        """Put the silo's update of w into the reply: its gradient, or w - w_e after local steps.
+
+        In `matched-update`, v_e is computed first, and J_e^T v_e goes into the update or beside it.
+        """
         vector, weight = None, None
         if request.step == MATCHED:
             vector, reply.numbers["distance"] = self._vector(request)
@@ -122,7 +133,7 @@ class SiloClient:
         return float(loss)
 
     def _step(self, request: Request, reply: Reply, vector: Tensor | None, weight: float | None) -> float:
-        """Take local steps, put the update, and the change of the control variate, into the reply.
+        """Take local steps, and put the update and the change of the control variate into the reply.
 
         SCAFFOLD (Karimireddy et al. 2020): gradients are corrected by c - c_e, and c_e becomes the mean of
         the uncorrected ones, which is its option II for plain SGD.

@@ -1,6 +1,6 @@
 """SCAFFOLD's control variates: c, which the server holds, and c_e, which each silo keeps and never sends.
 
-c is the mean of the silos' c_e, so the server knows of which round each of them is. A silo keeps its last two
+c is the mean of the silos' c_e, so the server records the round of each c_e in it. A silo keeps its last two
 states because a round may be repeated: after the coordinator was killed, or without a silo that was lost.
 """
 
@@ -74,10 +74,6 @@ class SiloState:
         return [(int(about["round"]), tensors)] if about.get("run", "") == self._run else []
 
 
-class StateMismatchError(Exception):
-    """A silo used another state than the one that is part of c."""
-
-
 class ControlVariates:
     """c per parameter, and the round of each silo's control variate in it.
 
@@ -110,13 +106,13 @@ class ControlVariates:
         for silo, reply in replies.items() if self.tensors else ():
             used, expected = int(reply[STATE_ROUND]), self.rounds.get(silo, 0)
             if used != expected:
-                had = f"that of round {used}" if used else "none"
-                found[silo] = f"it should have used its state of round {expected} and used {had}"
+                had = f"its state of round {used}" if used else "no state"
+                found[silo] = f"it used {had} instead of its state of round {expected}"
         if found:
             raise StateMismatchError(silos_with_reasons(found))
 
     def reset(self, number: int, reason: str) -> None:
-        """Set c to zero and let all silos start without state, because c is no longer their mean."""
+        """Set c to 0 and let all silos start without state, because c is no longer the mean of their c_e."""
         self.since, self.rounds = number, {}
         for control in self.tensors.values():
             control.zero_()
@@ -129,3 +125,7 @@ class ControlVariates:
             control += len(replies) / silos * moved[name]
         if self.tensors:
             self.rounds |= dict.fromkeys(replies, number)
+
+
+class StateMismatchError(Exception):
+    """A silo used another state than the one that is part of c."""

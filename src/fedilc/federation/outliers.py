@@ -1,4 +1,8 @@
-"""Find silos that do not fit: norms far above the usual, and updates that point against the others'."""
+"""Find silos that do not fit: norms far above the usual, and updates that point against the others.
+
+`NormBound` sets aside replies that are too long, `Opposition` notices silos whose updates point against those
+of most others, and `suspects` names silos after an update that failed.
+"""
 
 from __future__ import annotations
 
@@ -34,18 +38,19 @@ class NormBound:
     """A bound on norms: `factor` times the usual norm; 0 is no bound.
 
     A reply is an outlier if its norm is above `factor` times the median of the round's norms, and above
-    `factor` times the median of the last ten rounds' medians. Of an even number of norms, the median is the
+    `factor` times the median of the last ten rounds' medians. For an even number of norms, the median is the
     lower of the middle two, so that one of two silos cannot raise it. A single silo is compared with its
     last rounds only, and in the first round with nothing. Groups that nearly cancel (the terms of a penalty)
     may be E times as long as usual, so their bound is E times higher.
 
     A silo whose replies were set aside in three rounds is left out of the rest of the run.
 
-    `past` has the longest update of each silo in the rounds before, as a multiple of the round's median; it
-    fades by a tenth per round, and multiples below 2 are not kept. If w is extreme, it says who made it so.
+    `past` holds the longest update of each silo in earlier rounds, as a multiple of the round's median; it
+    fades by a tenth per round, and multiples below 2 are not kept. If w is extreme, `past` says which silo
+    made it extreme.
 
-    `long` has in how many rounds in a row the update of a silo was over 8 times the median. That is worth a
-    warning, and no more: honest silos are found there, too (docs/security.md).
+    `long` counts in how many rounds in a row the update of a silo was over 8 times the median. That deserves
+    a warning and no more: honest silos are found there, too (docs/security.md).
     """
 
     factor: float = 100.0
@@ -61,7 +66,7 @@ class NormBound:
         if self.factor and 0.0 < typical < math.inf:
             bound = self.factor * typical * (len(norms) if cancels else 1)
         return {
-            silo: f"its {kind} has the norm {norm:.3g}, and {typical:.3g} is usual"
+            silo: f"its {kind} has norm {norm:.3g}, typically {typical:.3g}"
             for silo, norm in norms.items()
             if norm > bound or norm == math.inf
         }
@@ -101,7 +106,7 @@ class NormBound:
         }
 
     def past_suspect(self, silos: Iterable[str]) -> dict[str, str]:
-        """Return the one of these silos with the longest updates in the last rounds, if they were long."""
+        """Return the silo with the longest updates in the last rounds, if they were long."""
         silo = max(silos, key=lambda name: self.past.get(name, 0.0), default="")
         if self.past.get(silo, 0.0) < _PAST_SUSPECT:
             return {}
@@ -143,8 +148,8 @@ class Opposition:
     The cosine of a silo's update is taken with the update of w in the round before, so that no reply is kept.
     A single silo may turn that update around: the others then have negative cosines, and it alone a positive
     one. So a silo is opposed to the others if the sign of its cosine is not that of the median, and the
-    cosine is at least 0.1. After ten such rounds in a row it is noticed. This is no proof, because an honest
-    silo whose examples are of another kind may be noticed too; it changes no weights.
+    cosine is at least 0.1 in size. After ten such rounds in a row it is noticed. This proves nothing, because
+    an honest silo whose examples are of another kind may be noticed too; it changes no weights.
 
     Args:
         direction: the last update of w, of unit length, as float16, which is exact enough and small in a
@@ -191,11 +196,11 @@ def against_sentence(rounds: int) -> str:
 
 
 def suspects(norms: Mapping[str, Norms]) -> dict[str, str]:
-    """Return the silos to name after a failed update: those with a norm above ten times the median."""
+    """Return the silos to name after a failed update: those with a norm over ten times the median."""
     named: dict[str, str] = {}
     for kind, found in norms.items():
         typical = median_low(found.values())
         for silo, norm in found.items():
             if norm > _SUSPECT * typical:
-                named[silo] = f"its {kind} has the norm {norm:.3g}, and the median is {typical:.3g}"
+                named[silo] = f"its {kind} has norm {norm:.3g}, the median is {typical:.3g}"
     return named

@@ -1,12 +1,12 @@
-"""The program of a run: the steps of a round that its parts need, declared for server and silos.
+"""The program of a run: the steps of a round, as its algorithm needs them, for server and silos alike.
 
-    statistics         each silo answers s_e, if it is compared with the silos' mean, which the server takes
+    statistics         each silo answers s_e, and the server takes the mean
     update             each silo answers its gradient, or w - w_e after local steps
     matched-update     the same with the penalty, given the mean of s_e and lambda
     evaluate           each silo evaluates the model on its validation set
 
 A round without a penalty, or with lambda = 0, is `update`. With a penalty it is `statistics` and
-`matched-update`, or `matched-update` alone if s_e is compared with 0 (IRM).
+`matched-update`, or `matched-update` alone if s_e is compared with 0 and not with the mean (IRM).
 """
 
 from __future__ import annotations
@@ -38,38 +38,8 @@ STATE_ROUND, STATE_SINCE = "state_round", "state_since"
 MAX_NUMBER = 1e100
 MAX_EXAMPLES = 2**53
 MAX_ROUNDS = 2**31
-_ROUNDING = 1 + 1e-9  # room for it above the maximum of a metric
+_ROUNDING = 1 + 1e-9  # a metric may exceed its maximum by this factor, from rounding
 _ANY = Range(-MAX_NUMBER, MAX_NUMBER)
-
-
-def unused_options(algorithm: Algorithm, options: Options) -> dict[str, Any]:
-    """Return options that were given but that no part of the algorithm uses.
-
-    >>> from fedilc import algorithms
-    >>> unused_options(algorithms.get("fedsgd"), Options(rounds=1, learning_rate=0.1, agreement=0.5))
-    {'agreement': 0.5}
-    """
-    taken_here = set(LocalSteps.FLAT) if algorithm.local is not None else set()
-    parts = [(LEVELS[level], choice) for level, choice in algorithm.parts.items()]
-    for registry, choice in (*parts, (OPTIMIZERS, algorithm.optimizer)):
-        taken_here |= taken(registry, choice, options.part_options).keys()
-    if algorithm.penalty is None:
-        taken_here.add("reduction")  # an experiment sets it for every algorithm that it compares
-    unused = {key: value for key, value in options.part_options.items() if key not in taken_here}
-    if algorithm.is_newton and options.learning_rate != 1.0:
-        unused["learning_rate"] = options.learning_rate
-    if algorithm.silo_weights not in ("group-dro", "afl"):
-        unused |= options.given("weights_step")
-    if algorithm.silo_weights != "q-ffl":
-        unused |= options.given("weights_power")
-    if options.learning_rate_schedule != "step":
-        unused |= options.given("decay_rounds", "decay_factor")
-    return unused
-
-
-def without_storage(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors of the same shapes and dtypes that hold no numbers."""
-    return {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors.items()}
 
 
 @dataclass(frozen=True)
@@ -97,8 +67,8 @@ class Program:
         balance = self.options.balance
         if balance is not None and not has_classes(self.loss):
             raise ConfigError(
-                f"balance={balance!r} balances classes, and loss={self.loss!r} has no classes; "
-                "leave balance out"
+                f"balance={balance!r} balances classes, but loss={self.loss!r} has no classes; leave "
+                "balance out"
             )
         if self.algorithm.is_newton and self.options.max_norm is not None:
             raise ConfigError(
@@ -124,7 +94,7 @@ class Program:
         model: nn.Module,
         find_classifier: Callable[[str | None], str | None] = lambda name: name,
     ) -> Program:
-        """Return the program for a model; parts that are given by name take the options that they declare.
+        """Return the program for a model; parts given by name get those of the options that they declare.
 
         `find_classifier` finds the layer that gives the logits, if a penalty needs it and no option names it.
         """
@@ -199,12 +169,12 @@ class Program:
 
     @property
     def keeps_replies(self) -> bool:
-        """Return whether the server needs each silo's reply itself, because sums of them are not enough."""
+        """Return whether the server must keep every reply, because the aggregation is no function of sums."""
         return self.inter.keeps_values
 
     @property
     def _mean(self) -> Aggregator:
-        """Return how s_e and control variates become one: by a mean, or by `inter` if it is robust."""
+        """Return how s_e and control variates are aggregated: by a mean, or by `inter` if it is robust."""
         return self.inter if self.keeps_replies else Mean()
 
     def _clipped(self, aggregator: Aggregator) -> Aggregator:
@@ -238,3 +208,33 @@ class Program:
             answers[CONTROL] = Answer(self.weights, control, cancels=True, exact=True)
             numbers[STATE_ROUND] = Range(0, MAX_ROUNDS)
         return Step(name, sends, sent_numbers, answers, numbers, completes=True)
+
+
+def unused_options(algorithm: Algorithm, options: Options) -> dict[str, Any]:
+    """Return options that were given but that no part of the algorithm uses.
+
+    >>> from fedilc import algorithms
+    >>> unused_options(algorithms.get("fedsgd"), Options(rounds=1, learning_rate=0.1, agreement=0.5))
+    {'agreement': 0.5}
+    """
+    taken_here = set(LocalSteps.FLAT) if algorithm.local is not None else set()
+    parts = [(LEVELS[level], choice) for level, choice in algorithm.parts.items()]
+    for registry, choice in (*parts, (OPTIMIZERS, algorithm.optimizer)):
+        taken_here |= taken(registry, choice, options.part_options).keys()
+    if algorithm.penalty is None:
+        taken_here.add("reduction")  # an experiment sets it for every algorithm that it compares
+    unused = {key: value for key, value in options.part_options.items() if key not in taken_here}
+    if algorithm.is_newton and options.learning_rate != 1.0:
+        unused["learning_rate"] = options.learning_rate
+    if algorithm.silo_weights not in ("group-dro", "afl"):
+        unused |= options.given("weights_step")
+    if algorithm.silo_weights != "q-ffl":
+        unused |= options.given("weights_power")
+    if options.learning_rate_schedule != "step":
+        unused |= options.given("decay_rounds", "decay_factor")
+    return unused
+
+
+def without_storage(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors of the same shapes and dtypes that hold no numbers."""
+    return {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors.items()}

@@ -1,4 +1,8 @@
-"""The steps of a round, and the requests and replies that they consist of, the same in every runtime."""
+"""What server and silos say to each other, the same in every runtime.
+
+`Step` declares what a step sends and what each silo answers; `Request` and `Reply` are one such exchange.
+`check_reply` and the checks below it compare a reply with its step.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +17,15 @@ from fedilc.aggregation import Aggregator
 from fedilc.aggregation.packed_sums import PackedSums
 from fedilc.errors import ProtocolError, printable
 
-# The replies of silos without their tensors: numbers, norms and metrics, by silo.
-SiloNumbers = dict[str, dict[str, Any]]
-
-
-Like = Mapping[str, Tensor]
 DOMAINS = "domains"
 _MAX_DOMAINS = 1000
 _MAX_NAME_LENGTH = 200
+
+Like = Mapping[str, Tensor]
+Tensors = Mapping[str, Mapping[str, Tensor]]
+Numbers = dict[str, float | None]
+# The replies of silos without their tensors: numbers, norms and metrics, by silo.
+SiloNumbers = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ class Answer:
         weighted: whether the silos' weights apply.
         order: 1 if its norm is proportional to the norm of the gradients, 2 if to its square.
         cancels: whether the groups of E silos nearly add up to zero, as the terms of a penalty do, and the
-            changes of control variates once they have settled; one may be E times as long as usual.
+            changes of control variates once they have settled; one group may be E times as long as usual.
         exact: whether it is sent in its own dtype even if others are sent as float16.
     """
 
@@ -76,7 +81,7 @@ class Step:
         answers: groups of tensors in a reply.
         numbers: numbers in a reply, with their ranges.
         metrics: metrics in a reply, with their ranges; empty if the step does not evaluate the model.
-        completes: whether it is the last step of the round in which a silo computes an update.
+        completes: whether it is the step in which a silo computes its update, the last one of a round.
     """
 
     name: str
@@ -102,6 +107,105 @@ class Step:
             "answers_numbers": sorted(self.numbers),
             "metrics": sorted(self.metrics),
         }
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request to the named silos for one step of a round.
+
+    `weights` are w after `version` updates, so that a runtime can leave out weights that a silo already has.
+    `tensors` and `numbers` are what the step sends besides w. `silo_weights` are the adaptive weights of
+    silos, if any; sub-coordinators need them to add up replies, silos do not.
+    """
+
+    step: str
+    round: int
+    version: int
+    silos: tuple[str, ...]
+    weights: Mapping[str, Tensor]
+    tensors: Tensors = field(default_factory=dict)
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    silo_weights: Mapping[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def asked(self) -> frozenset[str]:
+        """Return the silos as a set, for fast look-ups among thousands."""
+        return frozenset(self.silos)
+
+
+@dataclass
+class Reply:
+    """One silo's reply: groups of tensors, numbers, and metrics.
+
+    Metrics are those of the whole silo, and under "domains" those of each of its sub-domains. `checked` says
+    that names, shapes and dtypes of the tensors were compared with the step when the reply was read from a
+    network.
+    """
+
+    silo: str
+    step: str
+    round: int
+    tensors: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    numbers: Numbers = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    checked: bool = field(default=False, compare=False)
+
+    @property
+    def silos(self) -> tuple[str, ...]:
+        """Return the silos that this reply is for."""
+        return (self.silo,)
+
+
+@dataclass
+class AggregatedReply:
+    """A sub-coordinator's reply for its own silos: the sums of their tensors, and the rest of each reply.
+
+    Args:
+        replies: each silo's reply, without tensors.
+        norms: the norms of each silo's groups of tensors; a group with an infinite norm is in no sum.
+        sums: the sums of each group.
+        lost: why other silos that were asked did not reply.
+    """
+
+    replies: dict[str, Reply]
+    norms: dict[str, dict[str, float]]
+    sums: dict[str, PackedSums]
+    lost: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def silos(self) -> tuple[str, ...]:
+        """Return the silos that this reply is for."""
+        return tuple(self.replies)
+
+
+def check_reply(reply: Reply | AggregatedReply, request: Request, step: Step) -> None:
+    """Raise if a reply does not belong to the request, or its names, shapes and dtypes are not the step's.
+
+    Replies from a network are checked when they are read (`runtimes/remote/open_request.py`): their tensors,
+    and with `check_numbers` and `check_metrics` the ranges of their numbers. NaN and infinities in tensors
+    are found when they are added up (`step_sums.py`).
+    """
+    if isinstance(reply, AggregatedReply):
+        for one in reply.replies.values():
+            _check_asked(one, request, step)
+        return
+    _check_asked(reply, request, step)
+    if not reply.checked:
+        expected = {name: answer.like for name, answer in step.answers.items()}
+        check_tensors(reply.tensors, expected, f"silo {reply.silo!r}")
+
+
+def _check_asked(reply: Reply, request: Request, step: Step) -> None:
+    who = f"silo {reply.silo!r}"
+    if reply.silo not in request.asked:
+        raise ProtocolError(f"{who} replied without being asked")
+    if (reply.step, reply.round) != (request.step, request.round):
+        raise ProtocolError(
+            f"{who} replied to step {reply.step!r} of round {reply.round}, but was asked for step "
+            f"{request.step!r} of round {request.round}"
+        )
+    if set(reply.numbers) != set(step.numbers):
+        raise ProtocolError(f"{who} sent numbers {sorted(reply.numbers)}, not {sorted(step.numbers)}")
 
 
 def check_tensors(got: Mapping[str, Like], expected: Mapping[str, Like], who: str) -> None:
@@ -170,102 +274,3 @@ def _same_names(who: str, what: str, got: Mapping[str, object], expected: Mappin
 
 def _names(numbers: Mapping[str, object]) -> str:
     return printable(", ".join(sorted(str(name) for name in numbers)))[:100] or "none"
-
-
-Tensors = Mapping[str, Mapping[str, Tensor]]
-Numbers = dict[str, float | None]
-
-
-@dataclass(frozen=True)
-class Request:
-    """A request to the named silos for one step of a round.
-
-    `weights` are w after `version` updates, so that a runtime can leave out weights that a silo already has.
-    `tensors` and `numbers` are what the step sends besides w. `silo_weights` are the adaptive weights of
-    silos, if any; sub-coordinators need them to add up replies, silos do not.
-    """
-
-    step: str
-    round: int
-    version: int
-    silos: tuple[str, ...]
-    weights: Mapping[str, Tensor]
-    tensors: Tensors = field(default_factory=dict)
-    numbers: Mapping[str, float] = field(default_factory=dict)
-    silo_weights: Mapping[str, float] = field(default_factory=dict)
-
-    @cached_property
-    def asked(self) -> frozenset[str]:
-        """Return the silos as a set, for fast look-ups among thousands."""
-        return frozenset(self.silos)
-
-
-@dataclass
-class Reply:
-    """One silo's reply: groups of tensors, numbers, and metrics.
-
-    Metrics are those of the whole silo, and under "domains" those of each of its sub-domains.
-    """
-
-    silo: str
-    step: str
-    round: int
-    tensors: dict[str, dict[str, Tensor]] = field(default_factory=dict)
-    numbers: Numbers = field(default_factory=dict)
-    metrics: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def silos(self) -> tuple[str, ...]:
-        """Return the silos that this reply is for."""
-        return (self.silo,)
-
-
-@dataclass
-class AggregatedReply:
-    """A sub-coordinator's reply for its own silos: the sums of their tensors, and the rest of each reply.
-
-    Args:
-        replies: each silo's reply, without tensors.
-        norms: the norms of each silo's groups of tensors; a group with an infinite norm is in no sum.
-        sums: the sums of each group.
-        lost: why other silos that were asked did not reply.
-    """
-
-    replies: dict[str, Reply]
-    norms: dict[str, dict[str, float]]
-    sums: dict[str, PackedSums]
-    lost: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def silos(self) -> tuple[str, ...]:
-        """Return the silos that this reply is for."""
-        return tuple(self.replies)
-
-
-def check_reply(reply: Reply | AggregatedReply, request: Request, step: Step) -> None:
-    """Raise if a reply does not belong to the request, or its names, shapes and dtypes are not the step's.
-
-    Ranges of numbers and metrics are checked when a reply is read from a network (`check_numbers` and
-    `check_metrics` of `steps.py`, called in `runtimes/remote/open_request.py`), and NaN and infinities in
-    tensors when they are added up (`step_sums.py`).
-    """
-    if isinstance(reply, AggregatedReply):
-        for one in reply.replies.values():
-            _check_asked(one, request, step)
-        return
-    who = f"silo {reply.silo!r}"
-    _check_asked(reply, request, step)
-    check_tensors(reply.tensors, {name: answer.like for name, answer in step.answers.items()}, who)
-
-
-def _check_asked(reply: Reply, request: Request, step: Step) -> None:
-    who = f"silo {reply.silo!r}"
-    if reply.silo not in request.asked:
-        raise ProtocolError(f"{who} replied without being asked")
-    if (reply.step, reply.round) != (request.step, request.round):
-        raise ProtocolError(
-            f"{who} replied to step {reply.step!r} of round {reply.round}, but was asked for step "
-            f"{request.step!r} of round {request.round}"
-        )
-    if set(reply.numbers) != set(step.numbers):
-        raise ProtocolError(f"{who} sent numbers {sorted(reply.numbers)}, not {sorted(step.numbers)}")

@@ -390,7 +390,7 @@ class Training:
         run.history.append(record)
         if "set_aside" in record and self.runtime.leads:
             warnings.warn(
-                f"round {number} went on without {silos_with_reasons(record['set_aside'])}",
+                f"round {number} continued without {silos_with_reasons(record['set_aside'])}",
                 FedILCWarning,
                 stacklevel=2,
             )

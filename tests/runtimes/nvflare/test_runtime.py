@@ -129,7 +129,7 @@ def test_without_enough_silos_the_run_ends_with_a_sentence_and_goes_on_later(
         return answer if site == "site-1" and seen.count("matched-update") > 6 else good
 
     sites.meddle = meddle
-    with pytest.raises(SilosLostError, match=r"flip-0\.20.* of 3 silos are left, fewer than min_silos=3"):
+    with pytest.raises(SilosLostError, match=r"flip-0\.20.* of 3 silos, fewer than min_silos=3"):
         sites.train(experiment, tmp_path / "run", "algorithm=fishr-inter-geo")
     assert len(RunFolder(tmp_path / "run").history()) == 2
     again = Sites(experiment)

@@ -239,7 +239,7 @@ def test_an_answer_that_was_set_aside_is_shown_with_its_round_and_reason_live_an
     tab: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LocalRuntime, "sets_aside", True)
-    reason = "its gradient has the norm 1e+30, and 0.5 is usual"
+    reason = "its gradient has norm 1e+30, typically 0.5"
     queue = queue_of()
     queue.set_aside_in_round(3, {"b": reason})
     with shown(tab, queue) as url:
@@ -250,12 +250,12 @@ def test_an_answer_that_was_set_aside_is_shown_with_its_round_and_reason_live_an
     silos[1].x.mul_(1e9)
     run = SiloStore.of(Federation("f", silos))
     settings = {"rounds": 2, "learning_rate": 0.1, "min_silos": 2, "out": tmp_path / "run"}
-    with pytest.warns(FedILCWarning, match="went on without silo 'b'"):
+    with pytest.warns(FedILCWarning, match="continued without silo 'b'"):
         train(run, torch.nn.Linear(2, 1), "fedsgd", **settings)
     with shown(tab, FolderView(tmp_path / "run")) as url:
         open_run(tab, url)
         (last,) = filter(None, tab.all("#silos .reason"))
-        assert last.startswith("set aside in round 2: its gradient has the norm")
+        assert last.startswith("set aside in round 2: its gradient has norm")
 
 
 CLIPPED = """

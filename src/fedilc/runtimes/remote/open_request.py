@@ -264,7 +264,7 @@ class OpenRequest:
         numbers, metrics = about.get("numbers", {}), about.get("metrics", {})
         check_numbers(numbers, self.step.numbers)
         check_metrics(metrics, self.step.metrics)
-        return Reply(silo, self.request.step, self.request.round, tensors, numbers, metrics)
+        return Reply(silo, self.request.step, self.request.round, tensors, numbers, metrics, checked=True)
 
     def read_aggregated(
         self, body: bytes, silos: Collection[str], wanted: Collection[str]
