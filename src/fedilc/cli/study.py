@@ -105,6 +105,13 @@ def study(
             "examples of the training sites. (default: silo, or validation with fewer than four sites)"
         ),
     ] = None,
+    thresholds: Annotated[
+        str | None,
+        typer.Option(
+            help="Risks at which somebody would act, for the table of net benefit, separated by commas. "
+            "(default: 0.1,0.2,0.3,0.5)"
+        ),
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Worker processes. (default: as many as cores)")
     ] = None,
@@ -152,6 +159,7 @@ def study(
         "local_learning_rates": comma_numbers(local_learning_rates, "--local-learning-rates"),
         "penalty_weights": comma_numbers(penalty_weights, "--penalty-weights"),
         "references": references,
+        "thresholds": comma_numbers(thresholds, "--thresholds"),
         "choose_by": choose_by.value if choose_by else None,
     }
     inputs: dict[str, Any] = {

@@ -81,7 +81,7 @@ def calibration_curve(
     (True, True)
     """
     labels = np.asarray(y, float)
-    logits = [np.asarray(one, float).reshape(len(labels)) for one in outputs]
+    logits = [np.array(one, float).reshape(len(labels)) for one in outputs]
     fits = [_fit(labels, z) for z in logits]
     found = [fit for fit in fits if fit is not None]
     if len(found) < len(fits):

@@ -66,5 +66,5 @@ def _gains(y: Any, outputs: Sequence[Any], thresholds: Sequence[float]) -> Float
     """Return what each example adds, by seed and threshold."""
     labels, at = np.asarray(y, float), np.asarray(thresholds, float)[:, None]
     worth = labels - (1 - labels) * at / (1 - at)
-    risks = [sigmoid(np.asarray(one, float).reshape(len(labels))) for one in outputs]
+    risks = [sigmoid(np.array(one, float).reshape(len(labels))) for one in outputs]
     return np.stack([np.where(one >= at, worth, 0.0) for one in risks])

@@ -13,10 +13,12 @@ import polars as pl
 from fedilc.algorithms.loss_name import has_classes, task_of
 from fedilc.errors import ConfigError, writing
 from fedilc.evaluation.metrics import HIGHER_IS_BETTER
+from fedilc.report.clinical_tables import clinical_tables
 from fedilc.report.study_tables import Study, few_notes, study_tables
 from fedilc.report.tables import write_tables
 from fedilc.storage.files import parse_json, write_atomically
 from fedilc.storage.run_identity import command_line
+from fedilc.studies.study.assessment import assessment, edge_notes
 from fedilc.studies.study.protocol import declaration
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.tasks import ALONE, POOLED
@@ -103,7 +105,8 @@ def study_facts(result: StudyResult, protocol: str | None = None) -> dict[str, A
             if found
         },
     }
-    facts["notes"] += few_notes(facts, metrics)
+    facts |= assessment(result)
+    facts["notes"] += [*few_notes(facts, metrics), *edge_notes(facts["edges"])]
     return facts
 
 
@@ -136,7 +139,7 @@ def write_study(folder: Path, result: StudyResult, protocol: str | None = None) 
         said.append(declaration(protocol))
         write_atomically(folder / "verdict.txt", ("\n".join(said) + "\n").encode())
         predictions(result).write_parquet(folder / PREDICTIONS)
-    write_tables(folder, study_tables(study))
+    write_tables(folder, [*study_tables(study), *clinical_tables(study)])
     return study
 
 

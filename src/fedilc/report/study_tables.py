@@ -64,7 +64,7 @@ def _deciding_table(study: Study, *, down: bool) -> TableData:
     if down:
         columns: tuple[object, ...] = (_SITE, "n", *methods)
         for site, of in found.items():
-            scores = (_score_cell(score, limits=False) for score in of.values())
+            scores = (score_cell(score, limits=False) for score in of.values())
             rows.append((site, study["silos"][site]["examples"], *scores))
         notes = (*_ends(study), *few_notes(study, [metric]), "Intervals are in tables/by-site.csv.")
     else:
@@ -112,7 +112,7 @@ def forest_table(study: Study) -> list[TableData]:
 
 
 def _interval_cell(one: Interval) -> Cell:
-    return _score_cell({"value": one.value, "low": one.low, "high": one.high, "caution": one.caution})
+    return score_cell({"value": one.value, "low": one.low, "high": one.high, "caution": one.caution})
 
 
 def _drawn(one: Interval, low: float, high: float) -> str:
@@ -185,7 +185,7 @@ def _next_cells(found: Mapping[str, Any], form: str) -> tuple[object, ...]:
     mean = {"value": found["mean"], "low": found["mean_low"], "high": found["mean_high"]}
     ends = [(found[f"{kind}low"], found[f"{kind}high"]) for kind in ("", "reml_")]
     limits = (Cell(" to ".join(map(form.format, pair)), parts=tuple(map(_digits, pair))) for pair in ends)
-    return found["sites"], _score_cell(mean, form), *limits, _digits(found["tau"], 3), f"{found['i2']:.0%}"
+    return found["sites"], score_cell(mean, form), *limits, _digits(found["tau"], 3), f"{found['i2']:.0%}"
 
 
 def sites_table(study: Study) -> TableData:
@@ -249,7 +249,7 @@ def comparison_tables(
         for method, found in methods.items() if metrics is None or metric in metrics else ():
             p_values = (found["corrected_p"],) if brief else (found["t_p"], found["corrected_p"])
             cells = (
-                _score_cell(found["difference"], "{:+.3f}"),
+                score_cell(found["difference"], "{:+.3f}"),
                 *(Cell(p_text(p), parts=(_digits(p),)) for p in p_values),
             )
             detectable = _digits(found["detectable"], 3) or "-"
@@ -332,7 +332,8 @@ def _score_column(metric: str) -> Column:
     return Column(NAMES[metric], (metric, f"{metric}_low", f"{metric}_high"))
 
 
-def _score_cell(found: Mapping[str, Any] | None, form: str = "{:.3f}", limits: bool = True) -> Cell:
+def score_cell(found: Mapping[str, Any] | None, form: str = "{:.3f}", limits: bool = True) -> Cell:
+    """Return a score as study.json has it, with its limits, and its parts for CSV."""
     one = interval(found)
     if one.value is None:
         return NOTHING if one.reason is None else Cell(NOT_ESTIMABLE)
@@ -347,7 +348,7 @@ def _short_cell(found: Mapping[str, Any] | None) -> Cell:
     """Return a score with limits of two digits, which is what fits in a terminal."""
     one = interval(found)
     if one.value is None or one.low is None or one.high is None:
-        return _score_cell(found)
+        return score_cell(found)
     low, high = (
         (f"{end:.2f}" if abs(end) < 10 else f"{end:.3g}").replace("0.", ".", abs(end) < 1)
         for end in (one.low, one.high)
@@ -363,7 +364,7 @@ def _score_rows(study: Study, found: Mapping[str, Any], limits: bool = True) -> 
     """Return a row per method; of each score, the best algorithm is bold. References do not compete."""
     metrics, algorithms = study["metrics"], study["settings"]["algorithms"]
     cells = {
-        metric: {method: _score_cell(scores[metric], limits=limits) for method, scores in found.items()}
+        metric: {method: score_cell(scores[metric], limits=limits) for method, scores in found.items()}
         for metric in metrics
     }
     for metric, column in cells.items():

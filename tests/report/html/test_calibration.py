@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from sklearn.calibration import calibration_curve
 
-from fedilc.report.html.charts import binned, wilson_limits
+from fedilc.report.html.charts import wilson_limits
+from fedilc.report.html.prediction_charts import binned
 
 
 def test_calibration_is_that_of_scikit_learn() -> None:

@@ -32,6 +32,8 @@ def test_the_verdict_is_that_of_the_study_and_every_section_has_content(folder: 
         *("Compared with fedavg", "Curves"),
         *(
             "Calibration",
+            "Predicted risks",
+            "Decision curves",
             "Notes on the data",
             "Settings chosen on the training sites",
             "Settings and command",

@@ -8,17 +8,18 @@ from typing import Any
 
 from fedilc.algorithms.loss_name import task_of
 from fedilc.evaluation.intervals import Interval
+from fedilc.report.clinical_tables import clinical_tables
 from fedilc.report.html.charts import (
     Chart,
     Line,
     Panel,
     agreement_charts,
     band,
-    calibration_charts,
     common_limits,
     curves,
 )
 from fedilc.report.html.page import Part, make_part, settings_table
+from fedilc.report.html.prediction_charts import prediction_charts
 from fedilc.report.study_files import read_study
 from fedilc.report.study_tables import (
     Study,
@@ -57,7 +58,8 @@ def study_part(folder: Path) -> Part:
         comparisons=comparison_tables(study),
         lines=[(line.label, line.colour) for line in lines],
         curves=_curves(lines),
-        calibration=calibration_charts(folder, study),
+        predicted=prediction_charts(folder, study),
+        clinical={table.name: table for table in clinical_tables(study)},
         agreement=agreement_charts(study.get("agreement") or {}),
         choices=choices_table(study),
         settings=settings_table("Settings of the study", study["name"], given, {"value": given}),

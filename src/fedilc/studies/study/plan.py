@@ -36,6 +36,7 @@ SCORED_ROUNDS = 20
 TINY = 20
 
 ChooseBy = Literal["silo", "validation"]
+Threshold = Annotated[float, Field(gt=0, lt=1)]
 Rates = Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]
 
 
@@ -57,6 +58,7 @@ class StudySettings:
         choose_by: "silo" or "validation"; None is "silo", or "validation" if there are fewer than four silos.
         references: whether a site's own model and one of pooled data are trained too.
         resamples: of the bootstrap.
+        thresholds: risks at which the net benefit of binary predictions is tabulated.
     """
 
     algorithms: Annotated[tuple[str, ...], Field(min_length=1)] = ALGORITHMS
@@ -71,6 +73,7 @@ class StudySettings:
     choose_by: ChooseBy | None = None
     references: bool = True
     resamples: PositiveInt = 1000
+    thresholds: Annotated[tuple[Threshold, ...], Field(min_length=1)] = (0.1, 0.2, 0.3, 0.5)
 
     # Settings in TOML and in plan files have keys of their own, and unknown ones are mistakes.
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)

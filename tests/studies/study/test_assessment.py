@@ -1,0 +1,109 @@
+"""What reviewers ask of a study: calibration, net benefit, and choices at the edge of what was offered."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hospitals import hospitals, made_result, study_table
+from hypothesis import given
+from hypothesis import strategies as st
+from slow_clinical import counted_net_benefit
+
+from fedilc.evaluation.calibration_curve import calibration_curve
+from fedilc.studies.study.assessment import assessment, calibration_facts, edge_notes, edges
+from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings
+from fedilc.studies.study.result import StudyResult
+
+
+@pytest.fixture
+def result(tmp_path: Path) -> StudyResult:
+    data = study_table(tmp_path, hospitals(4, rows=120))
+    settings = StudySettings(
+        algorithms=("fedavg", "fishr-inter-geo"), references=False, thresholds=(0.3, 0.6)
+    )
+    made = made_result(StudyPlan(data, settings), {"fedavg": 0.7, "fishr-inter-geo": 0.8})
+    random = np.random.default_rng(0)
+    outputs = {
+        site: {name: [y[:, None] + random.normal(size=(len(y), 1)) - 0.5] for name in settings.algorithms}
+        for site, y in data.labels.items()
+    }
+    return replace(made, outputs=outputs)
+
+
+def test_numbers_are_those_of_each_site_and_of_all_together(result: StudyResult) -> None:
+    facts = json.loads(json.dumps(assessment(result), allow_nan=False))
+    sites = result.plan.held_out
+    assert list(facts["calibration"]) == ["all held-out sites", *sites]
+    y = np.concatenate([result.plan.data.labels[site] for site in sites])
+    outputs = np.concatenate([result.outputs[site]["fedavg"][0] for site in sites])
+    risks = 1 / (1 + np.exp(-outputs[:, 0]))
+    found = facts["calibration"]["all held-out sites"]["fedavg"]
+    assert found["oe_ratio"]["value"] == pytest.approx(y.sum() / risks.sum())
+    curve = calibration_curve(y, [outputs])
+    assert curve is not None
+    assert found["ici"]["value"] == pytest.approx(curve.ici)
+    assert facts["net_benefit"]["thresholds"] == [0.3, 0.6]
+    for place, threshold in enumerate((0.3, 0.6)):
+        for method, given_risks in (("fedavg", risks), ("treat all", np.ones(len(y)))):
+            one = facts["net_benefit"]["sites"]["all held-out sites"][method][place]
+            assert one["value"] == pytest.approx(counted_net_benefit(list(y), list(given_risks), threshold))
+
+
+def test_a_method_that_some_site_lacks_is_not_in_the_numbers_of_all(result: StudyResult) -> None:
+    del result.outputs[result.plan.held_out[1]]["fishr-inter-geo"]
+    assert list(assessment(result)["calibration"]["all held-out sites"]) == ["fedavg"]
+
+
+def test_the_interval_of_o_to_e_covers_the_ratio_of_the_population() -> None:
+    random, covered = np.random.default_rng(0), 0
+    for _ in range(1000):
+        z = random.normal(-1, 1, 200)
+        y = (random.random(200) < 1.2 / (1 + np.exp(-z)).clip(1.2)).astype(float)
+        found = calibration_facts(y, [z])["oe_ratio"]
+        covered += found["low"] <= 1.2 <= found["high"]
+    assert 0.93 <= covered / 1000 <= 0.98
+
+
+@given(st.integers(0, 9), st.integers(10, 60))
+def test_below_ten_events_nothing_is_estimable(events: int, others: int) -> None:
+    y = np.array([1.0] * events + [0.0] * others)
+    found = calibration_facts(y, [np.linspace(1, -1, len(y))])
+    for one in found.values():
+        assert one["value"] is None
+        assert "event" in one["reason"]
+
+
+def test_choices_at_an_edge_are_counted_and_told_if_most_sites_are_there(result: StudyResult) -> None:
+    plan = result.plan
+    inside = {"local_learning_rate": 0.03, "learning_rate": 0.01, "penalty_weight": 1.0}
+    outside = inside | {"local_learning_rate": 0.1}
+    choices = {
+        site: {"fedavg": Choice(outside if place else inside, 100 if place == 3 else 60, 0.5, {})}
+        for place, site in enumerate(plan.held_out)
+    }
+    found = edges(plan, choices)
+    assert found == [
+        {
+            "method": "fedavg",
+            "setting": "local_learning_rate",
+            "edge": "highest",
+            "value": 0.1,
+            "sites": 3,
+            "of": 4,
+        },
+        {"method": "fedavg", "setting": "rounds", "edge": "highest", "value": 100.0, "sites": 1, "of": 4},
+    ]
+    assert edge_notes(found) == [
+        "fedavg chose the highest local_learning_rate offered (0.1) for 3 of 4 held-out sites; "
+        "higher ones may be better"
+    ]
+
+
+def test_a_setting_with_one_value_has_no_edge(result: StudyResult) -> None:
+    plan = replace(result.plan, settings=replace(result.plan.settings, local_learning_rates=(0.1,)))
+    choices = {site: {"fedavg": Choice({"local_learning_rate": 0.1}, 7, 0.5, {})} for site in plan.held_out}
+    assert edges(plan, choices) == []
