@@ -71,7 +71,7 @@ def test_a_weighted_mean_is_the_mean_of_exact_products() -> None:
 
 def test_only_means_take_weights() -> None:
     aggregator = WeightedGeometricMean()
-    with pytest.raises(ConfigError, match="counts every value once, and takes no weights"):
+    with pytest.raises(ConfigError, match="counts every value once and takes no weights"):
         aggregator.accumulate(aggregator.zero({"w": torch.ones(1)}), {"w": torch.ones(1)}, weight=2.0)
 
 

@@ -176,7 +176,7 @@ def test_regression_by_newton_and_built_in_networks_take_one_input() -> None:
     settings = {"name": "tried", "rounds": 1, "learning_rate": 0.1, "model": {"name": "mlp"}}
     data = {"source": "remote", "silos": ["a"], "inputs": {"image": [IMAGE], "age": [AGE]}}
     found = check_experiment(parse_experiment({**settings, "data": data}), Path())
-    assert "model 'mlp' takes one input, and the data have several" in found.report.problems[0]
+    assert "model 'mlp' takes one input, but the data have several" in found.report.problems[0]
 
 
 EXPERIMENT = """

@@ -1,4 +1,4 @@
-"""Aggregations: how many gradients become one, inside a silo and across silos alike."""
+"""Aggregations: how many gradients become one, over the environments of a silo and across silos."""
 
 from __future__ import annotations
 

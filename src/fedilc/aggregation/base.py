@@ -1,6 +1,7 @@
-"""What every aggregation is: exact sums that start at zero, accumulate, merge, and are finalized.
+"""The base class of aggregations: exact sums that start at zero, accumulate, merge, and are finalized.
 
-`Aggregator` is the base class; `Clipped` puts a bound on norms around any aggregation.
+`Aggregator` is the base class, `Accumulation` streams values into one, and `Clipped` limits the norms of the
+values of any aggregation. Helpers that all aggregations share follow.
 """
 
 from __future__ import annotations
@@ -23,66 +24,31 @@ from fedilc.aggregation.signed_logs import SignedLogs
 from fedilc.errors import ConfigError, NonFiniteError
 
 Share = Annotated[float, Field(ge=0, le=1)]
-_STACK_BUDGET = 1 << 22
+_STACK_BUDGET = 1 << 22  # numbers that a stack of products may hold
 _CPU = torch.device("cpu")
 _SIGNS = "signs"
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """The aggregated value, with measurements as {measurement: {parameter: number}}."""
+    """The aggregated value by parameter, with measurements as {measurement: {parameter: number}}."""
 
     value: dict[str, Tensor]
     measurements: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
-def wide_dtype(device: torch.device) -> torch.dtype:
-    """Return float64, or float32 for devices without float64."""
-    return torch.float32 if device.type == "mps" else torch.float64
-
-
-def is_finite(values: Tensor) -> bool:
-    """Return whether no value is NaN or infinite, from minimum and maximum in one pass without a mask.
-
-    >>> is_finite(torch.tensor([1.0, -2.0])), is_finite(torch.tensor([1.0, float("nan"), 2.0]))
-    (True, False)
-    """
-    if values.numel() == 0 or not values.is_floating_point():
-        return True
-    low, high = torch.aminmax(values)
-    return math.isfinite(low) and math.isfinite(high)
-
-
-def require_finite(values: Tensor, source: str, parameter: str) -> None:
-    """Raise an error naming silo and parameter if `values` holds a NaN or an infinity."""
-    if not is_finite(values):
-        raise not_finite(source, parameter)
-
-
-def not_finite(source: str, parameter: str) -> NonFiniteError:
-    """Return the error that says who sent a NaN or an infinity for which parameter."""
-    return NonFiniteError(
-        f"{source} sent a NaN or infinite value for {parameter!r}; check its data for extreme "
-        "values, or lower the learning rate or the penalty"
-    )
-
-
-def measured_signs(result: Tensor, agreement: float) -> dict[str, float]:
-    """Return how far signs agree, and the share of coordinates that became 0."""
-    zeros = result.numel() - int(torch.count_nonzero(result))
-    return {"sign_agreement": agreement, "zero_share": zeros / max(1, result.numel())}
-
-
 class Aggregator(ABC):
     """How many values of one coordinate become one.
 
-    `takes_weights` says whether a reply may have a weight. `by_sign` asks for four sums beside those of the
-    terms: "positives" and "negatives", how many values there are, and "log_positive" and "log_negative", the
-    sums of log2|g| over them. `keeps_values` says that it is not a function of sums: its state keeps every
-    value, so it needs every reply itself, and memory grows with their number (`order_statistics.py`).
-    `max_norm` is the norm to which replies are clipped, and `bounded_terms` the
-    largest magnitudes of terms that are bounded whatever the values: what a sub-coordinator's sums are
-    checked against.
+    Attributes:
+        takes_weights: whether a reply may have a weight.
+        by_sign: whether it needs four sums besides those of the terms: "positives" and "negatives", how many
+            values have that sign, and "log_positive" and "log_negative", the sums of log2|g| over them.
+        keeps_values: whether it is no function of sums: its state keeps every value, so that it needs every
+            reply itself, and memory grows with their number (`order_statistics.py`).
+        max_norm: the norm to which replies are clipped.
+        bounded_terms: the largest magnitudes of terms that are bounded for any values; a sub-coordinator's
+            sums are checked against them.
 
     >>> class RootMeanSquare(Aggregator):
     ...     def terms(self, values):
@@ -105,11 +71,11 @@ class Aggregator(ABC):
 
     @abstractmethod
     def terms(self, values: Tensor) -> dict[str, Tensor]:
-        """Return what each element of `values` adds to each sum, elementwise; sums are exact."""
+        """Return what each element of `values` adds to each sum; sums are exact."""
 
     @abstractmethod
     def finish(self, count: float, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
-        """Turn the sums of one parameter, in float64, into its aggregate and the measurements of it."""
+        """Return the aggregate of one parameter from its sums in float64, and its measurements."""
 
     def zero(self, like: Mapping[str, Tensor]) -> Sums:
         """Return the empty state for parameters of these names, shapes, dtypes and devices."""
@@ -127,20 +93,20 @@ class Aggregator(ABC):
         source: str = "a value",
         weight: float | None = None,
     ) -> Sums:
-        """Add one reply, in place; `source` is named if it holds a NaN or an infinity.
+        """Add one reply, in place; an error about a NaN or an infinity in it names `source`.
 
-        With `weight` a reply counts that often in a mean: the product with it is rounded once to float64.
+        With `weight`, a reply counts that many times in a mean: the product is rounded once to float64.
         After an error the state must not be used again.
         """
         if weight is not None and not self.takes_weights:
-            raise ConfigError(f"{type(self).__name__} counts every value once, and takes no weights")
+            raise ConfigError(f"{type(self).__name__} counts every value once and takes no weights")
         for name, value in values.items():
             self._add(state, name, value.unsqueeze(0) if weight is None else _weighted(value, weight), source)
         state.counted(1, weight)
         return state
 
     def stream(self, like: Mapping[str, Tensor], source: str) -> Accumulation:
-        """Return an empty accumulation, for values that come parameter by parameter."""
+        """Return an empty accumulation, for values that arrive parameter by parameter."""
         return Accumulation(self, self.zero(like), source)
 
     def merge(self, left: Sums, right: Sums) -> Sums:
@@ -153,7 +119,7 @@ class Aggregator(ABC):
         return both
 
     def finalize(self, state: Sums) -> Aggregate:
-        """Return the aggregate in the dtype the values came in, with its measurements."""
+        """Return the aggregate in the dtype of the values, with its measurements."""
         if state.count == 0:
             raise ValueError("nothing was accumulated: there is no aggregate of zero values")
         value: dict[str, Tensor] = {}
@@ -206,18 +172,9 @@ class Aggregator(ABC):
         return self.finish(state.total_weight(), sums)
 
 
-def summing_device(device: torch.device) -> torch.device:
-    """Return where sums for a device are kept: there, or on the CPU if it has no float64."""
-    return _CPU if device.type == "mps" else device
-
-
-def _weighted(value: Tensor, weight: float) -> Tensor:
-    return (value.detach().to(summing_device(value.device)).double() * weight).unsqueeze(0)
-
-
 @dataclass
 class Accumulation:
-    """An aggregator bound to its state: where a silo streams the gradients of its environments."""
+    """An aggregator with its state, into which a silo streams the gradients of its environments."""
 
     aggregator: Aggregator
     state: Sums
@@ -232,16 +189,62 @@ class Accumulation:
         self.aggregator._add_outer(self.state, name, left, right, self.source)
 
     def products(self, name: str, left: Tensor, right: Tensor) -> None:
-        """Add left_e^T right_e for each e, of the parameter's shape if that is flattened to a matrix."""
+        """Add left_e^T right_e for each e, the value of the parameter flattened to a matrix."""
         self.aggregator._add_products(self.state, name, left, right, self.source)
 
     def rows(self, name: str, index: Tensor, rows: Tensor) -> None:
-        """Add values with a single non-zero row each."""
+        """Add values that each have a single non-zero row, at the row of the parameter that `index` says."""
         self.aggregator._add(self.state, name, rows, self.source, index)
 
     def counted(self, values: int) -> None:
-        """Say that this many values have been added to every parameter."""
+        """Count values, after they have been added to every parameter."""
         self.state.counted(values)
+
+
+def _weighted(value: Tensor, weight: float) -> Tensor:
+    return (value.detach().to(summing_device(value.device)).double() * weight).unsqueeze(0)
+
+
+def summing_device(device: torch.device) -> torch.device:
+    """Return the device on which sums for a device are kept: itself, or the CPU if it has no float64."""
+    return _CPU if device.type == "mps" else device
+
+
+def wide_dtype(device: torch.device) -> torch.dtype:
+    """Return float64, or float32 for devices without float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def is_finite(values: Tensor) -> bool:
+    """Return whether no value is NaN or infinite, from minimum and maximum in one pass without a mask.
+
+    >>> is_finite(torch.tensor([1.0, -2.0])), is_finite(torch.tensor([1.0, float("nan"), 2.0]))
+    (True, False)
+    """
+    if values.numel() == 0 or not values.is_floating_point():
+        return True
+    low, high = torch.aminmax(values)
+    return math.isfinite(low) and math.isfinite(high)
+
+
+def require_finite(values: Tensor, source: str, parameter: str) -> None:
+    """Raise an error naming silo and parameter if `values` holds a NaN or an infinity."""
+    if not is_finite(values):
+        raise not_finite(source, parameter)
+
+
+def not_finite(source: str, parameter: str) -> NonFiniteError:
+    """Return the error that says who sent a NaN or an infinity for which parameter."""
+    return NonFiniteError(
+        f"{source} sent a NaN or infinite value for {parameter!r}; check its data for extreme "
+        "values, or lower the learning rate or the penalty"
+    )
+
+
+def measured_signs(result: Tensor, agreement: float) -> dict[str, float]:
+    """Return how far signs agree, and the share of coordinates that became 0."""
+    zeros = result.numel() - int(torch.count_nonzero(result))
+    return {"sign_agreement": agreement, "zero_share": zeros / max(1, result.numel())}
 
 
 def norm_of(tensors: Mapping[str, Tensor]) -> float:
@@ -259,7 +262,7 @@ def norm_of(tensors: Mapping[str, Tensor]) -> float:
 
 
 class Clipped(Aggregator):
-    """Scale every value that is longer than `max_norm` down to it before `inner` takes it.
+    """Scale every value that is longer than `max_norm` down to that norm before `inner` adds it.
 
     >>> from fedilc.aggregation import Mean
     >>> clipped = Clipped(Mean(), 1.0)

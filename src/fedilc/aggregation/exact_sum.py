@@ -7,7 +7,7 @@ numbers whose lowest 29 bits are zero. A sum is kept in int64 words: word k coun
 a word can overflow. Only words that a tensor needs are there: two or three for most gradients.
 
 The total is rounded once, to the nearest float64, ties to even. Sums of logarithms have a fixed unit and
-need fewer words: see `fixed_point.py` and `signed_logs.py`.
+need fewer words: see `signed_logs.py`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,6 @@ _GROWTH_WIDE = (1 << 60) + _GROWTH  # of a float64: another 29 bits
 _MANTISSA = (1 << 52) - 1
 _INFINITE = 2047 << 52
 _NO_WORD = 1 << 20
-
-
-def whole_zeros(shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return int64 zeros, on the CPU from numpy: torch would clear large blocks a second time."""
-    if device.type == "cpu":
-        return torch.from_numpy(np.zeros(shape, np.int64))
-    return torch.zeros(shape, dtype=torch.int64, device=device)
 
 
 class ExactSum:
@@ -56,7 +49,10 @@ class ExactSum:
             return False
         if most == 0:
             return True
-        self.widen(_place(least) + (0 if halves else 29) >> 5, (_place(most) + 29 >> 5) + 1)
+        # From the word of the lowest bit of the smallest number to that of the upper part of the largest. A
+        # part has at most 29 bits and is shifted by at most 31: its 60 bits stay in that one int64 word.
+        lowest_bit = _place(least) + (0 if halves else 29)
+        self.widen(lowest_bit >> 5, (_place(most) + 29 >> 5) + 1)
         growth = _GROWTH_WIDE if halves else _GROWTH
         group = (_MOST - (1 << 32)) // growth  # fits after a carry, which leaves at most 2^32 in a word
         for start in range(0, rows.shape[0], group):
@@ -117,22 +113,21 @@ class ExactSum:
         if bool((self.words[-1].abs() >= 1 << 31).any()):
             self.widen(self.lowest, self.lowest + len(self.words) + 1)
         for word, above in zip(self.words[:-1], self.words[1:], strict=True):
-            above += (
-                word >> 32
-            )  # rounds down, so that word = (word >> 32) 2^32 + (word & DIGIT) if negative too
+            # A shift rounds down, so that word = (word >> 32) 2^32 + (word & DIGIT) also if it is negative.
+            above += word >> 32
             word &= DIGIT
         self._bound = 1 << 32
 
     def load(self, words: Tensor) -> None:
-        """Take over words in place of its own, none of which exceeds 2^62."""
+        """Replace the words with these, none of which exceeds 2^62."""
         self.words, self._bound = words, 1 << 62
 
     def digits(self) -> tuple[int, Tensor]:
         """Return the sum in two's complement: the lowest word's number, and the rows of 32 bits it needs."""
         if not len(self.words):
             return 0, self.words.to(torch.int32)
-        self.widen(self.lowest, self.lowest + len(self.words) + 1)
-        self._bound = _MOST
+        self.widen(self.lowest, self.lowest + len(self.words) + 1)  # room for the sign
+        self._bound = _MOST  # `carry` does nothing below 2^32, where a word may still be negative
         self.carry()
         rows = self.words.to(torch.int32)
         start, stop = 0, len(rows)
@@ -153,7 +148,7 @@ class ExactSum:
         self.widen(lowest, lowest + len(rows))
         start = lowest - self.lowest
         for place, row in enumerate(rows.to(self.device), start):
-            last = place == start + len(rows) - 1  # the one that has a sign; the others are 32 plain bits
+            last = place == start + len(rows) - 1  # only the last row has a sign; others are 32 plain bits
             self.words[place] += row if last else row.long() & DIGIT
 
     def total(self) -> Tensor:
@@ -179,12 +174,12 @@ def _extent(rows: Tensor) -> tuple[int, int]:
 
 
 def _place(bits: int) -> int:
-    """Return p of a magnitude m 2^(p - 1074)."""
+    """Return p of a magnitude m 2^(p - 1074), given as bits of float64; subnormal numbers have p = 0."""
     return max(bits >> 52, 1) - 1
 
 
 def _rounded(words: Tensor, lowest: int) -> Tensor:
-    """Do as the compiled `round_totals`, which explains it."""
+    """Round as the compiled `round_totals` does, operation by operation; its docstring explains the steps."""
     digits = []
     carry = words.new_zeros(words.shape[1])
     for word in words:
@@ -205,3 +200,10 @@ def _rounded(words: Tensor, lowest: int) -> Tensor:
     for power in (exponent >> 1, exponent - (exponent >> 1)):
         value = value * ((power + 1023) << 52).view(torch.float64)
     return value
+
+
+def whole_zeros(shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return int64 zeros, on the CPU from numpy: torch would clear large blocks a second time."""
+    if device.type == "cpu":
+        return torch.from_numpy(np.zeros(shape, np.int64))
+    return torch.zeros(shape, dtype=torch.int64, device=device)

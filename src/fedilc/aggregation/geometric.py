@@ -40,10 +40,10 @@ class WeightedGeometricMean(Aggregator):
     not to the number of examples behind a value.
 
     Args:
-        zeros: what a zero is: "ignore", counted in E and in neither product; "strict", a factor of both
-            products, so that the coordinate is 0; "authors", a negative value of size 1e-10.
-        agreement: a coordinate is 0 if |mean(sign g)| is below this.
-        min_side: a side with fewer members is dropped.
+        zeros: what a zero counts as: "ignore", counted in E but in neither product; "strict", a factor of
+            both products, so that the coordinate is 0; "authors", a negative value of size 1e-10.
+        agreement: set a coordinate to 0 if |mean(sign g)| is below this share.
+        min_side: drop a sign that has fewer members.
 
     Raises:
         ConfigError: if an argument is out of its range.
@@ -67,11 +67,11 @@ class WeightedGeometricMean(Aggregator):
         self.min_side = min_side
 
     def terms(self, _values: Tensor) -> dict[str, Tensor]:
-        """Return no terms: counts and logarithms by sign are all that is needed."""
+        """Return no terms: only counts and logarithms by sign are needed."""
         return {}
 
     def finish(self, count: float, sums: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, float]]:
-        """Do as the compiled `finish`, operation by operation."""
+        """Compute the mean as the compiled `finish` does, operation by operation, for the same bits."""
         up, down = sums["positives"], sums["negatives"]
         log_up, log_down = sums["log_positive"], sums["log_negative"]
         margin, missing = (up - down).abs(), count - (up + down)
@@ -81,6 +81,7 @@ class WeightedGeometricMean(Aggregator):
         if self.zeros == "authors":
             down, log_down = down + missing, log_down + missing * LOG2_AUTHORS_ZERO
         up_members, down_members = up.clamp(min=1.0), down.clamp(min=1.0)
+        # One division for both sides, as in the compiled loop: down / (up down) = 1 / up.
         inverse = 1.0 / (up_members * down_members)
         up_share = (up * (1.0 / count)).where(up >= self.min_side, 0.0)
         down_share = (down * (1.0 / count)).where(down >= self.min_side, 0.0)
@@ -106,7 +107,7 @@ class WeightedGeometricMean(Aggregator):
         _logs_of(state, name).add_sums(*outer_sums(left, right))
 
     def _add_products(self, state: Sums, name: str, left: Tensor, right: Tensor, source: str) -> None:
-        """Add products of few terms without storing one; for many terms a matrix product is faster."""
+        """Add products of few terms without storing any; for many terms a matrix product is faster."""
         part = _logs_of(state, name)
         narrow = left.dtype == right.dtype == part.dtype == torch.float32
         if not (narrow and _kernels.usable(left) and left.shape[1] <= _FEW_TERMS):
@@ -115,11 +116,12 @@ class WeightedGeometricMean(Aggregator):
             raise not_finite(source, name)
 
     def _options(self, count: int) -> tuple[float, int, float, float]:
-        """Return what the compiled loops need to know."""
+        """Return the options as arguments of the compiled loops."""
         return float(count), get_args(Zeros).index(self.zeros), self._least(count), float(self.min_side)
 
     def _least(self, count: float) -> float:
         """Return the least |P - N| for which |P - N| / count >= agreement."""
+        # The quotient itself is compared, as users would: agreement * count may be rounded to the other side.
         near = max(0, math.floor(self.agreement * count) - 1)
         return float(next(votes for votes in itertools.count(near) if votes / count >= self.agreement))
 
@@ -144,9 +146,10 @@ def weighted_geometric_mean(
 ) -> Tensor:
     """Return the weighted geometric mean of `values` along `dim`, in their dtype and on their device.
 
-    To the bit, the order of the values does not matter, and negated values give the negated result (unless
-    zeros="authors"). Logarithms are rounded to 2^-36, so that the result is right to 1e-11 of the larger side
-    before it is rounded to float32 or a narrower dtype; those of float64 are rounded to 2^-46, for 1e-12.
+    The order of the values does not change a bit of the result, and negated values give the negated result
+    (unless zeros="authors"). Logarithms are rounded to 2^-36, so that the result is right to 1e-11 of the
+    larger side before it is rounded to float32 or a narrower dtype; those of float64 are rounded to 2^-46,
+    for 1e-12.
 
     Args:
         values: a dense tensor of float16, bfloat16, float32, float64, whole numbers or bools (the last two
@@ -154,14 +157,14 @@ def weighted_geometric_mean(
             The result is detached: no gradient flows back to values that require one.
         dim: the axis that holds the E values.
         zeros: "ignore", "strict" or "authors"; see `WeightedGeometricMean`.
-        agreement: zero a coordinate if |mean(sign g)| is below this share (0 is off).
-        min_side: drop a side with fewer members (1 is off).
+        agreement: set a coordinate to 0 if |mean(sign g)| is below this share (0 is off).
+        min_side: drop a sign with fewer members (1 is off).
 
     Returns:
         The mean, of the shape of `values` without `dim`.
 
     Raises:
-        ConfigError: if the values are no such tensor, or an option is out of its range.
+        ConfigError: if the values are not such a tensor, or an option is out of its range.
         NonFiniteError: if a value is NaN or infinite; the message says which.
 
     >>> import torch
@@ -185,6 +188,7 @@ def weighted_geometric_mean(
             require_finite(value, f"value {number} along dim {dim}", "values")
     state.counted(len(stack))
     result = aggregator.finalize(state).value["values"]
+    # A geometric mean does not exceed the largest value, but exp2 of a rounded logarithm may, by some bits.
     if stack.dtype == torch.float64 and zeros != "authors":
         limit = stack.abs().amax(0)
         result = result.clamp(-limit, limit)
@@ -192,7 +196,7 @@ def weighted_geometric_mean(
 
 
 def _as_stack(values: Tensor | Sequence[Tensor], dim: int) -> Tensor:
-    """Return the values along the first axis, or raise one sentence on why they have no mean."""
+    """Return the values along the first axis, or raise one sentence that says why they have no mean."""
     what = "weighted_geometric_mean"
     try:
         if isinstance(values, list | tuple) and values and all(isinstance(v, Tensor) for v in values):
@@ -210,7 +214,7 @@ def _as_stack(values: Tensor | Sequence[Tensor], dim: int) -> Tensor:
         raise ConfigError(f"{what} got {values.dtype}; convert it to one of {known}")
     if not -values.dim() <= dim < values.dim():
         raise ConfigError(
-            f"{what} got dim={dim}, and values of shape {tuple(values.shape)} have no such axis"
+            f"{what} got dim={dim}, but values of shape {tuple(values.shape)} have no such axis"
         )
     if values.shape[dim] == 0:
         raise ConfigError(f"{what} got no value along dim {dim}; give at least one")

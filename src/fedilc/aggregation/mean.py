@@ -1,4 +1,4 @@
-"""The arithmetic mean, the plain sum, and two rules by Parascandolo: AND-mask and absolute geometric mean."""
+"""The mean, the sum, and two rules by Parascandolo et al.: AND-mask and absolute geometric mean."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedilc.algorithms.registry import checks_options
 
 
 class Mean(Aggregator):
-    """The arithmetic mean of the values, each silo or environment one vote unless weights are given.
+    """The arithmetic mean of the values; each silo or environment is one vote unless weights are given.
 
     The exact total is rounded to float64, divided by the number of values (or by the exact sum of the
     weights, rounded likewise), and rounded to the dtype of the values.
@@ -68,7 +68,7 @@ class AndMask(Aggregator):
 
 
 class AbsoluteGeometricMean(Aggregator):
-    """sign(mean g) (prod |g_e|)^(1/E): signs that disagree are overlooked; a zero counts as 1e-10."""
+    """sign(mean g) (prod |g_e|)^(1/E): signs that disagree change nothing else; a zero counts as 1e-10."""
 
     by_sign = True
 

@@ -21,8 +21,8 @@ from fedilc.aggregation.base import Aggregator, require_finite, summing_device
 from fedilc.aggregation.packed_sums import Sums
 from fedilc.algorithms.registry import checks_options
 
-_PIECE = 1 << 20  # sorting works on this many numbers at a time, so that it needs little memory beside them
-_ROUNDING = 1e-9  # 0.29 * 100 is 28.999999999999996
+_PIECE = 1 << 20  # numbers that are sorted at a time, so that sorting needs little more memory
+_ROUNDING = 1e-9  # 0.29 * 100 is 28.999999999999996, whose floor would be one too low
 
 
 @dataclass
@@ -46,7 +46,7 @@ class KeptValues(Sums):
 
 
 class OrderStatistic(Aggregator):
-    """Per coordinate, a mean of values in the middle of the sorted ones; the ends are dropped."""
+    """The mean of the middle of the sorted values of each coordinate; values at both ends are dropped."""
 
     keeps_values = True
 
@@ -92,7 +92,8 @@ class OrderStatistic(Aggregator):
         """Keep values stacked along the first axis; with `index`, stack[i] is row index[i] of its value."""
         assert isinstance(state, KeptValues)
         require_finite(stack, source, name)
-        # A copy, because a silo may use its tensors again, in which -0 is 0: sorting takes the two for equal.
+        # Adding 0 makes a copy, because a silo may reuse its tensors, and turns -0 into 0: sorting takes them
+        # for equal, so that their order, and the sign of a result of 0, would depend on the order of arrival.
         values = stack.detach().to(summing_device(stack.device)) + 0.0
         if index is not None:
             rows, values = values, values.new_zeros(len(stack), *state.like[name].shape)
@@ -112,11 +113,11 @@ class TrimmedMean(OrderStatistic):
 
         trimmed(g) = 1/(E - 2k) * (g_(k+1) + ... + g_(E-k)),   k = max(1, floor(trim * E)) < E/2
 
-    so that up to k wrong silos of E cannot move a coordinate beyond the values of the honest ones. Of one or
-    two values nothing is dropped.
+    so that up to k wrong silos of E cannot move a coordinate beyond the values of the honest ones. One or two
+    values are all kept.
 
     Args:
-        trim: the share of the values that is dropped at each end, above 0 and below 0.5.
+        trim: share of the values that is dropped at each end, above 0 and below 0.5.
 
     >>> rule = TrimmedMean(trim=0.2)
     >>> state = rule.zero({"w": torch.zeros(1)})
@@ -136,7 +137,7 @@ class TrimmedMean(OrderStatistic):
 
 
 class Median(OrderStatistic):
-    """The median of each coordinate; of an even number of values, the mean of the middle two.
+    """The median of each coordinate; for an even number of values, the mean of the middle two.
 
     >>> rule = Median()
     >>> state = rule.zero({"w": torch.zeros(1)})

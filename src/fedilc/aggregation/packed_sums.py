@@ -1,4 +1,8 @@
-"""The state of an aggregation, as integers that add up to the same bits in any order, and how it travels."""
+"""The state of an aggregation: integers that add up to the same bits in any order, and how they travel.
+
+`Sums` is the state, `add_up` adds those of several processes, `PackedSums` is what a sub-coordinator sends,
+and `SumsForm` checks what was received.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +24,31 @@ if TYPE_CHECKING:
 
 
 MOST_VALUES = (1 << 31) - 1
+# The words (first, stop) that a sum of up to 2^31 numbers can need: word k begins at 2^(32 k - 1074). float32
+# goes from 2^-149 = 2^(925 - 1074), in word 28, to 2^(128 + 31) = 2^(1233 - 1074), in word 38; float64 goes
+# from 2^-1074 to 2^(1024 + 31) = 2^(2129 - 1074), in word 66.
+_WORDS = {torch.float32: (28, 39), torch.float64: (0, 67)}
+# The range of log2|v|.
+_LOGS = {torch.float32: (-149, 128), torch.float64: (-1074, 1024)}
+_CPU = torch.device("cpu")
+_ROUNDING = 1e-6  # sums may exceed their bound by this share, from rounding of norms
+_AT_ONCE = 1 << 20
+_LEAST_NORM = 1e-150  # below it the squares that a norm is made of may vanish
+_NARROW = (torch.float16, torch.bfloat16, torch.float32)
+_COUNTS = {255: torch.uint8, (1 << 15) - 1: torch.int16, (1 << 31) - 1: torch.int32}
 
 
 @dataclass
 class Sums:
-    """How many values came, and named exact sums for each parameter; for a mean, the sum of weights.
+    """The number of values so far, and named exact sums for each parameter; for a mean, the sum of weights.
 
-    `weights`: the exact sum of the given weights; `weighted`: how many values had one. Values without a
-    weight count 1. `like`: tensors of each parameter's shape and dtype, without storage. `devices`: where the
-    aggregates go.
+    Attributes:
+        like: tensors of each parameter's shape and dtype, without storage.
+        devices: the devices of the aggregates.
+        sums: the sums of each parameter, by name.
+        weights: the exact sum of the given weights; values without a weight count 1.
+        weighted: how many values had a weight.
+        count: how many values were added.
     """
 
     like: dict[str, Tensor]
@@ -65,8 +85,8 @@ def add_up(
 ) -> None:
     """Give each of these states the sums of the same states in all processes, in place.
 
-    `largest` and `total` are all-reduces of an int64 tensor, in place. The first agrees on which words each
-    sum has. No word exceeds 2^32, so that 2^30 processes can be added up.
+    `largest` and `total` are all-reduces of an int64 tensor, in place. The first one lets all processes agree
+    on which words each sum has. No word exceeds 2^32 after `carry`, so that 2^30 processes can be added up.
     """
     parts = [part for state in states for part in (state.weights, *dict(state.named_sums()).values())]
     exact = [part for part in parts if isinstance(part, ExactSum)]
@@ -90,17 +110,6 @@ def add_up(
         one.load(words)
 
 
-# The words that a sum of up to 2^31 float32 or float64 numbers can need, and the exponents that they have.
-_WORDS = {torch.float32: (28, 39), torch.float64: (0, 67)}
-_LOGS = {torch.float32: (-149, 128), torch.float64: (-1074, 1024)}
-_CPU = torch.device("cpu")
-_ROUNDING = 1e-6
-_AT_ONCE = 1 << 20
-_LEAST_NORM = 1e-150  # below it the squares that a norm is made of may vanish
-_NARROW = (torch.float16, torch.bfloat16, torch.float32)
-_COUNTS = {255: torch.uint8, (1 << 15) - 1: torch.int16, (1 << 31) - 1: torch.int32}
-
-
 @dataclass(frozen=True)
 class PackedSums:
     """Tensors by name, and for each sum of values the number of its lowest word."""
@@ -110,7 +119,7 @@ class PackedSums:
 
 
 def pack_sums(state: Sums, values: int) -> PackedSums:
-    """Return the sums of a state of at most this many values."""
+    """Return the sums of a state, which has at most this many values."""
     packed = PackedSums()
     for place, part in state.named_sums():
         if isinstance(part, ExactSum):
@@ -133,10 +142,10 @@ def add_packed(state: Sums, packed: PackedSums, values: int) -> None:
 
 @dataclass(frozen=True)
 class SumsForm:
-    """What packed sums of answers like `like` must be: derived from the step, never from the sender.
+    """The form that packed sums of answers like `like` must have: it follows from the step, not the sender.
 
     Args:
-        aggregator: how the answers become one.
+        aggregator: how the answers are aggregated.
         like: the parameters, as tensors without storage.
         weighted: whether answers are multiplied by weights, which makes them float64.
     """
@@ -163,14 +172,14 @@ class SumsForm:
         return found
 
     def rows(self, shapes: Mapping[str, object], lowest: Mapping[str, object]) -> dict[str, int]:
-        """Return how many rows each sum has by the shapes that a sender declares; raise if that cannot be."""
+        """Return how many rows each sum has, by the shapes that a sender declares; raise if it cannot be."""
         found: dict[str, int] = {}
         for place, part, dtype in self._empty_sums():
             if isinstance(part, ExactSum):
                 shape, first, (least, stop) = shapes.get(place), lowest.get(place), _WORDS[dtype]
                 count = shape[0] if isinstance(shape, list) and len(shape) == 2 else None
                 if type(count) is not int or type(first) is not int:
-                    raise ProtocolError(f"its sum {place!r} is not there, or has no lowest word")
+                    raise ProtocolError(f"its sum {place!r} is missing, or has no lowest word")
                 if count < 0 or (count > 0 and not (least <= first and first + count <= stop)):
                     raise ProtocolError(
                         f"its sum {place!r} has the words {first} to {first + count - 1}, but a sum of "
@@ -180,11 +189,12 @@ class SumsForm:
         return found
 
     def check(self, packed: PackedSums, norms: Sequence[float], weights: Sequence[float] = ()) -> None:
-        """Raise if these cannot be sums of answers of these norms; shapes and dtypes are right already.
+        """Raise if answers with these norms cannot have these sums; shapes and dtypes are already checked.
 
-        A sum of answers is at most as long as the sum of their norms, each clipped to `max_norm` and times
-        its weight (1 without `weights`). For sums of logarithms: of k values of one sign, k times the square
-        of their geometric mean is at most the sum of their squares, and all squares are the squared norms.
+        A sum of answers is at most as long as the sum of their norms (triangle inequality), each clipped to
+        `max_norm` and multiplied by its weight (1 without `weights`). For sums of logarithms: for k values of
+        one sign, k times the square of their geometric mean is at most the sum of their squares, and all
+        squares together are the squared norms.
         """
         lengths = [self._clipped(norm) for norm in norms]
         factors = weights or [1.0] * len(lengths)
@@ -211,23 +221,24 @@ class SumsForm:
                 )
 
     def _clipped(self, norm: float) -> float:
-        """Return how long an answer of this norm can be once it is clipped, with room for rounding."""
+        """Return how long an answer of this norm can be after clipping, with room for rounding."""
         most = self.aggregator.max_norm
         if norm > most:
             dtypes = {tensor.dtype for tensor in self.like.values()}
             size = sum(tensor.numel() for tensor in self.like.values())
             share = max(torch.finfo(dtype).eps for dtype in dtypes)
             step = max(torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps for dtype in dtypes)
+            # Each number is rounded twice, by a share of itself or, if subnormal, by a step.
             norm = most * (1 + 2 * share) + step * math.sqrt(size)
         return max(norm, _LEAST_NORM)
 
     def _conditions(self) -> str:
-        """Return what the norms of answers are limited by, for an error."""
+        """Return what limits the norms of answers, for an error."""
         clipped = "" if math.isinf(self.aggregator.max_norm) else f", clipped to {self.aggregator.max_norm:g}"
         return (", times the silos' weights" if self.weighted else "") + clipped
 
     def _adds_values(self, place: str) -> bool:
-        """Return whether a sum is of the answers themselves, or their products with weights."""
+        """Return whether a sum adds the answers themselves, or their products with weights."""
         probe = torch.empty(0)
         return self.aggregator.terms(probe)[place.rpartition("/")[2]] is probe
 
@@ -245,7 +256,10 @@ class SumsForm:
 def _check_logs(
     place: str, tensors: Mapping[str, Tensor], fraction: int, dtype: torch.dtype, norms: Sequence[float]
 ) -> None:
-    """Raise if no values of these norms have such counts and sums of logarithms: none exceeds its norm."""
+    """Raise if values of these norms cannot have such counts and sums of logarithms.
+
+    No value exceeds the norm of its answer, so no logarithm exceeds that of the largest norm.
+    """
     counts, low, high = (tensors[f"{place}/{key}"].long() for key in ("counts", "low", "high"))
     if bool((counts < 0).any()) or bool((counts.sum(0) > len(norms)).any()):
         raise ProtocolError(f"its counts of {place!r} are not those of {len(norms)} values")
@@ -263,7 +277,7 @@ def _check_logs(
 def _squared_means(place: str, tensors: Mapping[str, Tensor], fraction: int, unit: float) -> float:
     """Return the sum of k times the squared geometric mean of k values, over both signs and all coordinates.
 
-    It is in units of `unit` squared.
+    The sum is in units of `unit` squared.
     """
     shift, found = math.log2(unit) if unit < math.inf else 0.0, 0.0
     words = [tensors[f"{place}/{key}"].flatten().split(_AT_ONCE) for key in ("counts", "low", "high")]

@@ -42,6 +42,10 @@ MANTISSA, ONE_BITS = (1 << 52) - 1, 1023 << 52
 # sum of logarithms and the bits above them the count: for float32, -149 <= log2|g| < 128, so that
 # 255 terms are below 255 (150 + 128) 2^36 < 2^53, and the count of at most 255 fits into the 10 bits above.
 ROOM, FIELD, BIAS = 255, 53, 150 << 36
+# Products of up to ROWS rows count both signs in one float32, as positives + (ROWS + 1) negatives. That is at
+# most 4095 + 4096 * 4095 = 2^24 - 1, which float32 holds exactly.
+ROWS = 4095
+_VALUES_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -55,46 +59,6 @@ class FixedPoint:
 NARROW, WIDE = FixedPoint(36, LOG2_NARROW), FixedPoint(46, LOG2_WIDE)
 
 
-def fixed_log2(values: Tensor, kind: FixedPoint) -> Tensor:
-    """Return log2|v| in units of 2^-fraction, as int64; for 0 it is some whole number.
-
-    >>> fixed_log2(torch.tensor([1.0, -0.25]), NARROW).tolist() == [0, -2 << 36]
-    True
-    """
-    size = values.double().abs()
-    tiny = size < 2.0**-1022
-    size = torch.where(tiny, size * 2.0**54, size)
-    bits = size.view(torch.int64)
-    mantissa = (bits & MANTISSA | ONE_BITS).view(torch.float64)
-    s = (mantissa - SQRT2) / (mantissa + SQRT2)
-    fraction = _polynomial(kind.series, s * s) * s * 2.0**kind.fraction
-    units = (fraction + (ROUNDER + 2.0 ** (kind.fraction - 1))).view(torch.int64) - ROUNDER_BITS
-    exponent = (bits >> 52) - torch.where(tiny, 1023 + 54, 1023)
-    return (exponent << kind.fraction) + units
-
-
-def exp2(x: Tensor) -> Tensor:
-    """Return 2^x of float64 numbers with -1100 < x <= 1024; what overflows is the largest float64."""
-    whole = (x + ROUNDER) - ROUNDER
-    part = x - whole
-    value = _polynomial(EXP2, part) * part + 1.0
-    exponent = whole.to(torch.int64)
-    half = exponent >> 1
-    for power in (half, exponent - half):
-        value = value * ((power + 1023) << 52).view(torch.float64)
-    return value.clamp(max=torch.finfo(torch.float64).max)
-
-
-def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
-    total = torch.full_like(x, coefficients[-1])
-    for coefficient in coefficients[-2::-1]:
-        total = total * x + coefficient
-    return total
-
-
-_VALUES_AT_ONCE = 1 << 22
-
-
 class SignedLogs:
     """Counts and sums of logarithms of the positive (first) and the negative (second) values of a tensor."""
 
@@ -106,7 +70,7 @@ class SignedLogs:
         self._filled = 0
 
     def add(self, stack: Tensor, index: Tensor | None = None) -> bool:
-        """Add every row of `stack`, as `ExactSum.add`; False says that one was NaN or infinite."""
+        """Add every row of `stack`, as `ExactSum.add` does; return False if one is NaN or infinite."""
         stack = stack.detach().to(self.device)
         rows = stack.reshape(len(stack), stack.shape[1:].numel())
         compiled = _kernels.usable(rows) and self.kind == NARROW
@@ -119,7 +83,7 @@ class SignedLogs:
         return finite
 
     def add_products(self, left: Tensor, right: Tensor) -> bool:
-        """Add left_e^T right_e for each e, as `add` does, without storing one of them; float32 on the CPU."""
+        """Add left_e^T right_e for each e, as `add` does, without storing any; for float32 on the CPU."""
         left, right = left.detach(), right.detach().contiguous()
         finite = True
         for ours, theirs in zip(left.split(ROOM), right.split(ROOM), strict=True):
@@ -161,13 +125,14 @@ class SignedLogs:
 
     def add_sums(self, counts: Tensor, logs: Tensor) -> None:
         """Add counts and sums of log2 (float64), each for both signs; the sums are rounded once."""
+        # Scaling by powers of two and splitting off whole numbers are exact: only `round` rounds.
         units = logs * 2.0 ** (self.kind.fraction - 32)
         high = units.floor()
         low = ((units - high) * 2.0**32).round()
         self._add_wide(torch.stack([counts, low.long(), high.long()]).view(3, 2, -1))
 
     def add_words(self, counts: Tensor, low: Tensor, high: Tensor, values: int) -> None:
-        """Add the wide words of at most `values` values, in any whole dtypes; `low` without its sign."""
+        """Add the wide words of at most `values` values, in any integer dtypes; `low` is unsigned."""
         if not (_kernels.usable(self.packed) and self.kind == NARROW and values <= ROOM):
             self._add_wide(torch.stack([counts.long(), low.long() & DIGIT, high.long()]))
             return
@@ -179,6 +144,7 @@ class SignedLogs:
     def _add_wide(self, words: Tensor) -> None:
         self.spill()
         self.wide = self.wide + words.to(self.device) if self.wide.numel() else words.to(self.device)
+        # Lower words are below 2^32, and at most 2^30 of them are added before this carry: the sum fits.
         self.wide[2] += self.wide[1] >> 32
         self.wide[1] &= DIGIT
 
@@ -191,12 +157,12 @@ class SignedLogs:
             self._filled = 0
 
     def load(self, wide: Tensor) -> None:
-        """Take over wide words."""
+        """Replace the sums with these wide words."""
         self.packed, self.wide, self._filled = self._zeros(2, 0), self._zeros(3, 2, 0), 0
         self._add_wide(wide)
 
     def wide_words(self) -> Tensor:
-        """Return all as wide words: counts, lower and upper words of logarithms, each for both signs."""
+        """Return all sums as wide words: counts, lower and upper words of logarithms, each for both signs."""
         self.spill()
         return self.wide if self.wide.numel() else self._zeros(3, 2, self.shape.numel())
 
@@ -209,13 +175,50 @@ class SignedLogs:
         return whole_zeros(shape, self.device)
 
 
-ROWS = 4095
+def fixed_log2(values: Tensor, kind: FixedPoint) -> Tensor:
+    """Return log2|v| in units of 2^-fraction, as int64; for 0 it is some whole number.
+
+    >>> fixed_log2(torch.tensor([1.0, -0.25]), NARROW).tolist() == [0, -2 << 36]
+    True
+    """
+    size = values.double().abs()
+    tiny = size < 2.0**-1022  # subnormal: the product is exact, and its exponent is lowered again below
+    size = torch.where(tiny, size * 2.0**54, size)
+    bits = size.view(torch.int64)
+    mantissa = (bits & MANTISSA | ONE_BITS).view(torch.float64)
+    s = (mantissa - SQRT2) / (mantissa + SQRT2)
+    fraction = _polynomial(kind.series, s * s) * s * 2.0**kind.fraction
+    # The 1/2 of the series is 2^(fraction - 1) units; it is added with the rounder, in one rounding.
+    units = (fraction + (ROUNDER + 2.0 ** (kind.fraction - 1))).view(torch.int64) - ROUNDER_BITS
+    exponent = (bits >> 52) - torch.where(tiny, 1023 + 54, 1023)
+    return (exponent << kind.fraction) + units
+
+
+def exp2(x: Tensor) -> Tensor:
+    """Return 2^x of float64 numbers with -1100 < x <= 1024; what overflows is the largest float64."""
+    whole = (x + ROUNDER) - ROUNDER
+    part = x - whole
+    value = _polynomial(EXP2, part) * part + 1.0
+    # By two factors, since 2^exponent itself may overflow or be subnormal, which shifted bits cannot express.
+    exponent = whole.to(torch.int64)
+    half = exponent >> 1
+    for power in (half, exponent - half):
+        value = value * ((power + 1023) << 52).view(torch.float64)
+    return value.clamp(max=torch.finfo(torch.float64).max)
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
+    total = torch.full_like(x, coefficients[-1])
+    for coefficient in coefficients[-2::-1]:
+        total = total * x + coefficient
+    return total
 
 
 def outer_sums(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Return |P| and |N|, and the sums of log2 over P and N, of left_i right_i^T over rows i.
 
     Exchanging the signs of `left` exchanges P and N to the bit: both sides go through the same products.
+    No product is formed, because log|d a| = log|d| + log|a|: sums over i are products of matrices.
     """
     if left.dtype.itemsize < 4:
         left, right = left.float(), right.float()
@@ -244,7 +247,7 @@ def _positive(d: Tensor, a: Tensor, counts: Tensor, logs: Tensor) -> None:
 
 
 def _signed(d: Tensor, a: Tensor, counts: Tensor, logs: Tensor) -> None:
-    """Add the sums in general: T over all non-zero products, Q with their signs; P is half of T + Q."""
+    """Add the sums for any signs: T over all non-zero products, Q with their signs; P is half of T + Q."""
     up, down = (d > 0).to(d.dtype), (d < 0).to(d.dtype)
     above, below = (a > 0).to(a.dtype), (a < 0).to(a.dtype)
     log_d, log_a = _masked_log(d), _masked_log(a)
@@ -259,12 +262,13 @@ def _signed(d: Tensor, a: Tensor, counts: Tensor, logs: Tensor) -> None:
 
 
 def _masked_log(values: Tensor) -> Tensor:
-    """Return log|v|, and 0 if v is 0; a logarithm of zero itself would take the processor's slow path."""
+    """Return log|v|, and 0 if v is 0; the logarithm of zero itself would take the processor's slow path."""
     size = values.abs()
     return size.add_(size == 0).log_()
 
 
 def _add_counts(packed: Tensor, counts: Tensor) -> None:
+    """Add counts that are packed as positives + (ROWS + 1) negatives."""
     whole = packed.round().to(torch.int64)
     negatives = whole // (ROWS + 1)
     counts[0] += whole - negatives * (ROWS + 1)

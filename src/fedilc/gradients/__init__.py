@@ -1,4 +1,4 @@
-"""What a silo computes: gradients of environments, statistics, and local steps."""
+"""What a silo computes: gradients of its environments, statistics, and local steps."""
 
 from fedilc.gradients.computation import ModelRunner, SiloComputation, find_device
 from fedilc.gradients.forward import logits_layer, require_logits

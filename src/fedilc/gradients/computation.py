@@ -1,6 +1,6 @@
 """Compute what one silo answers in a round: its statistic s_e, its gradient, and J_e^T v_e.
 
-All silos of a process share one model, which `ModelRunner` runs.
+`SiloComputation` computes for one silo. All silos of a process share one model, which `ModelRunner` runs.
 """
 
 from __future__ import annotations
@@ -41,135 +41,9 @@ if TYPE_CHECKING:
     from fedilc.penalties import Penalty
 
 
-def find_device(name: str) -> torch.device:
-    """Return the device of a name; "auto" is a GPU if there is one, and another GPU for each local rank."""
-    if name == "auto" and not torch.cuda.is_available():
-        return torch.device("cpu")
-    if name in ("auto", "cuda") and torch.cuda.is_available():
-        place = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))
-        return torch.device("cuda", int(place) % torch.cuda.device_count())
-    if name.startswith("cuda:") and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
-        raise ConfigError(f"device {name!r} is one GPU for all ranks of a machine; give 'cuda', for one each")
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"device {name!r} cannot be used here: {reason}") from error
-    return device
-
-
-class ModelRunner:
-    """The one model of a process, with which all its silos compute; weights are copied into it in place."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        loss: Loss,
-        classifier: str | None = None,
-        chunk_bytes: int = CHUNK_BYTES,
-    ) -> None:
-        self.model = set_training(model, True)
-        self.format = torch.preserve_format
-        if any(isinstance(module, nn.Conv2d) for module in model.modules()):
-            self.format = torch.channels_last
-            convert_conv2d_weight_memory_format(self.model, self.format)
-        self.loss = loss
-        self.chunk_bytes = chunk_bytes
-        self.use_classifier(classifier)
-        self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        first = next(iter(self.parameters.values()))
-        self.dtype, self.device = first.dtype, first.device
-        self._version: int | None = None
-        self._example_bytes: int | None = None
-        self._clones = False
-        self._plan: Plan | None = None
-        self._keeps_memory = False
-
-    @torch.no_grad()
-    def load(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Take the server's weights, unless they are already here."""
-        if version != self._version:
-            for name, parameter in self.parameters.items():
-                if weights[name].data_ptr() != parameter.data_ptr():  # in one process, w is this model's own
-                    parameter.copy_(weights[name])
-            self._version = version
-
-    def use_classifier(self, name: str | None) -> None:
-        """Take the layer of this name for the one that gives the logits; None is the last linear layer."""
-        self.classifier_name, self.classifier = name, None
-        if name is not None or any(isinstance(module, nn.Linear) for module in self.model.modules()):
-            self.classifier_name, self.classifier = find_classifier(self.model, name)
-
-    @overload
-    def inputs(self, x: Inputs) -> Inputs: ...
-
-    @overload
-    def inputs(self, x: Examples) -> Examples: ...
-
-    def inputs(self, x: Examples) -> Examples:
-        """Return inputs on the model's device and in its memory layout; floating-point ones in its dtype."""
-        return mapped(self._moved, x)
-
-    def _moved(self, x: Tensor) -> Tensor:
-        layout = self.format if x.dim() == 4 else torch.preserve_format
-        return x.to(self.device, self.dtype if x.is_floating_point() else None, memory_format=layout)
-
-    def labels(self, y: Tensor) -> Tensor:
-        """Return labels as the loss needs them."""
-        return self.loss.labels(y, self.dtype).to(self.device)
-
-    def example_bytes(self, x: Examples) -> int:
-        """Estimate the memory of one example's forward pass in bytes, measured once."""
-        if self._example_bytes is None:
-            self._example_bytes = bytes_per_example(self.model, x[:2])
-            self._clones = self._writes_to_inputs(x[:1])
-        return self._example_bytes
-
-    def _writes_to_inputs(self, x: Inputs) -> bool:
-        """Return whether the model changes its input, so that it must be given copies."""
-        probe = x.clone()
-        with torch.no_grad(), private_randomness(self.device, 0):
-            call(self.model, probe)
-        return not all(map(torch.equal, tensors_of(probe), tensors_of(x)))
-
-    def most_examples(self, x: Examples) -> int:
-        """Return how many examples a chunk may hold."""
-        return max(1, self.chunk_bytes // self.example_bytes(x))
-
-    def plan(self, x: Examples, y: Tensor) -> Plan:
-        """Return how the gradients of single environments are computed, decided once."""
-        if self._plan is None:
-            self._plan = plan_layers(self.model, self.loss, x[:3], y[:3])
-        return self._plan
-
-    def forward(self, x: Inputs, y: Tensor, taps: Mapping[str, nn.Module], loss: Loss | None = None) -> Pass:
-        """Return one chunk's forward with features and the taps asked for; `loss` may be a silo's own."""
-        if not self._keeps_memory:
-            keep_freed_memory(self)
-            self._keeps_memory = True
-        with classifier_input(self.classifier) as seen, tapped(dict(taps)) as recorded, FastLinear():
-            logits = self.loss.logits(call(self.model, x.clone() if self._clones else x))
-        parameters = list(self.parameters.values())
-        return Pass(
-            x, y, logits, seen, recorded, loss or self.loss, parameters, self.classifier, self.classifier_name
-        )
-
-    def predict(self, x: Examples) -> Tensor:
-        """Return the logits of any number of examples, without graph, in evaluation mode."""
-        rows = 4 * self.most_examples(x)
-        x = x.clone() if self._clones else x
-        set_training(self.model, False)
-        try:
-            with torch.inference_mode(), FastLinear():
-                return torch.cat([self.loss.logits(call(self.model, part)) for part in x.split(rows)])
-        finally:
-            set_training(self.model, True)
-
-
 @dataclass
 class Computed:
-    """The result of a silo: its gradient, J_e^T v_e if that is not in it, and the mean loss."""
+    """The result of a silo: its gradient, J_e^T v_e unless it was added to that, and the mean loss."""
 
     gradient: dict[str, Tensor]
     penalty_gradient: dict[str, Tensor] | None
@@ -182,15 +56,15 @@ class SiloComputation:
 
     Args:
         runner: runs the model, which all silos of a process share.
-        name: the silo's, from which its random choices derive.
+        name: name of the silo, from which its random choices derive.
         x: inputs, on the device and in the dtype of the model.
         y: labels, as the loss needs them.
         environment_size: examples per environment; None is all of them.
-        intra: how the gradients of environments, each a vote, become one; None averages them.
-        seed: the run's.
-        penalty: what the silos match, if anything.
-        step: the number of a local step; step 1 draws the same random numbers as a run without local steps.
-        loss: the silo's own, if its classes have weights; None is the runner's.
+        intra: aggregation of the gradients of environments, each of which is a vote; None averages them.
+        seed: seed of the run.
+        penalty: penalty of the run, if it has one.
+        step: number of the local step; step 1 draws the same random numbers as a run without local steps.
+        loss: loss of this silo, if its classes have weights; None is the loss of the runner.
     """
 
     runner: ModelRunner
@@ -207,24 +81,14 @@ class SiloComputation:
     def __post_init__(self) -> None:
         self.forget()
 
-    def part(self, rows: Tensor | None, step: int) -> SiloComputation:
-        """Return the computation of some of the examples, or of all, in a local step."""
-        x, y = (self.x, self.y) if rows is None else (select(self.x, rows), self.y[rows])
-        return replace(self, x=x, y=y, step=step)
-
     def forget(self) -> None:
         """Drop the sums and forward passes of the last round."""
         self._round: int | None = None
         self._total: Any = None
         self._kept: dict[int, Pass] = {}
 
-    @property
-    def kept_bytes(self) -> int:
-        """Estimate the memory of the forward passes that are kept for the next step, in bytes."""
-        return sum(len(chunk.x) for chunk in self._kept.values()) * self.runner.example_bytes(self.x)
-
     def statistics(self, round_: int, keep_bytes: int) -> Tensor:
-        """Return s_e at the current weights; forward passes of up to `keep_bytes` stay for the gradients."""
+        """Return s_e at the current weights; keep forward passes of up to `keep_bytes` for the gradients."""
         assert self.penalty is not None, "the algorithm has no penalty"
         self.forget()
         layout = self.layout(round_)
@@ -249,7 +113,7 @@ class SiloComputation:
         return self.penalty.value(self._total)
 
     def prepare(self, round_: int) -> None:
-        """Make sure that the sums of s_e are of this round, which J_e^T v_e needs."""
+        """Make sure that the sums of s_e, which J_e^T v_e needs, are those of this round."""
         if self._total is None or self._round != round_:
             self.statistics(round_, KEPT_BYTES)
 
@@ -257,7 +121,7 @@ class SiloComputation:
         """Return the gradient and, given v_e, J_e^T v_e.
 
         With `weight` (lambda E) the product is added to the gradient, in one backward pass unless
-        environments vote; without, it is returned beside the gradient.
+        environments vote; without it, the product is returned beside the gradient.
         """
         if vector is not None:
             self.prepare(round_)
@@ -268,6 +132,8 @@ class SiloComputation:
         if vector is not None and (votes is not None or weight is None):
             penalty_gradient = self._zeros()
         elif vector is not None and weight is not None:
+            # J^T (lambda E v) = lambda E J^T v: scaled here, the product and the gradient share a backward
+            # pass.
             vector = weight * vector
         partial: dict[str, Tensor] = {}
         loss = 0.0
@@ -301,8 +167,18 @@ class SiloComputation:
         votes = lay_out(len(self.x), self.environment_size, most, self.seed, round_, self.name, self.step)
         return lay_out_mean(votes, most) if self.intra is None else votes
 
+    def part(self, rows: Tensor | None, step: int) -> SiloComputation:
+        """Return the computation over some of the examples, or all, in a local step."""
+        x, y = (self.x, self.y) if rows is None else (select(self.x, rows), self.y[rows])
+        return replace(self, x=x, y=y, step=step)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Return an estimate of the memory of the forward passes kept for the next step, in bytes."""
+        return sum(len(chunk.x) for chunk in self._kept.values()) * self.runner.example_bytes(self.x)
+
     def _passes(self, layout: Layout, round_: int) -> Iterator[tuple[Chunk, Pass]]:
-        """Yield the chunks' forward passes: each kept one once, the others computed again."""
+        """Yield the forward pass of each chunk: the kept one if there is one, or else a new one."""
         for number, cut in enumerate(layout.chunks):
             with self._randomness(round_, number):
                 chunk = self._kept.pop(number, None)
@@ -320,8 +196,8 @@ class SiloComputation:
         return private_randomness(self.runner.device, seed)
 
     def _add_gradient(self, total: dict[str, Tensor], starts: BackwardStarts, keep_graph: bool) -> None:
-        """Add to `total` the gradient of a backward pass that begins there."""
-        # Torch imports sympy, for half a second, if it is given gradients of outputs instead of one number.
+        """Add the gradient of a backward pass that begins at `starts` to `total`."""
+        # One number in place of gradients of outputs, for which torch would import sympy, half a second.
         number = torch.stack([(output * start).sum() for output, start in starts]).sum()
         weights = list(self.runner.parameters.values())
         found = torch.autograd.grad(number, weights, retain_graph=keep_graph, materialize_grads=True)
@@ -340,7 +216,10 @@ class SiloComputation:
         partial: dict[str, Tensor],
         keep_graph: bool,
     ) -> None:
-        """Add the mean gradients of the chunk's environments to the votes."""
+        """Add the mean gradients of the chunk's environments to the votes.
+
+        `partial` holds the gradient so far of an environment that spans several chunks.
+        """
         if cut.stop - cut.start >= cut.size and cut.closes and not partial:
             plan = self.runner.plan(self.x, self.y)
             stream_environments(self.runner.model, chunk, cut.size, plan, votes, keep_graph)
@@ -353,3 +232,131 @@ class SiloComputation:
                 votes.stack(name, value.unsqueeze(0))
             votes.counted(1)
             partial.clear()
+
+
+class ModelRunner:
+    """The one model of a process, which all its silos use; weights are copied into it in place."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        classifier: str | None = None,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        self.model = set_training(model, True)
+        self.format = torch.preserve_format
+        if any(isinstance(module, nn.Conv2d) for module in model.modules()):
+            self.format = torch.channels_last
+            convert_conv2d_weight_memory_format(self.model, self.format)
+        self.loss = loss
+        self.chunk_bytes = chunk_bytes
+        self.use_classifier(classifier)
+        self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        first = next(iter(self.parameters.values()))
+        self.dtype, self.device = first.dtype, first.device
+        self._version: int | None = None
+        self._example_bytes: int | None = None
+        self._clones = False
+        self._plan: Plan | None = None
+        self._keeps_memory = False
+
+    @torch.no_grad()
+    def load(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Copy the server's weights into the model, unless it already has them."""
+        if version != self._version:
+            for name, parameter in self.parameters.items():
+                if weights[name].data_ptr() != parameter.data_ptr():  # in one process, w is this very tensor
+                    parameter.copy_(weights[name])
+            self._version = version
+
+    def forward(self, x: Inputs, y: Tensor, taps: Mapping[str, nn.Module], loss: Loss | None = None) -> Pass:
+        """Return the forward pass of a chunk with features and the given taps; `loss` may be a silo's own."""
+        if not self._keeps_memory:
+            keep_freed_memory(self)
+            self._keeps_memory = True
+        with classifier_input(self.classifier) as seen, tapped(dict(taps)) as recorded, FastLinear():
+            logits = self.loss.logits(call(self.model, x.clone() if self._clones else x))
+        parameters = list(self.parameters.values())
+        return Pass(
+            x, y, logits, seen, recorded, loss or self.loss, parameters, self.classifier, self.classifier_name
+        )
+
+    def predict(self, x: Examples) -> Tensor:
+        """Return the logits of any number of examples, in evaluation mode and without a graph."""
+        rows = 4 * self.most_examples(x)
+        x = x.clone() if self._clones else x
+        set_training(self.model, False)
+        try:
+            with torch.inference_mode(), FastLinear():
+                return torch.cat([self.loss.logits(call(self.model, part)) for part in x.split(rows)])
+        finally:
+            set_training(self.model, True)
+
+    @overload
+    def inputs(self, x: Inputs) -> Inputs: ...
+
+    @overload
+    def inputs(self, x: Examples) -> Examples: ...
+
+    def inputs(self, x: Examples) -> Examples:
+        """Return inputs on the model's device and in its memory layout; floating-point ones in its dtype."""
+        return mapped(self._moved, x)
+
+    def _moved(self, x: Tensor) -> Tensor:
+        layout = self.format if x.dim() == 4 else torch.preserve_format
+        return x.to(self.device, self.dtype if x.is_floating_point() else None, memory_format=layout)
+
+    def labels(self, y: Tensor) -> Tensor:
+        """Return labels as the loss needs them."""
+        return self.loss.labels(y, self.dtype).to(self.device)
+
+    def plan(self, x: Examples, y: Tensor) -> Plan:
+        """Return how the gradients of single environments are computed; this is decided once."""
+        if self._plan is None:
+            self._plan = plan_layers(self.model, self.loss, x[:3], y[:3])
+        return self._plan
+
+    def most_examples(self, x: Examples) -> int:
+        """Return how many examples a chunk may hold."""
+        return max(1, self.chunk_bytes // self.example_bytes(x))
+
+    def example_bytes(self, x: Examples) -> int:
+        """Return an estimate of the memory of one example's forward pass in bytes, measured once."""
+        if self._example_bytes is None:
+            self._example_bytes = bytes_per_example(self.model, x[:2])
+            self._clones = self._writes_to_inputs(x[:1])
+        return self._example_bytes
+
+    def _writes_to_inputs(self, x: Inputs) -> bool:
+        """Return whether the model changes its input in place, so that it must be given copies."""
+        probe = x.clone()
+        with torch.no_grad(), private_randomness(self.device, 0):
+            call(self.model, probe)
+        return not all(map(torch.equal, tensors_of(probe), tensors_of(x)))
+
+    def use_classifier(self, name: str | None) -> None:
+        """Use the layer of this name as the one that gives the logits; None is the last linear layer."""
+        self.classifier_name, self.classifier = name, None
+        if name is not None or any(isinstance(module, nn.Linear) for module in self.model.modules()):
+            self.classifier_name, self.classifier = find_classifier(self.model, name)
+
+
+def find_device(name: str) -> torch.device:
+    """Return the device of a name; "auto" is a GPU if there is one, a different one for each local rank."""
+    if name == "auto" and not torch.cuda.is_available():
+        return torch.device("cpu")
+    if name in ("auto", "cuda") and torch.cuda.is_available():
+        place = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0"))
+        return torch.device("cuda", int(place) % torch.cuda.device_count())
+    if name.startswith("cuda:") and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            f"device {name!r} is one GPU for all ranks of a machine; give 'cuda' for one per rank"
+        )
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device {name!r} cannot be used here: {reason}") from error
+    return device

@@ -16,8 +16,8 @@ from fedilc.seeds import torch_generator
 class Chunk:
     """Rows start..stop of the ordered examples, in environments of `size` examples each.
 
-    `closes`: whether the chunk's last row completes an environment. An environment larger than memory spans
-    several chunks, and only the last closes it.
+    `closes` says whether the chunk's last row completes an environment. An environment larger than memory
+    spans several chunks, and only the last one closes it.
     """
 
     start: int
@@ -51,15 +51,6 @@ class Layout:
         return x[self.order[chunk.start : chunk.stop]]
 
 
-def later(step: int) -> tuple[str, ...]:
-    """Return what distinguishes the random choices of a local step from those of the first.
-
-    >>> later(1), later(2)
-    ((), ('step 2',))
-    """
-    return () if step == 1 else (f"step {step}",)
-
-
 def lay_out(
     examples: int,
     environment_size: int | None,
@@ -69,9 +60,10 @@ def lay_out(
     silo: str,
     step: int = 1,
 ) -> Layout:
-    """Return environments of `environment_size`, shuffled per round and local step; None: the whole silo.
+    """Return environments of `environment_size` examples, shuffled in each round and local step.
 
-    The last environment is smaller if the size does not divide the examples.
+    None is one environment, the whole silo. The last environment is smaller if the size does not divide the
+    examples.
 
     >>> lay_out(5, 2, most=100, seed=0, round_=1, silo="a").chunks
     [Chunk(start=0, stop=4, size=2, closes=True), Chunk(start=4, stop=5, size=1, closes=True)]
@@ -94,7 +86,8 @@ def lay_out_mean(votes: Layout, most: int) -> Layout:
     """Return the mean over the environments of a layout as one weighted sum over examples, in order.
 
     An example counts 1/(environments * size of its environment), so only the members of a smaller last
-    environment count differently: of 400 examples in 32s, the last 16 count twice as much as the others.
+    environment count differently: with 400 examples in environments of 32, the last 16 count twice as much as
+    the others.
     If the size divides the examples, this is the plain mean, and `fishr-intra-arith` is `fedcurv` to the bit.
 
     >>> lay_out_mean(lay_out(3, 2, most=100, seed=0, round_=1, silo="a"), 100).weights.sort().values
@@ -109,7 +102,7 @@ def lay_out_mean(votes: Layout, most: int) -> Layout:
 
 
 def _cut(start: int, stop: int, size: int, most: int) -> Iterator[Chunk]:
-    """Return chunks of whole environments if they fit, and of parts of one environment otherwise."""
+    """Yield chunks of whole environments if they fit in memory, and otherwise parts of one environment."""
     if size <= most:
         step = most - most % size
         for begin in range(start, stop, step):
@@ -120,3 +113,12 @@ def _cut(start: int, stop: int, size: int, most: int) -> Iterator[Chunk]:
         for begin in range(first, last, most):
             end = min(begin + most, last)
             yield Chunk(begin, end, size, closes=end == last)
+
+
+def later(step: int) -> tuple[str, ...]:
+    """Return what distinguishes the random choices of a local step from those of the first.
+
+    >>> later(1), later(2)
+    ((), ('step 2',))
+    """
+    return () if step == 1 else (f"step {step}",)

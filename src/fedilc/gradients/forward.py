@@ -1,4 +1,8 @@
-"""Run forward passes in chunks, keep what the backward pass needs, and find the layer of the logits."""
+"""Forward passes with what the backward pass needs, and the search for the layer that gives the logits.
+
+`Pass` is the forward pass of one chunk; `tapped` and `classifier_input` record it. `require_logits` and
+`logits_layer` look at the graph of a trial run.
+"""
 
 from __future__ import annotations
 
@@ -21,27 +25,20 @@ from fedilc.models.requirements import set_training
 
 CHUNK_BYTES = 64 << 20
 KEPT_BYTES = 640 << 20
-
+_SAME_VALUES = re.compile(
+    r"_?(View|UnsafeView|ReshapeAlias|Alias|Squeeze|Unsqueeze|Select|Slice|Clone|ToCopy)Backward\d*"
+)
+_CLAMP = re.compile(r"Clamp(Min|Max)?Backward\d*")
+_PROBABILITIES = ("Sigmoid", "Hardsigmoid", "LogSigmoid", "Softmax", "LogSoftmax")
 # Where a backward pass begins: tensors with a graph, each with the gradient that it begins with.
 BackwardStarts = list[tuple[Tensor, Tensor]]
 
 
 @dataclass
-class Tap:
-    """A layer's input in a forward pass, and the edge of the graph at which its output's gradient arrives."""
-
-    name: str
-    module: nn.Module
-    inputs: Tensor
-    version: int
-    edge: torch.autograd.graph.GradientEdge
-
-
-@dataclass
 class Pass:
-    """One chunk's forward pass: logits and classifier inputs with their graph, and the taps asked for.
+    """One chunk's forward pass: logits and classifier inputs with their graph, and the given taps.
 
-    It also has what computations on it need: the loss, the trainable parameters, the layer of the logits.
+    It also holds what computations on it need: the loss, the trainable parameters, the layer of the logits.
     """
 
     x: Inputs
@@ -59,7 +56,7 @@ class Pass:
         return self.loss.per_example(self.logits, self.y)
 
     def only_features(self) -> Tensor:
-        """Return the classifier's input, or raise if the formula of a penalty does not apply to it."""
+        """Return the classifier's input; raise if the formula of a penalty does not apply to it."""
         calls = len(self.features)
         if calls != 1 or self.features[0].dim() != 2:
             what = f"was called {calls} times" if calls != 1 else "is applied to sequences"
@@ -69,6 +66,17 @@ class Pass:
                 "before it"
             )
         return self.features[0]
+
+
+@dataclass
+class Tap:
+    """A layer's input in a forward pass, and the edge of the graph at which its output's gradient arrives."""
+
+    name: str
+    module: nn.Module
+    inputs: Tensor
+    version: int
+    edge: torch.autograd.graph.GradientEdge
 
 
 @contextlib.contextmanager
@@ -102,7 +110,7 @@ def classifier_input(classifier: nn.Module | None) -> Iterator[list[Tensor]]:
 
 
 def bytes_per_example(model: nn.Module, x: Inputs) -> int:
-    """Estimate the memory per example of a forward pass that keeps its graph, in bytes."""
+    """Return an estimate of the memory per example of a forward pass that keeps its graph, in bytes."""
     known = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     sizes: dict[int, int] = {}
     kept: list[Tensor] = []
@@ -111,7 +119,7 @@ def bytes_per_example(model: nn.Module, x: Inputs) -> int:
         place = tensor.untyped_storage().data_ptr()
         if place not in known:
             sizes[place] = max(sizes.get(place, 0), tensor.numel() * tensor.element_size())
-            kept.append(tensor)
+            kept.append(tensor)  # so that its address is not reused by another tensor
         return tensor
 
     probe = x[:2].clone()
@@ -137,13 +145,6 @@ def private_randomness(device: torch.device, seed: int) -> Iterator[None]:
         yield
 
 
-_SAME_VALUES = re.compile(
-    r"_?(View|UnsafeView|ReshapeAlias|Alias|Squeeze|Unsqueeze|Select|Slice|Clone|ToCopy)Backward\d*"
-)
-_CLAMP = re.compile(r"Clamp(Min|Max)?Backward\d*")
-_PROBABILITIES = ("Sigmoid", "Hardsigmoid", "LogSigmoid", "Softmax", "LogSoftmax")
-
-
 def require_logits(model: nn.Module, x: Inputs) -> None:
     """Raise if the model ends in probabilities, in training or in evaluation mode."""
     for training in (True, False):
@@ -163,7 +164,7 @@ def require_logits(model: nn.Module, x: Inputs) -> None:
 def logits_layer(model: nn.Module, loss: Loss, x: Inputs, name: str | None) -> str:
     """Return the name of the linear layer whose output is the model's, or a reshape of it.
 
-    The closed forms of penalties hold for no other layer, so a name given must be that of such a layer.
+    The closed forms of penalties hold for no other layer, so `name`, if given, must be such a layer.
     """
     if name is not None or not any(isinstance(module, nn.Linear) for module in model.modules()):
         find_classifier(model, name)
@@ -176,25 +177,25 @@ def logits_layer(model: nn.Module, loss: Loss, x: Inputs, name: str | None) -> s
     if (name or next(iter(direct), None)) not in direct:
         layer = f"the linear layer {name!r} does not give" if name else "no linear layer gives"
         raise ModelError(
-            f"{layer} the model's logits (the last operation is {_operation(path[-1])}), so that the "
-            "penalty cannot be computed from it; let the model return the output of an nn.Linear "
-            "as it is, or choose an algorithm without penalty"
+            f"{layer} the model's logits (the last operation is {_operation(path[-1])}), so the penalty "
+            "cannot be computed from it; let the model return the output of an nn.Linear as it is, or "
+            "choose an algorithm without a penalty"
         )
     chosen = name or direct[-1]
     weight = find_classifier(model, chosen)[1].weight
     if _uses(output.grad_fn, weight) > 1:
         raise ModelError(
-            f"the weight of the classifier {chosen!r} is used elsewhere in the model too, so that the "
-            "penalty cannot be computed from that layer alone; give the classifier a weight of its "
-            "own, or choose an algorithm without penalty"
+            f"the weight of the classifier {chosen!r} is also used elsewhere in the model, so the penalty "
+            "cannot be computed from that layer alone; give the classifier its own weight, or choose an "
+            "algorithm without a penalty"
         )
     return chosen
 
 
 def _trial(model: nn.Module, x: Inputs, training: bool) -> tuple[Tensor, dict[str, tuple[Node | None, int]]]:
-    """Return the model's output with its graph, and per linear layer its output's last node and size.
+    """Return the model's output with its graph, and the last node and the size of each linear layer's output.
 
-    Inputs take part in the graph, so that frozen layers do too.
+    Inputs are part of the graph, so that frozen layers are too.
     """
     linears: dict[str, tuple[Node | None, int]] = {}
 

@@ -23,24 +23,6 @@ class Stepped:
     loss: float
 
 
-def batches(examples: int, local: LocalSteps, seed: int, round_: int, silo: str) -> Iterator[Tensor | None]:
-    """Yield the rows of each step: every epoch has all examples in a new order; None is all of them.
-
-    >>> [len(rows) for rows in batches(5, LocalSteps(steps=4, batch_size=2), 0, 1, "a")]
-    [2, 2, 1, 2]
-    """
-    left = local.count(examples)
-    size = local.batch(examples)
-    if size == examples:
-        yield from [None] * left
-        return
-    generator = torch_generator(seed, round_, silo, "batches")
-    while left:
-        for rows in torch.randperm(examples, generator=generator).split(size)[:left]:
-            yield rows
-            left -= 1
-
-
 def take_steps(
     whole: SiloComputation,
     local: LocalSteps,
@@ -53,11 +35,11 @@ def take_steps(
 
     Args:
         whole: the silo's examples; a first step on all of them uses the forward passes kept in this round.
-        local: how many steps, and of which kind.
-        round_: the round, from which the batches are drawn.
+        local: the number and kind of the steps.
+        round_: number of the round, which seeds the batches.
         vector: v_e of the penalty, if there is one; it stays the same in all steps.
         weight: lambda E, by which J_e^T v_e is multiplied when it is added to the gradients.
-        correction: added to every gradient (c - c_e of SCAFFOLD).
+        correction: c - c_e of SCAFFOLD, which is added to every gradient.
     """
     parameters = whole.runner.parameters
     start = {name: parameter.detach().clone() for name, parameter in parameters.items()}
@@ -85,3 +67,21 @@ def take_steps(
         for name, parameter in parameters.items():
             parameter.copy_(start[name])
     return Stepped(update, mean, losses / count)
+
+
+def batches(examples: int, local: LocalSteps, seed: int, round_: int, silo: str) -> Iterator[Tensor | None]:
+    """Yield the rows of each step: every epoch has all examples in a new order. None stands for all rows.
+
+    >>> [len(rows) for rows in batches(5, LocalSteps(steps=4, batch_size=2), 0, 1, "a")]
+    [2, 2, 1, 2]
+    """
+    left = local.count(examples)
+    size = local.batch(examples)
+    if size == examples:
+        yield from [None] * left
+        return
+    generator = torch_generator(seed, round_, silo, "batches")
+    while left:
+        for rows in torch.randperm(examples, generator=generator).split(size)[:left]:
+            yield rows
+            left -= 1

@@ -1,4 +1,4 @@
-"""Losses by name, with the gradient at the model's outputs: in closed form, or by autograd for one's own."""
+"""Losses by name, with the gradient at the model's outputs: in closed form, or by autograd if registered."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Loss:
     Others are registered functions, whose derivatives come from autograd.
 
     Args:
-        name: which of them.
-        class_weights: how much an example counts by its class number; None is 1.
+        name: name of the loss.
+        class_weights: weight of an example by its class number; None is 1 for all.
     """
 
     name: LossName
@@ -36,7 +36,7 @@ class Loss:
         return has_classes(self.name)
 
     def logits(self, output: Tensor) -> Tensor:
-        """Return the model's output as (examples, logits), or raise what was expected."""
+        """Return the model's output as (examples, logits); raise if the loss needs another shape."""
         if not isinstance(output, Tensor):
             raise ModelError(f"the model returns {type(output).__name__}; it must return a tensor of logits")
         if output.dim() < 2:
@@ -84,7 +84,7 @@ class Loss:
         return delta if self.class_weights is None else delta * self._weights(delta, y).unsqueeze(1)
 
     def try_out(self, logits: Tensor) -> None:
-        """Call a registered function with these logits and labels of 0, to report mistakes before a round."""
+        """Call a registered function with these logits and labels of 0, to find mistakes before a round."""
         if LOSSES.get(self.name).function is None:
             return
         y = self.labels(torch.zeros(len(logits), device=logits.device), logits.dtype)
@@ -114,7 +114,7 @@ class Loss:
         return found if self.class_weights is None else found * self._weights(found, y).unsqueeze(1)
 
     def _own(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Return the losses that a registered function gives, or raise if they are not one per example."""
+        """Return the losses from a registered function; raise if there is not one per example."""
         function = LOSSES.get(self.name).function
         assert function is not None
         losses = function(logits if task_of(self.name) == "multiclass" else logits[:, 0], y)
@@ -125,8 +125,8 @@ class Loss:
                 else type(losses).__name__
             )
             raise ModelError(
-                f"the loss {self.name!r} gives {got} for {len(y)} examples; let it return the "
-                "loss of each example, without a sum or a mean"
+                f"the loss {self.name!r} gives {got} for {len(y)} examples; let it return the loss of each "
+                "example, without a sum or a mean"
             )
         if torch.is_grad_enabled() and logits.requires_grad and not losses.requires_grad:
             raise ModelError(
@@ -136,7 +136,7 @@ class Loss:
         return losses
 
     def _own_gradient(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Return delta by autograd: losses are independent, so the gradient of their sum has them all."""
+        """Return delta by autograd: losses are independent, so the gradient of their sum holds all."""
         with_graph = torch.is_grad_enabled() and logits.requires_grad
         with torch.enable_grad():
             at = logits if with_graph else logits.detach().requires_grad_()
@@ -147,7 +147,7 @@ class Loss:
         with torch.enable_grad():
             at = logits.detach().requires_grad_()
             delta = self._own_gradient(at, y)
-            if not delta.requires_grad:  # the loss is linear in its logits, in pieces
+            if not delta.requires_grad:  # the loss is piecewise linear in its logits
                 return torch.zeros_like(delta)
             columns = (torch.autograd.grad(d.sum(), at, retain_graph=True)[0] for d in delta.unbind(1))
             return torch.stack([column[:, k] for k, column in enumerate(columns)], 1)

@@ -5,8 +5,8 @@ steps, or if silos are aggregated by an unweighted mean, each silo adds its own 
 lambda E because the mean divides by E, and sends one group of tensors (`Algorithm.adds_up_in_silo`).
 Otherwise it sends both, and the server adds the sum of the terms after the aggregation.
 
-A silo whose environments do not vote multiplies v_e in place of the product, which is the same because
-J_e^T (lambda E v_e) = lambda E J_e^T v_e, and takes one backward pass (`SiloComputation`). All others
+A silo whose environments do not vote multiplies v_e instead of the product, which is the same because
+J_e^T (lambda E v_e) = lambda E J_e^T v_e, and needs only one backward pass (`SiloComputation`). All others
 call `add_penalty`.
 """
 

@@ -1,4 +1,4 @@
-"""The built-in networks, and how any torch module names its classifier."""
+"""The built-in networks, and the search for the classifier of any torch module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two of the paper's networks, a linear one, and the classifier of any network."""
+"""Two of the paper's networks, a linear one, and the search for the classifier of any network."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def mlp(
 
 
 def cnn(inputs: Sequence[int], outputs: int, generator: torch.Generator) -> nn.Sequential:
-    """Return the paper's network for pictures: three convolutions with GroupNorm, and two linear layers."""
+    """Return the paper's network for images: three convolutions with GroupNorm, and two linear layers."""
     if len(inputs) != 3 or _channels_last(inputs):
         last = ": their channels come last, so give x.transpose(0, 3, 1, 2)" if len(inputs) == 3 else ""
         raise ConfigError(
@@ -56,8 +56,8 @@ def cnn(inputs: Sequence[int], outputs: int, generator: torch.Generator) -> nn.S
 def linear(inputs: Sequence[int], outputs: int, generator: torch.Generator) -> nn.Sequential:
     """Return one linear layer whose weights are 0.
 
-    Its loss is convex, so that the start cannot decide which minimum is found, and a coordinate that no
-    aggregation ever moves stays 0.
+    Its loss is convex, so that the initial weights do not decide which minimum is found, and a coordinate
+    that no aggregation ever changes stays 0.
     """
     network = mlp(inputs, outputs, generator, ())
     for parameter in network.parameters():
@@ -78,7 +78,7 @@ def build_model(name: str, inputs: Shape, outputs: int, seed: int, **sizes: Any)
             raise ConfigError(f"model {name!r} has no setting {key!r}; leave it out (`model.{key}=none`)")
     if is_several(inputs):
         raise ConfigError(
-            f"model {name!r} takes one input, and the data have several ({shape_text(inputs)}); give a "
+            f"model {name!r} takes one input, but the data have several ({shape_text(inputs)}); give a "
             "network of your own that takes them"
         )
     generator = torch_generator(seed, "model")
@@ -94,7 +94,7 @@ def build_model(name: str, inputs: Shape, outputs: int, seed: int, **sizes: Any)
 
 
 def find_classifier(model: nn.Module, name: str | None = None) -> tuple[str, nn.Linear]:
-    """Return the classifier, whose gradient variance Fishr matches: the last `nn.Linear`, unless named.
+    """Return the classifier, whose gradient variance Fishr matches: the last `nn.Linear` unless named.
 
     >>> find_classifier(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1)))[0]
     '2'
@@ -115,7 +115,7 @@ def _channels_last(inputs: Sequence[int]) -> bool:
 
 
 def input_hint(sample: Inputs, error: Exception) -> str:
-    """Say why a model did not take inputs, and what is probably wrong, as the end of a sentence."""
+    """Return why a model did not take inputs, and what is probably wrong, as the end of a sentence."""
     said = (str(error).splitlines() or [""])[0]
     if not isinstance(error, RuntimeError | ValueError | TypeError | IndexError):
         said = f"it raised {type(error).__name__}" + (f" ({said})" if said else "")
@@ -136,7 +136,7 @@ def _initialise(
 ) -> nn.Sequential:
     for module in network.modules():
         for name, parameter in module.named_parameters(recurse=False):
-            # What `Module.to_empty` does, which loads SymPy.
+            # Do what `Module.to_empty` does, without loading SymPy.
             setattr(module, name, nn.Parameter(torch.empty(parameter.shape)))
         if isinstance(module, nn.GroupNorm):
             module.reset_parameters()

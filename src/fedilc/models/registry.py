@@ -1,4 +1,4 @@
-"""Networks by name, with how each is built. This file needs no torch."""
+"""Networks by name, and the function that builds each. This file needs no torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedilc.errors import WrongTypeError
 
 @dataclass(frozen=True)
 class NetworkEntry:
-    """What a name stands for: a line for `fedilc list`, and the function that builds the network.
+    """An entry of the registry: a line for `fedilc list`, and the function that builds the network.
 
     `builder` is the function, or "module:function", which is imported when the network is first built.
     """
@@ -34,10 +34,10 @@ NETWORKS: Registry[NetworkEntry] = Registry(
             "fedilc.models.networks:mlp",
         ),
         "cnn": NetworkEntry(
-            "three 3x3 convolutions with GroupNorm, for small pictures", "fedilc.models.networks:cnn"
+            "three 3x3 convolutions with GroupNorm, for small images", "fedilc.models.networks:cnn"
         ),
         "linear": NetworkEntry(
-            "one linear layer whose weights begin at 0, as in logistic regression",
+            "one linear layer whose weights start at 0, as in logistic regression",
             "fedilc.models.networks:linear",
         ),
     },
@@ -48,7 +48,7 @@ def register(name: str, builder: Callable[..., Any] | str, summary: str = "") ->
     """Add a network under a new name, which `[model] name = ...` and manifests can then use.
 
     Args:
-        name: what experiments call it.
+        name: its name in experiments.
         builder: takes the shape of an input, the number of outputs, a `torch.Generator` and sizes by name,
             and returns the network; or "module:function", which is imported when it is first used.
         summary: a line for `fedilc list`; the first line of the builder's docstring if it is empty.

@@ -33,7 +33,7 @@ its statistics by .eval() and .requires_grad_(False)"]
 def is_frozen(module: nn.Module) -> bool:
     """Return whether this is batch normalisation whose statistics and weights stay fixed.
 
-    It is then a fixed scale and shift of each example, which mixes none with another.
+    It is then a fixed scale and shift of each example, which does not mix examples.
     """
     return (
         isinstance(module, _BATCH_NORMS)
@@ -44,7 +44,7 @@ def is_frozen(module: nn.Module) -> bool:
 
 
 def set_training(model: nn.Module, training: bool) -> nn.Module:
-    """Put a model into training or evaluation mode; batch normalisation that is frozen stays so."""
+    """Put a model into training or evaluation mode; frozen batch normalisation stays frozen."""
     frozen = [module for module in model.modules() if is_frozen(module)]
     model.train(training)
     for module in frozen:

@@ -1,4 +1,7 @@
-"""Optimisers by name, for the server and for local steps, and how the server's rate changes by round."""
+"""Make optimisers by name, for the server and for local steps; save their state; schedule the server's rate.
+
+Below are the optimisers that torch does not have, `FedAdam` and `Yogi`; torch's own come from `__getattr__`.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,102 @@ from fedilc.algorithms.parts import OPTIMIZERS, TORCH_OPTIMIZERS
 from fedilc.errors import ConfigError, nearest
 
 
+def make_optimizer(
+    name: str,
+    parameters: list[nn.Parameter],
+    learning_rate: float,
+    weight_decay: float = 0.0,
+    options: Mapping[str, Any] | None = None,
+) -> torch.optim.Optimizer:
+    """Return an optimiser by name; refuse options that it does not take.
+
+    >>> make_optimizer("sgd", [nn.Parameter(torch.zeros(1))], 0.1, options={"momentun": 0.9})
+    Traceback (most recent call last):
+    fedilc.errors.ConfigError: optimizer 'sgd' has no option 'momentun'; did you mean 'momentum'?
+    """
+    kind, given = OPTIMIZERS.get(name), dict(options or {})
+    decays = "weight_decay" in inspect.signature(kind).parameters
+    if weight_decay and not decays:
+        raise ConfigError(f"optimizer {name!r} has no weight decay; leave out weight_decay={weight_decay:g}")
+    known = OPTIMIZERS.options(name)
+    for key, value in given.items():
+        if key not in known:
+            raise ConfigError(f"optimizer {name!r} has no option {key!r}{nearest(key, known)}")
+        given[key] = tuple(value) if isinstance(value, list) else value
+    try:
+        if given:  # Some options are refused only in a step, so take a step with one number.
+            probe = nn.Parameter(torch.zeros(1))
+            probe.grad = torch.ones(1)
+            kind([probe], lr=0.1, **given).step()
+        if decays:
+            given["weight_decay"] = weight_decay
+        return kind(parameters, lr=learning_rate, **given)
+    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
+        raise ConfigError(f"optimizer {name!r} cannot be used with {given}: {error}") from error
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return the optimiser's state as named tensors."""
+    state = optimizer.state_dict()["state"]
+    return {
+        f"{number}.{key}": value if isinstance(value, Tensor) else torch.tensor(value)
+        for number, entries in state.items()
+        for key, value in entries.items()
+        if value is not None
+    }
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Restore a state that `optimizer_tensors` returned."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        number, key = name.split(".", 1)
+        state.setdefault(int(number), {})[key] = tensor
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    # torch casts all state but "step" to the dtype of the parameter, also float32 scalars of a float64
+    # network.
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for place, entries in state.items():
+        own = optimizer.state[parameters[place]]
+        own.update({key: own[key].to(tensor.dtype) for key, tensor in entries.items()})
+
+
+@dataclass(frozen=True)
+class RateSchedule:
+    """The server's learning rate by round, as a factor of the initial rate.
+
+    Args:
+        kind: "constant"; "step" (times `decay_factor` every `decay_rounds`); "cosine" (to 0 at the end).
+        rounds: number of rounds of the run.
+        warmup_rounds: number of first rounds, in which the rate rises from 0 in equal steps.
+        decay_rounds: rounds between two changes of "step"; None is a third of all rounds.
+        decay_factor: factor by which "step" changes the rate.
+
+    >>> RateSchedule("step", 100, decay_rounds=10).factor(21)
+    0.010000000000000002
+    """
+
+    kind: Literal["constant", "step", "cosine"] = "constant"
+    rounds: int = 1
+    warmup_rounds: int = 0
+    decay_rounds: int | None = None
+    decay_factor: float = 0.1
+
+    def factor(self, round_: int) -> float:
+        """Return the factor of a round; rounds count from 1."""
+        if round_ <= self.warmup_rounds:
+            return round_ / self.warmup_rounds
+        done = round_ - 1 - self.warmup_rounds
+        if self.kind == "step":
+            return self.decay_factor ** (done // (self.decay_rounds or max(1, self.rounds // 3)))
+        if self.kind == "cosine":
+            return 0.5 * (1 + math.cos(math.pi * done / max(1, self.rounds - self.warmup_rounds)))
+        return 1.0
+
+
 def _without_compiler(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
-    """Return a kind of optimiser whose methods do not load torch's compiler, which takes seconds.
+    """Return an optimiser class whose methods do not load torch's compiler, which takes seconds.
 
     torch decorates these methods for use under `torch.compile`; below the decorators they are the same code.
     """
@@ -33,7 +130,7 @@ def _without_compiler(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Opt
 
 @_without_compiler
 class FedAdam(torch.optim.Optimizer):
-    """Adam as FedAdam has it (Reddi et al. 2021): no bias correction, and v begins as eps^2 (their tau^2).
+    """Adam as in FedAdam (Reddi et al. 2021): no bias correction, and v starts at eps^2 (their tau^2).
 
     m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  w = w - rate m / (sqrt(v) + eps).
     """
@@ -68,13 +165,13 @@ class FedAdam(torch.optim.Optimizer):
                 parameter.sub_(group["lr"] * state["exp_avg"] / (state["exp_avg_sq"].sqrt() + group["eps"]))
 
     def _average(self, average: Tensor, square: Tensor, decay: float) -> None:
-        """Let the average of squares, v, follow a new square."""
+        """Update v, the average of squares, with a new square."""
         average.lerp_(square, 1 - decay)
 
 
 @_without_compiler
 class Yogi(FedAdam):
-    """Yogi (Zaheer et al. 2018), as FedYogi has it (Reddi et al. 2021): FedAdam with another v.
+    """Yogi (Zaheer et al. 2018) as in FedYogi (Reddi et al. 2021): FedAdam with another v.
 
     v = v - (1 - b2) g^2 sign(v - g^2).
     """
@@ -84,100 +181,7 @@ class Yogi(FedAdam):
 
 
 def __getattr__(name: str) -> type[torch.optim.Optimizer]:
-    """Return one of torch's optimisers by its class name, for the names in `algorithms/parts.py` alone."""
+    """Return one of torch's optimisers by its class name; only those named in `algorithms/parts.py`."""
     if name in TORCH_OPTIMIZERS and hasattr(torch.optim, name):
         return _without_compiler(getattr(torch.optim, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def make_optimizer(
-    name: str,
-    parameters: list[nn.Parameter],
-    learning_rate: float,
-    weight_decay: float = 0.0,
-    options: Mapping[str, Any] | None = None,
-) -> torch.optim.Optimizer:
-    """Return an optimiser by name; refuse options that it does not take.
-
-    >>> make_optimizer("sgd", [nn.Parameter(torch.zeros(1))], 0.1, options={"momentun": 0.9})
-    Traceback (most recent call last):
-    fedilc.errors.ConfigError: optimizer 'sgd' has no option 'momentun'; did you mean 'momentum'?
-    """
-    kind, given = OPTIMIZERS.get(name), dict(options or {})
-    decays = "weight_decay" in inspect.signature(kind).parameters
-    if weight_decay and not decays:
-        raise ConfigError(f"optimizer {name!r} has no weight decay; leave out weight_decay={weight_decay:g}")
-    known = OPTIMIZERS.options(name)
-    for key, value in given.items():
-        if key not in known:
-            raise ConfigError(f"optimizer {name!r} has no option {key!r}{nearest(key, known)}")
-        given[key] = tuple(value) if isinstance(value, list) else value
-    try:
-        if given:  # Some options are refused only in a step, so take one with one number.
-            probe = nn.Parameter(torch.zeros(1))
-            probe.grad = torch.ones(1)
-            kind([probe], lr=0.1, **given).step()
-        if decays:
-            given["weight_decay"] = weight_decay
-        return kind(parameters, lr=learning_rate, **given)
-    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
-        raise ConfigError(f"optimizer {name!r} cannot be used with {given}: {error}") from error
-
-
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the optimiser's state as named tensors."""
-    state = optimizer.state_dict()["state"]
-    return {
-        f"{number}.{key}": value if isinstance(value, Tensor) else torch.tensor(value)
-        for number, entries in state.items()
-        for key, value in entries.items()
-        if value is not None
-    }
-
-
-def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Restore a state that `optimizer_tensors` returned."""
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        number, key = name.split(".", 1)
-        state.setdefault(int(number), {})[key] = tensor
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
-    # torch gives all but "step" the dtype of the parameter, also float32 scalars of a float64 network.
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for place, entries in state.items():
-        own = optimizer.state[parameters[place]]
-        own.update({key: own[key].to(tensor.dtype) for key, tensor in entries.items()})
-
-
-@dataclass(frozen=True)
-class RateSchedule:
-    """The server's learning rate by round, as a factor of the rate given.
-
-    Args:
-        kind: "constant"; "step" (times `decay_factor` every `decay_rounds`); "cosine" (to 0 at the end).
-        rounds: of the run.
-        warmup_rounds: over how many first rounds the rate rises from 0 in equal steps.
-        decay_rounds: of "step".
-        decay_factor: of "step".
-
-    >>> RateSchedule("step", 100, decay_rounds=10).factor(21)
-    0.010000000000000002
-    """
-
-    kind: Literal["constant", "step", "cosine"] = "constant"
-    rounds: int = 1
-    warmup_rounds: int = 0
-    decay_rounds: int | None = None
-    decay_factor: float = 0.1
-
-    def factor(self, round_: int) -> float:
-        """Return the factor of a round; rounds count from 1."""
-        if round_ <= self.warmup_rounds:
-            return round_ / self.warmup_rounds
-        done = round_ - 1 - self.warmup_rounds
-        if self.kind == "step":
-            return self.decay_factor ** (done // (self.decay_rounds or max(1, self.rounds // 3)))
-        if self.kind == "cosine":
-            return 0.5 * (1 + math.cos(math.pi * done / max(1, self.rounds - self.warmup_rounds)))
-        return 1.0

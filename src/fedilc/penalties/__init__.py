@@ -1,4 +1,4 @@
-"""Penalties: statistics that silos match. A new one is a file here, and a line in `algorithms/parts.py`."""
+"""Penalties: statistics that silos match. A new one is a class here and a line in `algorithms/parts.py`."""
 
 from __future__ import annotations
 

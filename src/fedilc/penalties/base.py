@@ -17,26 +17,26 @@ from fedilc.gradients.forward import BackwardStarts, Pass
 class Penalty(ABC):
     """Match a statistic s_e(w) across silos: L = 1/E sum_e ||s_e - mean s||^2.
 
-    Its gradient is sum_e J_e^T v_e with v_e = 2/E (s_e - mean s) and J_e = ds_e/dw. A penalty says how s_e
+    Its gradient is sum_e J_e^T v_e with v_e = 2/E (s_e - mean s) and J_e = ds_e/dw. A penalty defines how s_e
     follows from sums over examples, so that a silo of any size is computed in chunks, and how v_e is carried
-    back through it. All else (the two phases, lambda, the sum over silos) is the same for every penalty.
+    back through s_e. All else (the two steps, lambda, the sum over silos) is the same for every penalty.
 
     Args:
         reduction: "mean" has the 1/E of L; "sum" leaves it out, as the authors of the paper do in their code.
-            A penalty with a constructor of its own takes it if it declares it.
+            A penalty with its own constructor has this option only if the constructor declares it.
 
     Raises:
         ConfigError: if `reduction` is neither.
 
     Attributes:
         statistic: the name of s_e in messages and records.
-        centred: whether s_e is compared with the silos' mean. If not, it is compared with 0, and nothing but
-            the gradient travels.
-        order: how s_e grows with the gradients: 1 as they do, 2 as their square. Bounds on norms need it.
+        centred: whether s_e is compared with the mean over silos. If not, it is compared with 0, and only the
+            gradient is sent.
+        order: 1 if s_e grows in proportion to the gradients, 2 if to their square. Bounds on norms need it.
         needs_graph: whether the sums need the graph of the forward pass.
-        needs_classifier: whether s_e is of the layer that gives the logits.
+        needs_classifier: whether s_e needs the layer that gives the logits.
 
-    If s_e is a mean of numbers, one per example, `ExampleMean` does all but compute them:
+    If s_e is a mean of one number per example, `ExampleMean` does everything but compute these numbers:
 
     >>> class SquaredRisk(ExampleMean):
     ...     statistic = "squared risk"
@@ -63,7 +63,7 @@ class Penalty(ABC):
 
     @abstractmethod
     def sums(self, chunk: Pass) -> Any:
-        """Return what the examples of a chunk add to s_e, as an object that can be added to another."""
+        """Return what the examples of a chunk add to s_e, as an object that supports `+`."""
 
     @abstractmethod
     def value(self, total: Any) -> Tensor:
@@ -71,15 +71,15 @@ class Penalty(ABC):
 
     @abstractmethod
     def carry_back(self, chunk: Pass, total: Any, vector: Tensor) -> BackwardStarts:
-        """Return where a backward pass begins, and with what, to give a chunk's part of J_e^T v_e.
+        """Return where a backward pass begins, and with which gradients, to give a chunk's part of J_e^T v_e.
 
-        The pairs are places in the chunk's graph and new tensors of their shape.
+        The pairs are tensors in the chunk's graph and new tensors of their shapes.
         """
 
 
 @dataclass(frozen=True)
 class Total:
-    """A sum over examples in float64, how many they are, and the dtype of what was added."""
+    """A sum over examples in float64, their number, and the dtype of what was added."""
 
     sum: Tensor
     count: int

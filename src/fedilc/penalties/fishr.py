@@ -9,8 +9,8 @@ Its vector-Jacobian product has a closed form too, up to the network below the c
 
     dC/dg_i contracted with v  =  2/n v (g_i - m)   (full: 2/n V (g_i - m), V symmetric),
 
-and g_i = delta_i z_i^T carries it on to delta and z, where autograd takes over. Every example's part depends
-on the others only through m, so a silo larger than memory is done chunk by chunk, exactly.
+and g_i = delta_i z_i^T carries it on to delta and z, where autograd takes over. Each example's part depends
+on the others only through m, so a silo larger than memory is computed chunk by chunk, exactly.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Fishr(Penalty):
     """Match C_e, the biased variance over a silo's examples of the classifier's per-example gradient.
 
     Args:
-        covariance: "diagonal" (a number per parameter of the classifier) or "full" (per pair of them).
+        covariance: "diagonal" (one number per parameter of the classifier) or "full" (one per pair).
         reduction: "mean" over silos, as in the paper, or "sum", as in its authors' code.
 
     Raises:
-        ConfigError: if `covariance` or `reduction` is neither of its two.
+        ConfigError: if `covariance` or `reduction` has another value.
 
     >>> from fedilc import Algorithm
     >>> Algorithm(intra="geometric", penalty=Fishr("full")).penalty.covariance
@@ -118,7 +118,7 @@ class Moments:
 def classifier_moments(features: Tensor, delta: Tensor, bias: bool, kind: Covariance) -> Moments:
     """Return the moments over these examples.
 
-    They are float64: the variance is a difference of nearly equal numbers if gradients vary little.
+    They are float64, because the variance is a difference of nearly equal numbers if gradients vary little.
 
     Args:
         features: z, the classifier's inputs, (examples, width).

@@ -1,4 +1,4 @@
-"""V-REx, CORAL, IGA and IRM: penalties whose statistic takes a few lines each."""
+"""V-REx, IRM, CORAL and IGA: penalties whose statistic takes a few lines each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedilc.penalties.base import ExampleMean, Penalty, Total
 
 
 class VREx(ExampleMean):
-    """Match the silos' mean losses."""
+    """Match the mean losses of silos (V-REx, Krueger et al. 2021)."""
 
     statistic = "risk"
 
@@ -20,8 +20,19 @@ class VREx(ExampleMean):
         return chunk.losses()
 
 
+class IRM(ExampleMean):
+    """Make the same scale of the logits optimal in every silo (IRM, Arjovsky et al. 2019)."""
+
+    statistic = "scale gradient"
+    centred = False
+
+    def numbers(self, chunk: Pass) -> Tensor:
+        """Return <delta, logits> of each example."""
+        return (chunk.loss.logit_gradient(chunk.logits, chunk.y) * chunk.logits).sum(1)
+
+
 class Coral(Penalty):
-    """Match the mean and the covariance of the features."""
+    """Match the mean and the covariance of the features (CORAL, Sun and Saenko 2016)."""
 
     statistic = "features"
     needs_classifier = True
@@ -61,7 +72,7 @@ def _split(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class IGA(Penalty):
-    """Match the silos' mean gradients."""
+    """Match the mean gradients of silos (IGA, Koyama and Yamaguchi 2020)."""
 
     statistic = "mean gradient"
     needs_graph = True
@@ -83,7 +94,7 @@ class IGA(Penalty):
         return total.mean()
 
     def carry_back(self, chunk: Pass, total: Total, vector: Tensor) -> BackwardStarts:
-        """Return v at the chunk's gradient, whose own graph leads to the Hessian."""
+        """Return v at the chunk's gradient, whose own graph gives the product of v with the Hessian."""
         loss = chunk.losses().sum() / total.count
         found = torch.autograd.grad(loss, chunk.parameters, create_graph=True, materialize_grads=True)
         parts = vector.split([parameter.numel() for parameter in chunk.parameters])
@@ -91,14 +102,3 @@ class IGA(Penalty):
         return [
             (place, part.view_as(place).to(place).clone()) for place, part in pairs if place.requires_grad
         ]
-
-
-class IRM(ExampleMean):
-    """Let the same scale of the logits be best in every silo."""
-
-    statistic = "scale gradient"
-    centred = False
-
-    def numbers(self, chunk: Pass) -> Tensor:
-        """Return <delta, logits> of each example."""
-        return (chunk.loss.logit_gradient(chunk.logits, chunk.y) * chunk.logits).sum(1)

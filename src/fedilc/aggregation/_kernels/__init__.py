@@ -1,6 +1,6 @@
 """Call the compiled loops: which tensors they take, how they are loaded, how threads share their work.
 
-What they give does not depend on the number of threads: integers are added, and coordinates are independent.
+Results do not depend on the number of threads: integers are added, and coordinates are independent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def usable(tensor: Tensor) -> bool:
 
 @cache
 def installed() -> bool:
-    """Return whether numba is there to compile the loops; plain torch is several times slower."""
+    """Return whether numba is installed to compile the loops; plain torch is several times slower."""
     return find_spec("numba") is not None
 
 
@@ -63,11 +63,13 @@ def threads_for(values: int) -> int:
 def share(kernel: str, ranges: Iterable[tuple[int, int]], threads: int, *arguments: Any) -> list[Any]:
     """Return the results of a kernel, by its full name, for each range (start, stop), in no particular order.
 
-    Each thread takes the next range when it has done one: another thread of the process may keep a core
-    busy (torch's own workers spin for a while after each operation), and nobody waits for the slower half.
+    Each thread takes the next range when it has finished one: another thread of the process may keep a core
+    busy (torch's own workers spin for a while after each operation), and no thread waits for a slower one.
     """
     module, _, name = kernel.rpartition(".")
     function = getattr(_module(module), name)
+    # All threads draw from one iterator. That of a list is safe: the interpreter lock covers each `next`, and
+    # a kernel releases it only inside its loop.
     waiting = iter(list(ranges))
 
     def work() -> list[Any]:
@@ -83,7 +85,7 @@ def _module(name: str) -> ModuleType:
     try:
         return import_module(name)
     except RuntimeError:
-        # numba found no folder to keep compiled code in; any writable one will do.
+        # numba found no folder that it can keep compiled code in; any writable one will do.
         os.environ.setdefault("NUMBA_CACHE_DIR", tempfile.gettempdir())
         return import_module(name)
 

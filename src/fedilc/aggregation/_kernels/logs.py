@@ -1,19 +1,19 @@
-"""Sums of logarithms by sign, and the weighted geometric mean of them: compiled loops.
+"""Compiled loops that add up logarithms by sign, and take the weighted geometric mean from these sums.
 
-`sums/fixed_point.py` explains the packed words that they add to. In numpy, to add a row to the packed words
-of the positive values (`ups`; those of the negative ones are alike) is
+`signed_logs.py` explains the packed words. In numpy, this adds a row to the packed words of the positive
+values (`ups`; those of the negative values likewise):
 
     units = np.rint(np.log2(np.abs(row)) * 2**36).astype(np.int64)
     ups += np.where(row > 0, (1 << FIELD) + BIAS + units, 0)
 
-and the mean of the positive values, with their number and the sum of their logarithms taken apart, is
+and this is the mean of the positive values, from their number and the sum of their logarithms:
 
     members = ups >> FIELD
     units = (ups & (1 << FIELD) - 1) - members * BIAS
     mean = 2.0 ** (units / 2**36 / members)
 
-The loops do just this with a logarithm and a power of their own (`sums/fixed_point.py`), rounded as torch
-rounds.
+The loops do the same with the logarithm and the power of `signed_logs.py`, in the same order of operations,
+so that the bits are those of the plain torch code there.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def _polynomial(coefficients, x):
 
 @njit(inline="always", **OPTIONS)
 def _term(value):
-    """Return what a value adds to the packed word of its sign: see `sums/fixed_point.py`."""
-    # No float32 is subnormal as a float64, so that the exponent is that of the field. Adding the rounder
-    # leaves the fraction, in units and rounded, in the lowest bits: they are below 2^51 in magnitude.
+    """Return what a value adds to the packed word of its sign."""
+    # No float32 is subnormal as a float64, so the bits of the exponent are the exponent. Adding the rounder
+    # leaves the fraction, rounded to whole units, in the lowest bits, because it is below 2^51 in magnitude.
     bits = bits_of(value)
     mantissa = float_of((bits & MANTISSA) | ONE_BITS)
     s = (mantissa - SQRT2) / (mantissa + SQRT2)
@@ -78,7 +78,7 @@ def _term(value):
 def _add_one(row, ups, downs):
     """Add a row to the packed words of the positive and of the negative values.
 
-    Returns the bits of the largest magnitude, which tell NaN and infinity.
+    Return the bits of the largest magnitude, which show a NaN or an infinity.
     """
     words = row.view(np.int32)
     largest = np.int32(0)
@@ -105,7 +105,7 @@ def _add_two(row, other, ups, downs):
 
 @njit(**OPTIONS)
 def _add_all(stack, first, last, ups, downs):
-    """Add all rows at columns first..last to one tile of packed words; returns as `_add_one`."""
+    """Add all rows at columns first..last to one tile of packed words; return what `_add_one` returns."""
     largest = np.int32(0)
     for r in range(0, len(stack) - 1, 2):
         largest = max(largest, _add_two(stack[r, first:last], stack[r + 1, first:last], ups, downs))
@@ -116,9 +116,9 @@ def _add_all(stack, first, last, ups, downs):
 
 @njit("boolean(int64, int64, float32[:, ::1], int64[::1], int64[:, ::1])", **OPTIONS)
 def add_logs(start, stop, stack, offsets, packed):
-    """Add rows at columns start..stop to packed words; says whether all was finite.
+    """Add rows at columns start..stop to packed words; return whether all are finite.
 
-    If there are offsets, row r begins at coordinate offsets[r]; otherwise all do at the first.
+    If there are offsets, row r begins at coordinate offsets[r]; otherwise all rows begin at the first.
     """
     largest = np.int32(0)
     for r in range(len(offsets)):
@@ -148,8 +148,8 @@ def _factors(left, i, row, stop):
 def _four_rows(left, right, row, stop, first, last, sums):
     """Write rows row..row + 3 of left^T right, columns first..last, to `sums`; rows from `stop` on are 0.
 
-    Terms are added one by one, in their order. The compiler knows the four parts to be apart, because their
-    distance is fixed: it adds as many columns at once as the processor can.
+    Terms are added one by one, in their order. The four parts of `sums` are at fixed distances, so that the
+    compiler knows that they do not overlap and adds as many columns at once as the processor can.
     """
     one, two, three, four = sums[:PART], sums[PART : 2 * PART], sums[2 * PART : 3 * PART], sums[3 * PART :]
     sums[:] = 0
@@ -173,9 +173,9 @@ def _four_rows(left, right, row, stop, first, last, sums):
 
 @njit("boolean(int64, int64, float32[:, :, :], float32[:, :, ::1], int64[:, ::1])", **OPTIONS)
 def add_products(start, stop, left, right, packed):
-    """Add rows start..stop of left_e^T right_e, for each e, to packed words; says whether all was finite.
+    """Add rows start..stop of left_e^T right_e, for each e, to packed words; return whether all are finite.
 
-    Four rows of two of these products are made in the nearest cache and added, and never stored.
+    Four rows of two of these products are formed in the nearest cache and added, and never stored.
     """
     width = right.shape[2]
     sums = np.empty((2, 4 * PART), np.float32)
@@ -267,6 +267,7 @@ def finish_wide(start, stop, wide, count, zeros, least, min_side, out):
     high_ups, high_downs = wide[2, 0, start:stop], wide[2, 1, start:stop]
     for j in range(len(part)):
         up, down = np.float64(ups[j]), np.float64(downs[j])
+        # Both words are exact in float64, so that their sum is the only rounding.
         log_up = np.float64(high_ups[j]) * 2.0**32 + np.float64(low_ups[j])
         log_down = np.float64(high_downs[j]) * 2.0**32 + np.float64(low_downs[j])
         agreed += abs(ups[j] - downs[j])
@@ -279,7 +280,7 @@ def finish_wide(start, stop, wide, count, zeros, least, min_side, out):
     **OPTIONS,
 )
 def stacked(start, stop, stack, count, zeros, least, min_side, out):
-    """Write wgm of up to 255 rows at columns start..stop; return if all is finite, and sum |up - down|."""
+    """Write wgm of up to 255 rows at columns start..stop; return whether all are finite, and |up - down|."""
     packed = np.empty((2, TILE), np.int64)
     largest, agreed = np.int32(0), np.int64(0)
     for first in range(start, stop, TILE):

@@ -1,4 +1,7 @@
-"""Sums of values without rounding: compiled loops; and what all compiled loops share."""
+"""Compiled loops that add up values without rounding (`exact_sum.py` explains the words), and what all share.
+
+Functions have no type annotations: numba infers their types.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,10 @@ from fedilc.aggregation._kernels import TILE
 from fedilc.aggregation.signed_logs import MANTISSA
 
 OPTIONS: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
+_UNSIGNED = (1 << 63) - 1
+_NOTHING = np.int64(_UNSIGNED)
+_DIGIT = (1 << 32) - 1
+_LOW = (1 << 29) - 1
 
 
 @njit(inline="always", **OPTIONS)
@@ -23,12 +30,6 @@ def bits_of(value):
 def float_of(bits):
     """Return the float64 of these bits."""
     return np.int64(bits).view(np.float64)
-
-
-_UNSIGNED = (1 << 63) - 1
-_NOTHING = np.int64(_UNSIGNED)
-_DIGIT = (1 << 32) - 1
-_LOW = (1 << 29) - 1
 
 
 @njit(
@@ -48,7 +49,7 @@ def extent(start, stop, values):
 
 @njit(**OPTIONS)
 def _add_to_word(row, word, place, halves):
-    """Add the parts whose lowest bit lies in the word of this place: see `sums/exact_sum.py`."""
+    """Add those parts of each number whose lowest bit lies in the word of this place."""
     for j in range(len(row)):
         bits = bits_of(row[j])
         exponent = (bits >> 52) & 2047
@@ -90,8 +91,9 @@ def _carry(word, digits, carry):
 
 @njit(**OPTIONS)
 def _take(digits, place, head, tail, places):
-    """Go on with the digits of a place, from the highest down: see `round_totals`."""
+    """Take the digits of the next place, from the highest down: see `round_totals`."""
     for j in range(len(digits)):
+        # Below 2^29, a head has room for 32 more bits: it stays below 2^62.
         more = abs(head[j]) < 1 << 29
         follows = places[j] == place + 1
         behind = digits[j] << 1 if follows else tail[j] | np.int64(digits[j] != 0)
