@@ -40,7 +40,7 @@ def test_a_table_becomes_a_verdict_with_its_pitfalls_tables_and_files(patients: 
     out = patients.parent / "study"
     said = study(str(patients), *COLUMNS, *SMALL, *GRID, "--out", str(out))
     assert "column 'patient' is left out" in said
-    assert "AUROC at each site that took no part" in said
+    assert "AUROC at each held-out site" in said
     facts = json.loads((out / "study.json").read_text())
     assert facts["held_out"] == ["H0", "H3"]
     assert facts["methods"] == ["fedavg", "geometric", "site alone", "pooled"]
@@ -140,7 +140,7 @@ def test_without_arguments_four_hospitals_are_studied_with_no_data_folder_and_th
     assert "for a page of it: fedilc report results/heart-disease-study -o report.html" in said
     assert json.loads(Path("results/heart-disease-study/study.json").read_text())["held_out"] == ["va"]
     report = CliRunner().invoke(app, ["report", "results/heart-disease-study"], catch_exceptions=False)
-    assert "AUROC at each site" in report.stdout
+    assert "AUROC at each held-out site" in report.stdout
     page = ["report", "results/heart-disease-study", "-o", "report.html"]
     CliRunner().invoke(app, page, catch_exceptions=False)
     assert "heart-disease" in Path("report.html").read_text()
@@ -186,7 +186,7 @@ def test_an_implausible_score_is_an_alarm_before_the_verdict(tmp_path: Path) -> 
         *words, "--learning-rates", "0.1", "--jobs", "1", "--no-references", "--out", str(tmp_path / "out")
     )
     flat = " ".join(said.split())
-    assert "Alarm The AUROC of fedsgd is over 0.97 at 4 of 4 sites" in flat
+    assert "Alarm The AUROC of fedsgd is over 0.97 at 4 of 4 held-out sites" in flat
     assert "highest AUROC: 'coffin' (1.000)" in flat
     assert flat.index("Alarm") < flat.index("Verdict")
     assert (tmp_path / "out" / "verdict.txt").read_text().startswith("Alarm: The AUROC of fedsgd")

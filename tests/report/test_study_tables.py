@@ -86,12 +86,31 @@ def test_scores_that_rest_on_few_events_are_marked_and_the_means_say_over_how_ma
 
 
 def test_differences_are_grouped_by_score_and_the_choices_say_how_they_were_made(tmp_path: Path) -> None:
-    tables = {table.name: table for table in study_tables(made(tmp_path, 4))}
+    study = made(tmp_path, 4)
+    found = study["comparisons"]["auroc"]["geometric"]
+    found |= {"over_sites": {"value": 0.1, "low": -0.01, "high": 0.21}, "p": 0.03, "corrected_p": 0.06}
+    tables = {table.name: table for table in study_tables(study)}
     scores = [name for name, _ in tables["comparisons"].groups()]
     assert scores == ["AUROC", "AUPRC", "log loss", "Brier score", "accuracy"]
-    assert tables["comparisons"].rows[0][2].text.startswith("+0.100 [")
+    assert [cell.text for cell in tables["comparisons"].rows[0][2:5]] == [
+        *("+0.100 [-0.010,+0.210]", ".030", ".060")
+    ]
+    assert all(row[3].text == row[4].text == "-" for row in tables["comparisons"].rows[1:])
     assert "left out in turn" in tables["choices"].notes[0]
     assert tables["choices"].rows[0][2].text == "7"
+
+
+def test_a_study_of_before_the_correction_for_shared_training_sites_shows_differences_without_p(
+    tmp_path: Path,
+) -> None:
+    study = made(tmp_path, 4)
+    for methods in study["comparisons"].values():
+        for found in methods.values():
+            del found["over_sites"], found["p"]
+            found |= {"t_p": 0.001, "corrected_p": 0.001, "flip_p": 0.125, "verdict": "better"}
+            found |= {"detectable": 0.01, "detectable_here": 0.01}
+    table = next(table for table in study_tables(study) if table.name == "comparisons")
+    assert [cell.text for cell in table.rows[0][2:]] == ["+0.100", "-", "-", "not tested"]
 
 
 @pytest.mark.parametrize(("sites", "name"), [(4, "H"), (4, "University Hospital "), (20, "Site ")])

@@ -1,11 +1,10 @@
-"""Paired tests of the difference between two methods over seeds or sites, their power, and comparisons."""
+"""Paired tests of the difference between two methods over seeds, and comparisons of methods over sites."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +14,8 @@ from fedilc.evaluation.calibration import Floats
 from fedilc.evaluation.intervals import Interval, interval_of
 
 LEVEL = 0.05
-POWER = 0.8
 FEWEST_SEEDS = 3
+FEWEST_SITES = 3
 _MOST_EXACT = 20
 _ROUNDING = 1e-12
 
@@ -59,19 +58,24 @@ def paired_test(
             f"a paired test was given {len(values)} values and {len(reference)} to compare them with; "
             "give one of each for every seed"
         )
-    ours, theirs = np.asarray(values, float), np.asarray(reference, float)
-    differences = ours - theirs
-    # Values that are equal in exact arithmetic may differ by rounding, which is no difference.
-    differences[np.abs(differences) <= _ROUNDING * np.maximum(np.abs(ours), np.abs(theirs))] = 0.0
+    differences = _differences(values, reference)
     mean = float(differences.mean())
     if len(differences) < FEWEST_SEEDS:
         return PairedTest(len(differences), mean, None, None, "not tested")
-    t_p = _t_test(differences, float(np.abs([ours, theirs]).max()))
+    t_p = _t_test(differences, float(np.abs([*values, *reference]).max()))
     flip_p = sign_flip_p(differences) if len(differences) <= _MOST_EXACT else None
     verdict = "within noise"
     if t_p < LEVEL:
         verdict = "better" if (mean < 0) == lower_is_better else "worse"
     return PairedTest(len(differences), mean, t_p, flip_p, verdict)
+
+
+def _differences(values: Sequence[float], reference: Sequence[float]) -> Floats:
+    """Return values minus reference, exactly 0 if they differ by rounding alone."""
+    ours, theirs = np.asarray(values, float), np.asarray(reference, float)
+    found: Floats = ours - theirs
+    found[np.abs(found) <= _ROUNDING * np.maximum(np.abs(ours), np.abs(theirs))] = 0.0
+    return found
 
 
 def sign_flip_p(differences: Sequence[float] | NDArray[np.float64]) -> float:
@@ -138,50 +142,6 @@ def p_phrase(p: float) -> str:
     return f"p = {p:.2g}" if p >= 0.001 else "p < 0.001"
 
 
-def power_of(effect: float, pairs: int, level: float = LEVEL) -> float:
-    """Return the chance that a two-sided paired t-test finds a difference of `effect` standard deviations.
-
-    >>> round(power_of(0.5, 34), 3)
-    0.808
-    """
-    from scipy.stats import nct, t
-
-    limit = t.ppf(1 - level / 2, pairs - 1)
-    shift = effect * np.sqrt(pairs)
-    wrong_side = np.nan_to_num(nct.cdf(-limit, pairs - 1, shift))  # far in this tail, scipy has no number
-    return float(nct.sf(limit, pairs - 1, shift) + wrong_side)
-
-
-def detectable_effect(pairs: int, level: float = LEVEL, power: float = POWER) -> float:
-    """Return the difference, in standard deviations of the pairs' differences, that is found with this power.
-
-    >>> round(detectable_effect(4), 2), round(detectable_effect(20), 2)
-    (2.13, 0.66)
-    """
-    from scipy.optimize import brentq
-
-    high = 1.0
-    while power_of(high, pairs, level) < power:
-        high *= 2
-    return float(brentq(lambda effect: power_of(effect, pairs, level) - power, 0.0, high))
-
-
-def detectable_difference(
-    differences: Sequence[float], level: float = LEVEL, power: float = POWER
-) -> float | None:
-    """Return the smallest mean difference that the paired t-test over these pairs finds with this power.
-
-    The deviation of the pairs' differences is taken from the data; None below three pairs, and if all are
-    equal, which says nothing about how far others would vary. Give the level after correction for many
-    comparisons (level / comparisons) if it is corrected.
-    """
-    if len(differences) < FEWEST_SEEDS:
-        return None
-    if np.ptp(differences) <= _ROUNDING * np.abs(differences).max():
-        return None
-    return detectable_effect(len(differences), level, power) * float(np.std(differences, ddof=1))
-
-
 def spread(values: Sequence[float]) -> tuple[float, float]:
     """Return mean and sample deviation (the sum of squares divided by n - 1; 0 for one value).
 
@@ -205,24 +165,74 @@ class Comparison:
     Attributes:
         difference: the mean over sites of method minus reference, with its interval over examples.
         by_site: the same at each site.
-        t_p: of the paired t-test over sites (of the sign-flip test if the sites' differences are all equal);
-            None below three sites.
-        flip_p: of the exact sign-flip test over sites; None below three sites and above 20.
-        corrected_p: t_p after Holm's correction for all methods compared.
-        detectable: the smallest mean difference that the t-test would find with 80 % power, at the level of
-            Holm's first step; None below three sites, and if their differences are all equal.
-        detectable_here: the same for a test at exactly these sites, in which only the examples are resampled.
-        verdict: "better", "worse", "not established" or "not tested" (below three sites).
+        over_sites: the same mean with its interval over sites, as `mean_difference` gives it; the intervals
+            of all methods compared hold together with 95 %.
+        p: of the mean difference over sites; None if it is not tested.
+        corrected_p: p after Holm's correction for all methods compared.
+        verdict: "better", "worse" or "not established"; "not tested" if p is None.
     """
 
     difference: Interval
     by_site: Mapping[str, Interval]
-    t_p: float | None
-    flip_p: float | None
+    over_sites: Interval
+    p: float | None
     corrected_p: float | None
-    detectable: float | None
-    detectable_here: float | None
     verdict: str
+
+
+def overlap_factor(sites: int, training: int) -> float:
+    """Return the variance of a mean over held-out sites, in units of the variance between these sites.
+
+    It would be 1 / sites if the sites' scores were independent. But the models for two held-out sites share
+    all their training sites but one, so that differences of methods correlate. Nadeau and Bengio (Inference
+    for the generalization error, 2003) add the size of the test set divided by that of the training set: with
+    one site left out and `training` sites to train on, 1 / training.
+
+    >>> round(overlap_factor(4, 3), 4), round(overlap_factor(20, 19), 4)
+    (0.5833, 0.1026)
+    """
+    return 1 / sites + 1 / training
+
+
+def mean_difference(
+    differences: Sequence[float] | Floats,
+    training: int,
+    *,
+    error: float = 0.0,
+    level: float = LEVEL,
+    scale: float = 0.0,
+) -> tuple[Interval, float | None]:
+    """Return the mean over held-out sites with its interval, and the two-sided p of the mean being 0.
+
+    Student's t with one degree less than there are sites; the squared standard error is the variance between
+    sites times `overlap_factor`. Few sites may agree by chance, so it is never taken as smaller than `error`.
+    Without `error`, equal differences have neither interval nor p, unless all are 0: then p is 1.
+
+    Args:
+        differences: one per held-out site, of method minus reference.
+        training: how many sites each model was trained on.
+        error: the standard error of the mean difference over the examples of these sites.
+        level: the share of intervals that may miss the mean.
+        scale: the size of the scores, to tell differences of equal size from rounding.
+
+    >>> found, p = mean_difference([0.01, 0.03, 0.02, 0.04], training=3)
+    >>> print(found, round(p, 3))
+    0.025 [-0.006, 0.056] 0.085
+    >>> mean_difference([0.1, 0.1, 0.1], training=2)[1] is None
+    True
+    """
+    from scipy.stats import t
+
+    values = np.asarray(differences, float)
+    mean, degrees = float(values.mean()), len(values) - 1
+    unknown = Interval(mean, None, None)
+    if len(values) < FEWEST_SITES:
+        return unknown, None
+    se = max(float(values.std(ddof=1)) * overlap_factor(len(values), training) ** 0.5, error)
+    if se <= _ROUNDING * max(scale, np.abs(values).max()):
+        return unknown, None if values.any() else 1.0
+    reach = float(t.isf(level / 2, degrees)) * se
+    return Interval(mean, mean - reach, mean + reach), float(2 * t.sf(abs(mean) / se, degrees))
 
 
 def mean_over_sites(by_site: BySite) -> Floats:
@@ -232,39 +242,46 @@ def mean_over_sites(by_site: BySite) -> Floats:
 
 
 def compare_methods(
-    methods: Mapping[str, BySite], reference: str, *, higher_is_better: bool, level: float = LEVEL
+    methods: Mapping[str, BySite],
+    reference: str,
+    *,
+    training: int,
+    higher_is_better: bool,
+    tested: bool = True,
+    level: float = LEVEL,
 ) -> dict[str, Comparison]:
-    """Compare every other method with the reference over the sites, corrected for being many."""
+    """Compare every other method with the reference over the sites, corrected for being many.
+
+    Args:
+        methods: by method and site, its score and those of the resamples.
+        reference: the method that the others are compared with.
+        training: how many sites each model was trained on.
+        higher_is_better: whether a higher score is better.
+        tested: whether there are p-values: for one score that was named before, and no other.
+        level: of all tests together.
+    """
     others = [name for name in methods if name != reference]
-    strictest = level / max(1, len(others))
-    found = {}
-    for name in others:
-        found[name] = _compare(methods[name], methods[reference], strictest)
-    tested = [name for name in others if found[name].t_p is not None]
-    p_values = [p for name in tested if (p := found[name].t_p) is not None]
-    for name, corrected in zip(tested, holm(p_values), strict=True):
-        value = found[name].difference.value
-        better = value is not None and (value > 0) == higher_is_better
+    found = {
+        name: _compare(methods[name], methods[reference], training, level / len(others)) for name in others
+    }
+    if not tested:
+        return {name: replace(one, p=None) for name, one in found.items()}
+    p_values = {name: one.p for name, one in found.items() if one.p is not None}
+    for name, corrected in zip(p_values, holm(list(p_values.values())), strict=True):
+        better = ((found[name].over_sites.value or 0.0) > 0) == higher_is_better
         verdict = ("better" if better else "worse") if corrected < level else "not established"
         found[name] = replace(found[name], corrected_p=corrected, verdict=verdict)
     return found
 
 
-def _compare(ours: BySite, reference: BySite, level: float) -> Comparison:
+def _compare(ours: BySite, reference: BySite, training: int, level: float) -> Comparison:
     differences = {site: ours[site] - reference[site] for site in ours}
     mean = mean_over_sites(differences)
-    here = [float(values[0]) for values in differences.values()]
-    test = paired_test([float(ours[site][0]) for site in ours], [float(reference[site][0]) for site in ours])
     drawn = mean[1:][np.isfinite(mean[1:])]
-    normal = NormalDist()
-    distance = normal.inv_cdf(1 - level / 2) + normal.inv_cdf(POWER)
-    return Comparison(
-        difference=interval_of(mean),
-        by_site={site: interval_of(values) for site, values in differences.items()},
-        t_p=test.t_p,
-        flip_p=test.flip_p,
-        corrected_p=None,
-        detectable=detectable_difference(here, level),
-        detectable_here=distance * float(drawn.std(ddof=1)) if len(drawn) > 1 else None,
-        verdict="not tested",
-    )
+    values, theirs = ([float(of[site][0]) for site in ours] for of in (ours, reference))
+    error = float(drawn.std(ddof=1)) if len(drawn) > 1 else 0.0
+    scale = float(np.abs([values, theirs]).max())
+    here = _differences(values, theirs)
+    over_sites, p = mean_difference(here, training, error=error, level=level, scale=scale)
+    by_site = {site: interval_of(values) for site, values in differences.items()}
+    return Comparison(interval_of(mean), by_site, over_sites, p, None, "not tested")

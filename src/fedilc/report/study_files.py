@@ -37,7 +37,12 @@ def study_facts(result: StudyResult, protocol: str | None = None) -> dict[str, A
     trained = {method for methods in result.scores.values() for method in methods}
     references = [name for name in (ALONE, POOLED) if name in trained]
     methods = [*plan.settings.algorithms, *references]
-    comparisons = {metric: result.comparisons(metric) for metric in metrics if metric not in CALIBRATION}
+    deciding = deciding_metric(result)
+    comparisons = {
+        metric: result.comparisons(metric, tested=metric == deciding)
+        for metric in metrics
+        if metric not in CALIBRATION
+    }
     facts: dict[str, Any] = {
         "format": FORMAT,
         "name": data.name,
@@ -45,7 +50,7 @@ def study_facts(result: StudyResult, protocol: str | None = None) -> dict[str, A
         "alarm": alarm(result),
         "verdict": list(verdict(result)),
         "protocol": protocol,
-        "deciding_metric": deciding_metric(result),
+        "deciding_metric": deciding,
         "metrics": list(metrics),
         "higher_is_better": [metric for metric in metrics if metric in HIGHER_IS_BETTER],
         "methods": methods,

@@ -74,7 +74,7 @@ def _deciding_table(study: Study, *, down: bool) -> TableData:
             rows.append((method, *scores, _short_cell(study["means"][method][metric])))
         few = few_notes(study, [metric])
         notes = ("95 % intervals over the examples of a site.", *_ends(study), *few)
-    title = f"{NAMES[metric]} at each site that took no part"
+    title = f"{NAMES[metric]} at each held-out site"
     return TableData.of("score", study["name"], title, columns, rows, notes)
 
 
@@ -213,10 +213,10 @@ def means_table(study: Study, *, brief: bool = False) -> TableData:
     if brief:
         titles = (NAMES[metric].removeprefix("calibration ") for metric in metrics)
         ideal = ["Slope and intercept are of calibration; 1 and 0 are ideal."] * (CALIBRATION[0] in metrics)
-        title = "Means over the sites that took no part"
+        title = "Means over the held-out sites"
         notes = [*ideal, *_fewer_sites(study)]
         return TableData.of("all-means", study["name"], title, (_METHOD, *titles), rows, notes)
-    title = "At sites that took no part: mean over sites"
+    title = "At held-out sites: mean over sites"
     note = "Means over held-out sites and seeds; 95 % bootstrap intervals over the examples of these sites."
     columns = (_METHOD, *map(_score_column, metrics))
     notes = [note, *_fewer_sites(study), *_ends(study)]
@@ -233,7 +233,7 @@ def scores_table(study: Study) -> TableData:
     note = "Means over seeds; 95 % intervals over the site's examples."
     notes = (note, *_ends(study), *few_notes(study, study["metrics"]))
     columns = (_SITE, _METHOD, *map(_score_column, study["metrics"]))
-    title = "At each site that took no part"
+    title = "At each held-out site"
     return TableData.of("by-site", study["name"], title, columns, rows, notes, grouped=True)
 
 
@@ -242,31 +242,34 @@ def comparison_tables(
 ) -> list[TableData]:
     """Return the table of methods compared with the reference in these scores; none if it would be empty.
 
-    `brief` leaves out p before correction.
+    `brief` leaves out p before correction. A study.json of before p was corrected for shared training sites
+    has no interval over sites, and its p-values, which were too small, are not shown.
     """
     rows = []
     for metric, methods in study["comparisons"].items():
         for method, found in methods.items() if metrics is None or metric in metrics else ():
-            p_values = (found["corrected_p"],) if brief else (found["t_p"], found["corrected_p"])
+            over_sites = found.get("over_sites") or {"value": found["difference"]["value"]}
+            p_values = [found.get("p"), found["corrected_p"] if "over_sites" in found else None]
             cells = (
-                score_cell(found["difference"], "{:+.3f}"),
-                *(Cell(p_text(p), parts=(_digits(p),)) for p in p_values),
+                score_cell(over_sites, "{:+.3f}"),
+                *(Cell(p_text(p), parts=(_digits(p),)) for p in p_values[brief:]),
             )
-            detectable = _digits(found["detectable"], 3) or "-"
-            rows.append((NAMES[metric], method, *cells, detectable, found["verdict"]))
+            verdict = found["verdict"] if "over_sites" in found else "not tested"
+            rows.append((NAMES[metric], method, *cells, verdict))
     if not rows:
         return []
     columns = (
         *words("score", "method"),
         Column("difference [95 %]", ("difference", "low", "high")),
-        *(["p (Holm)"] if brief else ["p over sites", "p corrected"]),
-        "detectable",
+        *(["p (Holm)"] if brief else ["p", "p (Holm)"]),
         *words("verdict"),
     )
     notes = (
-        f"Method minus {study['reference']}, mean over sites; interval over the examples of these sites.",
-        "p: paired t-test over sites, corrected by Holm's method for the methods of one score.",
-        "detectable: the smallest mean difference that the test over sites finds with 80 % power.",
+        f"Method minus {study['reference']}, mean over sites; intervals over sites, which hold for all "
+        "methods of a score together with 95 %.",
+        "Intervals and p: t-test over sites, with the variance that Nadeau and Bengio give for models that "
+        "share training sites; p is corrected by Holm's method for the methods.",
+        f"Only {NAMES[study['deciding_metric']]}, which decides, is tested.",
     )
     title = f"Compared with {study['reference']}"
     return [TableData.of("comparisons", study["name"], title, columns, rows, notes, grouped=True)]

@@ -28,7 +28,7 @@ def test_the_verdict_is_that_of_the_study_and_every_section_has_content(folder: 
     assert part.title == "patients: study"
     assert part.verdict == tuple((folder / "verdict.txt").read_text().splitlines())
     assert [title for title, _ in part.sections] == [
-        *("The next site", "Mean over held-out sites", "Each site that took no part"),
+        *("The next site", "Mean over held-out sites", "Each held-out site"),
         *("Compared with fedavg", "Curves"),
         *(
             "Calibration",
@@ -44,7 +44,7 @@ def test_the_verdict_is_that_of_the_study_and_every_section_has_content(folder: 
 
 def test_the_tables_are_those_of_the_files(folder: Path) -> None:
     sections = dict(study_part(folder).sections)
-    shown = Page(sections["Each site that took no part"])
+    shown = Page(sections["Each held-out site"])
     written = (folder / "tables.md").read_text()
     assert shown.all("details")
     for cell in shown.all("strong"):

@@ -36,12 +36,20 @@ def test_a_lead_at_every_site_is_more_than_chance(tmp_path: Path) -> None:
     _, which, sure, power = verdict(
         found(tmp_path, {"fedavg": [0.70, 0.71, 0.72, 0.70], "geometric": [0.80, 0.81, 0.81, 0.81]})
     )
-    assert which.startswith("Of 2 methods, geometric had the highest AUROC at sites that took no part")
-    assert "0.807 on average over 4 held-out sites (fedavg 0.708)" in which
-    assert "from fedavg is +0.100" in sure
-    assert "better at 4 of 4 sites" in sure
-    assert sure.endswith("more than chance between sites explains.")
-    assert power.startswith("With 4 sites (125 events and 115 non-events), these data could have shown")
+    assert which == (
+        "At these sites, geometric had the highest mean AUROC of 2 methods: 0.807 on average over 4 held-out "
+        "sites (fedavg 0.708); being the highest of 2 is partly luck."
+    )
+    # The differences 0.10, 0.10, 0.09 and 0.11 have the mean 0.1 and, times 1/4 + 1/3, the standard error
+    # 0.00624; Student's t with 3 degrees has the quantile 3.182.
+    assert sure == (
+        "Its mean difference from fedavg is +0.100 (95 % interval over sites +0.080 to +0.120; better at 4 "
+        "of 4 sites; p < 0.001): there is evidence that geometric is better at sites like these."
+    )
+    assert power.startswith(
+        "With 4 sites (125 events and 115 non-events), these data leave open mean differences from +0.080 to "
+        "+0.120; they cannot show"
+    )
 
 
 def test_a_lead_at_some_sites_is_said_to_be_no_proof(tmp_path: Path) -> None:
@@ -49,8 +57,8 @@ def test_a_lead_at_some_sites_is_said_to_be_no_proof(tmp_path: Path) -> None:
         found(tmp_path, {"fedavg": [0.70, 0.80, 0.70, 0.80], "geometric": [0.80, 0.75, 0.80, 0.75]})
     )
     assert "geometric had the highest" in which
-    assert "geometric is not shown to be better" in sure
-    assert "could have shown a mean difference of 0.1" in power
+    assert sure.endswith(": this is consistent with chance: there is no evidence that geometric is better.")
+    assert "leave open mean differences from -0.1" in power
 
 
 def test_if_the_reference_is_best_no_method_was_better(tmp_path: Path) -> None:
@@ -60,31 +68,43 @@ def test_if_the_reference_is_best_no_method_was_better(tmp_path: Path) -> None:
         "fedsgd": [0.79, 0.8, 0.8, 0.8],
     }
     _, which, sure, _ = verdict(found(tmp_path, areas))
-    assert "Of 3 methods, fedavg had the highest" in which
-    assert sure.startswith(
-        "No method was better; the difference of the nearest, fedsgd, from fedavg is -0.005"
-    )
-    assert "after correction for 2 comparisons" in sure
+    assert "fedavg had the highest mean AUROC of 3 methods" in which
+    assert sure.startswith("The mean difference of the nearest method, fedsgd, from fedavg is -0.005")
+    assert sure.count(", corrected for 2 comparisons") == 2
+    assert sure.endswith("this is consistent with chance: there is no evidence that they differ.")
+
+
+def test_a_method_that_is_worse_at_every_site_is_said_to_be(tmp_path: Path) -> None:
+    areas = {"fedavg": [0.8, 0.8, 0.81, 0.8], "geometric": [0.7, 0.7, 0.7, 0.7]}
+    sure = verdict(found(tmp_path, areas))[2]
+    assert sure.endswith("there is evidence that geometric is worse at sites like these.")
+
+
+def test_the_same_difference_at_every_site_is_not_tested(tmp_path: Path) -> None:
+    areas = {"fedavg": [0.7] * 4, "geometric": [0.8] * 4}
+    _, _, sure, power = verdict(found(tmp_path, areas))
+    assert sure.endswith("with the same difference at every site, no test over sites is possible.")
+    assert "p " not in sure
+    assert "cannot show how methods differ at the next site" in power
 
 
 def test_methods_with_the_same_score_at_every_site_are_not_ranked(tmp_path: Path) -> None:
     _, which, sure, power = verdict(found(tmp_path, {"fedavg": [1.0] * 4, "geometric": [1.0] * 4}))
     assert which == (
-        "All 2 methods had the same AUROC at every site that took no part in training: 1.000 on average "
-        "over 4 held-out sites."
+        "All 2 methods had the same AUROC at every held-out site: 1.000 on average over 4 held-out sites."
     )
     assert sure.startswith("No method is better by this score")
-    assert "80 % power" not in power
+    assert power.startswith("These data cannot show which method is better")
 
 
 def test_a_column_that_nearly_is_the_label_is_part_of_what_is_not_shown(tmp_path: Path) -> None:
     areas = {"fedavg": [0.99, 0.99, 0.98, 0.99], "geometric": [0.99, 0.98, 0.99, 0.99]}
     *_, power = verdict(found(tmp_path, areas, rows=30))
     assert power.endswith(
-        "they cannot show whether smaller differences exist, nor how well a model does without 'expired', "
-        "which alone predicts the label almost perfectly."
+        "; they cannot show how well a model does without 'expired', which alone predicts the label almost "
+        "perfectly."
     )
-    assert "nor how well" not in verdict(found(tmp_path, areas, rows=10))[3]  # too few rows to know
+    assert "how well" not in verdict(found(tmp_path, areas, rows=10))[3]  # too few rows to know
 
 
 def few_events(folder: Path, deaths: list[int], rows: int = 60) -> StudyPlan:
@@ -115,16 +135,23 @@ def test_sites_with_few_events_are_left_out_and_named_and_the_events_of_the_othe
     assert np.isnan(result.by_seed["H1"]["fedavg"]["auroc"]).all()
     _, which, sure, power = verdict(result)
     assert "on average over 3 of 5 held-out sites" in which
-    assert which.endswith("; it is not estimable at H1 (9 events, fewer than 10), H4 (no events).")
+    assert "; it is not estimable at H1 (9 events, fewer than 10), H4 (no events); being" in which
     assert "of 3 sites" in sure
-    assert power.startswith("With 3 sites (60 events and 120 non-events), these data could")
+    following = result.next_difference("geometric", "auroc")
+    assert power.startswith(
+        "With 3 sites (60 events and 120 non-events), these data leave open mean differences"
+    )
+    assert power.endswith(
+        f", and at a single new site from {following.low:+.3f} to {following.high:+.3f} (95 % prediction "
+        "interval)."
+    )
 
 
 def test_if_no_site_has_enough_events_the_log_loss_decides_and_if_none_has_ten_examples_nothing(
     tmp_path: Path,
 ) -> None:
     _, which, _, power = verdict(scored(few_events(tmp_path, [9, 8, 7])))
-    assert "had the lowest log loss" in which
+    assert "had the lowest mean log loss" in which
     assert "AUROC" not in which
     assert power.startswith("With 3 sites (24 events and 156 non-events)")
     _, which, *_ = verdict(scored(few_events(tmp_path, [4, 4, 4], rows=9)))
@@ -134,12 +161,12 @@ def test_if_no_site_has_enough_events_the_log_loss_decides_and_if_none_has_ten_e
 def test_one_method_is_compared_with_nothing(tmp_path: Path) -> None:
     _, which, sure, _ = verdict(found(tmp_path, {"fedsgd": [0.8, 0.8, 0.8, 0.8]}))
     assert "fedsgd had AUROC 0.800" in which
-    assert sure == "No other method was trained, so that nothing is compared."
+    assert sure == "No other method was trained, so nothing is compared."
 
 
 def test_two_sites_cannot_speak_of_the_next(tmp_path: Path) -> None:
     _, _, sure, power = verdict(found(tmp_path, {"fedavg": [0.7, 0.8], "geometric": [0.8, 0.9]}, 2))
-    assert sure.endswith("with fewer than three sites no test over sites is possible.")
+    assert sure.endswith("with fewer than three sites, no test over sites is possible.")
     assert "cannot show how methods differ at the next site" in power
 
 
@@ -147,7 +174,7 @@ def test_scores_over_097_at_most_sites_are_an_alarm(tmp_path: Path) -> None:
     high = found(tmp_path, {"fedavg": [0.98, 0.99, 0.98, 0.6], "geometric": [0.5, 0.5, 0.5, 0.5]})
     said = alarm(high)
     assert said is not None
-    assert said.startswith("The AUROC of fedavg is over 0.97 at 3 of 4 sites that took no part in training")
+    assert said.startswith("The AUROC of fedavg is over 0.97 at 3 of 4 held-out sites.")
     assert "'expired' (1.000)" in said
     assert alarm(found(tmp_path, {"fedavg": [0.98, 0.99, 0.9, 0.6]})) is None
 

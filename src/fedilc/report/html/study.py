@@ -122,12 +122,16 @@ def _size(study: Study, site: str) -> str:
 
 
 def _differences(study: Study) -> list[Panel]:
-    """Return the comparison with the reference by the deciding score, by site and over all sites."""
-    sites = {
-        method: [("all sites", interval(found["difference"]))]
-        + [(site, interval(one)) for site, one in found["by_site"].items()]
-        for method, found in study["comparisons"].get(study["deciding_metric"], {}).items()
-    }
+    """Return how methods differ from the reference in the deciding score: here, on average, at the next."""
+    metric, sites = study["deciding_metric"], {}
+    for method, found in study["comparisons"].get(metric, {}).items():
+        rows = [(site, interval(one)) for site, one in found["by_site"].items()]
+        rows.append(("mean over sites", interval(found.get("over_sites") or found["difference"])))
+        following = study["next_site_differences"][metric][method]
+        if following["low"] is not None:
+            ends = (following[end] for end in ("mean", "low", "high"))
+            rows.append(("next site", Interval(*ends)))
+        sites[method] = rows
     return list(_by_method(study, f"{{}} minus {study['reference']}", sites, "%+.3f").values())
 
 

@@ -128,8 +128,11 @@ class StudyResult:
         )
         return next_site([difference(ours[site], theirs[site]) for site in ours if site in theirs])
 
-    def comparisons(self, metric: str) -> dict[str, Comparison]:
-        """Return every algorithm compared with the reference; empty if no site has this score."""
+    def comparisons(self, metric: str, *, tested: bool = True) -> dict[str, Comparison]:
+        """Return every algorithm compared with the reference; empty if no site has this score.
+
+        `tested` says whether there are p-values, which the deciding score alone may have.
+        """
         sites = self.sites_with(metric)
         if not sites:
             return {}
@@ -137,7 +140,13 @@ class StudyResult:
             name: {site: self.scores[site][name][metric] for site in sites}
             for name in self.plan.settings.algorithms
         }
-        return compare_methods(methods, self.plan.reference, higher_is_better=metric in HIGHER_IS_BETTER)
+        return compare_methods(
+            methods,
+            self.plan.reference,
+            training=len(self.plan.data.silos) - 1,
+            higher_is_better=metric in HIGHER_IS_BETTER,
+            tested=tested,
+        )
 
     def best(self, metric: str) -> str:
         """Return the algorithm with the best mean over sites; the reference if several are equal."""

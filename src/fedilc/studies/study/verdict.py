@@ -14,7 +14,7 @@ from fedilc.data.tables.table_notes import LEAK
 from fedilc.errors import listed
 from fedilc.evaluation.estimates import MIN_COUNT, size
 from fedilc.evaluation.metrics import HIGHER_IS_BETTER
-from fedilc.evaluation.significance import LEVEL, Comparison, p_phrase
+from fedilc.evaluation.significance import FEWEST_SITES, LEVEL, Comparison, p_phrase
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.tasks import ALONE, POOLED
 
@@ -75,7 +75,7 @@ def _compared(result: StudyResult, metric: str) -> tuple[str, str, str]:
     closest = min(comparisons, key=lambda name: abs(comparisons[name].difference.value or 0.0))
     leader = best if best != reference else closest
     sure = _how_sure(comparisons, leader, best, reference, higher=metric in HIGHER_IS_BETTER)
-    return _which(result, metric, best), sure, _power(result, comparisons[leader], metric)
+    return _which(result, metric, best), sure, _left_open(result, leader, comparisons[leader], metric)
 
 
 def alarm(result: StudyResult) -> str | None:
@@ -89,10 +89,9 @@ def alarm(result: StudyResult) -> str | None:
     strong = [f"{name!r} ({area:.3f})" for name, area in result.plan.data.strongest[:3]]
     alone = f"; alone, these columns have the highest AUROC: {', '.join(strong)}" if strong else ""
     return (
-        f"The AUROC of {best} is over {LEAK} at {len(over)} of {len(sites)} sites that took no part in "
-        "training. Few outcomes can be predicted so well: probably a column, or which of its cells are "
-        f"missing, is known only after the outcome{alone}. Drop such columns (`drop`), and study again "
-        "before you believe the verdict."
+        f"The AUROC of {best} is over {LEAK} at {len(over)} of {len(sites)} held-out sites. Few outcomes can "
+        "be predicted so well: probably a column, or which of its cells are missing, is known only after the "
+        f"outcome{alone}. Drop such columns (`drop`), and study again before you believe the verdict."
     )
 
 
@@ -100,8 +99,9 @@ def _which(result: StudyResult, metric: str, best: str) -> str:
     extreme = "highest" if metric in HIGHER_IS_BETTER else "lowest"
     count = len(result.plan.settings.algorithms)
     return (
-        f"Of {count} methods, {best} had the {extreme} {NAMES[metric]} at sites that took no part in "
-        f"training: {_mean_beside_others(result, metric, best)}{_not_at(result, metric)}."
+        f"At these sites, {best} had the {extreme} mean {NAMES[metric]} of {count} methods: "
+        f"{_mean_beside_others(result, metric, best)}{_not_at(result, metric)}; being the {extreme} of "
+        f"{count} is partly luck."
     )
 
 
@@ -109,7 +109,7 @@ def _mean_beside_others(result: StudyResult, metric: str, best: str) -> str:
     """Return the mean score of a method, and in brackets those that it is compared with."""
     sites = result.sites_with(metric)
     others = [name for name in (result.plan.reference, ALONE, POOLED) if name != best]
-    called = {ALONE: "a model of the site's own data", POOLED: "pooled data, if sharing were allowed,"}
+    called = {ALONE: "a model of the site's own data", POOLED: "a model of the pooled data"}
     beside = []
     for name in others:
         value, own = result.mean(name, metric).value, result.sites_of(name, metric)
@@ -144,38 +144,47 @@ def _how_sure(
 ) -> str:
     """Return by how much a method differs from the reference, and whether chance explains it."""
     found, others = comparisons[name], len(comparisons)
-    mean, values = found.difference, [one.value or 0.0 for one in found.by_site.values()]
+    mean, values = found.over_sites, [one.value or 0.0 for one in found.by_site.values()]
     wins = sum(value > 0 if higher else value < 0 for value in values)
+    many = f", corrected for {others} comparisons" if others > 1 else ""
     details = [f"better at {wins} of {len(values)} sites"]
     if mean.low is not None and mean.high is not None:
-        details.insert(0, f"95 % interval at these sites {mean.low:+.3f} to {mean.high:+.3f}")
+        details.insert(0, f"95 % interval over sites {mean.low:+.3f} to {mean.high:+.3f}{many}")
     if found.corrected_p is not None:
-        many = f" after correction for {others} comparisons" if others > 1 else ""
-        details.append(f"{p_phrase(found.corrected_p)} over sites{many}")
-    who = (
-        "Its difference" if name == best else f"No method was better; the difference of the nearest, {name},"
-    )
+        details.append(f"{p_phrase(found.corrected_p)}{many}")
+    who = "Its mean difference" if name == best else f"The mean difference of the nearest method, {name},"
     start = f"{who} from {reference} is {mean.value or 0.0:+.3f} ({'; '.join(details)})"
     if found.corrected_p is None:
-        return f"{start}; with fewer than three sites no test over sites is possible."
+        few = "fewer than three sites" if len(values) < FEWEST_SITES else "the same difference at every site"
+        return f"{start}; with {few}, no test over sites is possible."
     if found.corrected_p < LEVEL:
-        return f"{start}: more than chance between sites explains."
-    better = f"{name} is not shown to be better" if name == best else "they are not shown to differ"
-    return f"{start}: chance between sites may explain it, and {better}."
+        return f"{start}: there is evidence that {name} is {found.verdict} at sites like these."
+    return (
+        f"{start}: this is consistent with chance: there is no evidence that "
+        f"{f'{name} is better' if name == best else 'they differ'}."
+    )
 
 
-def _power(result: StudyResult, leader: Comparison, metric: str) -> str:
-    sites, data = result.sites_with(metric), result.plan.data
+def _left_open(result: StudyResult, name: str, found: Comparison, metric: str) -> str:
+    """Return which differences from the reference these data do not exclude, on average and at one site."""
+    sites, data, mean = result.sites_with(metric), result.plan.data, found.over_sites
     informs = size(data.loss, np.concatenate([data.labels[site] for site in sites]))
     many = f"{len(sites)} site{'s' * (len(sites) > 1)} ({informs})"
-    if leader.detectable is None:
+    if mean.low is None or mean.high is None:
         return (
             f"With {many}, these data show how methods differ at these sites; they cannot show how methods "
             f"differ at the next site{_without_leaks(result)}."
         )
+    following = result.next_difference(name, metric)
+    next_one = ""
+    if following.low is not None and following.high is not None:
+        next_one = (
+            f", and at a single new site from {following.low:+.3f} to {following.high:+.3f} (95 % prediction "
+            "interval)"
+        )
     return (
-        f"With {many}, these data could have shown a mean difference of {leader.detectable:.3f} or more "
-        f"(80 % power); they cannot show whether smaller differences exist{_without_leaks(result)}."
+        f"With {many}, these data leave open mean differences from {mean.low:+.3f} to {mean.high:+.3f}"
+        f"{next_one}{_without_leaks(result)}."
     )
 
 
@@ -186,7 +195,8 @@ def _without_leaks(result: StudyResult) -> str:
     if not names:
         return ""
     return (
-        f", nor how well a model does without {listed(names)}, which alone {verb} the label almost perfectly"
+        f"; they cannot show how well a model does without {listed(names)}, which alone {verb} the label "
+        "almost perfectly"
     )
 
 
@@ -195,8 +205,8 @@ def _tied(result: StudyResult, metric: str) -> tuple[str, str, str]:
     count = len(result.plan.settings.algorithms)
     mean = _mean_beside_others(result, metric, result.plan.reference)
     return (
-        f"All {count} methods had the same {NAMES[metric]} at every site that took no part in "
-        f"training: {mean}{_not_at(result, metric)}.",
+        f"All {count} methods had the same {NAMES[metric]} at every held-out site: {mean}"
+        f"{_not_at(result, metric)}.",
         "No method is better by this score; the other scores in the tables may tell them apart.",
         f"These data cannot show which method is better at a site where their {NAMES[metric]} differs"
         f"{_without_leaks(result)}.",
@@ -208,11 +218,10 @@ def _alone(result: StudyResult, metric: str) -> tuple[str, str, str]:
     name = result.plan.reference
     sites = result.sites_with(metric)
     return (
-        f"At sites that took no part in training, {name} had {NAMES[metric]} {result.mean(name, metric)} "
+        f"At these sites, {name} had {NAMES[metric]} {result.mean(name, metric)} "
         f"{_where(result, sites)}{_not_at(result, metric)}.",
-        "No other method was trained, so that nothing is compared.",
-        "Whether another method is better at the next site these numbers cannot show"
-        f"{_without_leaks(result)}.",
+        "No other method was trained, so nothing is compared.",
+        f"These data cannot show whether another method is better at the next site{_without_leaks(result)}.",
     )
 
 
