@@ -62,9 +62,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     for needed in (
         "py.typed",
         "experiments/color-digits.toml",
-        "data/benchmarks/digits.csv.gz",
-        "data/benchmarks/heart-disease/ATTRIBUTION.md",
-        "data/benchmarks/heart-disease/processed.va.data.gz",
+        "data/embedded_files/digits.csv.gz",
+        "data/embedded_files/heart-disease/ATTRIBUTION.md",
+        "data/embedded_files/heart-disease/processed.va.data.gz",
         "report/html/templates/page.html.jinja",
         "report/html/templates/page.css",
         "runtimes/flower/templates/client_app.py.jinja",

@@ -39,7 +39,7 @@ from fedilc import Federation, Silo, aggregation, config, penalties
 from fedilc.data.sources import Source
 from fedilc.evaluation import metrics
 from fedilc.gradients import losses
-from fedilc.optimizers import optimizers
+from fedilc import optimizers
 
 
 class Scaled(penalties.VREx):
@@ -346,7 +346,7 @@ def test_a_name_is_registered_once() -> None:
             register(name, nn.Module)
     with pytest.raises(ConfigError, match="there is a source 'tables' already; choose another name"):
         SOURCES.register("tables", SOURCES.get("waves"))
-    with pytest.raises(TypeError, match=r"give a subclass of fedilc\.config\.section\.Source"):
+    with pytest.raises(TypeError, match=r"give a subclass of fedilc\.data\.sources\.Source"):
         SOURCES.register("seven", int)
     with pytest.raises(TypeError, match="give the class of the penalty"):
         PENALTIES.register("seven", 7)

@@ -16,9 +16,10 @@ from fedilc.errors import DataError
 
 def write(folder: Path, width: int = 14) -> Path:
     folder.mkdir()
-    for hospital in HOSPITALS:
+    for number, hospital in enumerate(HOSPITALS):
         rows = [["63", "1", "4", "140", "260", "0", "1", "112", "1", "3", "2", "?", "?", "2"][:width]]
         rows += [["44", "0", "3", "0", "0", "?", "0", "127", "0", ".5", "1", "0", "3", "0"][:width]]
+        rows = [[f"{float(age) + number}", *row] for age, *row in rows]  # no patient is at two hospitals
         (folder / f"processed.{hospital}.data").write_text("\n".join(map(",".join, rows)) + "\n")
     return folder
 
@@ -52,7 +53,7 @@ PUBLISHED = {
 
 
 def test_the_package_has_the_published_files_and_says_whose_they_are() -> None:
-    place = Path(module.__file__).with_name("heart-disease")
+    place = Path(module.__file__).with_name("embedded_files") / "heart-disease"
     for hospital, digest in PUBLISHED.items():
         content = gzip.decompress((place / f"processed.{hospital}.data.gz").read_bytes())
         assert hashlib.sha256(content).hexdigest() == digest

@@ -21,8 +21,7 @@ from fedilc.data.digests import silo_digest
 from fedilc.data.inputs import Several, tensors_of
 from fedilc.data.streamed import stream
 from fedilc.errors import CheckpointError, DataError, FedILCWarning
-from fedilc.gradients.forward import KEPT_BYTES
-from fedilc.runtimes.local import LocalRuntime
+from fedilc.gradients import ModelRunner
 
 # The rounding of a matrix product depends on where rows begin in memory: here every row is a cache line, so
 # that the chunks of an array in memory begin as those that are read do.
@@ -73,7 +72,7 @@ def assert_same(left: Any, right: Any) -> None:
 @pytest.fixture(params=["one chunk", "many chunks"])
 def chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "many chunks":
-        monkeypatch.setattr(LocalRuntime.__init__, "__defaults__", (KEPT_BYTES, 1000))
+        monkeypatch.setattr(ModelRunner.__init__, "__defaults__", (None, 1000))
 
 
 @pytest.mark.usefixtures("chunks")
@@ -188,7 +187,7 @@ class Generated(Dataset[Any]):
 def test_memory_is_bounded_by_the_chunk_and_not_by_the_silo(
     algorithm: str, options: dict[str, Any], loader: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LocalRuntime.__init__, "__defaults__", (KEPT_BYTES, 6000))
+    monkeypatch.setattr(ModelRunner.__init__, "__defaults__", (None, 6000))
     source = DataLoader(Generated(), batch_size=16) if loader else Generated()
     silo, live = Silo.from_dataset("a", source, source), Live()
     silo.x, silo.x_val = silo.x.map(live.track), silo.x_val.map(live.track)

@@ -220,7 +220,8 @@ def test_an_interrupted_campaign_leaves_no_process_and_goes_on(campaign: list[st
     wait_until_empty(first.pid)
     done = [len(path.read_bytes().splitlines()) for path in out.glob("runs/*/seed-0/history.jsonl")]
     assert len(done) == 2
-    assert all(0 < rounds < 400 for rounds in done)
+    assert all(0 < rounds <= 400 for rounds in done)
+    assert min(done) < 400  # one may be through before the other has begun
     shorter = [word if word != "400" else str(max(done) + 1) for word in campaign]
     second = subprocess.run(shorter, capture_output=True, text=True, timeout=240, check=False)
     assert second.returncode == 0, second.stderr

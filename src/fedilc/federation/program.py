@@ -221,7 +221,7 @@ def unused_options(algorithm: Algorithm, options: Options) -> dict[str, Any]:
     parts = [(LEVELS[level], choice) for level, choice in algorithm.parts.items()]
     for registry, choice in (*parts, (OPTIMIZERS, algorithm.optimizer)):
         taken_here |= taken(registry, choice, options.part_options).keys()
-    if algorithm.penalty is None:
+    if algorithm.penalty is None or options.fishr_reduction == "mean":
         taken_here.add("reduction")  # an experiment sets it for every algorithm that it compares
     unused = {key: value for key, value in options.part_options.items() if key not in taken_here}
     if algorithm.is_newton and options.learning_rate != 1.0:
