@@ -172,7 +172,7 @@ def test_a_copied_site_is_refused_unless_it_is_excluded(tmp_path: Path, refusal:
     out = ("--no-references", "--out", str(tmp_path / "out"))
     said = refusal("study", *words, *out)
     assert said.startswith("silo 'n_copy' is a copy of 'n'")
-    assert said.endswith("say --exclude-site n_copy")
+    assert said.endswith("use --exclude-site n_copy")
     assert not (tmp_path / "out").exists()
     study(*words, "--exclude-site", "n_copy", *out)
     assert json.loads((tmp_path / "out" / "study.json").read_text())["held_out"] == ["n", "s", "e"]

@@ -110,7 +110,7 @@ def test_where_a_mirror_fails_the_next_one_is_asked(tmp_path: Path, toy: Toy, fi
     [
         ({}, "whole", "it answered 404"),
         (WRONG, "whole", "its file does not have the published checksum"),
-        (FILES, "cut", "the connection broke off"),
+        (FILES, "cut", "the connection was lost"),
         (FILES, "cut without a length", "its file does not have the published checksum"),
     ],
     ids=["not found", "wrong checksum", "cut", "cut without a length"],

@@ -40,7 +40,7 @@ def test_files_of_ones_own_that_are_missing_or_not_whole_are_said(tmp_path: Path
         DataError, match=r"cleveland.data does not exist; correct it, or remove .*empty to use"
     ):
         heart_disease(tmp_path / "empty")
-    with pytest.raises(DataError, match="has 5 columns in place of 14"):
+    with pytest.raises(DataError, match="has 5 columns instead of 14"):
         heart_disease(write(tmp_path / "h", 5))
 
 

@@ -240,7 +240,7 @@ class OneByOne(IterableDataset[Any]):
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        (iter([(torch.zeros(2, 2), torch.zeros(2))]), "is an iterator, which can be read once only"),
+        (iter([(torch.zeros(2, 2), torch.zeros(2))]), "is an iterator, which can be read only once"),
         (OneByOne(), "is an IterableDataset, which yields single examples; give torch.utils.data.DataLoader"),
         (3, "is a int; give a dataset"),
         ([], "is empty: its dataset holds no example"),
@@ -260,7 +260,9 @@ def test_what_cannot_be_streamed_is_refused_in_one_sentence(source: Any, said: s
 def test_batches_that_are_shuffled_each_time_are_refused() -> None:
     x, y = examples(0, 64)
     silo = Silo.from_dataset("a", DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True))
-    with pytest.raises(DataError, match=r"silo 'a' gave other labels when it was read again.*turn off shuf"):
+    with pytest.raises(
+        DataError, match=r"silo 'a' gave different labels when it was read again.*turn off shuf"
+    ):
         train(Federation("f", [silo]), network(), "fedsgd", rounds=1, learning_rate=0.1)
 
 

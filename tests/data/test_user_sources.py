@@ -101,7 +101,7 @@ def test_a_copied_table_is_refused_unless_it_is_excluded(tmp_path: Path) -> None
     rows = "".join(f"{age // 2},{age % 2}\n" for age in range(30, 60))
     for name in "abc":
         (tmp_path / f"{name}.csv").write_text(f"age,died\n{rows}" + "71,1\n" * (name == "c"))
-    with pytest.raises(DataError, match=r"silo 'b' is a copy of 'a': .* say `exclude_sites = \[\"b\"\]`"):
+    with pytest.raises(DataError, match=r"silo 'b' is a copy of 'a': .* use `exclude_sites = \[\"b\"\]`"):
         Tables(files="*.csv", label="died", keep=["age"]).build(0, tmp_path)
     few = Tables(files="*.csv", label="died", exclude_sites=["b"], keep=["age"], columns=["age"])
     assert [silo.name for silo in few.build(0, tmp_path).silos] == ["a", "c"]

@@ -168,7 +168,7 @@ def test_the_criterion_chooses_the_round(run: Path, loaded: LoadedModel) -> None
 
 def test_a_wrong_column_is_one_sentence(loaded: LoadedModel) -> None:
     frame = patients(5, 1).with_columns(pl.lit("old").alias("age"))
-    with pytest.raises(DataError, match=r"column 'age' holds text \('old'\), and the model was trained with"):
+    with pytest.raises(DataError, match=r"column 'age' holds text \('old'\), but the model was trained with"):
         loaded.predict_proba(frame)
 
 

@@ -12,6 +12,8 @@ from fedilc.data.inputs import Examples, Streamed, tensors_of
 from fedilc.data.silo import Silo
 
 _BLOCK_BYTES = 8 << 20
+# A name, a shape, a type, and the tensor in consecutive blocks of rows.
+Part = tuple[str, tuple[int, ...], torch.dtype, Iterable[Tensor]]
 
 
 def digest(*tensors: Examples | None) -> str:
@@ -21,10 +23,6 @@ def digest(*tensors: Examples | None) -> str:
     (True, False)
     """
     return _sha256(part for tensor in tensors if tensor is not None for part in _parts(tensor))[:16]
-
-
-# A name, a shape, a type, and the tensor in consecutive blocks of rows.
-Part = tuple[str, tuple[int, ...], torch.dtype, Iterable[Tensor]]
 
 
 def _parts(x: Examples) -> Iterator[Part]:

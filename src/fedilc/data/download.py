@@ -1,4 +1,4 @@
-"""Data sets that can be downloaded, the data folder they go to, and the check of their files."""
+"""Download data sets into the data folder, and check their files."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ from fedilc.errors import ConfigError, DataError, require_extra
 
 if TYPE_CHECKING:
     from requests import RequestException
+
+EMBEDDED = ("color-digits", "heart-disease")  # inside the package
+DATA_SETS: Registry[DataSet] = Registry("data set")
+State = Literal["fine", "missing", "damaged", "unchecked"]
+Progress = Callable[[str], Any]  # a progress bar for a file's name, as pooch uses it
 
 
 @dataclass(frozen=True)
@@ -72,14 +77,6 @@ def find_data_set(name: str) -> DataSet:
     return DATA_SETS.get(name)
 
 
-EMBEDDED = ("color-digits", "heart-disease")  # inside the package
-DATA_SETS: Registry[DataSet] = Registry("data set")
-
-
-State = Literal["fine", "missing", "damaged", "unchecked"]
-Progress = Callable[[str], Any]  # a progress bar for a file's name, as pooch uses it
-
-
 def data_folder(given: Path | None = None) -> Path:
     """Return the folder of the data sets: `given`, or FEDILC_DATA, or one in the user's cache.
 
@@ -91,7 +88,7 @@ def data_folder(given: Path | None = None) -> Path:
 
 
 def cache_folder() -> Path:
-    """Return this package's folder in the user's cache, where the operating system wants it."""
+    """Return this package's folder in the user's cache, where the operating system has its caches."""
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "fedilc"
     if sys.platform == "win32":
@@ -114,8 +111,8 @@ def check(name: str, folder: Path) -> dict[Path, State]:
 def fetch(name: str, folder: Path, progress: Progress | None = None) -> list[Path]:
     """Download a data set into `folder` from the first mirror that has it, and return the new files.
 
-    Files that are fine are kept. A file gets its name after its check, so that a download that fails or is
-    killed leaves no incomplete or wrong file.
+    Files that are fine are kept. A file gets its name only after its check, so that a download that fails or
+    is killed leaves no incomplete or wrong file.
 
     Args:
         name: the data set, as `fedilc data list` names it.
@@ -208,7 +205,7 @@ def _reason(error: RequestException) -> str:
     reasons = {
         requests.exceptions.SSLError: "its certificate is not trusted",
         requests.Timeout: "no answer in time",
-        requests.exceptions.ChunkedEncodingError: "the connection broke off",
+        requests.exceptions.ChunkedEncodingError: "the connection was lost",
         requests.ConnectionError: "no connection",
     }
     return next((text for kind, text in reasons.items() if isinstance(error, kind)), type(error).__name__)

@@ -32,20 +32,20 @@ Part = tuple[NDArray[np.float32], NDArray[np.int64]]
 FLIPS = (0.15, 0.30, 0.45, 0.60, 0.75)
 _FILES = Path(__file__).with_name("embedded_files")
 _DIGITS = _FILES / "digits.csv.gz"
-_TEST = 400
-
-
-@cache
-def read_digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return the images, with values from 0 to 1, and the digit of each.
-
-    >>> images, digits = read_digits()
-    >>> images.shape, digits[:3].tolist()
-    ((1797, 8, 8), [0, 1, 2])
-    """
-    rows = np.loadtxt(_DIGITS, delimiter=",", dtype=np.int64)
-    images = (rows[:, :-1].reshape(-1, 8, 8) / 16).astype(np.float32)
-    return images, rows[:, -1]
+_TEST = 400  # the digits of `many_silos` that no silo draws from
+_HOSPITALS = _FILES / "heart-disease"
+HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
+HEART_DISEASE_COLUMNS = (
+    *("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak"),
+    *("slope", "ca", "thal", "num"),
+)
+HEART_DISEASE_SETTINGS = TableSettings(
+    label="num>0",
+    categorical=("cp", "restecg", "slope", "thal"),
+    missing=("chol=0", "trestbps=0"),
+    min_category=1,  # the data are published, so that no value needs to be hidden
+)
+_TEST_ROWS = 4000  # of `site_shortcuts`
 
 
 def color_digits(
@@ -70,22 +70,14 @@ def color_digits_shift(
     label_flip: float = 0.15,
     copies: int = 8,
 ) -> Federation:
-    """Return the embedded digits, with a colour that helps in every silo and misleads at the new site.
+    """Return the embedded digits with a colour that helps in every silo and misleads at the new site.
 
-    The images are split as those of `color_digits`. Each is then there `copies` times: as it is, and turned
-    by up to 15 degrees and shifted by up to a pixel. All copies of an image are in the same part of the same
-    silo, and each has its own colour and its own label, which is wrong with probability `label_flip`.
+    The images are split as in `color_digits`. Each then occurs `copies` times: as it is, and turned by up to
+    15 degrees and shifted by up to a pixel. All copies of an image are in the same part of the same silo, and
+    each has its own colour and its own label, which is wrong with probability `label_flip`.
     """
     name, parts = "color-digits-shift", _digit_parts(seed, "color-digits")
     return coloured_federation(name, seed, parts, flips, test_flip, label_flip, label_flip, copies)
-
-
-def _digit_parts(seed: int, name: str) -> list[Part]:
-    """Return the embedded images and digits for training, validation and test."""
-    images, digits = read_digits()
-    order = numpy_generator(seed, name, "shuffle").permutation(len(digits))
-    images, digits = images[order], digits[order]
-    return [(images[part], digits[part]) for part in (slice(1000), slice(1000, 1397), slice(1397, None))]
 
 
 def many_silos(seed: int, silos: int = 10_000, examples: int = 20, validation: int = 5) -> SiloStore:
@@ -113,6 +105,91 @@ def many_silos(seed: int, silos: int = 10_000, examples: int = 20, validation: i
     facts = {name: {"examples": examples} for name in names}
     sample = open_(names[0]).x[:2]
     return SiloStore("many-silos", facts, sample, "binary", x_test, y_test, make=open_, outputs=1)
+
+
+def heart_disease(folder: Path) -> SiloTables:
+    """Return the four hospitals' tables, from `folder` if it exists, otherwise from the package."""
+    import polars as pl  # here, since runs over pictures start without it
+
+    from fedilc.data.tables.silo_tables import tables_of
+
+    place, ending = (folder, "data") if folder.is_dir() else (_HOSPITALS, "data.gz")
+    otherwise = f"correct it, or remove {folder} to use the files of the package"
+    frames = {}
+    for hospital in HOSPITALS:
+        path = place / f"processed.{hospital}.{ending}"
+        if not path.is_file():
+            raise DataError(f"{path} does not exist; {otherwise}")
+        frame = pl.read_csv(path, has_header=False, infer_schema=False, glob=False)
+        if frame.width != len(HEART_DISEASE_COLUMNS):
+            raise DataError(
+                f"{path} has {frame.width} columns instead of {len(HEART_DISEASE_COLUMNS)}; {otherwise}"
+            )
+        frames[hospital] = frame.rename(dict(zip(frame.columns, HEART_DISEASE_COLUMNS, strict=True)))
+    return tables_of(frames, HEART_DISEASE_SETTINGS)
+
+
+def site_shortcuts(
+    seed: int = 0,
+    silos: int = 10,
+    examples: int = 300,
+    validation: int = 100,
+    features: int = 8,
+    effect: float = 0.25,
+    markers: int = 6,
+    marker_effect: float = 1.5,
+) -> Federation:
+    """Return silos whose labels can be told from common features, or more easily from a silo's own markers.
+
+    All columns are normal with variance 1. The mean of a common feature is `effect` for the label 1 and minus
+    `effect` for the label 0, in every silo and in the test. Each silo has `markers` further columns, whose
+    means differ by `marker_effect` in the same way in that silo; in all other silos and in the test they are
+    noise. Both labels are equally frequent.
+
+    >>> federation = site_shortcuts(silos=3)
+    >>> federation.inputs, [len(silo) for silo in federation.silos]
+    ((26,), [300, 300, 300])
+    """
+    name, width = "site-shortcuts", features + silos * markers
+
+    def site(rows: int, *where: str | int) -> tuple[Tensor, Tensor]:
+        random = numpy_generator(seed, name, *where)
+        y = random.integers(0, 2, rows)
+        means = np.zeros(width)
+        means[:features] = effect
+        if isinstance(where[0], int):
+            first = features + where[0] * markers
+            means[first : first + markers] = marker_effect
+        x = random.normal(size=(rows, width)) + np.outer(2 * y - 1, means)
+        return torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y.astype(np.float32))
+
+    digits = len(str(silos))
+    members = [
+        Silo(f"site-{n + 1:0{digits}d}", *site(examples, n, "train"), *site(validation, n, "validation"))
+        for n in range(silos)
+    ]
+    return Federation(name, members, *site(_TEST_ROWS, "test"), loss="binary")
+
+
+@cache
+def read_digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return the images, with values from 0 to 1, and the digit of each.
+
+    >>> images, digits = read_digits()
+    >>> images.shape, digits[:3].tolist()
+    ((1797, 8, 8), [0, 1, 2])
+    """
+    rows = np.loadtxt(_DIGITS, delimiter=",", dtype=np.int64)
+    images = (rows[:, :-1].reshape(-1, 8, 8) / 16).astype(np.float32)
+    return images, rows[:, -1]
+
+
+def _digit_parts(seed: int, name: str) -> list[Part]:
+    """Return the embedded images and digits for training, validation and test."""
+    images, digits = read_digits()
+    order = numpy_generator(seed, name, "shuffle").permutation(len(digits))
+    images, digits = images[order], digits[order]
+    return [(images[part], digits[part]) for part in (slice(1000), slice(1000, 1397), slice(1397, None))]
 
 
 def colour(
@@ -184,84 +261,3 @@ def moved(images: NDArray[np.float32], random: np.random.Generator) -> NDArray[n
     )
     found = functional.grid_sample(torch.from_numpy(images).unsqueeze(1), places, align_corners=False)
     return found[:, 0].numpy()
-
-
-_HOSPITALS = _FILES / "heart-disease"
-HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
-HEART_DISEASE_COLUMNS = (
-    *("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak"),
-    *("slope", "ca", "thal", "num"),
-)
-HEART_DISEASE_SETTINGS = TableSettings(
-    label="num>0",
-    categorical=("cp", "restecg", "slope", "thal"),
-    missing=("chol=0", "trestbps=0"),
-    min_category=1,  # the data are published, so that no value needs to be hidden
-)
-
-
-def heart_disease(folder: Path) -> SiloTables:
-    """Return the four hospitals' tables, from `folder` if it exists, otherwise from the package."""
-    import polars as pl  # here, since runs over pictures start without it
-
-    from fedilc.data.tables.silo_tables import tables_of
-
-    place, ending = (folder, "data") if folder.is_dir() else (_HOSPITALS, "data.gz")
-    otherwise = f"correct it, or remove {folder} to use the files of the package"
-    frames = {}
-    for hospital in HOSPITALS:
-        path = place / f"processed.{hospital}.{ending}"
-        if not path.is_file():
-            raise DataError(f"{path} does not exist; {otherwise}")
-        frame = pl.read_csv(path, has_header=False, infer_schema=False, glob=False)
-        if frame.width != len(HEART_DISEASE_COLUMNS):
-            raise DataError(
-                f"{path} has {frame.width} columns in place of {len(HEART_DISEASE_COLUMNS)}; {otherwise}"
-            )
-        frames[hospital] = frame.rename(dict(zip(frame.columns, HEART_DISEASE_COLUMNS, strict=True)))
-    return tables_of(frames, HEART_DISEASE_SETTINGS)
-
-
-_TEST_ROWS = 4000
-
-
-def site_shortcuts(
-    seed: int = 0,
-    silos: int = 10,
-    examples: int = 300,
-    validation: int = 100,
-    features: int = 8,
-    effect: float = 0.25,
-    markers: int = 6,
-    marker_effect: float = 1.5,
-) -> Federation:
-    """Return silos whose labels can be told from common features, or more easily from a silo's own markers.
-
-    All columns are normal with variance 1. The mean of a common feature is `effect` for the label 1 and
-    minus that for the label 0, in every silo and in the test. Each silo has `markers` further columns, whose
-    means differ by `marker_effect` in the same way in that silo; in all other silos and in the test they are
-    noise. Both labels are equally frequent.
-
-    >>> federation = site_shortcuts(silos=3)
-    >>> federation.inputs, [len(silo) for silo in federation.silos]
-    ((26,), [300, 300, 300])
-    """
-    name, width = "site-shortcuts", features + silos * markers
-
-    def site(rows: int, *where: str | int) -> tuple[Tensor, Tensor]:
-        random = numpy_generator(seed, name, *where)
-        y = random.integers(0, 2, rows)
-        means = np.zeros(width)
-        means[:features] = effect
-        if isinstance(where[0], int):
-            first = features + where[0] * markers
-            means[first : first + markers] = marker_effect
-        x = random.normal(size=(rows, width)) + np.outer(2 * y - 1, means)
-        return torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y.astype(np.float32))
-
-    digits = len(str(silos))
-    members = [
-        Silo(f"site-{n + 1:0{digits}d}", *site(examples, n, "train"), *site(validation, n, "validation"))
-        for n in range(silos)
-    ]
-    return Federation(name, members, *site(_TEST_ROWS, "test"), loss="binary")

@@ -1,4 +1,4 @@
-"""Silos of images in folders DOMAIN/CLASS/picture.png; every domain is a silo."""
+"""Silos from images in folders DOMAIN/CLASS/picture.png; every domain is a silo."""
 
 from __future__ import annotations
 
@@ -117,16 +117,13 @@ class ImageFolder:
             raise DataError(f"there is no domain {test!r}{nearest(test, self.silos)}")
         trained = [silo for silo in self.silos if silo != test]
         if not trained:
-            raise DataError(f"no domain but the test set {test!r} is left to train on; give another one")
+            raise DataError(
+                f"only the test set {test!r} is there, and no domain to train on; give another one"
+            )
         x_test, y_test = (None, None) if test is None else self.arrays[test]
         silos = [split_silo(silo, *self.arrays[silo], validation, seed) for silo in trained]
         made = self.preprocessing
         return Federation(name, silos, x_test, y_test, made.label.loss, preprocessing=made)
-
-
-def pictures_below(folder: Path) -> list[Path]:
-    """Return all pictures in a folder and the folders below it, by name."""
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
 
 
 def read_image_folder(folder: Path, size: int) -> ImageFolder:
@@ -144,7 +141,7 @@ def read_image_folder(folder: Path, size: int) -> ImageFolder:
         )
     classes = sorted({name for domain in found.values() for name in domain})
     if len(classes) < 2:
-        raise DataError(f"{folder} has only one class ({classes[0]}), so there is nothing to learn")
+        raise DataError(f"{folder} has only one class ({classes[0]}); there is nothing to learn")
     loss: LossName = "binary" if len(classes) == 2 else "multiclass"
     rule = LabelRule(text="class", column="class", loss=loss, classes=tuple(classes))
     first = [next(iter(parts.values()))[0] for parts in found.values()]
@@ -158,3 +155,8 @@ def _channels(pictures: Sequence[Path]) -> Literal[1, 3]:
             if picture.mode not in ("1", "L", "I", "I;16"):
                 return 3
     return 1
+
+
+def pictures_below(folder: Path) -> list[Path]:
+    """Return all pictures in a folder and the folders below it, by name."""
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())

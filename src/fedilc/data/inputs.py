@@ -76,7 +76,7 @@ class Reader(Protocol):
     """Where streamed examples come from."""
 
     def read(self, rows: range | Tensor) -> Inputs:
-        """Return the inputs of some examples; raise if they are not what they were at the first reading."""
+        """Return the inputs of some examples; raise if they differ from the first reading."""
         ...
 
 
@@ -90,7 +90,7 @@ class Streamed:
         reader: reads examples by their places.
         examples: how many there are.
         sample: the first two, which stay in memory.
-        rows: the places of the examples, if they are not all, or in another order.
+        rows: the places of the examples, if these are a selection or in another order.
         changes: applied to each tensor that is read, in order.
     """
 
@@ -175,7 +175,7 @@ def arguments(tree: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def call(model: nn.Module, x: Inputs) -> Any:
-    """Return what a model gives for inputs.
+    """Return the output of a model for inputs.
 
     >>> call(nn.Bilinear(2, 3, 1), Several((torch.zeros(4, 2), torch.zeros(4, 3)))).shape
     torch.Size([4, 1])
@@ -236,7 +236,7 @@ def sizes_of(shape: Any) -> list[Sequence[int]]:
 
 
 def zeros(shape: Shape, whole: Sequence[bool] = ()) -> Inputs:
-    """Return two examples of zeros of a shape, to try a model on; `whole` says which are whole numbers."""
+    """Return two examples of zeros of a shape, to try a model on; `whole` says which are integers."""
     tensors = [
         torch.zeros(2, *sizes, dtype=torch.int64 if place < len(whole) and whole[place] else None)
         for place, sizes in enumerate(sizes_of(shape))
@@ -249,10 +249,10 @@ def zeros(shape: Shape, whole: Sequence[bool] = ()) -> Inputs:
 def require_one_input(x: Examples, what: str) -> Tensor:
     """Return inputs that are one tensor in memory; raise if they are not. `what` begins the error."""
     if isinstance(x, Streamed):
-        raise DataError(f"{what} takes examples in memory, and these are streamed; give arrays instead")
+        raise DataError(f"{what} takes examples in memory, but these are streamed; give arrays instead")
     if not isinstance(x, Tensor):
         raise DataError(
-            f"{what} takes one input per example, and these data have several ({shape_text(shape_of(x))}); "
+            f"{what} takes one input per example, but these data have several ({shape_text(shape_of(x))}); "
             "join them in one tensor"
         )
     return x
@@ -279,7 +279,7 @@ def _is_array(values: Any) -> bool:
 
 
 def _same_length(x: Several, where: str, part: str) -> Several:
-    """Raise if one of several inputs has no examples, or another number of them than the first."""
+    """Raise if one of several inputs is a single number, or has more or fewer examples than the first."""
     for name, tensor in zip(x.names, x.tensors, strict=True):
         if tensor.dim() == 0:
             raise DataError(f"{where}: {part}[{name!r}] is one number; give one input per example")
@@ -301,7 +301,7 @@ def make_tensor(values: Any, where: str, part: str) -> Tensor:
         )
     if isinstance(values, np.ma.MaskedArray):
         raise DataError(
-            f"{where}: {part} is a masked array, and masks are not kept; fill or drop masked values"
+            f"{where}: {part} is a masked array, but masks are not kept; fill or drop masked values"
         )
     try:
         tensor = torch.as_tensor(_array(values))

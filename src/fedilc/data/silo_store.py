@@ -1,4 +1,4 @@
-"""The silos of a federation, all in memory or opened one at a time, and what is known of them unopened."""
+"""The silos of a federation, all in memory or opened one at a time, and what is known unopened."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Outline:
     """The facts of a federation that training needs; for a remote one they include no example.
 
     Args:
-        name: of the federation.
-        facts: of each silo, in order, the size and digest of its data, as far as they are known here.
+        name: the federation's name.
+        facts: the size and digest of each silo's data, in order, as far as they are known here.
         sample: two inputs, or two of the same shape and type, to try the model on.
-        loss: which one, by name.
+        loss: the name of the loss.
         x_test: inputs of the out-of-distribution test set, if it is here.
         y_test: its labels.
         columns: the names of the inputs, in order, if they have names.
         label: the name of the labels, if it is known.
-        validates: whether a silo holds out examples for validation; None if that is not known here.
-        preprocessing: how inputs are made of a table or of pictures, if they are.
+        validates: whether any silo holds out examples for validation; None if that is not known here.
+        preprocessing: how inputs are made from a table or pictures, if they are.
         first_label: the label that class 0 had before classes were numbered from 0.
     """
 
@@ -73,24 +73,24 @@ class SiloStore(Outline):
     `SiloStore.of` makes one of a federation in memory.
 
     Args:
-        name: of the federation.
-        facts: {"examples": n} of each silo by name, in order.
+        name: the federation's name.
+        facts: {"examples": n} for each silo by name, in order.
         sample: two inputs, to try the model on.
-        loss: which one, by name.
+        loss: the name of the loss.
         x_test: inputs of the out-of-distribution test set, if there is one.
         y_test: its labels.
         columns: the names of the inputs, in order, if they have names.
         label: the name of the labels, if it is known.
-        validates: whether a silo holds out examples for validation; None if that is not known.
-        preprocessing: how inputs are made of a table or of pictures, if they are.
+        validates: whether any silo holds out examples for validation; None if that is not known.
+        preprocessing: how inputs are made from a table or pictures, if they are.
         first_label: the label that class 0 had before classes were numbered from 0.
-        make: returns a silo that is not in memory, by name, and checks it.
+        make: returns a silo that is not in memory, by name; it checks the silo.
         outputs: how many logits a model for the labels has.
         held: the silos, if they stay in memory between requests; None if they do not.
         seen: digests of silos that are not in memory, by name; None if the settings alone determine them.
 
     Raises:
-        DataError: by `open`, if a silo is not here, or cannot be used as it is.
+        DataError: by `open`, if a silo is not here or is not valid.
 
     >>> silos = [Silo("a", [[0.0], [1.0]], [0, 1]), Silo("b", [[2.0]], [1])]
     >>> store = SiloStore.of(Federation("demo", silos))
@@ -144,7 +144,7 @@ class SiloStore(Outline):
         return self.make(name) if silo is None else silo
 
     def outline(self) -> Outline:
-        """Return the outline of this federation, with digests of the silos' examples as far as known."""
+        """Return the outline of this federation, with the known digests of the silos' examples."""
         known = {field.name: getattr(self, field.name) for field in fields(Outline)}
         digests: Mapping[str, str | None] = self.seen or {}
         if self.held is not None:
@@ -157,7 +157,7 @@ class SiloStore(Outline):
         return Outline(**known)
 
     def keep_only(self, names: Iterable[str]) -> None:
-        """Keep only some silos in memory; of the others, names and sizes stay."""
+        """Keep only some silos in memory; the names and sizes of the others stay."""
         if self.held is not None:
             for name in self.held.keys() - set(names):
                 del self.held[name]

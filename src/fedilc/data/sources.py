@@ -1,7 +1,7 @@
-"""Sources of silos: what the section [data] of an experiment can be. This file needs no torch.
+"""Sources of silos: what the section [data] of an experiment can be.
 
-First the base class, then the user's own silos (tables, images, silos elsewhere), then the data sets inside
-the package.
+The base class comes first, then the user's own silos (tables, images, silos elsewhere), then the data sets
+inside the package. This file loads no torch.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from fedilc.data.silo_store import SiloStore
     from fedilc.data.tables.numeric_files import Examined, SiloFiles
     from fedilc.data.tables.silo_tables import SiloTables
+
+Probability = Annotated[float, Field(ge=0, le=1)]
+Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class Source(Section):
@@ -73,7 +76,7 @@ class SourceRegistry(Registry[type[Source]]):
     """Sources of silos by the name that `data.source` gives."""
 
     def register(self, name: str, entry: type[Source]) -> None:
-        """Add a source under a new name; silos that are given the experiment must have it installed too."""
+        """Add a source under a new name; silos that take their data from it must have it installed too."""
         if not (isinstance(entry, type) and issubclass(entry, Source)):
             raise WrongTypeError(
                 f"register_source() was given {entry!r} as {name!r}; give a subclass of "
@@ -106,7 +109,7 @@ class FileSource(Source):
 
 
 class TableSource(FileSource):
-    """Silos whose tables become inputs by a preprocessing that is fitted to federated sums."""
+    """Silos whose tables are preprocessed using sums over all silos."""
 
     says_notes: ClassVar[bool] = True
 
@@ -125,17 +128,19 @@ class TableSource(FileSource):
 
 
 class Tables(FileSource, TableSettings):
-    """The user's own tables, without preparation: one with a column of silos, or one file per silo."""
+    """The user's own raw tables: one with a column of silos, or one file per silo."""
 
     source: str = "tables"
     files: str | list[str] | None = Field(None, description="a table, several, or a pattern: 'silos/*.csv'")
-    silo_column: str | None = Field(None, description="the column that names silos; none: a file is a silo")
-    exclude_sites: list[str] = Field([], description="silos that are not read")
-    silos: dict[str, str] | str | None = Field(
-        None, description="instead of files: a pattern, or name = file"
+    silo_column: str | None = Field(
+        None, description="the column that names silos; without it, each file is a silo"
     )
-    scale: bool = Field(True, description="false: all cells are numbers, which are taken as they are")
-    in_memory: bool = Field(True, description="false: each file is read when its silo is asked")
+    exclude_sites: list[str] = Field([], description="silos to leave out")
+    silos: dict[str, str] | str | None = Field(
+        None, description="instead of files: a pattern, or name = file for each silo"
+    )
+    scale: bool = Field(True, description="false: all cells are numbers and are used as they are")
+    in_memory: bool = Field(True, description="false: read each file only when its silo is asked")
     later: ClassVar[frozenset[str]] = frozenset({"silos", "scale", "in_memory"})
 
     @field_validator("silos", mode="before")
@@ -151,16 +156,18 @@ class Tables(FileSource, TableSettings):
         if (self.files is None) == (self.silos is None):
             raise ValueError("give either files, or silos as a pattern or as name = file")
         if not self.in_memory and (self.scale or self.silo_column is not None):
-            raise ValueError("in_memory = false needs scale = false and a file per silo")
+            raise ValueError("in_memory = false needs scale = false and one file per silo")
         of_inputs = ("label", "drop", "columns", "loss")
         for name, known in TableSettings.model_fields.items():
             if not (self.scale or name in of_inputs or getattr(self, name) == known.default):
-                raise ValueError(f"scale = false takes numbers as they are, without {name}; remove one")
+                raise ValueError(
+                    f"scale = false uses numbers as they are and cannot be combined with {name}; remove one"
+                )
         return self
 
     @model_serializer(mode="wrap")
     def _as_recorded(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Return the settings without the later ones that are not used, which earlier runs did not record."""
+        """Return the settings without unused ones that earlier versions did not record."""
         unused = {key for key in self.later if getattr(self, key) == type(self).model_fields[key].default}
         return {key: value for key, value in dump(self).items() if key not in unused}
 
@@ -201,13 +208,13 @@ class Files(Tables):
     silos: dict[str, str] | str = Field(description="a pattern like 'silos/*.csv', or name = file")
     label: str = Field("label", description="the column that holds the label")
     loss: LossName | None = "binary"
-    scale: bool = Field(False, description="true: prepare columns as tables do")
+    scale: bool = Field(False, description="true: preprocess columns as for tables")
     later: ClassVar[frozenset[str]] = frozenset(
         {*TableSettings.model_fields, "files", "silo_column", "exclude_sites", "scale"} - {"label", "loss"}
     )
 
     def named(self, folder: Path) -> str:
-        """Return the name of the federation, as in the first runs of files."""
+        """Return the name of the federation, as earlier versions recorded it."""
         return folder.name or "files"
 
 
@@ -215,7 +222,7 @@ class Images(Source):
     """The user's own pictures in folders DOMAIN/CLASS; every domain is a silo."""
 
     source: str = "images"
-    folder: str = Field(description="the folder with a folder per domain, and in it one per class")
+    folder: str = Field(description="the folder with one folder per domain, each with one folder per class")
     image_size: int = Field(ge=1, le=4096, description="pixels per side to which pictures are resized")
     test: str | None = Field(None, description="the domain that is held out as the test set")
     validation_share: float = Field(0.3, ge=0, lt=1)
@@ -256,39 +263,37 @@ class Remote(RemoteSource):
 
     source: str = "remote"
     inputs: list[PositiveInt] | dict[str, list[PositiveInt]] | list[list[PositiveInt]] = Field(
-        min_length=1, description="the shape of one input, or of each by name or in order"
+        min_length=1, description="the shape of the input, or of each input by name or in order"
     )
     columns: list[str] | None = Field(None, description="the inputs' columns in the silos' tables, in order")
     loss: LossName = "binary"
-    classes: int = Field(1, ge=1, description="how many classes; for multiclass")
-    test: str | None = Field(None, description="a file with a test set of the coordinator's own")
-    label: str = Field("label", description="the column of that file that holds the label")
+    classes: int = Field(1, ge=1, description="the number of classes, for multiclass")
+    test: str | None = Field(None, description="a file with the coordinator's own test set")
+    label: str = Field("label", description="the label's column in that file")
 
     @model_validator(mode="after")
     def _agree(self) -> Remote:
         if self.columns is not None and self.inputs != [len(self.columns)]:
-            raise ValueError(f"{len(self.columns)} columns are named, but inputs is {self.inputs}")
+            raise ValueError(
+                f"{len(self.columns)} columns are named, but inputs is {self.inputs}; name each input"
+            )
         if self.test is not None and (isinstance(self.inputs, dict) or isinstance(self.inputs[0], list)):
-            raise ValueError("a test file holds one input per row, and inputs names several; leave test out")
+            raise ValueError("a test file holds one input per row, but inputs names several; leave test out")
         if task_of(self.loss) == "multiclass" and self.classes < 2:
             raise ValueError("loss = 'multiclass' needs classes, the number of classes")
         return self
 
 
 class RemoteTables(RemoteSource, TableSettings):
-    """Tables of silos that join a coordinator, which sees sums and names of their columns, never a row."""
+    """Tables of silos that join a coordinator, which sees sums and names of columns, but never a row."""
 
     source: str = "remote-tables"
-    test: str | None = Field(None, description="a table with a test set of the coordinator's own")
-    min_category: int = Field(10, ge=10, description="as for local tables; a silo may only raise it")
-
-
-Probability = Annotated[float, Field(ge=0, le=1)]
-Share = Annotated[float, Field(gt=0, le=1)]
+    test: str | None = Field(None, description="a table with the coordinator's own test set")
+    min_category: int = Field(10, ge=10, description="as for local tables; silos may only raise it")
 
 
 class ColorDigits(Source):
-    """The small digits inside the package, with a colour that misleads, differently in every silo."""
+    """Small digits inside the package, with a colour that misleads to a different degree in every silo."""
 
     source: str = "color-digits"
     flips: list[Probability] = Field([0.15, 0.30, 0.45, 0.60, 0.75], min_length=1)
@@ -308,8 +313,8 @@ class ColorDigitsShift(Source):
     source: str = "color-digits-shift"
     flips: list[Probability] = Field([0.05, 0.10, 0.20, 0.30], min_length=1)
     test_flip: Probability = 0.90
-    label_flip: Probability = Field(0.15, description="how often labels are wrong, in silos and test")
-    copies: int = Field(8, ge=1, description="of each image, all but the first turned and shifted a little")
+    label_flip: Probability = Field(0.15, description="how often labels are wrong, in silos and in the test")
+    copies: int = Field(8, ge=1, description="copies of each image; all but the first are turned and shifted")
 
     def build(self, seed: int, _folder: Path) -> Federation:
         """Return the federation; it needs no download."""
@@ -322,7 +327,7 @@ class ManySilos(Source):
     """Thousands of small silos of coloured digits, opened one at a time."""
 
     source: str = "many-silos"
-    silos: int = Field(10_000, ge=1, description="how many there are")
+    silos: int = Field(10_000, ge=1, description="the number of silos")
     examples: int = Field(20, ge=2, description="training examples per silo")
     validation: int = Field(5, ge=0, description="validation examples per silo")
 
@@ -342,16 +347,16 @@ class ManySilos(Source):
 
 
 class SiteShortcuts(Source):
-    """Synthetic sites, each with columns that tell the label there and are noise elsewhere."""
+    """Synthetic sites, each with columns that predict the label there and are noise elsewhere."""
 
     source: str = "site-shortcuts"
-    silos: int = Field(10, ge=1, description="how many there are")
+    silos: int = Field(10, ge=1, description="the number of silos")
     examples: int = Field(300, ge=2, description="training examples per silo")
     validation: int = Field(100, ge=0, description="validation examples per silo")
-    features: int = Field(8, ge=0, description="columns that tell the label at every site")
-    effect: float = Field(0.25, description="their mean for the label 1, and minus that for the label 0")
-    markers: int = Field(6, ge=0, description="columns per silo that tell the label there alone")
-    marker_effect: float = Field(1.5, description="the same for them")
+    features: int = Field(8, ge=0, description="columns that predict the label at every site")
+    effect: float = Field(0.25, description="their mean for the label 1; its negative for the label 0")
+    markers: int = Field(6, ge=0, description="columns per silo that predict the label only there")
+    marker_effect: float = Field(1.5, description="the same for markers")
 
     def build(self, seed: int, _folder: Path) -> Federation:
         """Return the federation; it needs no download."""
@@ -368,7 +373,7 @@ class HeartDisease(TableSource):
     test: str | None = Field("va", description="the hospital that is held out as the test set")
 
     def tables(self, _folder: Path) -> SiloTables:
-        """Return the four hospitals' tables, from the data folder or else from the package."""
+        """Return the four hospitals' tables, from the data folder if they are there, or from the package."""
         from fedilc.data.download import data_folder
         from fedilc.data.embedded import heart_disease
 

@@ -74,7 +74,7 @@ def _checked(pair: Any, where: str) -> tuple[Inputs, Tensor]:
 
 
 class _Known:
-    """What readers share: labels of the first reading, with which every later one must agree."""
+    """The base of readers: the labels of the first reading, with which every later one must agree."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -85,8 +85,8 @@ class _Known:
         first = self.labels[rows.start : rows.stop] if isinstance(rows, range) else self.labels[rows]
         if not torch.equal(y.to(first), first):
             raise DataError(
-                f"{self.where} gave other labels when it was read again; its examples must come in the same "
-                "order each time: turn off shuffling"
+                f"{self.where} gave different labels when it was read again; its examples must come in the "
+                "same order each time: turn off shuffling"
             )
 
 
@@ -99,7 +99,7 @@ class _Items(_Known):
 
     def blocks(self) -> Iterator[tuple[Inputs, Tensor]]:
         """Yield all examples in blocks of a few megabytes."""
-        size = 1
+        size = 1  # the first example shows how many fit in a block
         start = 0
         while start < len(self.dataset):
             x, y = self._fetch(range(start, min(start + size, len(self.dataset))))
@@ -152,7 +152,7 @@ class _Batches(_Known):
             )
         if isinstance(batches, Iterator):
             raise DataError(
-                f"{where} is an iterator, which can be read once only; give what makes it, such as a "
+                f"{where} is an iterator, which can be read only once; give what creates it, such as a "
                 "DataLoader, or an object whose __iter__ begins again"
             )
         self.batches = batches
@@ -164,12 +164,12 @@ class _Batches(_Known):
             yield _checked(pair, self.where)
 
     def read(self, rows: range | Tensor) -> Inputs:
-        """Return the inputs of consecutive examples; go on where the last reading ended, if that fits."""
+        """Return the inputs of consecutive examples; continue where the last reading ended, if possible."""
         if isinstance(rows, Tensor):
             raise DataError(
-                f"{self.where} is an iterable of batches, which is read in order only, but this run draws "
-                "examples at random; give a dataset with __len__ and __getitem__, or set batch_size to "
-                "'all', environment_size to 1 or None, and balance to 'weights' or None"
+                f"{self.where} is an iterable of batches, which can only be read in order, but this run "
+                "draws examples at random; give a dataset with __len__ and __getitem__, or set batch_size "
+                "to 'all', environment_size to 1 or None, and balance to 'weights' or None"
             )
         if rows.start < self._place:
             self._restart()

@@ -15,13 +15,13 @@ CODED = [
 def test_many_notes_of_a_kind_are_one_line_and_all_of_them_are_in_the_details() -> None:
     notes = [*CODED, Note("a file is in Windows-1252"), Note("h is empty", "{} are empty", "'h'")]
     assert grouped(notes) == [
-        "-9 in 6 columns ('a b', 'c', 'd', 'e', 'f', 'g'); say `missing` for each",
+        "-9 in 6 columns ('a b', 'c', 'd', 'e', 'f', 'g'); use `missing` for each",
         "a file is in Windows-1252",
         "h is empty",
     ]
-    assert details(notes)[0] == '-9 in a b; say `missing = ["a b=-9"]`'
+    assert details(notes)[0] == '-9 in a b; use `missing = ["a b=-9"]`'
     assert len(details(notes)) == len(notes)
-    assert grouped(CODED[:2]) == ["-9 in 2 columns ('a b', 'c'); say `missing = [\"a b=-9\", \"c=-9\"]`"]
+    assert grouped(CODED[:2]) == ["-9 in 2 columns ('a b', 'c'); use `missing = [\"a b=-9\", \"c=-9\"]`"]
 
 
 def test_proposals_are_made_once_and_not_for_columns_that_are_dropped() -> None:

@@ -68,7 +68,7 @@ def test_names_in_windows_letters_are_read(tmp_path: Path) -> None:
         ("age dose label\n61 1.5 0\n", "is probably separated by spaces; save it with commas"),
         ("x;label\n1,234;0\n5,678;1\n", r"column 'x' holds text, not numbers \('1,234' in line 2\)"),
         ("x;y;label\n1,5;2.5;0\n", "decimal commas in column 'x' and decimal points in column 'y'"),
-        ("x,label\n1,0\n1,2,3\n", "line 3 has 3 fields and its first line 2"),
+        ("x,label\n1,0\n1,2,3\n", "line 3 has 3 fields but its first line has 2"),
         ("x,,label\n1,a,0\n", "has a column without a name"),
         ("x,label\n\n1,0\n?,1\n?,0\n", r"column 'x' has 2 missing values \('\?' in line 4\)"),
         ("x,label\n1,0\n\n,1\n", r"column 'x' has an empty cell \(first in line 4\)"),

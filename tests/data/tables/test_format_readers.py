@@ -72,8 +72,8 @@ def test_names_of_all_numbers_of_a_column_replace_them(tmp_path: Path, suffix: s
     assert found["died"].to_list() == ["no", "yes", "yes", "no"]
     assert unit == "row"
     assert notes == [
-        f"{tmp_path}/a.{suffix} has names for some numbers only of 'pain' (0 = 'none'), and these columns "
-        "stay numbers; a number that means a missing value is given with `missing`"
+        f"{tmp_path}/a.{suffix} has names for only some numbers of 'pain' (0 = 'none'), so these columns "
+        "stay numbers; declare numbers that mean a missing value with `missing`"
     ]
 
 
@@ -103,7 +103,7 @@ def test_the_first_sheet_of_a_workbook_is_read_and_named_without_index_and_empty
     assert frame.columns == ["age", "died"]
     assert frame["age"].to_list() == ["61", "<5", "58.5"]
     assert len(numbers) == 3
-    assert notes[0] == f"{tmp_path}/a.xlsx has 2 sheets, and the first, 'Data', is read"
+    assert notes[0] == f"{tmp_path}/a.xlsx has 2 sheets; only the first, 'Data', is read"
 
 
 @pytest.mark.parametrize(("suffix", "library"), [("xlsx", "fastexcel"), ("dta", "pyreadstat")])
@@ -131,9 +131,9 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path, suffix: str) -> None:
     [
         (
             "a.rds",
-            r'a\.rds is a file of R; there: write\.csv\(readRDS\("a\.rds"\), "a\.csv", row\.names = FALSE\)',
+            r'a\.rds is an R file; in R, write\.csv\(readRDS\("a\.rds"\), "a\.csv", row\.names = FALSE\)',
         ),
-        ("a.RData", "is a file of R; load it there"),
+        ("a.RData", "is an R file; load it in R"),
         ("a.pkl", "may run code; in pandas"),
         ("a.mat", "is not a table; give .csv, .xlsx"),
         ("a.json", "is not a list of rows"),

@@ -99,7 +99,7 @@ def test_a_value_too_rare_to_be_a_class_is_a_question_with_three_answers() -> No
     with pytest.raises(DataError) as asked:
         tables_of({"s": frame}, TableSettings(label="status"))
     assert str(asked.value) == (
-        "the label 'status' is 1 in 412, 2 in 384, 9 in 4 of 800 rows, and 9 is too rare to be a class; say "
+        "the label 'status' is 1 in 412, 2 in 384, 9 in 4 of 800 rows, and 9 is too rare to be a class; use "
         '`missing = ["status=9"]` if such rows have no label, `positive = "2"` if all other values count as '
         '0, or `categories = {"status" = ["1", "2", "9"]}` if each value is a class'
     )

@@ -84,14 +84,14 @@ def test_an_npz_may_hold_images_and_call_its_labels_y(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("a.txt", b"x,label\n1,0\n", "a.txt is a text; if it is a table, rename it to a.csv"),
+        ("a.txt", b"x,label\n1,0\n", "a.txt is a text file; if it is a table, rename it to a.csv"),
         ("a.csv", b"", "a.csv .*empty"),
         ("a.csv", b"x,label\n", "a.csv is empty: it holds no example; leave it out or give it data"),
         ("a.csv", b"label\n0\n1\n", "a.csv is empty: it holds no column beside 'label'"),
         (
             "a.csv",
             b"x,y\n1,0\n",
-            "a.csv has no column 'label'; name the label's column with `label`: x, y$",
+            "a.csv has no column 'label'; name the label's column with `label`, one of x, y$",
         ),
         ("a.csv", b"x,label\nred,0\n", r"a.csv: column 'x' holds text, not numbers \('red' in line 2\)"),
         ("a.csv", b"x,label\n1,yes\n", "a.csv: column 'label' holds text, not numbers"),
@@ -219,7 +219,7 @@ def test_a_link_that_leads_nowhere_is_named_rather_than_passed_over(tmp_path: Pa
 def test_a_table_beside_arrays_without_names_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", columns())
     write(tmp_path / "b.npz", columns())
-    with pytest.raises(DataError, match="a names its columns and b does not"):
+    with pytest.raises(DataError, match="a names its columns but b does not"):
         federation(tmp_path, "*")
 
 
@@ -351,5 +351,5 @@ def test_a_sentence_that_holds_for_many_files_is_said_once(tmp_path: Path) -> No
 
 def test_a_label_column_of_numbers_of_patients_is_refused_before_a_network_is_made(tmp_path: Path) -> None:
     write_silo(tmp_path, "a", 1, label=np.arange(40) * 1_000_003)
-    with pytest.raises(DataError, match=r"make 39000117 logits, and only 40 classes occur"):
+    with pytest.raises(DataError, match=r"make 39000117 logits, but only 40 classes occur"):
         Files(silos="*.csv", loss="multiclass", validation_share=0.0).store(0, tmp_path)

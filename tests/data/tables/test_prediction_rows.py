@@ -121,7 +121,7 @@ def test_infinite_numbers_of_new_rows_are_warned_of_and_count_as_missing() -> No
         ({"agee": [1], "sex": ["f"]}, "it has no column 'age', .* did you mean 'agee'"),
         (
             {"age": ["old"], "sex": ["f"]},
-            r"column 'age' holds text \('old'\), and the model was trained with",
+            r"column 'age' holds text \('old'\), but the model was trained with",
         ),
         ({"age": ["2020-01-02"], "sex": ["f"]}, "column 'age' holds no numbers"),
     ],

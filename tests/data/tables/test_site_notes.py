@@ -47,7 +47,7 @@ def test_a_copied_site_is_noted_in_any_order_of_rows(sites: dict[str, pl.DataFra
     sites["copy"] = sites["south"].sample(fraction=1, shuffle=True, seed=1)
     assert noted(sites) == [
         "silo 'copy' is a copy of 'south': it has the same rows, so a model would be tested on what it was "
-        'trained on; say `exclude_sites = ["copy"]`'
+        'trained on; use `exclude_sites = ["copy"]`'
     ]
     sites["copy"][0, "lactate"] += 0.01
     assert not any("is a copy of" in note for note in noted(sites))
@@ -120,10 +120,11 @@ def test_spellings_of_one_site_are_one_silo_and_of_two_files_a_note(tmp_path: Pa
     assert list(found.silos) == ["H0", "H1"]
     assert sum(len(table.y) for table in found.silos.values()) == len(frame)
     assert any(
-        "'H0' and 'h0' differ in case or spaces alone, and are one silo, 'H0'" in n for n in found.notes
+        "'H0' and 'h0' differ only in case or spaces, and are taken as one silo, 'H0'" in n
+        for n in found.notes
     )
     two = noted({"St. Mary": site(0), "st._mary": site(1)})
-    assert any("silos 'St. Mary' and 'st._mary' differ in case or spaces alone" in note for note in two)
+    assert any("silos 'St. Mary' and 'st._mary' differ only in case or spaces" in note for note in two)
     assert folded("site 1") != folded("site 11")
 
 
@@ -137,7 +138,7 @@ def read(tmp_path: Path, exclude: list[str]) -> SiloTables:
 def test_sites_are_excluded_by_name(tmp_path: Path) -> None:
     assert list(read(tmp_path, ["b"]).silos) == ["a", "c"]
     assert list(read(tmp_path, []).with_settings(["a"]).silos) == ["b", "c"]
-    with pytest.raises(DataError, match="`exclude_sites` names 'd', which is no silo"):
+    with pytest.raises(DataError, match="`exclude_sites` names 'd', which is not a silo"):
         read(tmp_path, ["d"])
     with pytest.raises(DataError, match="no silo is left"):
         read(tmp_path, ["a", "b", "c"])

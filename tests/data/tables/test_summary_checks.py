@@ -80,8 +80,8 @@ def test_silos_that_agree_are_believed() -> None:
             changed(honest("x"), labels={f"y{n}": 20 for n in range(10)}),
             "10 values that most silos do not have",
         ),
-        (changed(honest("x"), labels={}), "label is a number, and the labels of most silos are classes"),
-        (changed(honest("x"), rows=10**9), "over 10,000 times those of the others"),
+        (changed(honest("x"), labels={}), "label is a number, but the labels of most silos are classes"),
+        (changed(honest("x"), rows=10**9), "over 10,000 times as many as the others"),
         (
             changed(honest("x"), "age", total=str(ROWS * 10**30), squares=str(ROWS * 10**60)),
             "values of its column 'age' are over 1,000,000 times",

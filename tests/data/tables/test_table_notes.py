@@ -46,7 +46,7 @@ def test_columns_that_tell_the_label_are_pointed_out() -> None:
     assert found.leaks == ("billing", "discharge")
     assert any("column 'death_date', which is left out, alone predicts the label" in n for n in found.notes)
     assert [
-        note.rpartition(" say ")[2] for note in found.notes if "2 columns ('billing' AUROC 1.000" in note
+        note.rpartition(" use ")[2] for note in found.notes if "2 columns ('billing' AUROC 1.000" in note
     ] == ['`drop = ["billing", "discharge"]`']
     assert found.strongest[0] == ("billing", 1.0)
 
@@ -82,7 +82,7 @@ def test_a_column_with_a_few_wrong_cells_still_tells_the_label_and_one_of_many_n
     found = tables_of(by_hospital(frame), TableSettings(label="died"))
     assert found.leaks == ("discharge status",)
     assert any(
-        note.endswith('if it is not known before the outcome, say `drop = ["discharge status"]`')
+        note.endswith('if it is not known before the outcome, use `drop = ["discharge status"]`')
         for note in found.notes
     )
 
@@ -106,7 +106,7 @@ def test_one_class_and_a_column_missing_at_one_silo_are_pointed_out() -> None:
     parts["h1"] = parts["h1"].drop("lactate")
     parts["h2"] = parts["h2"].with_columns(pl.lit("no").alias("died"))
     found = tables_of(parts, TableSettings(label="died"))
-    assert any("'h2' (died = no) has one class only" in note for note in found.notes)
+    assert any("'h2' (died = no) has only one class" in note for note in found.notes)
     assert any("column 'lactate' has no value at 'h1'" in note for note in found.notes)
     made = found.fit(["h0", "h1", "h2"])
     x = made.transform(found.silos["h1"].frame)
@@ -122,7 +122,9 @@ def test_a_column_that_most_silos_lack_is_left_out_unless_the_settings_name_it()
     parts = {only: parts[only]} | {name: parts[name].drop("lactate") for name in others}
     found = tables_of(parts, TableSettings(label="died"))
     assert "lactate" not in found.fit(list(parts)).columns
-    note = f"column 'lactate' is left out: only {only!r} of {len(parts)} silos has it, which is no majority"
+    note = (
+        f"column 'lactate' is left out: only {only!r} of {len(parts)} silos has it, which is not a majority"
+    )
     assert any(note in said for said in found.notes)
     kept = tables_of(parts, TableSettings(label="died", keep=("lactate",)))
     assert "lactate" in kept.fit(list(parts)).columns
@@ -214,4 +216,4 @@ def test_a_silo_with_few_rows_of_a_class_is_not_said_to_have_one_class_only() ->
     }
     notes = tables_of(frames, TableSettings(label="died")).notes
     assert "'h0' has few rows of the other class; AUROC needs at least 10 of each" in notes
-    assert "'h2' (died = 0) has one class only and so no AUROC" in notes
+    assert "'h2' (died = 0) has only one class and so no AUROC" in notes

@@ -122,8 +122,11 @@ def test_columns_are_chosen_and_labels_compared_without_scaling(folder: Path) ->
     [
         ({}, "give either files, or silos"),
         ({"files": "a.csv", "silos": "b.csv"}, "give either files, or silos"),
-        ({"silos": "*.csv", "in_memory": False}, "in_memory = false needs scale = false and a file per silo"),
-        ({"silos": "*.csv", "scale": False, "missing": ["-9"]}, "takes numbers as they are, without missing"),
+        (
+            {"silos": "*.csv", "in_memory": False},
+            "in_memory = false needs scale = false and one file per silo",
+        ),
+        ({"silos": "*.csv", "scale": False, "missing": ["-9"]}, "cannot be combined with missing"),
     ],
     ids=str,
 )

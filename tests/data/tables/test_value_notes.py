@@ -34,7 +34,7 @@ def test_each_kind_of_cell_has_one_note_and_a_declared_column_none() -> None:
         "column 'big' is left out: its numbers are infinite or above 3e+38; rescale it",
         "column 'tiny' is left out: its numbers are so close to 0 that their squares are 0; rescale it",
         "column 'trust' is a scale from 1 up and also has 8,9 (everywhere), used as numbers; if they mean "
-        'refused or unknown, say `missing = ["trust=8,9"]`',
+        'refused or unknown, use `missing = ["trust=8,9"]`',
     ]
     assert sorted(found.notes) == sorted(expected)
     settings = TableSettings(

@@ -202,7 +202,7 @@ ATTACKS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     ),
     "10 values that most silos do not have": lambda sent: sent | {"labels": {f"y{n}": 10 for n in range(10)}},
     "its label is a number": lambda sent: sent | {"labels": {}},
-    "over 10,000 times those of the others": lambda sent: sent | {"rows": 10**9},
+    "over 10,000 times as many as the others": lambda sent: sent | {"rows": 10**9},
 }
 
 

@@ -1,4 +1,4 @@
-"""A note on tables before training, what it proposes, and many notes as one line per kind."""
+"""Notes on tables before training: what is unusual, which setting they propose, one line per kind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Note:
     """What is unusual in one column or at one silo.
 
     Attributes:
-        one: the sentence on it; if there is a proposal, "say ..." follows.
+        one: the sentence about it; if there is a proposal, "use ..." follows.
         many: the same on several, with {} for them: notes with the same text are one kind. "" is no kind.
         subject: the column or silo in quotes, as it is listed among many, with facts of its own in brackets.
         proposal: a setting of tables and the value that removes the cause, such as ("drop", "billing").
@@ -88,5 +88,5 @@ def _sentence(notes: Sequence[Note]) -> str:
         return text
     if len(asked) > _SHOWN:
         keys = sorted({f"`{_KEYS.get(setting, setting)}`" for setting, _ in asked})
-        return f"{text} say {' and '.join(keys)} for each"
-    return f"{text} say {as_settings(asked)}"
+        return f"{text} use {' and '.join(keys)} for each"
+    return f"{text} use {as_settings(asked)}"

@@ -1,4 +1,4 @@
-"""The values of a column as numbers or as names, and notes on cells that had to be interpreted."""
+"""Read a column as numbers or as names, and note cells that had to be interpreted, such as <5 and 1,234.5."""
 
 from __future__ import annotations
 
@@ -23,62 +23,13 @@ _DECIMAL_COMMA = _SIGN + r"\d*,\d+$"
 _DECIMAL_POINT = _SIGN + r"\d*\.\d+$"
 _ONE_GROUP = _SIGN + r"[1-9]\d{0,2}[.,]\d{3}$"
 _NUMBER_SHARE = 0.8
-
-
-def plain_numbers(text: pl.Series, known: bool = False) -> pl.Series:
-    """Return texts with numbers as Python writes them; a limit such as <5 becomes the limit itself.
-
-    A column is changed only if 0.8 of its cells are numbers then, and limits only if fewer different ones
-    occur than other numbers, so that names such as "<18" and "18-64" remain. `known` says that the column
-    holds numbers, so that both conditions are left out. The column decides what a comma means: 1,234 is a
-    number only if another cell shows whether it is 1234 or 1.234.
-
-    >>> plain_numbers(pl.Series(["1,234.50", "<5", "7", "8"])).to_list()
-    ['1234.50', '5', '7', '8']
-    >>> plain_numbers(pl.Series(["1,234", "850"])).to_list()
-    ['1,234', '850']
-    """
-    cells = text.str.strip_chars()
-    if cells.is_null().all() or not bool((cells.str.contains(LIMIT) | cells.str.contains(",")).any()):
-        return text
-    limits = cells.str.contains(LIMIT).fill_null(False)
-    bare = _without_separators(cells.str.replace(LIMIT, ""))
-    numbers = bare.str.contains(_PLAIN).fill_null(False)
-    if not known and bare.filter(numbers & limits).n_unique() >= bare.filter(numbers & ~limits).n_unique():
-        numbers &= ~limits
-    missing = cells.str.to_lowercase().is_in(list(MISSING)).fill_null(True)
-    if not known and int(numbers.sum()) < _NUMBER_SHARE * int((~missing).sum()):
-        return text
-    return pl.select(pl.when(numbers).then(bare).otherwise(cells).alias(text.name)).to_series()
-
-
-def _without_separators(cells: pl.Series) -> pl.Series:
-    """Return numbers with decimal points and no thousands separators, if the column shows which is which."""
-    one_group = cells.str.contains(_ONE_GROUP)
-    commas_group = (cells.str.contains(_GROUPED_BY_COMMAS) & ~one_group).any()
-    points_group = (cells.str.contains(_GROUPED_BY_POINTS) & ~one_group).any()
-    decimal_commas = (cells.str.contains(_DECIMAL_COMMA) & ~one_group).any()
-    decimal_points = (cells.str.contains(_DECIMAL_POINT) & ~one_group).any()
-    if (commas_group or decimal_points) and not (points_group or decimal_commas):
-        return _where(cells, _GROUPED_BY_COMMAS, cells.str.replace_all(",", "", literal=True))
-    if (points_group or decimal_commas) and not (commas_group or decimal_points):
-        ungrouped = _where(cells, _GROUPED_BY_POINTS, cells.str.replace_all(".", "", literal=True))
-        if not points_group:  # 1.234 beside 1,5 may be 1234 or 1.234
-            ungrouped = _where(cells, _GROUPED_BY_POINTS, cells + " (unclear)")
-        return ungrouped.str.replace(",", ".", literal=True)
-    return cells
-
-
-def _where(cells: pl.Series, pattern: str, changed: pl.Series) -> pl.Series:
-    return pl.select(pl.when(cells.str.contains(pattern)).then(changed).otherwise(cells)).to_series()
-
-
 Kind = Literal["number", "text", "empty", "beyond", "date", "other"]
 Numbers = Literal["plain", "likely", "known"]
-
 _BLANKS = {"", "na", "n/a", "#n/a", "nan", "null", "?", "."}
 LARGEST = float(np.finfo(np.float32).max)
 _DATE = r"^(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./-]\d{1,2}[./-](\d{4}|\d{2}))([T ].*)?$"
+LIMITS = "are limits such as <5, and count as the limit itself"
+SEPARATORS = "have a thousands separator or a decimal comma, and are read as numbers"
 
 
 def column_values(
@@ -89,13 +40,13 @@ def column_values(
     A column whose every number is infinite or too large for float32 is "beyond".
 
     Args:
-        column: of a table.
-        missing: further texts or numbers that mean a missing value; "name=text" is for one column alone, and
-            may list several: "name=8,9".
+        column: a column of a table.
+        missing: further texts or numbers that mean a missing value; "name=text" applies to one column only,
+            and may list several: "name=8,9".
         numbers: "plain" if texts such as <5 and 1,234.50 are names; "likely" if they are numbers in a column
-            of numbers; "known" if the column is known to be one (see `written_numbers.py`).
-        names: known categories, so that a word such as "none" is the category it was in training, and not a
-            missing value, whatever the other cells hold.
+            of numbers; "known" if the column is known to hold numbers (see `plain_numbers`).
+        names: known categories, so that a word such as "none" stays the category it was in training, and is
+            not a missing value.
 
     >>> kind, values = column_values(pl.Series("age", ["61", "?", "58.5"]))
     >>> kind, values.to_list()
@@ -178,7 +129,7 @@ def names_of(column: pl.Series) -> pl.Series:
 
 
 def number_of(text: str) -> float | None:
-    """Return the number that a text is, if it is one."""
+    """Return a text as a number, or None if it is not one."""
     try:
         return float(text)
     except ValueError:
@@ -186,7 +137,7 @@ def number_of(text: str) -> float | None:
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Return names in numeric order if all are numbers, in alphabetic order if not.
+    """Return names in numeric order if all are numbers, otherwise in alphabetical order.
 
     >>> in_order(["10", "9", "2.5"]), in_order(["10", "9", "b"])
     (('2.5', '9', '10'), ('10', '9', 'b'))
@@ -202,8 +153,52 @@ def _finite(column: pl.Series) -> pl.Series:
     return pl.select(pl.when(usable).then(column).otherwise(None).alias(column.name)).to_series()
 
 
-LIMITS = "are limits such as <5, and count as the limit itself"
-SEPARATORS = "have a thousands separator or a decimal comma, and are read as numbers"
+def plain_numbers(text: pl.Series, known: bool = False) -> pl.Series:
+    """Return texts with numbers as Python writes them; a limit such as <5 becomes the limit itself.
+
+    A column is changed only if 80 % of its cells are numbers then, and limits only if fewer different ones
+    occur than other numbers, so that names such as "<18" and "18-64" remain. `known` says that the column
+    holds numbers, so that both conditions are left out. The column decides what a comma means: 1,234 is a
+    number only if another cell shows whether it means 1234 or 1.234.
+
+    >>> plain_numbers(pl.Series(["1,234.50", "<5", "7", "8"])).to_list()
+    ['1234.50', '5', '7', '8']
+    >>> plain_numbers(pl.Series(["1,234", "850"])).to_list()
+    ['1,234', '850']
+    """
+    cells = text.str.strip_chars()
+    if cells.is_null().all() or not bool((cells.str.contains(LIMIT) | cells.str.contains(",")).any()):
+        return text
+    limits = cells.str.contains(LIMIT).fill_null(False)
+    bare = _without_separators(cells.str.replace(LIMIT, ""))
+    numbers = bare.str.contains(_PLAIN).fill_null(False)
+    if not known and bare.filter(numbers & limits).n_unique() >= bare.filter(numbers & ~limits).n_unique():
+        numbers &= ~limits
+    missing = cells.str.to_lowercase().is_in(list(MISSING)).fill_null(True)
+    if not known and int(numbers.sum()) < _NUMBER_SHARE * int((~missing).sum()):
+        return text
+    return pl.select(pl.when(numbers).then(bare).otherwise(cells).alias(text.name)).to_series()
+
+
+def _without_separators(cells: pl.Series) -> pl.Series:
+    """Return numbers with decimal points and no thousands separators, if the column shows which is which."""
+    one_group = cells.str.contains(_ONE_GROUP)
+    commas_group = (cells.str.contains(_GROUPED_BY_COMMAS) & ~one_group).any()
+    points_group = (cells.str.contains(_GROUPED_BY_POINTS) & ~one_group).any()
+    decimal_commas = (cells.str.contains(_DECIMAL_COMMA) & ~one_group).any()
+    decimal_points = (cells.str.contains(_DECIMAL_POINT) & ~one_group).any()
+    if (commas_group or decimal_points) and not (points_group or decimal_commas):
+        return _where(cells, _GROUPED_BY_COMMAS, cells.str.replace_all(",", "", literal=True))
+    if (points_group or decimal_commas) and not (commas_group or decimal_points):
+        ungrouped = _where(cells, _GROUPED_BY_POINTS, cells.str.replace_all(".", "", literal=True))
+        if not points_group:  # 1.234 beside 1,5 may be 1234 or 1.234
+            ungrouped = _where(cells, _GROUPED_BY_POINTS, cells + " (unclear)")
+        return ungrouped.str.replace(",", ".", literal=True)
+    return cells
+
+
+def _where(cells: pl.Series, pattern: str, changed: pl.Series) -> pl.Series:
+    return pl.select(pl.when(cells.str.contains(pattern)).then(changed).otherwise(cells)).to_series()
 
 
 def written_cells(column: pl.Series, read: pl.Series) -> tuple[int, int]:
@@ -214,7 +209,7 @@ def written_cells(column: pl.Series, read: pl.Series) -> tuple[int, int]:
 
 
 def value_notes(frames: Mapping[str, pl.DataFrame], settings: TableSettings) -> list[Note]:
-    """Return a note per column and kind of cell, except for columns that are declared to hold names."""
+    """Return one note per column and kind of cell, except for columns that are declared to hold names."""
     names = {*settings.categorical, *settings.categories}
     by_column: dict[str, dict[str, pl.Series]] = {}
     for silo, frame in frames.items():

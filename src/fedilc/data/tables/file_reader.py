@@ -31,9 +31,9 @@ class Examples:
         y: one label per example.
         columns: the names of the inputs, if the file has names.
         numbers: the line or row of the file that each example is from.
-        unit: of those numbers, such as "line".
+        unit: what those numbers count, such as "line".
         identifiers: columns that only identify rows.
-        notes: on what was recognised or left out.
+        notes: sentences on what was recognised or left out.
     """
 
     x: NDArray[np.float32]
@@ -60,7 +60,7 @@ def read_examples(path: Path, label: str) -> Examples:
 
 
 def is_table_name(path: Path) -> bool:
-    """Return whether a file, which need not exist, is called like a table."""
+    """Return whether a file, which need not exist, has the suffix of a table."""
     return _suffix(path) in (*_KINDS, *CONVERSIONS)
 
 
@@ -140,7 +140,7 @@ def check_header(path: Path, frame: pl.DataFrame, label: str) -> None:
         if mark and original in names:
             raise DataError(f"{path} has two columns {original!r}; drop or rename one")
     if "" in names:
-        raise DataError(f"{path} has a column without a name; name or drop it")
+        raise DataError(f"{path} has a column without a name; name it or drop it")
     if label not in names:
         raise DataError(_no_label(path, frame, label))
     if frame.is_empty() or len(names) < 2:
@@ -155,9 +155,11 @@ def _no_label(path: Path, frame: pl.DataFrame, label: str) -> str:
         {len(str(text).split()) for text in (*names, *frame.to_series(0)[:5])} if len(names) == 1 else {1}
     )
     if len(fields) == 1 and fields != {1}:
-        return f"{path} is probably separated by spaces; save it with commas"
+        return f"{path} is probably separated by spaces; save it with commas instead"
     if label == "label":
-        return f"{path} has no column 'label'; name the label's column with `label`: {listed(names, 8)}"
+        return (
+            f"{path} has no column 'label'; name the label's column with `label`, one of {listed(names, 8)}"
+        )
     return f"{path} has no label column {label!r}{nearest(label, names)}"
 
 
@@ -307,7 +309,7 @@ def same_columns(name: str, examples: Examples, first: str, reference: Sequence[
     if not (examples.columns and reference):
         named, other = (first, name) if reference else (name, first)
         raise DataError(
-            f"{named} names its columns and {other} does not; give all silos in files of one kind"
+            f"{named} names its columns but {other} does not; give all silos in files of one kind"
         )
     lacks = [column for column in reference if column not in examples.columns]
     more = [column for column in examples.columns if column not in reference]

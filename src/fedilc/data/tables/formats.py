@@ -25,11 +25,33 @@ _OTHERS = {
     b"\xd0\xcf\x11\xe0": "an Excel file",
     b"PAR1": "a Parquet file",
     b"<": "a web page or XML",
-    b"version https://git-lfs": "a pointer of Git LFS",
+    b"version https://git-lfs": "a Git LFS pointer",
 }
 _SEPARATORS = {",": "','", ";": "';'", "\t": "tabs", "|": "'|'"}
 _DECIMAL_COMMA = r"^[-+]?\d+,\d+$"
 _THOUSANDS = r"^[-+]?[1-9]\d{0,2},\d{3}$"
+_EXCEL = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
+_STATISTICS = {
+    ".dta": "read_dta",
+    ".sav": "read_sav",
+    ".zsav": "read_sav",
+    ".por": "read_por",
+    ".sas7bdat": "read_sas7bdat",
+    ".xpt": "read_xport",
+}
+_ARROW = (".feather", ".arrow", ".ipc")
+_JSON = (".json", ".jsonl", ".ndjson")
+SUFFIXES = (*_EXCEL, *_STATISTICS, *_ARROW, *_JSON)
+CONVERSIONS = {
+    ".rds": 'an R file; in R, write.csv(readRDS("{name}"), "{stem}.csv", row.names = FALSE) makes a table',
+    ".rda": "an R file; load it in R, and save the table with write.csv(..., row.names = FALSE)",
+    ".rdata": "an R file; load it in R, and save the table with write.csv(..., row.names = FALSE)",
+    ".pkl": 'a pickle, which may run code; in pandas: read_pickle("{name}").to_parquet("{stem}.parquet")',
+    ".pickle": 'a pickle, which may run code; in pandas: read_pickle("{name}").to_parquet("{stem}.parquet")',
+    ".txt": "a text file; if it is a table, rename it to {stem}.csv: separators are recognised",
+    ".dat": "a file without a known format; if it is a table of text, rename it to {stem}.csv",
+}
+_UNNAMED = "__UNNAMED__"
 
 
 def read_csv(path: Path) -> tuple[pl.DataFrame, NDArray[np.int64], list[str]]:
@@ -114,7 +136,7 @@ def _decoded(path: Path, encoding: str) -> bytes:
         return path.read_bytes().decode(encoding).encode()
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{path} cannot be read: it begins as {encoding.upper()} but is not ({error.reason})"
+            f"{path} cannot be read: it begins like {encoding.upper()} but is not ({error.reason})"
         ) from error
 
 
@@ -148,7 +170,7 @@ def _uneven(path: Path, content: bytes | None, separator: str) -> str | None:
         header = len(next(reader))
         for fields in islice(reader, 1_000_000):
             if len(fields) > header:
-                return f"line {reader.line_num} has {len(fields)} fields and its first line {header}"
+                return f"line {reader.line_num} has {len(fields)} fields but its first line has {header}"
     except (csv.Error, StopIteration):
         return None
     return None
@@ -178,30 +200,6 @@ def _with_decimal_commas(path: Path, frame: pl.DataFrame, notes: list[str]) -> p
         )
     notes.append(f"{path} has decimal commas and is read as such")
     return frame.with_columns(pl.col(found).str.strip_chars().str.replace(",", ".", literal=True))
-
-
-_EXCEL = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
-_STATISTICS = {
-    ".dta": "read_dta",
-    ".sav": "read_sav",
-    ".zsav": "read_sav",
-    ".por": "read_por",
-    ".sas7bdat": "read_sas7bdat",
-    ".xpt": "read_xport",
-}
-_ARROW = (".feather", ".arrow", ".ipc")
-_JSON = (".json", ".jsonl", ".ndjson")
-SUFFIXES = (*_EXCEL, *_STATISTICS, *_ARROW, *_JSON)
-CONVERSIONS = {
-    ".rds": 'a file of R; there: write.csv(readRDS("{name}"), "{stem}.csv", row.names = FALSE) makes a table',
-    ".rda": "a file of R; load it there, and save the table with write.csv(..., row.names = FALSE)",
-    ".rdata": "a file of R; load it there, and save the table with write.csv(..., row.names = FALSE)",
-    ".pkl": 'a pickle, which may run code; in pandas: read_pickle("{name}").to_parquet("{stem}.parquet")',
-    ".pickle": 'a pickle, which may run code; in pandas: read_pickle("{name}").to_parquet("{stem}.parquet")',
-    ".txt": "a text; if it is a table, rename it to {stem}.csv: separators are recognised",
-    ".dat": "a file without a known format; if it is a table of text, rename it to {stem}.csv",
-}
-_UNNAMED = "__UNNAMED__"
 
 
 def read_format(path: Path, suffix: str, notes: list[str]) -> pl.DataFrame:
@@ -234,7 +232,7 @@ def _read_workbook(path: Path, notes: list[str]) -> pl.DataFrame:
     content = path.read_bytes()
     sheets = fastexcel.read_excel(content).sheet_names
     if len(sheets) > 1:
-        notes.append(f"{path} has {len(sheets)} sheets, and the first, {sheets[0]!r}, is read")
+        notes.append(f"{path} has {len(sheets)} sheets; only the first, {sheets[0]!r}, is read")
     frame = pl.read_excel(
         io.BytesIO(content), sheet_id=1, infer_schema_length=None, raise_if_empty=False, drop_empty_rows=True
     )
@@ -257,7 +255,7 @@ def _with_value_labels(
 ) -> pl.DataFrame:
     """Return the table with names for numbers, in columns that have a name for each number.
 
-    In a column with names for some numbers alone, such as 99 = "refused", the others are measured.
+    In a column with names for only some numbers, such as 99 = "refused", the other numbers are measurements.
     """
     named, partly = [], []
     for name in frame.columns:
@@ -272,14 +270,14 @@ def _with_value_labels(
             partly.append(f"{name!r} ({first:g} = {known[first]!r})")
     if partly:
         notes.append(
-            f"{path} has names for some numbers only of {listed(partly)}, and these columns stay numbers; a "
-            "number that means a missing value is given with `missing`"
+            f"{path} has names for only some numbers of {listed(partly)}, so these columns stay numbers; "
+            "declare numbers that mean a missing value with `missing`"
         )
     return frame.with_columns(named)
 
 
 def _read_arrow(content: bytes) -> pl.DataFrame:
-    """Return a table of an Arrow file (Feather), or of an Arrow stream, which begins in another way."""
+    """Return the table of an Arrow file (Feather), or of an Arrow stream, which begins differently."""
     read = pl.read_ipc if content.startswith(b"ARROW1") else pl.read_ipc_stream
     return read(io.BytesIO(content))
 

@@ -19,7 +19,7 @@ from fedilc.errors import DataError, listed, nearest, option
 MOST_CLASSES = 20
 MOST_LEVELS = 100
 _RARE = 0.01
-_FEW, _FEW_SHARE = 10, 0.05  # fewer rows than that can be scored at no site
+_FEW, _FEW_SHARE = 10, 0.05  # no site can score a class with fewer rows
 _COMPARISON = re.compile(r"^\s*(.+?)\s*(>=|<=|==|!=|>|<)\s*([-+]?[\d.]+(?:[eE][-+]?\d+)?)\s*$")
 _OPPOSITE = {">": "<=", "<=": ">", "<": ">=", ">=": "<", "==": "!=", "!=": "=="}
 _HOLDS = {">": np.greater, "<=": np.less_equal, "<": np.less, ">=": np.greater_equal}
@@ -42,11 +42,11 @@ class LabelRule(BaseModel):
     """The rule that gives each row its label.
 
     Attributes:
-        text: as it was given, for example "died" or "num>0".
-        column: the column that it is read from.
-        comparison: of that column with `bound`, if the label is whether it holds.
+        text: the rule as it was given, for example "died" or "num>0".
+        column: the column that the label is read from.
+        comparison: how that column is compared with `bound`; the label is whether the comparison holds.
         loss: the kind of task.
-        classes: the name of each class, in the order of their numbers; none for a number.
+        classes: the name of each class, in the order of their numbers; empty if the label is a number.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -98,7 +98,7 @@ class LabelRule(BaseModel):
         """Return the rule with the classes of all silos' values.
 
         Args:
-            rows: how many rows have each value; no values stand for very many numbers.
+            rows: how many rows have each value; empty if there are very many numbers.
             positive: the value that counts as 1.
             loss: the kind of task; without it, the values decide.
             declared: all classes in order, if the user named them.
@@ -127,8 +127,8 @@ class LabelRule(BaseModel):
         kind: LossName = loss or ("binary" if len(ordered) == 2 else "multiclass")
         if task_of(kind) == "binary" and len(ordered) > 2:
             raise DataError(
-                f"the label {self.text!r} has {len(ordered)} values ({listed(ordered)}); say with `positive` "
-                "which one counts as 1"
+                f"the label {self.text!r} has {len(ordered)} values ({listed(ordered)}); name the one that "
+                "counts as 1 with `positive`"
             )
         return self.model_copy(update={"loss": kind, "classes": ordered})
 
@@ -148,7 +148,7 @@ class LabelRule(BaseModel):
         return all(number is not None for number in numbers) and _is_measured(numbers)
 
     def _ask_about_rare_values(self, rows: Mapping[str, int]) -> None:
-        """Raise if a third value is too rare to be a class: it is rather a code of missing labels."""
+        """Raise if a third value is too rare to be a class: it is probably a code for missing labels."""
         total = sum(rows.values())
         few = max(_RARE * total, min(_FEW, _FEW_SHARE * total))
         rare = [name for name, count in rows.items() if count < few]
@@ -162,7 +162,7 @@ class LabelRule(BaseModel):
         verb = "is" if len(rare) == 1 else "are"
         raise DataError(
             f"the label {self.column!r} is {counts} of {sum(rows.values())} rows, and {listed(rare, 8)} "
-            f"{verb} too rare to be a class; say {missing} if such rows have no label, {positive} if all "
+            f"{verb} too rare to be a class; use {missing} if such rows have no label, {positive} if all "
             f"other values count as 0, or {classes} if each value is a class"
         )
 
@@ -187,9 +187,9 @@ class LabelRule(BaseModel):
         return frame.filter(known).drop(column), label.filter(known)
 
     def levels(self, column: pl.Series) -> dict[str, int]:
-        """Return how often each value of the label occurs; none if they are too many to be classes.
+        """Return how often each value of the label occurs; nothing if they are too many to be classes.
 
-        Texts that differ in case or outer spaces alone are one value.
+        Texts that differ only in case or outer spaces are one value.
         """
         names = label_names(column)
         if self.comparison is not None:
@@ -258,7 +258,7 @@ class LabelRule(BaseModel):
         values = numbers_of(column)
         if values.null_count():
             text = column.filter(values.is_null())[0]
-            raise DataError(f"the label {self.text!r} compares numbers, and {self.column!r} holds {text!r}")
+            raise DataError(f"the label {self.text!r} compares numbers, but {self.column!r} holds {text!r}")
         holds: NDArray[np.bool_] = _HOLDS[self.comparison or "=="](values.to_numpy(), self.bound)
         return holds.astype(np.int64)
 
@@ -294,7 +294,7 @@ def merged_levels(silos: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def folded_label(name: str) -> str:
-    """Return a label's value without outer spaces and upper case, by which values are compared."""
+    """Return a label's value without outer spaces and in lower case, for comparison."""
     return name.strip().casefold()
 
 
@@ -307,7 +307,7 @@ def _zero_first(classes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _meaning(name: str) -> int:
-    """Return 1 for a word that means yes, -1 for one that means no, 0 for any other."""
+    """Return 1 for a word that means yes, -1 for one that means no, and 0 for any other."""
     plain = "".join(
         c for c in unicodedata.normalize("NFKD", folded_label(name)) if not unicodedata.combining(c)
     )

@@ -59,7 +59,7 @@ from fedilc.errors import DataError, DataProblemsError, listed, nearest
 
 @dataclass
 class Examined:
-    """The contents of silos: a profile of each that could be read, and problems and notes.
+    """What was found in silos: a profile of each that could be read, and problems and notes.
 
     `make` gives the silos that stay in memory, and `streamed` those that do not, if there is no problem.
     """
@@ -91,15 +91,15 @@ class SiloFiles:
     """The files of silos, and how they are read; paths and patterns are relative to `folder`.
 
     Args:
-        folder: of the experiment.
-        name: of the federation.
+        folder: the experiment's folder.
+        name: the federation's name.
         silos: a pattern, or files by silo, or a list of files and patterns whose names are those of silos.
         settings: how tables are read.
         test: the silo that is held out as the test set, or a file.
-        validation_share: of each silo's examples.
-        scale: whether a preprocessing makes the inputs; otherwise all cells are numbers.
+        validation_share: the share of each silo's examples that is held out.
+        scale: whether tables are preprocessed; otherwise all cells are numbers.
         silo_column: the column that names silos; without it each file is a silo.
-        exclude: the silos that are not read.
+        exclude: the silos to leave out.
     """
 
     folder: Path
@@ -125,7 +125,7 @@ class SiloFiles:
 
     @property
     def loss(self) -> LossName:
-        """Return the loss of labels that are taken as they are."""
+        """Return the loss for labels that are used as they are."""
         return self.settings.loss or "binary"
 
     def tables(self) -> SiloTables:
@@ -177,7 +177,7 @@ def examine_tables(
     validation_share: float,
     files: Mapping[str, Path] | None = None,
 ) -> Examined:
-    """Examine tables and the inputs that are made of them, all silos but a test set that one of them is."""
+    """Examine tables and the inputs made from them; `test` names the silo that is held out, if any."""
     found = Examined(Report(details(tables.copies), grouped(tables.findings)))
     if found.report.problems:
         return found
@@ -207,7 +207,7 @@ def _input_per_feature(rows: NDArray[np.float32], made: Preprocessing) -> NDArra
 
 @dataclass
 class _Numbers:
-    """The examination of tables whose numbers are inputs as they are."""
+    """The examination of tables whose numbers are used as they are."""
 
     source: SiloFiles
     seed: int
@@ -389,7 +389,7 @@ class _Numbers:
 
 
 def _grouped(sentences: Sequence[tuple[str, str]]) -> list[str]:
-    """Return each sentence once, with the other files that it is true of."""
+    """Return each sentence once, with the other files to which it applies."""
     files: dict[str, list[str]] = {}
     for place, sentence in sentences:
         files.setdefault(sentence.replace(place, "{}"), []).append(place)
@@ -401,7 +401,7 @@ def _grouped(sentences: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def matching(pattern: str, folder: Path, key: str = "silos") -> dict[str, str]:
-    """Return the files of a pattern by the shortest form of their names that differs for all."""
+    """Return the files of a pattern by the shortest form of their names that is unique."""
     matches = glob(pattern, root_dir=folder, recursive=True)  # noqa: PTH207 - Path.glob refuses absolute ones
     found = [Path(path) for path in sorted(matches)]
     found = [p for p in found if not (folder / p).is_dir() and not p.name.startswith("~$")]

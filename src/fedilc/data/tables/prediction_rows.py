@@ -90,7 +90,7 @@ def as_frame(array: NDArray[Any], preprocessing: Preprocessing, where: str) -> p
         names = numbered
     if width != len(names):
         raise DataError(
-            f"{where} has rows of shape {array.shape[1:]}, and the model was trained with the columns "
+            f"{where} has rows of shape {array.shape[1:]}, but the model was trained with the columns "
             f"{listed(names)}; give these {len(names)} in this order, or a table that names its columns"
         )
     return pl.DataFrame({name: array[:, place].tolist() for place, name in enumerate(names)}, strict=False)
@@ -109,7 +109,7 @@ def preprocessed(frame: pl.DataFrame, preprocessing: Preprocessing, where: str) 
             if kind in ("date", "other") or (len(wrong) and len(wrong) == len(present)):
                 held = f"text ({wrong[0]!r})" if len(wrong) and kind == "text" else "no numbers"
                 raise DataError(
-                    f"{where}: column {feature.name!r} holds {held}, and the model was trained with numbers"
+                    f"{where}: column {feature.name!r} holds {held}, but the model was trained with numbers"
                 )
             meaning = "is not a number, and counts as missing"
         else:
@@ -125,7 +125,7 @@ def preprocessed(frame: pl.DataFrame, preprocessing: Preprocessing, where: str) 
 
 
 def _meanings(column: pl.Series, read: pl.Series) -> Iterator[str]:
-    """Yield what was decided about cells of a column of numbers, with how many there are."""
+    """Yield how cells of a column of numbers were interpreted, and how many there are."""
     if large := beyond(column):
         yield f"holds {large} numbers that are infinite or above {LARGEST:.1g}, and count as missing"
     if column.dtype == pl.String:
@@ -143,7 +143,7 @@ def plain_inputs(frame: pl.DataFrame, columns: Sequence[str], where: str) -> Ten
         wrong = values.is_null().arg_true()
         if len(wrong):
             raise DataError(
-                f"{where}: column {name!r} holds {frame[name][wrong[0]]!r} (in row {wrong[0] + 1}), and the "
+                f"{where}: column {name!r} holds {frame[name][wrong[0]]!r} (in row {wrong[0] + 1}), but the "
                 "model was trained with numbers in every row; fill or drop such rows"
             )
         found.append(values.to_numpy())

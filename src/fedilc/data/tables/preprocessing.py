@@ -1,10 +1,10 @@
 """The preprocessing of tables: scaled numbers, one column per category, indicators of missing values.
 
-It is fitted to sums over silos (counts, values, squares) and the union of their categories, all exact, so
-that it does not depend on the order of silos or on the distribution of rows over them.
+It follows from sums over silos (counts, values, squares) and the union of their categories, all exact, so
+that it does not depend on the order of silos or on how rows are distributed over them.
 
-Cells are parsed before, in `column_values.py`. With `scale = false` there is no preprocessing: numbers are
-taken as they are, and empty cells are refused (`file_reader.py`).
+Cells are parsed first, in `column_values.py`. With `scale = false` there is no preprocessing: numbers are
+used as they are, and empty cells are refused (`file_reader.py`).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from fedilc.data.tables.silo_summary import (
 from fedilc.data.tables.table_settings import TableSettings
 from fedilc.errors import DataError
 
-# Another value at a new site would lie far outside the training range.
-CONSTANT = "it has the same value in every row"
+# Why a column is left out. Manifests and run folders store these sentences: another text is another run.
+CONSTANT = "it has the same value in every row"  # any other value at a new site would be far outside
 SAME_DIGITS = "its numbers are the same in the first 15 digits; subtract a constant from it, or drop it"
 DATES = "it holds dates or times"
 IDENTIFIER = "it differs in every row, or is called, like an identifier"
@@ -173,13 +173,13 @@ def fit_preprocessing(
 def is_confirmed(
     name: str, columns: Mapping[str, Mapping[str, ColumnSummary]], silos: int, settings: TableSettings
 ) -> bool:
-    """Return whether most silos have a column, or the settings name it: no single silo adds one."""
+    """Return whether most silos have a column, or the settings name it: no single silo can add one."""
     is_named = name in (*settings.keep, *settings.columns, *settings.categorical, *settings.categories)
     return is_named or 2 * len(columns[name]) > silos
 
 
 def _reason(parts: Sequence[ColumnSummary], declared: bool) -> str | None:
-    """Return why a column is left out; what half of the silos hold decides, so that no single one does."""
+    """Return why a column is left out; half of the silos decide, so that no single silo does."""
     if is_identifier_column(parts):
         return IDENTIFIER
     if declared:
@@ -215,7 +215,7 @@ def _feature(
     declared: bool,
     given: Sequence[str] | None,
 ) -> NumberFeature | CategoryFeature | str:
-    """Return what a column becomes, or why it cannot be used."""
+    """Return the feature of a column, or why it cannot be used."""
     present = [part for part in parts if part.kind in ("number", "text")]
     if not present:
         return "it holds no value"

@@ -1,6 +1,7 @@
 """The summary of a silo's table before training: counts, sums, squares and categories, never a row.
 
-It also says how well each column alone predicts a label of two classes.
+It also says how well each column alone predicts a binary label (`single_column_auroc`). Sums are exact
+(`exact_sum`, `exact_squares`), and rounded only if the silo's owner or the run asks for it.
 """
 
 from __future__ import annotations
@@ -21,97 +22,21 @@ from fedilc.data.tables.formats import MISSING
 from fedilc.data.tables.label_rule import LabelRule, folded_label, label_names
 from fedilc.data.tables.table_settings import MOST_ROWS, TableSettings
 
-_FEWEST_SCORED = 20
-_FEWEST_PER_CLASS = 3
-_FEW_VALUES = 20  # different ones, which may then be codes and not quantities
-_FOLDS = 5
-
-
-def single_column_auroc(kind: Kind, values: pl.Series, labels: NDArray[Any]) -> float | None:
-    """Return the highest area under the ROC curve of a column alone, in either direction: 0.5 to 1.
-
-    Tried are whether a cell is missing; the numbers, where they are known and with missing cells below or
-    above all of them; and the names, or few different numbers, where a missing cell is a name too. A name's
-    score is how often the label is 1 in other rows of that name. It is None if the column has one value in
-    every row, or if there are too few rows for an area.
-    """
-    positive = labels == 1
-    ones, zeros = int(positive.sum()), int((~positive).sum())
-    different = values.n_unique()
-    if different < 2 or not _enough(ones, zeros):
-        return None
-    gaps = values.is_null().to_numpy()
-    areas = [0.5 + float(gaps[positive].mean() - gaps[~positive].mean()) / 2]
-    if kind in ("number", "text"):
-        numbers = (values if kind == "number" else numbers_of(values)).to_numpy()
-        known = ~np.isnan(numbers)
-        areas += _number_areas(numbers[known], positive[known], ones, zeros)
-    best = max(max(area, 1 - area) for area in areas)
-    if (kind == "text" and 2 * different <= len(values)) or (kind == "number" and different <= _FEW_VALUES):
-        best = max(best, _name_area(values, positive))
-    return best
-
-
-def _number_areas(
-    known: NDArray[np.float64], positive: NDArray[np.bool_], ones: int, zeros: int
-) -> list[float]:
-    """Return the areas of the numbers that are known, and with all other rows below or above them."""
-    known_ones, known_zeros = int(positive.sum()), int((~positive).sum())
-    ranks = _ranks(known)
-    won = float(ranks[positive].sum()) - known_ones * (known_ones + 1) / 2
-    gone_ones, gone_zeros = ones - known_ones, zeros - known_zeros
-    even = gone_ones * gone_zeros / 2
-    areas = [
-        (won + known_ones * gone_zeros + even) / (ones * zeros),
-        (won + gone_ones * known_zeros + even) / (ones * zeros),
-    ]
-    if _enough(known_ones, known_zeros):
-        areas.append(won / (known_ones * known_zeros))
-    return areas
-
-
-def _name_area(values: pl.Series, positive: NDArray[np.bool_]) -> float:
-    """Return the area of names scored by the label in four fifths of the rows, for the other fifth.
-
-    Each fifth has its share of each class, so that names that say nothing have an area of about 0.5.
-    """
-    places = np.unique(values.rank("dense").fill_null(0).to_numpy(), return_inverse=True)[1]
-    fold = np.empty(len(places), dtype=np.int64)
-    for rows in (np.flatnonzero(positive), np.flatnonzero(~positive)):
-        fold[rows] = np.arange(len(rows)) % _FOLDS
-    held = places * _FOLDS + fold
-    size = _FOLDS * (int(places.max()) + 1)
-    rows_of, ones_of = np.bincount(held, minlength=size), np.bincount(held, positive, minlength=size)
-    whole = [np.repeat(of.reshape(-1, _FOLDS).sum(1), _FOLDS) - of for of in (ones_of, rows_of)]
-    scores = (whole[0] + positive.mean()) / (whole[1] + 1)
-    ones = int(positive.sum())
-    won = float(_ranks(scores[held])[positive].sum()) - ones * (ones + 1) / 2
-    return won / (ones * (len(positive) - ones))
-
-
-def _ranks(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ranks from 1; equal scores share the mean of theirs."""
-    _, value, ties = np.unique(scores, return_inverse=True, return_counts=True)
-    found: NDArray[np.float64] = (np.cumsum(ties) - (ties - 1) / 2)[value]
-    return found
-
-
-def _enough(ones: int, zeros: int) -> bool:
-    return min(ones, zeros) >= _FEWEST_PER_CLASS and ones + zeros >= _FEWEST_SCORED
-
-
 MOST_LEVELS = 100
 MOST_DECLARED = 1000
 MOST_COLUMNS = 10_000
-_FEW_NUMBERS = 20
-_FEWEST_ROWS = 20
-_AUROC_DIGITS = 2
+_FEWEST_ROWS = 20  # from which on texts that all differ are an identifier
+_FEW_NUMBERS = 20  # different ones, which may then be categories
 _LONGEST = 200
-_MANTISSA_BITS = 53
-_LOWEST = 1126
-_LOW_BITS = 26
-_SPLIT = 2.0**27 + 1
-
+_AUROC_DIGITS = 2
+_FEWEST_SCORED = 20  # rows that an area under the ROC curve needs
+_FEWEST_PER_CLASS = 3
+_FEW_VALUES = 20  # different ones, which may then be codes and not quantities
+_FOLDS = 5
+_MANTISSA_BITS = 53  # of float64
+_LOWEST = 1126  # frexp gives exponents from -1073, so that no mantissa of 53 bits is shifted to the right
+_LOW_BITS = 26  # a half of a mantissa has at most 27 bits, so int64 holds the sum of 2^36 of them
+_SPLIT = 2.0**27 + 1  # by which Dekker splits a float64 into two halves of 26 bits
 Exact = Annotated[str, Field(pattern=r"^-?\d{1,900}(/[1-9]\d{0,900})?$")]
 Level = Annotated[str, Field(max_length=_LONGEST)]
 
@@ -120,9 +45,9 @@ class ColumnSummary(BaseModel):
     """One column of one silo.
 
     Attributes:
-        name: of the column.
+        name: the column's name.
         place: its position in the table.
-        kind: of its values.
+        kind: the kind of its values.
         count: cells with a value.
         numbers: cells with a number that its sums count; 0 if they are too few, or identify rows.
         strays: cells with a text that is neither a number nor a mark of missing values.
@@ -130,10 +55,10 @@ class ColumnSummary(BaseModel):
         squares: the sum of their squares.
         levels: its different values, if it holds names or few numbers; None if they are too many.
         other: whether it has further values, each of too few rows to be named.
-        identifier: whether it differs in every row, or is called, like an identifier; no value or sum is
-            given then.
-        auroc: of the column alone, its values and missing cells taken together (see `single_column.py`); None
-            if it has one value in every row.
+        identifier: whether its values or its name are like those of an identifier; it then has no value and
+            no sum.
+        auroc: the AUROC of the column alone, values and missing cells taken together (see
+            `single_column_auroc`); None if it has one value in every row.
         zero: whether all its numbers are 0.
         code: a number such as -9 or 999 that probably means a missing value.
     """
@@ -165,11 +90,11 @@ class SiloSummary(BaseModel):
     """The summary of one silo: its rows, its labels and its columns.
 
     Attributes:
-        name: of the silo.
-        rows: that have a label.
+        name: the silo's name.
+        rows: rows with a label.
         unlabelled: rows without a label.
-        labels: the rows of each value of the label, 0 if they are too few to be counted; none if the label
-            is a number.
+        labels: the rows of each value of the label, 0 if they are too few to be counted; empty if the
+            label is a number.
         rare_labels: whether the label has further values, each of too few rows to be named.
         unit: the unit to which counts and sums are rounded; 1 if they are exact.
         columns: in the order of the table.
@@ -208,13 +133,13 @@ def summarise(
     """Return the summary of a silo's table; it does not depend on other silos.
 
     Args:
-        name: of the silo.
+        name: the silo's name.
         features: its columns without the label.
         label: its label, with a value in every row.
-        settings: of the run, which the silo may have tightened.
+        settings: those of the run, which the silo may have tightened.
         unlabelled: rows that were left out.
         listed: the columns that may be mentioned; None for all.
-        sent: whether the summary leaves the silo, so that what only notes need is made coarse.
+        sent: whether the summary leaves the silo; what only notes need is then coarser.
     """
     rule = LabelRule.parse(settings.label)
     if not sent:
@@ -287,21 +212,6 @@ def _column(
     return found if unit is None else _rounded_column(found, unit, numbers)
 
 
-def _sent_auroc(kind: Kind, values: pl.Series, scores: NDArray[Any], least: int) -> float | None:
-    """Return the area of a column alone with two digits; None if it is about too few rows of a class.
-
-    Missing cells do not count if they are too few.
-    """
-    present = values.is_not_null().to_numpy()
-    few = 0 < present.sum() < least
-    if 0 < (~present).sum() < least:
-        values, scores = values.drop_nulls(), scores[present]
-    if few or min((scores == 1).sum(), (scores != 1).sum()) < least:
-        return None
-    area = single_column_auroc(kind, values, scores)
-    return None if area is None else round(area, _AUROC_DIGITS)
-
-
 def _values(
     name: str,
     kind: Kind,
@@ -332,7 +242,7 @@ def _values(
 
 
 def _identifies(column: pl.Series, kind: Kind, present: pl.Series, numbers: NDArray[np.float64]) -> bool:
-    """Return whether a column differs in every row, or is called, like an identifier."""
+    """Return whether the values or the name of a column are like those of an identifier."""
     if names_patients(column.name):
         return True
     if kind == "number":
@@ -385,6 +295,94 @@ def _rounded_column(column: ColumnSummary, unit: int, numbers: NDArray[np.float6
     return column.model_copy(update=change)
 
 
+def _sent_auroc(kind: Kind, values: pl.Series, scores: NDArray[Any], least: int) -> float | None:
+    """Return the area of a column alone with two digits; None if a class has too few rows.
+
+    Missing cells do not count if they are too few.
+    """
+    present = values.is_not_null().to_numpy()
+    few = 0 < present.sum() < least
+    if 0 < (~present).sum() < least:
+        values, scores = values.drop_nulls(), scores[present]
+    if few or min((scores == 1).sum(), (scores != 1).sum()) < least:
+        return None
+    area = single_column_auroc(kind, values, scores)
+    return None if area is None else round(area, _AUROC_DIGITS)
+
+
+def single_column_auroc(kind: Kind, values: pl.Series, labels: NDArray[Any]) -> float | None:
+    """Return the highest area under the ROC curve of a column alone, in either direction: 0.5 to 1.
+
+    It tries whether a cell is missing; the numbers, without missing cells and with these below or above all
+    others; and the names, or few different numbers, with a missing cell as a name too. A name's score is how
+    often the label is 1 in other rows with that name. It is None if the column has one value in every row, or
+    if there are too few rows for an area.
+    """
+    positive = labels == 1
+    ones, zeros = int(positive.sum()), int((~positive).sum())
+    different = values.n_unique()
+    if different < 2 or not _enough(ones, zeros):
+        return None
+    gaps = values.is_null().to_numpy()
+    areas = [0.5 + float(gaps[positive].mean() - gaps[~positive].mean()) / 2]
+    if kind in ("number", "text"):
+        numbers = (values if kind == "number" else numbers_of(values)).to_numpy()
+        known = ~np.isnan(numbers)
+        areas += _number_areas(numbers[known], positive[known], ones, zeros)
+    best = max(max(area, 1 - area) for area in areas)
+    if (kind == "text" and 2 * different <= len(values)) or (kind == "number" and different <= _FEW_VALUES):
+        best = max(best, _name_area(values, positive))
+    return best
+
+
+def _number_areas(
+    known: NDArray[np.float64], positive: NDArray[np.bool_], ones: int, zeros: int
+) -> list[float]:
+    """Return the areas of the numbers that are known, and with all other rows below or above them."""
+    known_ones, known_zeros = int(positive.sum()), int((~positive).sum())
+    ranks = _ranks(known)
+    won = float(ranks[positive].sum()) - known_ones * (known_ones + 1) / 2
+    gone_ones, gone_zeros = ones - known_ones, zeros - known_zeros
+    even = gone_ones * gone_zeros / 2
+    areas = [
+        (won + known_ones * gone_zeros + even) / (ones * zeros),
+        (won + gone_ones * known_zeros + even) / (ones * zeros),
+    ]
+    if _enough(known_ones, known_zeros):
+        areas.append(won / (known_ones * known_zeros))
+    return areas
+
+
+def _name_area(values: pl.Series, positive: NDArray[np.bool_]) -> float:
+    """Return the area of names scored by the label in four fifths of the rows, for the other fifth.
+
+    Each fifth has its share of each class, so that names that say nothing have an area of about 0.5.
+    """
+    places = np.unique(values.rank("dense").fill_null(0).to_numpy(), return_inverse=True)[1]
+    fold = np.empty(len(places), dtype=np.int64)
+    for rows in (np.flatnonzero(positive), np.flatnonzero(~positive)):
+        fold[rows] = np.arange(len(rows)) % _FOLDS
+    held = places * _FOLDS + fold
+    size = _FOLDS * (int(places.max()) + 1)
+    rows_of, ones_of = np.bincount(held, minlength=size), np.bincount(held, positive, minlength=size)
+    whole = [np.repeat(of.reshape(-1, _FOLDS).sum(1), _FOLDS) - of for of in (ones_of, rows_of)]
+    scores = (whole[0] + positive.mean()) / (whole[1] + 1)
+    ones = int(positive.sum())
+    won = float(_ranks(scores[held])[positive].sum()) - ones * (ones + 1) / 2
+    return won / (ones * (len(positive) - ones))
+
+
+def _ranks(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return ranks from 1; equal scores share the mean of theirs."""
+    _, value, ties = np.unique(scores, return_inverse=True, return_counts=True)
+    found: NDArray[np.float64] = (np.cumsum(ties) - (ties - 1) / 2)[value]
+    return found
+
+
+def _enough(ones: int, zeros: int) -> bool:
+    return min(ones, zeros) >= _FEWEST_PER_CLASS and ones + zeros >= _FEWEST_SCORED
+
+
 def exact_sum(values: NDArray[np.float64]) -> Fraction:
     """Return the sum of finite numbers without rounding.
 
@@ -409,6 +407,7 @@ def exact_squares(values: NDArray[np.float64]) -> Fraction:
     True
     """
     squares = values * values
+    # Dekker: a value is head + tail, whose products are exact, so `errors` is what rounding lost.
     head = _SPLIT * values - (_SPLIT * values - values)
     tail = values - head
     errors = ((head * head - squares) + 2 * head * tail) + tail * tail

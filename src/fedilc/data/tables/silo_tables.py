@@ -1,4 +1,4 @@
-"""Silos from tables without preparation: one table with a column of silos, or one file per silo."""
+"""Silos from raw tables: one table with a column of silos, or one file per silo."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class SiloTables:
 
     @property
     def notes(self) -> list[str]:
-        """Return a sentence per kind of finding, with the options of the command that it proposes."""
+        """Return one sentence per kind of finding, with the settings that it proposes."""
         return grouped(self.findings)
 
     @property
@@ -99,7 +99,7 @@ class SiloTables:
         return copied_silos(list(self.summaries.values()))
 
     def with_settings(self, exclude: Sequence[str] = (), **changed: Any) -> SiloTables:
-        """Return the same tables, read with further settings: lists are added to those that there are."""
+        """Return the same tables, read with further settings; lists are added to the existing ones."""
         old = self.settings.model_dump(exclude_defaults=True)
         merged = {
             key: [*old.get(key, ()), *value] if isinstance(value, list) else value
@@ -119,13 +119,15 @@ class SiloTables:
         return fit_preprocessing(summaries, self.label, self.settings)
 
     def federation(self, name: str, *, test: str | None, seed: int, validation: float) -> Federation:
-        """Return a federation of all silos; one may be held out as the test set, and fits nothing."""
+        """Return a federation of all silos; the `test` silo is held out, and the preprocessing ignores it."""
         if test is not None and test not in self.silos:
             raise DataError(f"there is no silo {test!r}{nearest(test, self.silos)}")
         trained = [silo for silo in self.silos if silo != test]
         held_out = None if test is None else self.silos[test]
         if not trained:
-            raise DataError(f"no silo but the test set {test!r} is left to train on; give another silo")
+            raise DataError(
+                f"only the test set {test!r} is there, and no silo to train on; give another silo"
+            )
         made = self.fit(trained)
         return Federation(
             name,
@@ -159,7 +161,7 @@ def read_parts(
     exclude: Sequence[str],
     notes: list[str],
 ) -> dict[str, pl.DataFrame]:
-    """Return the rows of all silos but some, from files by silo or, with a column of silos, by any name."""
+    """Return the rows of all silos but some; files are keyed by silo, unless a column names silos."""
     if silo_column is None:
         files = without_sites(files, exclude)
     frames = {name: _frame(path, settings, notes) for name, path in files.items()}
@@ -171,7 +173,7 @@ def without_sites(silos: Mapping[str, T], exclude: Sequence[str]) -> dict[str, T
     """Return all silos but some; raise if one of these is unknown, or if none is left."""
     for name in exclude:
         if name not in silos:
-            raise DataError(f"`exclude_sites` names {name!r}, which is no silo{nearest(name, silos)}")
+            raise DataError(f"`exclude_sites` names {name!r}, which is not a silo{nearest(name, silos)}")
     kept = {name: part for name, part in silos.items() if name not in exclude}
     if not kept:
         raise DataError("no silo is left; exclude fewer with `exclude_sites`")
@@ -192,7 +194,7 @@ def tables_of(
 
 
 def _label_rule(labels: Sequence[pl.Series], settings: TableSettings) -> LabelRule:
-    """Return the label's rule; values that are rare at every silo count too, since nothing is sent."""
+    """Return the label's rule; values that are rare at every silo count too, because nothing is sent."""
     parsed = LabelRule.parse(settings.label)
     every = [parsed.levels(label) for label in labels]
     named = [label_levels(parsed, label, settings.for_local(len(label)))[0] for label in labels]
@@ -264,7 +266,7 @@ def stems(paths: Sequence[Path]) -> list[str]:
 def _by_silo(
     frames: Mapping[str, pl.DataFrame], silo_column: str, notes: list[str]
 ) -> dict[str, pl.DataFrame]:
-    """Return the rows of each silo, silos by name; names that differ in case or spaces alone are one silo."""
+    """Return the rows of each silo, silos by name; names that differ only in case or spaces are one silo."""
     found: dict[str, list[pl.DataFrame]] = {}
     for place, frame in frames.items():
         _, values = column_values(frame[silo_column])
@@ -281,7 +283,7 @@ def _by_silo(
         if others:
             found[first] += [part for other in others for part in found.pop(other)]
             both = " and ".join(map(repr, [first, *others]))
-            notes.append(f"{both} differ in case or spaces alone, and are one silo, {first!r}")
+            notes.append(f"{both} differ only in case or spaces, and are taken as one silo, {first!r}")
     ordered = sorted(found, key=_natural)
     return {name: pl.concat(found[name], how="diagonal_relaxed") for name in ordered}
 

@@ -1,4 +1,4 @@
-"""Notes on silos: copies, patients that are at two of them, names that differ in case, other units.
+"""Notes on silos: copies, patients at two silos, names that differ in case, different units.
 
 All but `shared_patients`, which compares rows, need the silos' summaries only.
 """
@@ -21,18 +21,18 @@ from fedilc.data.tables.silo_summary import ColumnSummary, SiloSummary
 from fedilc.errors import listed
 
 _FEWEST_NUMBERS = 20
-_SEVERAL = 3  # different numbers, so that a column is no yes or no
-_FACTOR = 6.0  # from which on a difference of mean and deviation is a unit, and no difference of patients
-_KNOWN = {  # times, plus
+_SEVERAL = 3  # different numbers, so that a column is more than yes or no
+_FACTOR = 6.0  # patients differ less; from here on, mean and deviation differ because of a unit
+_KNOWN = {  # factor and offset
     "2.2 (pounds and kilograms)": (2.2046, 0.0),
     "2.54 (inches and centimetres)": (2.54, 0.0),
     "1.8, plus 32 (degrees Celsius and Fahrenheit)": (1.8, 32.0),
 }
-_SPREAD = 2.0  # of the means of silos that have one unit
+_SPREAD = 2.0  # how much the means of silos with one unit may differ
 _NEAR = 0.05
-_NARROW = 0.3  # of the mean, the deviation of weights, lengths and temperatures
+_NARROW = 0.3  # weights, lengths and temperatures deviate by less than this share of their mean
 _ALIKE = log(1.3)
-_BANDS = 3
+_BANDS = 3  # two cells that differ leave one of three bands of columns equal
 _MOST_ALIKE = 20
 _SHARE_ALIKE = 0.8
 _FEWEST_ALIKE = 4
@@ -64,7 +64,7 @@ def copied_silos(summaries: Sequence[SiloSummary]) -> list[Note]:
 
 
 def _content(silo: SiloSummary) -> object | None:
-    """Return what two copies have in common; None if no column has sums that tell silos apart."""
+    """Return what two copies have in common; None if no column has sums that distinguish silos."""
     columns = {
         column.name: (column.count, column.total, column.squares, column.levels) for column in silo.columns
     }
@@ -78,13 +78,13 @@ def _content(silo: SiloSummary) -> object | None:
 
 
 def similar_names(summaries: Sequence[SiloSummary]) -> list[Note]:
-    """Return a note on silos whose names differ in case or spaces alone."""
+    """Return a note on silos whose names differ only in case or spaces."""
     spelled: dict[str, list[str]] = {}
     for silo in summaries:
         spelled.setdefault(folded(silo.name), []).append(silo.name)
     return [
         Note(
-            f"silos {' and '.join(map(repr, names))} differ in case or spaces alone; if they are one site, "
+            f"silos {' and '.join(map(repr, names))} differ only in case or spaces; if they are one site, "
             "put their rows into one file"
         )
         for names in spelled.values()
@@ -160,13 +160,14 @@ def units(name: str, parts: Mapping[str, ColumnSummary]) -> Iterator[Note]:
         yield Note(
             f"column {name!r} is {where} at {sites} than elsewhere by a "
             f"factor of about {factor}, like another unit; give it in one unit",
-            "{} have another unit at some silos, since they differ there by a factor; give each in one unit",
+            "{} have another unit at some silos, because they differ there by a factor; give each in one "
+            "unit",
             f"{name!r} {where} at {sites} by about {factor}",
         )
 
 
 def _size(part: ColumnSummary) -> tuple[float, float] | None:
-    """Return mean and deviation of positive numbers; None of few, of codes, and of yes or no."""
+    """Return mean and deviation of positive numbers; None if they are few, codes, or yes and no."""
     count, total, squares = part.sums
     few = part.levels is not None and not part.other and len(part.levels) < _SEVERAL
     if count < _FEWEST_NUMBERS or few or part.code is not None or total <= 0:
@@ -179,11 +180,11 @@ def _size(part: ColumnSummary) -> tuple[float, float] | None:
 def shared_patients(frames: Mapping[str, pl.DataFrame], made: Preprocessing) -> list[Note]:
     """Return a note on each pair of silos that have rows in common, up to a few cells.
 
-    Compared are the columns that are used, with numbers rounded to three digits. Two rows may be the same
-    patient if four known cells or more are equal, and 80 % of them. Such a pair is rare if chance makes one
-    pair in all tables that is equal in values as rare as these, and certain if it makes a thousandth of one.
-    Two certain pairs are noted, or ten rare ones. Pairs that differ in up to two cells are found, unless many
-    other rows are like them.
+    The columns that are used are compared, with numbers rounded to three digits. Two rows may be the same
+    patient if at least four known cells are equal, and 80 % of all known cells. Such a pair is rare if chance
+    makes one pair in all tables that is equal in values as rare as these, and certain if it makes a
+    thousandth of one. Two certain pairs are noted, or ten rare ones. Pairs that differ in up to two cells are
+    found, unless many other rows are like them.
     """
     every = _comparable(pl.concat(frames.values(), how="diagonal_relaxed"), made)
     total = len(every)

@@ -1,4 +1,4 @@
-"""A silo's summary as its owner reads it before it is sent, and as a run checks it before believing it."""
+"""Show a silo's summary to its owner before it is sent, and check it before a run believes it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ from fedilc.errors import DataError, listed, printable
 
 if TYPE_CHECKING:
     from fedilc.data.tables.table_settings import TableSettings
+
+MOST_TIMES_ROWS = 10_000
+MOST_TIMES_VALUES = 1_000_000
+_LARGEST = Fraction(float(np.finfo(np.float32).max))
+_EXACT_TO = 1 + Fraction(1, 2**40)  # a tolerance: squares below 1e-290 are not exact
+_TINY = Fraction(1, 2**900)
 
 
 def summary_lines(summary: SiloSummary, label: str, min_category: int) -> list[str]:
@@ -53,13 +59,6 @@ def _facts(column: ColumnSummary, min_category: int) -> Iterator[str]:
 
 def _shown(exact: str) -> str:
     return f"{float(Fraction(exact)):.12g}"
-
-
-MOST_TIMES_ROWS = 10_000
-MOST_TIMES_VALUES = 1_000_000
-_LARGEST = Fraction(float(np.finfo(np.float32).max))
-_EXACT_TO = 1 + Fraction(1, 2**40)  # squares below 1e-290 are not exact
-_TINY = Fraction(1, 2**900)
 
 
 def check_summary(summary: SiloSummary, settings: TableSettings) -> None:
@@ -120,15 +119,15 @@ def _wrong_sums(column: ColumnSummary) -> str | None:
         return "has a sum of no values" if total or squares else None
     if abs(total) > count * _LARGEST or not 0 <= squares <= count * _LARGEST**2 * _EXACT_TO:
         return "has sums that are too large for its number of values; rescale the column"
-    if total**2 > count * squares * _EXACT_TO + _TINY:
+    if total**2 > count * squares * _EXACT_TO + _TINY:  # Cauchy-Schwarz: (sum x)^2 <= n sum x^2
         return "has a sum that its sum of squares does not allow"
-    return "is 0 everywhere and has another sum" if column.zero and squares else None
+    return "is 0 everywhere but has another sum" if column.zero and squares else None
 
 
 def _unlike_numbers(summary: SiloSummary, others: list[SiloSummary]) -> str | None:
     usual = median(other.rows for other in others)
     if summary.rows > MOST_TIMES_ROWS * usual:
-        return f"it says that it has {summary.rows} rows, over {MOST_TIMES_ROWS:,} times those of the others"
+        return f"it claims {summary.rows} rows, over {MOST_TIMES_ROWS:,} times as many as the others"
     known: dict[str, list[Fraction]] = {}
     for other in others:
         for column in other.columns:
@@ -156,7 +155,7 @@ def _unlike_labels(summaries: Mapping[str, SiloSummary], settings: TableSettings
         return {}
     rule = LabelRule.parse(settings.label)
     reason = (
-        "it says that its label is a number, and the labels of most silos are classes; if it is a number, "
+        "it claims that its label is a number, but the labels of most silos are classes; if it is a number, "
         "set data.loss"
     )
     found = dict.fromkeys(numeric, reason)

@@ -1,6 +1,6 @@
 """Notes on tables before training, from silos' summaries only: what is unusual, and its consequence.
 
-What can be said only with tables at hand, and what concerns silos rather than columns, is in `site_notes.py`.
+Notes that need the tables themselves, and notes on silos rather than columns, are in `site_notes.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedilc.data.tables.site_notes import copied_silos, similar_names, site_colu
 from fedilc.errors import listed
 
 LEAK = 0.97
-_FEWEST_PER_CLASS = 10  # over all silos that a column is judged by
+_FEWEST_PER_CLASS = 10  # over all silos at which a column is judged
 _NEVER_A_VALUE = -99  # codes up to this one may be called missing in every column
 _MOST_SILOS = 5
 
@@ -61,7 +61,7 @@ def table_notes(summaries: Sequence[SiloSummary], preprocessing: Preprocessing) 
 
 @dataclass(frozen=True)
 class Leak:
-    """How well a column alone predicts the label: its mean AUROC, and at how many silos it is over the limit.
+    """How well a column alone predicts the label: its mean AUROC, and how many silos exceed the limit.
 
     `silos` are those at which the column varies and has an area; areas below 0.5 count as 1 minus the area.
     """
@@ -142,9 +142,9 @@ def _unconfirmed(summaries: Sequence[SiloSummary], preprocessing: Preprocessing)
             where = listed([repr(silo) for silo in parts], _MOST_SILOS)
             have = "has" if len(parts) == 1 else "have"
             yield Note(
-                f"column {name!r} is left out: only {where} of {len(summaries)} silos {have} it, which is no "
-                f"majority ({CURE} uses it)",
-                f"{{}} are left out, since most silos lack them ({CURE} uses one)",
+                f"column {name!r} is left out: only {where} of {len(summaries)} silos {have} it, which is "
+                f"not a majority ({CURE} uses it)",
+                f"{{}} are left out, because most silos lack them ({CURE} uses one)",
                 repr(name),
                 cure=(KEEP, name),
             )
@@ -172,7 +172,7 @@ def _labels(summaries: Sequence[SiloSummary], label: LabelRule) -> Iterator[Note
     if single and label.classes:
         named = listed(single, _MOST_SILOS)
         verb = "has" if len(single) == 1 else "have"
-        yield Note(f"{named} {verb} one class only and so no AUROC")
+        yield Note(f"{named} {verb} only one class and so no AUROC")
 
 
 def _absent(
@@ -198,8 +198,8 @@ def _mixed(name: str, parts: Mapping[str, ColumnSummary], is_number: bool) -> It
         strays = sum(part.strays for part in parts.values())
         yield Note(
             f"column {name!r} holds numbers and {strays} cells of text ({places(texts, parts)}), which count "
-            f"as missing; correct them, or say {CURE}",
-            "{} hold numbers and some cells of text, which count as missing; correct them, or say "
+            f"as missing; correct them, or use {CURE}",
+            "{} hold numbers and some cells of text, which count as missing; correct them, or use "
             f"{CURE} for a column of names",
             repr(name),
             cure=(CATEGORICAL, name),

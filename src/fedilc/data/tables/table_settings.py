@@ -1,6 +1,6 @@
-"""The settings that tables are read with: in the section [data], for `fedilc study`, and sent to silos.
+"""How tables are read: settings of the section [data] and of `fedilc study`, which silos receive too.
 
-This file needs neither torch nor polars to be imported.
+This file loads neither torch nor polars.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ MOST_ROWS = 10**9
 
 
 class TableSettings(Section):
-    """The settings that tables are read with, which are the same for every silo of a run."""
+    """How tables are read, which is the same for every silo of a run."""
 
     label: str = Field(description="the column that holds the label, or a comparison such as 'num>0'")
     positive: str | None = Field(default=None, description="the value of the label that counts as 1")
-    categorical: tuple[str, ...] = Field(default=(), description="columns of numbers that are names")
-    drop: tuple[str, ...] = Field(default=(), description="columns that are not used")
+    categorical: tuple[str, ...] = Field(
+        default=(), description="columns whose numbers are names of categories"
+    )
+    drop: tuple[str, ...] = Field(default=(), description="columns to leave out")
     keep: tuple[str, ...] = Field(
-        default=(), description="columns that are used although they look like identifiers"
+        default=(), description="columns to use although they look like identifiers"
     )
     categories: dict[str, list[str]] = Field(
-        default={}, description="the names of some columns, or the label's classes"
+        default={}, description="the categories of some columns, or the label's classes"
     )
     missing: tuple[str, ...] = Field(
-        default=(), description="further marks of missing values: '-9', or 'chol=0'"
+        default=(), description="further values that mean missing: '-9', or 'chol=0'"
     )
-    loss: LossName | None = Field(
-        default=None, description="the kind of task; none derives it from the label"
-    )
+    loss: LossName | None = Field(default=None, description="the kind of task; by default the label decides")
     columns: tuple[str, ...] = Field(
-        default=(), description="the only columns that are used; none: all but the dropped ones"
+        default=(), description="the only columns to use; by default all but the dropped ones"
     )
     min_category: int = Field(
         default=10,
         ge=1,
-        description="the rows of a silo that a category or a sum needs; rarer ones are 'other'",
+        description="how many rows of a silo a category or a sum needs; rarer ones are 'other'",
     )
     min_rows: int = Field(
-        default=50, ge=1, description="the rows that a summary needs; smaller local tables keep rare values"
+        default=50, ge=1, description="how many rows a summary needs; smaller local tables keep rare values"
     )
     round_survey: int | None = Field(
-        default=None, ge=2, le=MOST_ROWS, description="the unit to which silos' counts and sums are rounded"
+        default=None, ge=2, le=MOST_ROWS, description="the unit to which silos round counts and sums"
     )
 
     def settings(self) -> TableSettings:
