@@ -69,3 +69,13 @@ def fitted_curve(y: Floats, z: Floats, knots: Sequence[float], at: Floats) -> tu
     points = natural_basis(at, knots)
     variance = np.linalg.inv(information)
     return points @ beta, np.sqrt(np.array([point @ variance @ point for point in points]))
+
+
+def looped_difference(one: Sequence[float], other: Sequence[float]) -> float:
+    """(m1 - m0) / sqrt((s1^2 + s0^2) / 2), with variances over n, by loops."""
+    means = [sum(values) / len(values) for values in (one, other)]
+    squares = [
+        sum((value - mean) ** 2 for value in values) / len(values)
+        for values, mean in zip((one, other), means, strict=True)
+    ]
+    return (means[0] - means[1]) / math.sqrt(sum(squares) / 2)

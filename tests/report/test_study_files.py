@@ -34,7 +34,8 @@ def test_what_is_written_is_returned_and_read_back(tmp_path: Path) -> None:
         declaration(None),
     ]
     names = {path.stem for path in (tmp_path / "new" / "tables").iterdir()}
-    clinical = {"calibration", "net-benefit"}
+    clinical = {"calibration", "net-benefit", "flow", "development", "variables"}
+    clinical.add("development-against-held-out")
     assert names == {"sites", "next-site", "means", "by-site", "comparisons", "choices"} | clinical
     assert study["silos"]["H0"]["examples"] == 20
     assert sum(study["silos"]["H0"]["classes"].values()) == 20

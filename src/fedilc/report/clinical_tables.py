@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fedilc.algorithms.loss_name import task_of
+from fedilc.data.tables.column_values import in_order
 from fedilc.report.study_tables import Study, score_cell
 from fedilc.report.tables import Cell, Column, TableData, words
 from fedilc.studies.study.assessment import TREAT_ALL
@@ -13,7 +15,129 @@ from fedilc.studies.study.assessment import TREAT_ALL
 
 def clinical_tables(study: Study) -> list[TableData]:
     """Return all of them that a study has; one that was written by an older version has none."""
-    return [*calibration_table(study), *net_benefit_table(study), *edges_table(study)]
+    described = [
+        *flow_table(study),
+        *development_table(study),
+        *variables_table(study),
+        *contrast_table(study),
+    ]
+    return [*described, *calibration_table(study), *net_benefit_table(study), *edges_table(study)]
+
+
+def flow_table(study: Study) -> list[TableData]:
+    """Return how many rows were read, left out, and used."""
+    if "flow" not in study:
+        return []
+    sites, left_out = study["flow"]["sites"], study["flow"]["left_out"]
+    rows: list[tuple[object, ...]] = [
+        (site, *(found[name] for name in ("read", "without_label", "used"))) for site, found in sites.items()
+    ]
+    for reason, count in left_out.items():
+        rows.append((reason, "not read" if count is None else count, "-", 0))
+    sums = [sum(found[name] for found in sites.values()) for name in ("read", "without_label", "used")]
+    sums[0] += sum(count or 0 for count in left_out.values())
+    rows.append(("total", *sums))
+    columns = (*words("site, or why rows are left out"), "rows read", "without a label", "used")
+    return [TableData.of("flow", study["name"], "Flow of rows", columns, rows)]
+
+
+def development_table(study: Study) -> list[TableData]:
+    """Return what the models for each held-out site were developed on, with events per input."""
+    rows = [
+        (
+            one["held_out"],
+            one["held_out_examples"],
+            *(one[name] for name in ("sites", "examples", "informing")),
+            "-" if one["inputs"] is None else one["inputs"],
+            "-" if one["per_input"] is None else f"{one['per_input']:.1f}",
+        )
+        for one in study.get("development", [])
+    ]
+    if not rows:
+        return []
+    kind = {"binary": "events", "multiclass": "examples of the rarest class"}
+    limits = kind.get(task_of(study["loss"]), "examples")
+    columns = (
+        *words("held-out site"),
+        *("its examples", "sites", "examples", f"limiting {limits}", "inputs", f"{limits} per input"),
+    )
+    notes = ["Sites and examples are those that the models for the held-out site are developed on."]
+    if limits == "events":
+        notes.append("Events are those of the rarer outcome: events, or non-events if they are fewer.")
+    notes.append("Inputs: numbers, categories and indicators of missing values, after preprocessing.")
+    return [
+        TableData.of("development", study["name"], "Development for each held-out site", columns, rows, notes)
+    ]
+
+
+def variables_table(study: Study) -> list[TableData]:
+    """Return the variables of all sites and of each: table 1."""
+    found = study.get("variables", [])
+    sites = list(study["silos"])
+    rows = [
+        row
+        for one in found
+        for row in _variable_rows(one["name"], [one["all"], *(one["sites"][site] for site in sites)])
+    ]
+    columns = (*words("variable", ""), "all sites", *sites)
+    notes = ("Numbers: median [quartiles] of the known values. Categories, missing: rows (share of rows).",)
+    return _table("variables", study, "Variables per site (table 1)", columns, rows, notes)
+
+
+def contrast_table(study: Study) -> list[TableData]:
+    """Return each held-out site beside the sites that its models are developed on."""
+    rows = []
+    for site in study["held_out"]:
+        for one in study.get("variables", []):
+            difference = one["differences"][site]
+            shown = "-" if difference is None else f"{difference:.2f}"
+            for _, part, *cells in _variable_rows(one["name"], [one["others"][site], one["sites"][site]]):
+                name = f"{one['name']}: {part}" if part else one["name"]
+                rows.append((site, name, *cells, shown))
+                shown = ""
+    columns = (*words("held-out site", "variable"), "development", "held out", "difference")
+    notes = (
+        "Difference: standardised, held out minus development: in standard deviations for numbers, and "
+        "the largest over categories, without sign, for names. '-': not defined.",
+    )
+    title = "Development against held out"
+    return _table("development-against-held-out", study, title, columns, rows, notes)
+
+
+def _variable_rows(name: str, groups: Sequence[Mapping[str, Any]]) -> list[tuple[object, ...]]:
+    """Return the rows of one variable: its quartiles or its categories, and its missing values."""
+    rows: list[tuple[object, ...]] = []
+    if any("quartiles" in group for group in groups):
+        rows.append((name, "", *map(_quartiles, groups)))
+    names = dict.fromkeys(level for group in groups for level in group.get("counts", {}))
+    rows += [
+        (name, level, *(_share(group["counts"].get(level, 0), group["rows"]) for group in groups))
+        for level in in_order(names)
+    ]
+    if any(group["missing"] for group in groups) or not rows:
+        rows.append((name, "missing", *(_share(group["missing"], group["rows"]) for group in groups)))
+    return rows
+
+
+def _quartiles(found: Mapping[str, Any]) -> str:
+    """Return the median and the quartiles.
+
+    >>> _quartiles({"quartiles": [47.0, 54.5, 1260.0]})
+    '54.5 [47, 1260]'
+    """
+    if "quartiles" not in found:
+        return "-"
+    low, middle, high = (f"{value:.4g}" for value in found["quartiles"])
+    return f"{middle} [{low}, {high}]"
+
+
+def _share(count: int, rows: int) -> str:
+    """Return a count with its share.
+
+    >>> _share(3, 12)
+    '3 (25%)'
+    """
+    return f"{count} ({count / rows:.0%})" if rows else "-"
 
 
 def calibration_table(study: Study) -> list[TableData]:

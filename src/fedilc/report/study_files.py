@@ -19,6 +19,7 @@ from fedilc.report.tables import write_tables
 from fedilc.storage.files import parse_json, write_atomically
 from fedilc.storage.run_identity import command_line
 from fedilc.studies.study.assessment import assessment, edge_notes
+from fedilc.studies.study.description import description
 from fedilc.studies.study.protocol import declaration
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.tasks import ALONE, POOLED
@@ -110,7 +111,7 @@ def study_facts(result: StudyResult, protocol: str | None = None) -> dict[str, A
             if found
         },
     }
-    facts |= assessment(result)
+    facts |= description(plan) | assessment(result)
     facts["notes"] += [*few_notes(facts, metrics), *edge_notes(facts["edges"])]
     return facts
 

@@ -29,7 +29,7 @@ def test_the_verdict_is_that_of_the_study_and_every_section_has_content(folder: 
     assert part.verdict == tuple((folder / "verdict.txt").read_text().splitlines())
     assert [title for title, _ in part.sections] == [
         *("The next site", "Mean over held-out sites", "Each held-out site"),
-        *("Compared with fedavg", "Curves"),
+        *("Rows, sites and variables", "Compared with fedavg", "Curves"),
         *(
             "Calibration",
             "Predicted risks",

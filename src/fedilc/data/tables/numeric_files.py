@@ -131,11 +131,12 @@ class SiloFiles:
     def tables(self) -> SiloTables:
         """Return the tables of all silos; a test set that is a file is one of them, called "the test set"."""
         notes: list[str] = []
-        parts = read_parts(self.files, self.settings, self.silo_column, self.exclude, notes)
+        left_out: dict[str, int | None] = {}
+        parts = read_parts(self.files, self.settings, self.silo_column, self.exclude, notes, left_out)
         if (path := self.test_file(parts)) is not None:
             Report(self.test_problems(path)).require()
             parts |= read_parts({TEST: path}, TableSettings(label=self.settings.label), None, (), notes)
-        return tables_of(parts, self.settings, notes)
+        return replace(tables_of(parts, self.settings, notes), left_out=left_out)
 
     def examine(self, seed: int, keep: bool = True) -> Examined:
         """Read every file once and return all problems; without `keep`, examples do not stay in memory."""

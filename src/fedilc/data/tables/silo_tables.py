@@ -46,12 +46,21 @@ class SiloTable:
 
 @dataclass(frozen=True)
 class SiloTables:
-    """Tables of several silos, and the preprocessing that makes inputs of them."""
+    """Tables of several silos, and the preprocessing that makes inputs of them.
+
+    Attributes:
+        silos: by name.
+        settings: with which they were read.
+        label: the rule of the label.
+        reading: sentences on what was noticed while reading.
+        left_out: why rows are in no silo, and how many; None if their file was not read.
+    """
 
     silos: dict[str, SiloTable]
     settings: TableSettings
     label: LabelRule
     reading: tuple[str, ...] = ()
+    left_out: Mapping[str, int | None] = field(default_factory=dict)
 
     @cached_property
     def summaries(self) -> dict[str, SiloSummary]:
@@ -111,7 +120,8 @@ class SiloTables:
         _check_names(frames, settings := TableSettings(**{**old, **merged}), None)
         made = tables_of(frames, settings, self.reading)
         silos = {name: replace(table, unlabelled=kept[name].unlabelled) for name, table in made.silos.items()}
-        return replace(made, silos=silos)
+        out = {name: len(self.silos[name].y) + self.silos[name].unlabelled for name in exclude}
+        return replace(made, silos=silos, left_out={**self.left_out, **_excluded(out)})
 
     def fit(self, silos: Sequence[str]) -> Preprocessing:
         """Return the preprocessing that fits these silos only."""
@@ -149,9 +159,10 @@ def read_tables(
 ) -> SiloTables:
     """Read the tables of all silos but some; without a column of silos each file is a silo."""
     notes: list[str] = []
+    left_out: dict[str, int | None] = {}
     names = stems(paths) if silo_column is None else [str(path) for path in paths]
-    parts = read_parts(dict(zip(names, paths, strict=True)), settings, silo_column, exclude, notes)
-    return tables_of(parts, settings, notes)
+    parts = read_parts(dict(zip(names, paths, strict=True)), settings, silo_column, exclude, notes, left_out)
+    return replace(tables_of(parts, settings, notes), left_out=left_out)
 
 
 def read_parts(
@@ -160,13 +171,31 @@ def read_parts(
     silo_column: str | None,
     exclude: Sequence[str],
     notes: list[str],
+    left_out: dict[str, int | None] | None = None,
 ) -> dict[str, pl.DataFrame]:
-    """Return the rows of all silos but some; files are keyed by silo, unless a column names silos."""
+    """Return the rows of all silos but some; files are keyed by silo, unless a column names silos.
+
+    `notes` and `left_out` are filled: with what was noticed, and with why rows are in no silo.
+    """
+    counted = {} if left_out is None else left_out
     if silo_column is None:
         files = without_sites(files, exclude)
+        counted.update(_excluded(dict.fromkeys(exclude)))
     frames = {name: _frame(path, settings, notes) for name, path in files.items()}
     _check_names(frames, settings, silo_column)
-    return frames if silo_column is None else without_sites(_by_silo(frames, silo_column, notes), exclude)
+    if silo_column is None:
+        return frames
+    silos = _by_silo(frames, silo_column, notes)
+    if nameless := sum(map(len, frames.values())) - sum(map(len, silos.values())):
+        counted["no site is named"] = nameless
+    kept = without_sites(silos, exclude)
+    counted.update(_excluded({name: len(silos[name]) for name in exclude}))
+    return kept
+
+
+def _excluded(rows: Mapping[str, int | None]) -> dict[str, int | None]:
+    """Return why the rows of excluded silos are left out, and how many they are."""
+    return {f"the site {name!r} is excluded": count for name, count in rows.items()}
 
 
 def without_sites(silos: Mapping[str, T], exclude: Sequence[str]) -> dict[str, T]:
