@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedilc.evaluation.estimates import CAUTION_COUNT, MIN_COUNT, Support, size, support
 from fedilc.evaluation.metrics import SCORES
 
-BY_CLASS = {"auroc", "auprc", "calibration_slope", "calibration_intercept"}
+BY_CLASS = {"auroc", "auprc", "log_loss_refitted", "calibration_slope", "calibration_intercept"}
 
 
 @given(st.lists(st.integers(0, 1), min_size=1, max_size=300))

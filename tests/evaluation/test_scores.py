@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
 from scipy.special import expit, softmax
 from sklearn import metrics
 
 from fedilc.evaluation.metrics import SCORES, scores
+
+
+def refitted_loss(labels: np.ndarray, values: np.ndarray, intercept: float) -> float:
+    return float(metrics.log_loss(labels, expit(intercept + values)))
 
 
 def resample(seed: int, examples: int) -> tuple[np.ndarray, np.ndarray]:
@@ -36,6 +43,9 @@ def test_binary_scores_are_scikit_learns_on_the_resampled_examples(seed: int, ti
         assert found["auroc"][place] == pytest.approx(metrics.roc_auc_score(labels, values))
         assert found["auprc"][place] == pytest.approx(metrics.average_precision_score(labels, values))
         assert found["log_loss"][place] == pytest.approx(metrics.log_loss(labels, expit(values)))
+        loss = partial(refitted_loss, labels, values)
+        least = minimize_scalar(loss, bounds=(-20, 20), method="bounded")
+        assert found["log_loss_refitted"][place] == pytest.approx(least.fun, abs=1e-6)
         assert found["brier"][place] == pytest.approx(metrics.brier_score_loss(labels, expit(values)))
         assert found["accuracy"][place] == pytest.approx(metrics.accuracy_score(labels, values > 0))
 
@@ -76,6 +86,7 @@ def test_one_class_has_losses_but_no_areas() -> None:
     assert {name for name, values in found.items() if np.isnan(values).any()} == {
         "auroc",
         "auprc",
+        "log_loss_refitted",
         "calibration_slope",
         "calibration_intercept",
     }

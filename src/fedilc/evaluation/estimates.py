@@ -18,7 +18,9 @@ from fedilc.algorithms.loss_name import task_of
 from fedilc.evaluation.calibration import Floats, calibration_intercept, calibration_slope, sigmoid
 
 MIN_COUNT, CAUTION_COUNT = 10, 100
-_BY_CLASS = ("auroc", "auprc", "oe_ratio", "calibration_slope", "calibration_intercept")
+_BY_CLASS = (
+    *("auroc", "auprc", "log_loss_refitted", "oe_ratio", "calibration_slope", "calibration_intercept"),
+)
 
 
 @dataclass(frozen=True)
@@ -222,7 +224,7 @@ _LOG = Scale(lambda a: float(np.log(a)), lambda x: float(np.exp(x)), lambda a: 1
 _LOG_REST = Scale(lambda a: float(np.log1p(-a)), lambda x: float(-np.expm1(x)), lambda a: -1 / (1 - a))
 SCALES: Mapping[str, Scale] = {
     **dict.fromkeys(("auroc", "auprc", "accuracy"), _LOGIT),
-    **dict.fromkeys(("log_loss", "brier", "rmse", "mae", "oe_ratio"), _LOG),
+    **dict.fromkeys(("log_loss", "log_loss_refitted", "brier", "rmse", "mae", "oe_ratio"), _LOG),
     **dict.fromkeys(("calibration_slope", "calibration_intercept"), IDENTITY),
     "r2": _LOG_REST,
 }
@@ -340,6 +342,12 @@ def _log_loss(y: Floats, outputs: Floats) -> Estimate:
     return _mean(np.logaddexp.reduce(outputs, axis=1) - outputs[np.arange(len(y)), y.astype(int)])
 
 
+def _log_loss_refitted(y: Floats, logits: Floats) -> Estimate | None:
+    """Return the log loss with the intercept of least loss; being the least, it adds no influence."""
+    intercept = float(calibration_intercept(y, logits)[0])
+    return _log_loss(y, intercept + logits) if np.isfinite(intercept) else None
+
+
 def _rmse(y: Floats, outputs: Floats) -> Estimate:
     squares = _mean((outputs - y) ** 2)
     root = float(np.sqrt(squares.value))
@@ -388,6 +396,7 @@ _ESTIMATORS: Mapping[str, Callable[[Floats, Floats], Estimate | None]] = {
     "auprc": _auprc,
     "accuracy": _accuracy,
     "log_loss": _log_loss,
+    "log_loss_refitted": _log_loss_refitted,
     "brier": lambda y, logits: _mean((sigmoid(logits) - y) ** 2),
     "rmse": _rmse,
     "mae": lambda y, outputs: _mean(np.abs(outputs - y)),

@@ -25,6 +25,7 @@ SCORES: Mapping[Task, tuple[str, ...]] = {
         "auroc",
         "auprc",
         "log_loss",
+        "log_loss_refitted",
         "brier",
         "accuracy",
         "calibration_slope",
@@ -55,8 +56,11 @@ def scores(loss: str, y: Any, outputs: Any, counts: Floats | None = None) -> dic
     rows = np.ones((1, len(labels))) if counts is None else counts
     found = _BY_TASK[task](labels, given, rows)
     if task == "binary":
+        intercept = calibration_intercept(labels, given, rows)
+        refitted = np.logaddexp(0.0, (1 - 2 * labels) * (intercept[:, None] + given))
+        found["log_loss_refitted"] = (rows * refitted).sum(1) / rows.sum(1)
         found["calibration_slope"] = calibration_slope(labels, given, rows)
-        found["calibration_intercept"] = calibration_intercept(labels, given, rows)
+        found["calibration_intercept"] = intercept
     return found
 
 

@@ -16,6 +16,12 @@ from fedilc.studies.study.verdict import CALIBRATION, NAMES
 _MAX_SITES, _MAX_NAME = 4, 12  # columns of sites, and characters of their names, that fit in 80 characters
 _SITE, _METHOD = words("site", "method")
 _FOREST = 25  # characters of an interval that is drawn in a terminal
+_SHORT = {
+    "log_loss_refitted": "refit",
+    "brier": "Brier",
+    "calibration_slope": "slope",
+    "calibration_intercept": "intercept",
+}
 _CAUTION = "†"  # beside a score that rests on few events
 _ENDS = (
     "site alone: the site's own examples, cross-validated; pooled: the other sites' examples together, "
@@ -211,8 +217,11 @@ def means_table(study: Study, *, brief: bool = False) -> TableData:
     metrics = study["metrics"]
     rows = _score_rows(study, study["means"], limits=not brief)
     if brief:
-        titles = (NAMES[metric].removeprefix("calibration ") for metric in metrics)
-        ideal = ["Slope and intercept are of calibration; 1 and 0 are ideal."] * (CALIBRATION[0] in metrics)
+        titles = (_SHORT.get(metric, NAMES[metric]) for metric in metrics)
+        ideal = [
+            "refit: log loss with the intercept refitted at the site. Slope and intercept are of "
+            "calibration; 1 and 0 are ideal."
+        ] * (CALIBRATION[0] in metrics)
         title = "Means over the held-out sites"
         notes = [*ideal, *_fewer_sites(study)]
         return TableData.of("all-means", study["name"], title, (_METHOD, *titles), rows, notes)

@@ -22,6 +22,7 @@ NAMES = {
     "auroc": "AUROC",
     "auprc": "AUPRC",
     "log_loss": "log loss",
+    "log_loss_refitted": "log loss, intercept refitted",
     "brier": "Brier score",
     "accuracy": "accuracy",
     "calibration_slope": "calibration slope",
