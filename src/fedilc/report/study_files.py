@@ -13,6 +13,8 @@ import polars as pl
 from fedilc.algorithms.loss_name import has_classes, task_of
 from fedilc.errors import ConfigError, writing
 from fedilc.evaluation.metrics import HIGHER_IS_BETTER
+from fedilc.report.checklist import FILE as CHECKLIST
+from fedilc.report.checklist import checklist
 from fedilc.report.clinical_tables import clinical_tables
 from fedilc.report.study_tables import Study, few_notes, study_tables
 from fedilc.report.tables import write_tables
@@ -145,6 +147,7 @@ def write_study(folder: Path, result: StudyResult, protocol: str | None = None) 
         said.append(declaration(protocol))
         write_atomically(folder / "verdict.txt", ("\n".join(said) + "\n").encode())
         predictions(result).write_parquet(folder / PREDICTIONS)
+        write_atomically(folder / CHECKLIST, checklist(study).encode())
     write_tables(folder, [*study_tables(study), *clinical_tables(study)])
     return study
 

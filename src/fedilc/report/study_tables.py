@@ -103,6 +103,11 @@ def next_site_rows(study: Study, method: str) -> list[tuple[str, Interval]]:
     return [*rows, ("next site", Interval(middle, found["low"], found["high"]))]
 
 
+def chance(study: Study) -> float | None:
+    """Return the deciding score of predictions that know nothing, if that is the same for all data."""
+    return 0.5 if study["deciding_metric"] == "auroc" else None
+
+
 def forest_table(study: Study) -> list[TableData]:
     """Return the forest plot of the reference for a terminal; none if too few sites have the score."""
     metric, method = study["deciding_metric"], study["reference"]
@@ -110,35 +115,40 @@ def forest_table(study: Study) -> list[TableData]:
     if not rows:
         return []
     ends = [end for _, one in rows for end in (one.low, one.high, one.value) if end is not None]
+    nothing = chance(study)
+    ends += [] if nothing is None else [nothing]
     low, high = min(ends), max(ends)
-    shown = [(label, _drawn(one, low, high), _interval_cell(one)) for label, one in rows]
+    shown = [(label, _drawn(one, low, high, nothing), _interval_cell(one)) for label, one in rows]
     columns = (_SITE, *words(f"{low:.2f} to {high:.2f}"), NAMES[metric])
     title = f"{NAMES[metric]} of {method}: each site, and the next one"
-    return [TableData.of("forest", study["name"], title, columns, shown, next_site_notes(study, method))]
+    notes = [*next_site_notes(study, method), *([] if nothing is None else [f"┊: chance ({nothing:g})."])]
+    return [TableData.of("forest", study["name"], title, columns, shown, notes)]
 
 
 def _interval_cell(one: Interval) -> Cell:
     return score_cell({"value": one.value, "low": one.low, "high": one.high, "caution": one.caution})
 
 
-def _drawn(one: Interval, low: float, high: float) -> str:
-    """Return an interval as characters.
+def _drawn(one: Interval, low: float, high: float, line: float | None = None) -> str:
+    """Return an interval as characters, behind it a line.
 
-    >>> _drawn(Interval(0.5, 0.25, 0.75), 0.0, 1.0)
-    '      ├─────●─────┤      '
+    >>> _drawn(Interval(0.5, 0.25, 0.75), 0.0, 1.0, line=0.125)
+    '   ┊  ├─────●─────┤      '
     """
 
     def place(value: float) -> int:
         return round((value - low) / ((high - low) or 1.0) * (_FOREST - 1))
 
-    line = [" "] * _FOREST
+    cells = [" "] * _FOREST
+    if line is not None:
+        cells[place(line)] = "┊"
     if one.low is not None and one.high is not None:
         first, last = place(one.low), place(one.high)
-        line[first : last + 1] = "─" * (last - first + 1)
-        line[first], line[last] = "├", "┤"
+        cells[first : last + 1] = "─" * (last - first + 1)
+        cells[first], cells[last] = "├", "┤"
     if one.value is not None:
-        line[place(one.value)] = "●"
-    return "".join(line)
+        cells[place(one.value)] = "●"
+    return "".join(cells)
 
 
 def next_site_notes(study: Study, method: str) -> list[str]:

@@ -130,6 +130,7 @@ class Panel:
         first: what the labels are.
         form: of the numbers.
         kind: what the intervals are.
+        line: where a dashed line is drawn: at 0, or at chance; only if it is between the ends.
     """
 
     title: str
@@ -138,6 +139,7 @@ class Panel:
     first: str = "method"
     form: str = "%.3f"
     kind: str = "95 %"
+    line: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from fedilc.report.html.charts import (
     Chart,
     Line,
     Panel,
+    Scale,
     agreement_charts,
     band,
     common_limits,
@@ -23,6 +24,7 @@ from fedilc.report.html.prediction_charts import prediction_charts
 from fedilc.report.study_files import read_study
 from fedilc.report.study_tables import (
     Study,
+    chance,
     choices_table,
     comparison_tables,
     interval,
@@ -50,7 +52,8 @@ def study_part(folder: Path) -> Part:
         metric=metric,
         next_site=_next_site(study),
         examples=sum(study["silos"][site]["examples"] for site in study["held_out"]),
-        means=Panel(f"{metric}, mean over sites", means, common_limits(row[2] for row in means)),
+        chance=chance(study),
+        means=_panel(study, f"{metric}, mean over sites", means, [row[2] for row in means]),
         means_table=means_table(study),
         sites=_sites(study),
         scores=scores_table(study),
@@ -76,10 +79,15 @@ def _rows(study: Study, found: Mapping[str, Any]) -> list[tuple[str, int, Interv
 
 
 def _by_method(
-    study: Study, title: str, found: Mapping[str, list[tuple[str, Interval]]], form: str = "%.3f"
+    study: Study,
+    title: str,
+    found: Mapping[str, list[tuple[str, Interval]]],
+    form: str = "%.3f",
+    line: float | None = None,
 ) -> dict[str, Panel]:
     """Return a panel per method with a row per site, all between the same ends; `title` has a {}."""
-    limits = common_limits(one for rows in found.values() for _, one in rows)
+    every = [one for rows in found.values() for _, one in rows]
+    limits = common_limits(every) if line is None else _limits_below(line, every)
     return {
         method: Panel(
             title.format(method),
@@ -87,6 +95,7 @@ def _by_method(
             limits,
             "site",
             form,
+            line=line or 0.0,
         )
         for method, rows in found.items()
     }
@@ -98,7 +107,7 @@ def _next_site(study: Study) -> dict[str, Any] | None:
     reference = study["reference"]
     if reference not in drawn:
         return None
-    panels = _by_method(study, f"{NAMES[study['deciding_metric']]} of {{}}", drawn)
+    panels = _by_method(study, f"{NAMES[study['deciding_metric']]} of {{}}", drawn, line=chance(study))
     return {
         "reference": panels.pop(reference),
         "notes": next_site_notes(study, reference),
@@ -109,8 +118,24 @@ def _next_site(study: Study) -> dict[str, Any] | None:
 
 def _sites(study: Study) -> list[Panel]:
     by_site = {site: _rows(study, found) for site, found in study["sites"].items()}
-    limits = common_limits(row[2] for rows in by_site.values() for row in rows)
-    return [Panel(f"{site} ({_size(study, site)})", rows, limits) for site, rows in by_site.items()]
+    every = [row[2] for rows in by_site.values() for row in rows]
+    return [_panel(study, f"{site} ({_size(study, site)})", rows, every) for site, rows in by_site.items()]
+
+
+def _panel(
+    study: Study, title: str, rows: Sequence[tuple[str, int, Interval]], among: Sequence[Interval]
+) -> Panel:
+    """Return a panel of the deciding score, with room for the other intervals and for the line of chance."""
+    line = chance(study)
+    if line is None:
+        return Panel(title, rows, common_limits(among))
+    return Panel(title, rows, _limits_below(line, among), line=line)
+
+
+def _limits_below(line: float, among: Iterable[Interval]) -> Scale:
+    """Return ends that hold the intervals and a line, with some room around the line."""
+    ends = Interval(line, line - 0.02, line + 0.02)
+    return common_limits([ends, *among])
 
 
 def _size(study: Study, site: str) -> str:
