@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field, replace
+from functools import cached_property
 from math import inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -134,7 +135,7 @@ class Algorithm:
         levels = {"intra": self.intra if self.votes else None, "inter": self.inter, "penalty": self.penalty}
         return {level: choice for level, choice in levels.items() if choice is not None}
 
-    @property
+    @cached_property
     def adds_up_in_silo(self) -> bool:
         """Return whether a silo adds the penalty gradient to its own: for a plain mean, or with local steps.
 
@@ -145,7 +146,7 @@ class Algorithm:
             return True
         return self.takes_mean and self.silo_weights == "equal"
 
-    @property
+    @cached_property
     def takes_mean(self) -> bool:
         """Return whether silos become one by the arithmetic mean, given by name or as an object."""
         return AGGREGATORS.name_of(self.inter) == "mean"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedilc.algorithms.loss_name import LOSSES, LossName, has_classes, register, task_of
+from fedilc.algorithms.loss_name import LOSSES, LossEntry, LossName, register
 from fedilc.errors import ConfigError, FedILCError, ModelError
 
 _OUTPUTS = {"binary": "one logit", "multiclass": "one logit for each class"}
@@ -30,10 +31,15 @@ class Loss:
     name: LossName
     class_weights: tuple[float, ...] | None = None
 
+    @cached_property
+    def entry(self) -> LossEntry:
+        """Return what the name stands for, found once: every batch asks for it."""
+        return LOSSES.get(self.name)
+
     @property
     def has_classes(self) -> bool:
         """Return whether labels are class numbers, rather than quantities."""
-        return has_classes(self.name)
+        return self.entry.task != "regression"
 
     def logits(self, output: Tensor) -> Tensor:
         """Return the model's output as (examples, logits); raise if the loss needs another shape."""
@@ -41,7 +47,7 @@ class Loss:
             raise ModelError(f"the model returns {type(output).__name__}; it must return a tensor of logits")
         if output.dim() < 2:
             output = output.reshape(-1, 1)
-        task = task_of(self.name)
+        task = self.entry.task
         if output.dim() != 2 or (task != "multiclass") != (output.shape[1] == 1):
             raise ModelError(
                 f"the model gives an output of shape {tuple(output.shape)}; the {self.name} loss "
@@ -51,11 +57,11 @@ class Loss:
 
     def labels(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         """Return labels in the dtype this loss computes with."""
-        return y.long() if task_of(self.name) == "multiclass" else y.to(dtype)
+        return y.long() if self.entry.task == "multiclass" else y.to(dtype)
 
     def per_example(self, logits: Tensor, y: Tensor) -> Tensor:
         """Return the loss of each example."""
-        if LOSSES.get(self.name).function is not None:
+        if self.entry.function is not None:
             losses = self._own(logits, y)
         elif self.name == "multiclass":
             losses = functional.cross_entropy(logits, y, reduction="none")
@@ -72,7 +78,7 @@ class Loss:
 
         It has a graph if the logits have one.
         """
-        if LOSSES.get(self.name).function is not None:
+        if self.entry.function is not None:
             return self._own_gradient(logits, y)
         if self.name == "multiclass":
             delta = torch.softmax(logits, 1) - functional.one_hot(y, logits.shape[1])
@@ -85,7 +91,7 @@ class Loss:
 
     def try_out(self, logits: Tensor) -> None:
         """Call a registered function with these logits and labels of 0, to find mistakes before a round."""
-        if LOSSES.get(self.name).function is None:
+        if self.entry.function is None:
             return
         y = self.labels(torch.zeros(len(logits), device=logits.device), logits.dtype)
         try:
@@ -100,7 +106,7 @@ class Loss:
 
     def curvature(self, logits: Tensor, y: Tensor) -> Tensor:
         """Return the second derivative of each example's loss along each of its logits."""
-        if LOSSES.get(self.name).function is not None:
+        if self.entry.function is not None:
             return replace(self, class_weights=None)._own_curvature(logits, y)
         if self.has_classes:
             p = logits.sigmoid() if self.name == "binary" else logits.softmax(1)
@@ -115,9 +121,9 @@ class Loss:
 
     def _own(self, logits: Tensor, y: Tensor) -> Tensor:
         """Return the losses from a registered function; raise if there is not one per example."""
-        function = LOSSES.get(self.name).function
+        function = self.entry.function
         assert function is not None
-        losses = function(logits if task_of(self.name) == "multiclass" else logits[:, 0], y)
+        losses = function(logits if self.entry.task == "multiclass" else logits[:, 0], y)
         if not isinstance(losses, Tensor) or losses.shape != y.shape:
             got = (
                 f"a tensor of shape {tuple(losses.shape)}"
