@@ -1,7 +1,7 @@
 """The kinds of parts, the built-in ones by name, and the one place that routes options to parts.
 
 This file needs no torch. A part of the package is one file, and one line here; a part of another package
-needs no line here (see `part_registry`).
+needs no line here (see `registry.py`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ bootstrap cover too seldom if events are few, because every resample draws the s
 Means over sites, and their differences, take percentiles of a bootstrap: examples are drawn with replacement,
 all alike (not stratified by label), and a resample in which a score is not defined is left out.
 
-A score that rests on too few examples of a kind has neither value nor interval (`estimability.py`). The
+A score that rests on too few examples of a kind has neither value nor interval (`estimates.py`). The
 intervals say nothing about other sites.
 """
 

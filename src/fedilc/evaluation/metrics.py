@@ -136,7 +136,7 @@ def measure(
     """Return metrics of all examples at once; a metric that is not defined or not estimable is None.
 
     For classes: loss, accuracy, AUROC and AUPRC; multiclass areas are one-against-rest means over the classes
-    that occur. Areas are not estimable from few examples of a class (`estimability.py`). For quantities:
+    that occur. Areas are not estimable from few examples of a class (`estimates.py`). For quantities:
     loss, root mean squared error, mean absolute error and R^2. With them are those of `metrics`, by the names
     that they were registered with.
 

@@ -1,1 +1,1 @@
-"""What is written to disk: run folders, checkpoints, tensor files, digests, and how damage is found."""
+"""What is written to disk: run folders, checkpoints, tensor files, and how damage is found."""

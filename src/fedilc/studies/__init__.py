@@ -1,1 +1,1 @@
-"""Many runs: the paper's benchmarks, sweeps, and checks before a run."""
+"""Many runs: the engine that does jobs, studies, inspections, and checks before a run."""

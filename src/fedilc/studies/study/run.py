@@ -1,7 +1,7 @@
 """Do a whole study: the runs that choose settings, then the final ones without each held-out silo in turn.
 
-`plan.py` says which runs these are, `tasks.py` what one run is and where it is stored, `training.py` how its
-model is trained; `studies/engine.py` does several at a time.
+`plan.py` says which runs these are, `tasks.py` what one run is, how its model is trained and where it is stored;
+`studies/engine.py` does several at a time.
 """
 
 from __future__ import annotations
