@@ -1,6 +1,6 @@
 """Do a whole study: the runs that choose settings, then the final ones without each held-out silo in turn.
 
-`plan.py` says which runs these are, `tasks.py` what one run is, how its model is trained and where it is stored;
+`plan.py` says which runs these are, `tasks.py` what one run is, how it is trained and where it is stored;
 `studies/engine.py` does several at a time.
 """
 
