@@ -112,6 +112,14 @@ def study(
             "(default: 0.1,0.2,0.3,0.5)"
         ),
     ] = None,
+    subgroup: Annotated[
+        Names,
+        typer.Option(
+            metavar="COLUMN",
+            help="Give the scores by this column too (sex), or by a comparison ('age>=65'); may repeat. The "
+            "column may be one that is dropped.",
+        ),
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Worker processes. (default: as many as cores)")
     ] = None,
@@ -159,6 +167,7 @@ def study(
         "local_learning_rates": comma_numbers(local_learning_rates, "--local-learning-rates"),
         "penalty_weights": comma_numbers(penalty_weights, "--penalty-weights"),
         "references": references,
+        "subgroups": tuple(dict.fromkeys(subgroup or ())),
         "thresholds": comma_numbers(thresholds, "--thresholds"),
         "choose_by": choose_by.value if choose_by else None,
     }

@@ -8,9 +8,9 @@ from typing import Any
 
 from fedilc.algorithms.loss_name import task_of
 from fedilc.data.tables.column_values import in_order
-from fedilc.report.study_tables import Study, score_cell
+from fedilc.report.study_tables import Study, score_cell, score_column
 from fedilc.report.tables import Cell, Column, TableData, words
-from fedilc.studies.study.assessment import TREAT_ALL
+from fedilc.studies.study.assessment import ALL_SITES, TREAT_ALL
 
 
 def clinical_tables(study: Study) -> list[TableData]:
@@ -21,7 +21,37 @@ def clinical_tables(study: Study) -> list[TableData]:
         *variables_table(study),
         *contrast_table(study),
     ]
-    return [*described, *calibration_table(study), *net_benefit_table(study), *edges_table(study)]
+    usual = [*calibration_table(study), *net_benefit_table(study), *edges_table(study)]
+    return [*described, *usual, *subgroup_tables(study)]
+
+
+def subgroup_tables(study: Study) -> list[TableData]:
+    """Return the scores by subgroup: over all held-out sites, and at each site if there are several."""
+    places = dict.fromkeys(one["place"] for one in study.get("subgroups", []))
+    first = next(iter(places), None)
+    found = []
+    for name, title, kept in (
+        ("subgroups", f"Subgroups at {first}", [first]),
+        ("subgroups-by-site", "Subgroups at each held-out site", [*places][1:]),
+    ):
+        rows = [
+            (_subgroup(one, with_place=name != "subgroups"), method, *map(score_cell, scores.values()))
+            for one in study.get("subgroups", [])
+            if one["place"] in kept
+            for method, scores in one["methods"].items()
+        ]
+        columns = (*words("subgroup", "method"), *map(score_column, study.get("metrics", [])))
+        notes = ["Means over seeds; 95 % intervals over examples. Tests between subgroups are not made."]
+        if first == ALL_SITES and name == "subgroups":
+            notes.append("The AUROC of all sites together compares patients of different sites too.")
+        found += _table(name, study, title, columns, rows, tuple(notes))
+    return found
+
+
+def _subgroup(one: Mapping[str, Any], *, with_place: bool) -> str:
+    """Return the name of a subgroup with its size."""
+    events = f", {one['events']} events" if "events" in one else ""
+    return f"{one['place'] + ': ' if with_place else ''}{one['level']} ({one['examples']} examples{events})"
 
 
 def flow_table(study: Study) -> list[TableData]:

@@ -237,7 +237,7 @@ def means_table(study: Study, *, brief: bool = False) -> TableData:
         return TableData.of("all-means", study["name"], title, (_METHOD, *titles), rows, notes)
     title = "At held-out sites: mean over sites"
     note = "Means over held-out sites and seeds; 95 % bootstrap intervals over the examples of these sites."
-    columns = (_METHOD, *map(_score_column, metrics))
+    columns = (_METHOD, *map(score_column, metrics))
     notes = [note, *_fewer_sites(study), *_ends(study)]
     return TableData.of("means", study["name"], title, columns, rows, notes)
 
@@ -251,7 +251,7 @@ def scores_table(study: Study) -> TableData:
     ]
     note = "Means over seeds; 95 % intervals over the site's examples."
     notes = (note, *_ends(study), *few_notes(study, study["metrics"]))
-    columns = (_SITE, _METHOD, *map(_score_column, study["metrics"]))
+    columns = (_SITE, _METHOD, *map(score_column, study["metrics"]))
     title = "At each held-out site"
     return TableData.of("by-site", study["name"], title, columns, rows, notes, grouped=True)
 
@@ -350,7 +350,8 @@ def _ends(study: Study) -> list[str]:
     return [_ENDS] if {ALONE, POOLED} & set(study["methods"]) else []
 
 
-def _score_column(metric: str) -> Column:
+def score_column(metric: str) -> Column:
+    """Return the column of a score, which CSV splits into value and limits."""
     return Column(NAMES[metric], (metric, f"{metric}_low", f"{metric}_high"))
 
 

@@ -30,13 +30,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SiloTable:
-    """One silo's rows: its features without preprocessing, and its labels as numbers."""
+    """One silo's rows: its features without preprocessing, and its labels as numbers.
+
+    `unused` has the columns that may not be inputs, of the same rows; they may name subgroups.
+    """
 
     name: str
     frame: pl.DataFrame
     y: NDArray[Any]
     labels: pl.Series = field(repr=False)
     unlabelled: int = 0
+    unused: pl.DataFrame = field(default_factory=pl.DataFrame, repr=False)
 
     def silo(self, preprocessing: Preprocessing, validation: float, seed: int) -> Silo:
         """Return a silo of inputs and labels, some held out for validation, each class in proportion."""
@@ -116,7 +120,12 @@ class SiloTables:
         }
         column = self.label.column
         kept = without_sites(self.silos, exclude)
-        frames = {name: table.frame.with_columns(table.labels.alias(column)) for name, table in kept.items()}
+        frames = {
+            name: pl.concat([table.frame, table.unused], how="horizontal").with_columns(
+                table.labels.alias(column)
+            )
+            for name, table in kept.items()
+        }
         _check_names(frames, settings := TableSettings(**{**old, **merged}), None)
         made = tables_of(frames, settings, self.reading)
         silos = {name: replace(table, unlabelled=kept[name].unlabelled) for name, table in made.silos.items()}
@@ -216,10 +225,20 @@ def tables_of(
     split = {name: settings.split_label(name, frame) for name, frame in frames.items()}
     rule = _label_rule([label for _, label, _ in split.values()], settings)
     silos = {
-        name: SiloTable(name, features, rule.encode(label), label, unlabelled)
+        name: SiloTable(
+            name, features, rule.encode(label), label, unlabelled, _unused(frames[name], rule, settings)
+        )
         for name, (features, label, unlabelled) in split.items()
     }
     return SiloTables(silos, settings, rule, tuple(notes))
+
+
+def _unused(frame: pl.DataFrame, rule: LabelRule, settings: TableSettings) -> pl.DataFrame:
+    """Return the columns that may not be inputs, of the rows that have a label."""
+    names = [name for name in frame.columns if name != rule.column and not settings.uses(name)]
+    if not names:
+        return pl.DataFrame()
+    return LabelRule.labelled_rows(frame, rule.column, settings.missing)[0].select(names)
 
 
 def _label_rule(labels: Sequence[pl.Series], settings: TableSettings) -> LabelRule:

@@ -17,6 +17,7 @@ from fedilc.evaluation.estimates import estimate, support
 from fedilc.evaluation.intervals import LEVEL, Interval
 from fedilc.studies.study.plan import Choice, StudyPlan
 from fedilc.studies.study.result import Outputs, StudyResult
+from fedilc.studies.study.subgroups import subgroup_facts, subgroup_levels
 
 ALL_SITES = "all held-out sites"
 TREAT_ALL = "treat all"
@@ -27,6 +28,8 @@ def assessment(result: StudyResult) -> dict[str, Any]:
     """Return what study.json says of calibration, net benefit and choices at the edge of what was offered."""
     plan = result.plan
     facts: dict[str, Any] = {"edges": edges(plan, result.choices)}
+    if plan.settings.subgroups:
+        facts["subgroups"] = subgroups(result)
     if task_of(plan.data.loss) != "binary":
         return facts
     thresholds = plan.settings.thresholds
@@ -49,6 +52,20 @@ def assessment(result: StudyResult) -> dict[str, Any]:
         },
     }
     return facts
+
+
+def subgroups(result: StudyResult) -> list[dict[str, Any]]:
+    """Return every method's scores in each subgroup, at all held-out sites together and at each."""
+    plan = result.plan
+    places = {
+        place: (plan.held_out if place == ALL_SITES else (place,), y, methods)
+        for place, (y, methods) in places_of(result).items()
+    }
+    return [
+        one
+        for text in plan.settings.subgroups
+        for one in subgroup_facts(plan.data.loss, text, subgroup_levels(plan.data, text), places)
+    ]
 
 
 def places_of(result: StudyResult) -> dict[str, tuple[Floats, dict[str, list[Floats]]]]:

@@ -26,6 +26,7 @@ from fedilc.algorithms.loss_name import has_classes
 from fedilc.errors import ConfigError, DataError, DataProblemsError, listed, nearest
 from fedilc.section import first_mistake
 from fedilc.studies.study.data import StudyData
+from fedilc.studies.study.subgroups import subgroup_levels
 from fedilc.studies.study.tasks import PLAIN, POOLED, AloneTask, RunTask
 
 ALGORITHMS = ("fedavg", "fedsgd", "fishr-inter-geo", "fishr-intra-geo", "geometric")
@@ -59,6 +60,7 @@ class StudySettings:
         references: whether a site's own model and one of pooled data are trained too.
         resamples: of the bootstrap.
         thresholds: risks at which the net benefit of binary predictions is tabulated.
+        subgroups: columns of tables, or comparisons such as "age>=65", by which scores are given too.
     """
 
     algorithms: Annotated[tuple[str, ...], Field(min_length=1)] = ALGORITHMS
@@ -74,6 +76,7 @@ class StudySettings:
     references: bool = True
     resamples: PositiveInt = 1000
     thresholds: Annotated[tuple[Threshold, ...], Field(min_length=1)] = (0.1, 0.2, 0.3, 0.5)
+    subgroups: tuple[str, ...] = ()
 
     # Settings in TOML and in plan files have keys of their own, and unknown ones are mistakes.
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -128,6 +131,8 @@ class StudyPlan:
                 raise ConfigError(f"`hold_out` names {name!r}, which is no silo{nearest(name, names)}")
         for name in settings.algorithms:
             find_algorithm(name)
+        for text in settings.subgroups:
+            subgroup_levels(self.data, text)
         if settings.choose_by == "silo" and len(names) < 3:
             raise ConfigError("choosing by silos that took no part needs three silos; choose by validation")
 
