@@ -37,8 +37,8 @@ def test_the_model_passed_in_is_untouched() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ((FEDERATION.silos, nn.Linear(3, 1)), r"train\(\) needs a Federation, and was given (list|tuple)"),
-        ((FEDERATION, nn.Linear), r"train\(\) needs a Module, and was given type"),
+        ((FEDERATION.silos, nn.Linear(3, 1)), r"train\(\) needs a Federation, but was given (list|tuple)"),
+        ((FEDERATION, nn.Linear), r"train\(\) needs a Module, but was given type"),
     ],
 )
 def test_an_argument_of_another_type_is_both_a_type_error_and_one_of_ours(given: Any, words: str) -> None:

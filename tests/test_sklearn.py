@@ -64,7 +64,7 @@ def test_labels_may_be_words_and_probabilities_follow_classes(sites: Any) -> Non
 def test_groups_are_silos_whose_gradients_are_aggregated(sites: Any) -> None:
     x, y, site = sites
     one = FedILCClassifier("geometric", **QUICK).fit(x, y, groups=site).predict_proba(x)
-    with pytest.warns(FedILCWarning, match="fit without groups takes all examples as one silo"):
+    with pytest.warns(FedILCWarning, match="fit without groups treats all examples as one silo"):
         other = FedILCClassifier("geometric", **QUICK).fit(x, y).predict_proba(x)
     assert not np.allclose(one, other)
 

@@ -1,4 +1,4 @@
-"""`train`: one call from a federation and a model to a trained copy and its history."""
+"""`train`: one call that turns a federation and a model into a trained copy and its history."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fedilc.config import Options
 from fedilc.data import Federation
 from fedilc.data.checks.federation import check_federation
 from fedilc.data.silo_store import SiloStore
-from fedilc.data.sources import validated
 from fedilc.errors import WrongTypeError
 from fedilc.evaluation import measure
 from fedilc.federation import Record
 from fedilc.runtimes.base import Runtime
 from fedilc.runtimes.distributed import runtime_here
+from fedilc.section import validated
 from fedilc.training.callbacks import Callback, as_callback
 from fedilc.training.loop import Specification, Training
 from fedilc.training.result import Result
@@ -47,78 +47,82 @@ def train(
     settings: dict[str, Any] | None = None,
     **more: Any,
 ) -> Result:
-    """Train a copy of `model` over the silos of `federation`; the model passed in stays as it is.
+    """Train a copy of `model` over the silos of `federation`; the model passed in is not changed.
 
     Args:
-        federation: the silos, and the test set of a domain that none of them has seen; or a
-            `fedilc.data.silo_store.SiloStore`, which opens its silos one at a time. With several ranks, it
-            keeps only those of its own rank.
+        federation: silos, and the test set of a domain that none of them has seen; or a
+            `fedilc.data.silo_store.SiloStore`, which opens its silos one at a time. With several ranks, each
+            rank keeps only its own silos.
         model: any module from inputs to logits.
-        algorithm: a name from `fedilc.algorithms`, or an `Algorithm` of your own.
-        rounds: how many steps the server takes.
-        learning_rate: of the server's optimiser, which the algorithm names (Adam for the paper's; a rate of 1
-            with "sgd" takes the silos' updates as they are, as FedAvg does).
-        weight_decay: of the server's optimiser (Adam's is its L2 form).
+        algorithm: name from `fedilc.algorithms`, or an `Algorithm` of your own.
+        rounds: number of rounds, in each of which the server takes one step.
+        learning_rate: server learning rate, for the optimiser of the algorithm (Adam for the paper's
+            algorithms; with "sgd", a rate of 1 applies the silos' updates as they are, as FedAvg does).
+        weight_decay: weight decay of the server's optimiser (Adam's is its L2 form).
         penalty_weight: lambda, the weight of the algorithm's penalty.
         environment_size: examples per environment inside a silo: 1, k, or None for the whole
             silo; only algorithms with an `intra` aggregation use it.
-        silo_weights: how much each silo counts in a mean across silos; None is the algorithm's own choice.
-            "equal" is the paper's: a silo of 6 examples counts as much as one of 2,000. "examples" is n_e/n
-            over the silos that answer, for updates and train loss; the penalty and the validation means count
-            silos equally. "group-dro" and "afl" (with `weights_step`) and "q-ffl" (with `weights_power`)
-            follow the silos' losses. {"a": 2.0, "b": 1.0} gives each silo a weight. A geometric mean across
-            silos refuses all but "equal": in it each silo is one vote and one factor, whatever its size.
-        balance: "weights" lets the classes of each silo count equally in its loss (an example of class c of K
-            counts n/(K n_c)), "oversample" repeats examples of the rarer ones at random until all are as
-            frequent; None or "none" takes examples as they are. Validation and test stay as they are.
-        seed: every random choice of the run derives from it.
+        silo_weights: silo weighting in a mean across silos: a rule name or one number per silo; None is the
+            algorithm's own. "equal" is the paper's: a silo with 6 examples counts as much as one with 2,000.
+            "examples" is n_e/n over the silos that answer, for updates and train loss; the penalty and the
+            validation means still count silos equally. "group-dro" and "afl" (with `weights_step`) and
+            "q-ffl" (with `weights_power`) follow the silos' losses. {"a": 2.0, "b": 1.0} gives each silo a
+            weight. A geometric mean across silos refuses all rules but "equal": each silo is one vote and one
+            factor, whatever its size.
+        balance: how to balance classes within a silo. "weights" gives all classes the same weight in the loss
+            (an example of class c of K counts n/(K n_c)), "oversample" repeats random examples of the rarer
+            classes until all are equally frequent; None or "none" uses examples as they are. Validation and
+            test sets are never balanced.
+        seed: seed from which every random choice of the run derives.
         device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1", ...
-        runtime: how requests reach the silos; None is in this process.
-        callbacks: observers (see `fedilc.Callback`), or functions that are given each record.
-        out: a folder for history, checkpoints and the best rounds' weights; None keeps all in memory.
-        resume: continue after the last completed round in `out`.
+        runtime: how requests reach the silos; None runs them in this process.
+        callbacks: observers (see `fedilc.Callback`), or functions that are called with each record.
+        out: folder for history, checkpoints and the best rounds' weights; None keeps all in memory.
+        resume: whether to continue after the last completed round in `out`.
         settings: further facts to record in `out`; a resumed run must have the same.
         more: the options below, and those that parts declare, such as a penalty of your own (see
             `fedilc list NAME`). A note names options that no part of the algorithm takes.
 
-    The loss:
-        loss: a loss by name for the same labels as the data's own, such as one that you registered
-            (`fedilc.gradients.losses.register`); None is that of the data.
+    Loss:
+        loss: loss by name for the same labels as the data's own loss, such as one that you registered
+            (`fedilc.gradients.losses.register`); None is the loss of the data.
 
-    What silos match:
-        penalty: a penalty in place of the algorithm's own, by name.
-        covariance: of Fishr, "diagonal" or "full".
-        reduction: "mean" or "sum" of a penalty over silos; `fishr_reduction` is the same.
-        penalty_anneal_rounds, penalty_start: lambda is `penalty_start` in the first rounds.
-        classifier: the name of the layer that gives the logits, for Fishr and CORAL.
+    Penalty options:
+        penalty: penalty by name, in place of the algorithm's own.
+        covariance: covariance that Fishr matches, "diagonal" or "full".
+        reduction: "mean" or "sum" of the penalty over silos; `fishr_reduction` is the same option.
+        penalty_anneal_rounds, penalty_start: number of first rounds, and lambda in these rounds.
+        classifier: name of the layer that gives the logits, for Fishr and CORAL.
 
     Local steps, in place of the algorithm's own:
-        local_steps, local_epochs: how many per round; give one of the two.
-        batch_size, local_learning_rate, local_optimizer, local_momentum: of each local step;
-            batch_size="all" takes all examples of the silo, and None as many as the algorithm says (32 in
-            fedavg).
+        local_steps, local_epochs: number of steps or epochs per round; give one of the two.
+        batch_size: examples per local step; "all" is all examples of the silo, and None as many as the
+            algorithm says (32 in fedavg).
+        local_optimizer, local_learning_rate, local_momentum: optimiser, learning rate and momentum for local
+            steps.
         proximal: mu of FedProx.
 
-    The server's step:
-        optimizer, optimizer_options: any torch optimiser by its name in lower case (but not LBFGS, SparseAdam
+    Server options:
+        optimizer, optimizer_options: any torch optimiser by its name in lower case (except LBFGS, SparseAdam
             and Muon, which need more than dense gradients), "fedadam" or "yogi"; and its options.
         learning_rate_schedule: "constant", "step" (with `decay_rounds`, `decay_factor`) or "cosine".
-        warmup_rounds: first rounds, in which the rate rises.
-        inter: how silos' updates become one, in place of the algorithm's own: "mean", "geometric",
-            "and-mask", "absolute-geometric", "trimmed-mean" or "median"; the last two keep all replies.
-        zeros, agreement, min_side: of aggregations that take them; see `weighted_geometric_mean`.
-        trim: the share of silos that "trimmed-mean" drops at each end of each coordinate; None is 0.2.
+        warmup_rounds: number of first rounds, in which the learning rate rises.
+        inter: aggregation across silos, in place of the algorithm's own: "mean", "geometric", "and-mask",
+            "absolute-geometric", "trimmed-mean" or "median"; the last two keep all replies in memory.
+        zeros, agreement, min_side: options of aggregations by sign; see `weighted_geometric_mean`.
+        trim: share of silos that "trimmed-mean" drops at each end of each coordinate; None is 0.2.
 
     Silos and rounds:
-        silos_per_round: how many silos are drawn for each round; None is all.
-        min_silos: how many silos a round needs; None is all that were asked.
-        evaluate_every: rounds between evaluations.
-        on_divergence: "stop", or "exclude" silos that stand out, after a step that leaves weights infinite.
-        outlier_factor: warn of answers whose norm is over this many times the median, or, over a network,
-            leave them out; 0 is never.
-        max_norm: clip each silo's answers to this norm.
-        metrics: names of metrics of your own to measure too (`fedilc.evaluation.metrics.register`).
-        thresholded_batch: report the areas of thresholded predictions too, in batches of this size.
+        silos_per_round: number of silos drawn for each round; None is all.
+        min_silos: fewest silos that a round needs; None is all that were asked.
+        evaluate_every: rounds between two evaluations.
+        on_divergence: what to do if a step makes weights infinite: "stop", or "exclude" silos that stand out
+            and repeat the round.
+        outlier_factor: multiple of the median norm above which an answer is left out (over a network) or
+            warned about (in one process); 0 is never.
+        max_norm: norm to which each silo's answers are clipped.
+        metrics: names of registered metrics to measure too (`fedilc.evaluation.metrics.register`).
+        thresholded_batch: batch size in which areas of thresholded predictions are reported too.
 
     Returns:
         The trained copy, its history, and the weights of the rounds that criteria choose.
@@ -127,8 +131,8 @@ def train(
         ConfigError: if a setting cannot be used.
         DataError: if silos or the test set cannot be used as they are.
         ModelError: if the network cannot be trained by this algorithm.
-        CheckpointError: if `out` holds a run already, or cannot be resumed: it is damaged, or of other
-            settings or data.
+        CheckpointError: if `out` already holds a run, or cannot be resumed because it is damaged or has
+            other settings or data.
         SilosLostError: if fewer silos than `min_silos` are left.
         DivergedError: if a step makes weights infinite; it is undone first.
 
@@ -155,7 +159,7 @@ def train(
     for given, kind in ((federation, Federation | SiloStore), (model, nn.Module)):
         if not isinstance(given, kind):
             name = "Module" if kind is nn.Module else "Federation"
-            raise WrongTypeError(f"train() needs a {name}, and was given {type(given).__name__}")
+            raise WrongTypeError(f"train() needs a {name}, but was given {type(given).__name__}")
     if isinstance(callbacks, Callback) or callable(callbacks):
         callbacks = [callbacks]
 

@@ -42,7 +42,7 @@ class DataError(FedILCError, ValueError):
 
 
 class DataProblemsError(DataError):
-    """All problems of the data at once; `problems` has a sentence for each.
+    """All problems of the data at once; `problems` has one sentence for each.
 
     `labels` are the labels of the file, if they can be read, so that they can be checked too.
     """
@@ -61,7 +61,7 @@ class ModelError(FedILCError, ValueError):
 
 
 class NonFiniteError(FedILCError, ValueError):
-    """A NaN or an infinity reached an aggregation; the message names silo and parameter."""
+    """A NaN or an infinity reached an aggregation; the message names the silo and the parameter."""
 
 
 class ProtocolError(FedILCError):
@@ -73,7 +73,7 @@ class SilosLostError(FedILCError):
 
 
 class DivergedError(FedILCError):
-    """A step left weights or optimiser infinite; it was undone."""
+    """A step made weights or the optimiser's state infinite; it was undone."""
 
 
 class CheckpointError(FedILCError):
@@ -89,16 +89,16 @@ class CheckpointError(FedILCError):
 
 
 class StoppedError(Exception):
-    """Ctrl-C stopped work that can be resumed; the message says how. The exit code is 130."""
+    """Ctrl-C stopped work that can be resumed; the message says how. The command exits with code 130."""
 
 
 class FedILCWarning(UserWarning):
-    """Something that the user should know, and that does not stop the run."""
+    """A note to the user that does not stop the run."""
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn a failure to write a file or folder into an error of one sentence."""
+    """Turn a failure to write a file or folder into a one-sentence error."""
     try:
         yield
     except OSError as error:
@@ -109,9 +109,9 @@ def require_extra(extra: str, what: str, *modules: str) -> None:
     """Raise one sentence that says what to install if a module of an optional extra is missing.
 
     Args:
-        extra: the extra of this package that installs them, such as "report".
-        what: needs them; the beginning of the sentence.
-        modules: by the names under which they are imported.
+        extra: extra of this package that installs the modules, such as "report".
+        what: what needs the modules; the beginning of the sentence.
+        modules: names under which the modules are imported.
     """
     missing = [_DISTRIBUTIONS.get(name, name) for name in modules if find_spec(name) is None]
     if missing:
@@ -139,13 +139,13 @@ def option(name: str, value: str | Sequence[str] | Mapping[str, Sequence[str]]) 
 
 
 def _toml(value: str | Sequence[str]) -> str:
-    # TOML is JSON here but for one character, which it wants escaped; the backtick would end the option.
+    # Here TOML is JSON, except that it wants DEL escaped; a backtick would end the option.
     text = json.dumps(value, ensure_ascii=False)
     return text.replace("\x7f", r"\u007f").replace("`", r"\u0060")
 
 
 def printable(text: str) -> str:
-    r"""Return untrusted text as one line without control characters, which could move a terminal's cursor.
+    r"""Return untrusted text as one line without control characters, which could control a terminal.
 
     >>> printable("a\x1b[2Jb\n c")
     'a [2Jb c'
@@ -154,7 +154,7 @@ def printable(text: str) -> str:
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """Say which of `choices` was probably meant, as the end of an error's sentence.
+    """Return which of `choices` was probably meant, as the end of an error's sentence.
 
     >>> nearest("fedsdg", ["fedsgd", "geometric"])
     "; did you mean 'fedsgd'?"
@@ -169,7 +169,7 @@ def nearest(word: str, choices: Iterable[str]) -> str:
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:
-    """Return names with commas, and how many more there are.
+    """Return names separated by commas, and how many more there are.
 
     >>> listed(["a", "b", "c", "d", "e"], 2)
     'a, b and 3 more'
@@ -180,7 +180,7 @@ def listed(names: Sequence[str], most: int = 3) -> str:
 
 
 def silos_with_reasons(reasons: Mapping[str, str]) -> str:
-    """Return silos, each with its reason, as text.
+    """Return text that names silos, each with its reason.
 
     >>> silos_with_reasons({"north": "its gradient is long", "south": "its gradient is longer"})
     "silo 'north' (its gradient is long) and silo 'south' (its gradient is longer)"

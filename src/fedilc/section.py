@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedilc.errors import ConfigError, nearest
 
-_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # of models, and of dataclasses
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # pydantic's names, for models and dataclasses
 SENTENCE = "sentence"  # the type of an error whose message is already a whole sentence
 
 
@@ -39,7 +39,7 @@ def validated(kind: type[Validated], values: Mapping[str, Any], where: str = "")
 
 
 def first_mistake(error: ValidationError, known: Iterable[str], where: str = "") -> str:
-    """Return one sentence about the first mistake that pydantic found; an unknown key comes first."""
+    """Return one sentence about the first mistake that pydantic found; unknown keys come first."""
     found = error.errors()
     first = next((e for e in found if e["type"] in _UNKNOWN), found[0])
     if first["type"] == SENTENCE:

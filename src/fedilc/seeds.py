@@ -1,8 +1,8 @@
 """Derive seeds from the run's seed and a purpose, so that no two uses share a random stream.
 
-What a silo draws (batches, environments, repeated examples) is seeded by its name: the draws do not depend on
-which other silos take part, nor on their order. So a silo that is renamed draws others, and the bits of a run
-with batches change; those of full-batch gradients do not.
+The random choices of a silo (batches, environments, repeated examples) are seeded by its name, so that they
+do not depend on which other silos take part, or on their order. A silo that is renamed makes other choices,
+which changes the bits of a run with batches, but not those of full-batch gradients.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FedILC as scikit-learn estimators: groups are silos, so `LeaveOneGroupOut` leaves out one silo."""
+"""FedILC as scikit-learn estimators: groups are silos, so that `LeaveOneGroupOut` holds out one silo."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Floats = NDArray[np.float64]
 
 
 class _FedILC(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """What the estimators share: a multilayer perceptron, trained over groups as silos for some rounds."""
+    """Base of the estimators: a multilayer perceptron that is trained over groups as silos."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class _FedILC(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         """Train one silo per group, and keep the network of the last round in float64."""
         if groups is None:
             warnings.warn(
-                "fit without groups takes all examples as one silo; give groups=..., the silo of each "
+                "fit without groups treats all examples as one silo; give groups=..., the silo of each "
                 "example (inside cross_validate, a search or a pipeline: set_fit_request(groups=True), after "
                 "sklearn.set_config(enable_metadata_routing=True))",
                 FedILCWarning,
@@ -115,26 +115,27 @@ class _FedILC(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
 
 
 class FedILCClassifier(ClassifierMixin, _FedILC):  # type: ignore[misc]  # scikit-learn has no types
-    """A classifier that is trained over groups as silos, so that it works for a group that it has not seen.
+    """A classifier that is trained over groups as silos, so that it works for a held-out group.
 
     Args:
-        algorithm: a name from `fedilc.algorithms`.
-        hidden: the widths of the network's hidden layers.
-        rounds: how many steps the server takes; the model is that of the last one.
-        learning_rate: of the server's optimiser.
-        weight_decay: of the server's optimiser.
+        algorithm: name from `fedilc.algorithms`.
+        hidden: widths of the network's hidden layers.
+        rounds: number of rounds, in each of which the server takes one step; the model is that of the last
+            round.
+        learning_rate: server learning rate.
+        weight_decay: weight decay of the server's optimiser.
         penalty_weight: lambda, the weight of the algorithm's penalty.
         environment_size: examples per environment inside a silo; None is the whole silo.
-        scale: whether inputs are standardised, by the mean and deviation over all training silos (which
-            follow from sums of counts, values and squares, so that silos need share no example).
-        random_state: every random choice derives from it: a number, the same in every fit; a
-            `numpy.random.RandomState`, from which each fit draws another; or None, for numpy's own.
+        scale: whether inputs are standardised, by the mean and deviation over all training silos (these
+            follow from counts, sums and sums of squares, so that silos need not share an example).
+        random_state: source of every random choice: a number, the same in every fit; a
+            `numpy.random.RandomState`, from which each fit draws another number; or None, for numpy's own.
         device: "auto", "cpu", "cuda", ...
         options: further settings of `fedilc.train`, such as {"balance": "weights"}.
 
     Attributes:
-        classes_: the labels, in the order of `predict_proba`'s columns.
-        silos_: the groups that trained.
+        classes_: labels, in the order of `predict_proba`'s columns.
+        silos_: groups in the training data.
         history_: one record per round, as `fedilc.Result` has them.
         model_: the trained network, from standardised inputs to logits.
 
@@ -156,7 +157,7 @@ class FedILCClassifier(ClassifierMixin, _FedILC):  # type: ignore[misc]  # sciki
         check_classification_targets(labels)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"y has one class only ({self.classes_[0]!r}); a classifier needs at least two")
+            raise ValueError(f"y has only one class ({self.classes_[0]!r}); a classifier needs at least two")
         binary = len(self.classes_) == 2
         self._train(
             x, codes, groups, "binary" if binary else "multiclass", 1 if binary else len(self.classes_)
@@ -179,17 +180,18 @@ class FedILCClassifier(ClassifierMixin, _FedILC):  # type: ignore[misc]  # sciki
 
 
 class FedILCRegressor(RegressorMixin, _FedILC):  # type: ignore[misc]  # scikit-learn has no types
-    """A regressor that is trained over groups as silos, so that it works for a group that it has not seen.
+    """A regressor that is trained over groups as silos, so that it works for a held-out group.
 
-    Labels are standardised as inputs are, and predictions are in the labels' own unit. The loss is the
-    squared error.
+    Labels are standardised like inputs, and predictions are in the labels' own unit. The loss is the squared
+    error.
 
     Args:
-        algorithm: a name from `fedilc.algorithms`.
-        hidden: the widths of the network's hidden layers.
-        rounds: how many steps the server takes; the model is that of the last one.
-        learning_rate: of the server's optimiser.
-        weight_decay: of the server's optimiser.
+        algorithm: name from `fedilc.algorithms`.
+        hidden: widths of the network's hidden layers.
+        rounds: number of rounds, in each of which the server takes one step; the model is that of the last
+            round.
+        learning_rate: server learning rate.
+        weight_decay: weight decay of the server's optimiser.
         penalty_weight: lambda, the weight of the algorithm's penalty.
         environment_size: examples per environment inside a silo; None is the whole silo.
         scale: whether inputs are standardised, by the mean and deviation over all training silos.
@@ -198,7 +200,7 @@ class FedILCRegressor(RegressorMixin, _FedILC):  # type: ignore[misc]  # scikit-
         options: further settings of `fedilc.train`.
 
     Attributes:
-        silos_: the groups that trained.
+        silos_: groups in the training data.
         history_: one record per round, as `fedilc.Result` has them.
         model_: the trained network, from standardised inputs to standardised labels.
 

@@ -28,9 +28,9 @@ def test_what_cannot_be_a_metric_is_named() -> None:
     with pytest.raises(TypeError, match="was given int as the metric 'seven'; give a function"):
         register("seven", 7, higher_is_better=True)
     for name in ("examples", "a b", 7):
-        with pytest.raises(ConfigError, match="cannot be the name of a metric; take letters, digits"):
+        with pytest.raises(ConfigError, match="cannot be the name of a metric; use letters, digits"):
             register(name, max, higher_is_better=True)
     with pytest.raises(ConfigError, match="task='clases' is unknown"):
         register("share", max, higher_is_better=True, tasks=("clases",))
-    with pytest.raises(ConfigError, match="there is a metric 'r2' already"):
+    with pytest.raises(ConfigError, match="there is already a metric 'r2'"):
         register("r2", max, higher_is_better=True)

@@ -16,8 +16,7 @@ from fleets import PATIENCE, forked
 
 from fedilc import __version__, cli
 from fedilc.errors import FedILCWarning
-from fedilc.federation import RunFolder
-from fedilc.storage.run_folder import examine
+from fedilc.storage.run_folder import RunFolder, examine
 
 RUN = ["run", "color-digits", "-a", "fedsgd", "--rounds", "4", "--set", "model.hidden=[16]"]
 

@@ -46,4 +46,4 @@ def test_a_folder_that_does_not_exist_is_one_sentence(
     table_run: Path, tmp_path: Path, refusal: Refusal
 ) -> None:
     said = refusal("export", table_run, tmp_path / "no" / "model.pt2")
-    assert said == f"{tmp_path / 'no'} is no folder; create it first"
+    assert said == f"{tmp_path / 'no'} is not a folder; create it first"

@@ -34,7 +34,7 @@ def test_mistakes_are_one_sentence(table_run: Path, new_rows: Path, tmp_path: Pa
         (tmp_path / "runs" / name).mkdir(parents=True)
         (tmp_path / "runs" / name / "run.json").write_text("{}")
     found = refusal("predict", tmp_path / "runs", new_rows, "-o", out)
-    assert "is no run but holds runs (one, two); name one, such as" in " ".join(found.split())
+    assert "is not a run, but holds runs (one, two); name one, such as" in " ".join(found.split())
     assert "does not exist" in refusal("predict", table_run, tmp_path / "no.csv", "-o", out)
     assert "no column 'name' to copy" in refusal("predict", table_run, new_rows, "-o", out, "--copy", "name")
     assert "has neither ending" in refusal("predict", table_run, new_rows, "-o", tmp_path / "s.xlsx")

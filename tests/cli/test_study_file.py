@@ -69,8 +69,8 @@ def test_a_study_takes_what_a_run_and_a_study_have_in_common_and_says_so(folder:
     [
         (
             "rounds = 3\nweight_decay = 0.1\nseed = 4\n" + DATA,
-            "sets seed, weight_decay, which a study does not take; leave out what is for one run alone, and "
-            "give a study's settings in its section [study]",
+            "sets seed, weight_decay, which a study does not take; leave out settings of a single run, and "
+            "give a study's settings in the section [study]",
         ),
         (DATA + '[model]\nname = "linear"\n', "sets model, which a study does not take"),
         (DATA + "[study]\nround = 3\n", "the key 'study.round' is unknown; did you mean 'rounds'?"),

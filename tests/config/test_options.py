@@ -64,7 +64,7 @@ def test_every_option_says_what_it_is() -> None:
 
 
 def test_a_number_as_penalty_is_still_its_weight_with_a_note() -> None:
-    with pytest.warns(FedILCWarning, match="penalty as a number is now called penalty_weight"):
+    with pytest.warns(FedILCWarning, match="a number for the penalty is now called penalty_weight"):
         options = validated(Options, LEAST | {"penalty_weight": 7.0, "penalty": 5})
     assert (options.penalty_weight, options.penalty) == (5.0, None)
 
@@ -107,7 +107,7 @@ def test_fishr_reduction_is_the_flat_spelling_of_the_penaltys_option() -> None:
     assert Options(rounds=1, learning_rate=0.1).fishr_reduction == "mean"
     for wrong, sentence in (
         ({"fishr_reduction": "median"}, "reduction='median' is not valid"),
-        ({"fishr_reduction": "sum", "reduction": "mean"}, "are one option and differ"),
+        ({"fishr_reduction": "sum", "reduction": "mean"}, "are the same option but differ"),
     ):
         with pytest.raises(ConfigError, match=sentence):
             validated(Options, {"rounds": 1, "learning_rate": 0.1, **wrong})

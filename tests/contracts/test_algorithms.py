@@ -397,13 +397,13 @@ def test_clipping_is_a_wrapper_around_any_aggregation(federation: Federation) ->
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: LocalSteps(steps=1, epochs=1), "by steps or by epochs"),
+        (lambda: LocalSteps(steps=1, epochs=1), "a number of steps or of epochs"),
         (lambda: LocalSteps(steps=0), "local steps: steps=0 is not valid: input should be greater than 0"),
         (lambda: LocalSteps(learning_rate=0), "learning_rate=0 is not valid: input should be greater than 0"),
         (lambda: Algorithm(update="gradients"), "update='gradients' is unknown"),
-        (lambda: Algorithm(silo_weights="afl", inter="geometric"), "weighs a mean across silos"),
+        (lambda: Algorithm(silo_weights="afl", inter="geometric"), "needs a mean across silos"),
         (lambda: algorithms.get("fedavgg"), "did you mean 'fedavg'"),
-        (lambda: algorithms.register("fedavg", Algorithm()), "there is an algorithm 'fedavg' already"),
+        (lambda: algorithms.register("fedavg", Algorithm()), "there is already an algorithm 'fedavg'"),
     ],
 )
 def test_parts_that_make_no_sense_are_refused_in_a_sentence(make: Any, sentence: str) -> None:
@@ -432,9 +432,9 @@ def test_inter_replaces_how_silos_become_one_and_trim_is_its_option(
     ("name", "given", "sentence"),
     [
         ("fedsgd", {"inter": "medain"}, "aggregation 'medain' is unknown; did you mean 'median'"),
-        ("fedsgd", {"inter": "median", "silo_weights": "examples"}, "weighs a mean across silos"),
-        ("afl", {"inter": "trimmed-mean"}, "silo_weights='afl' weighs a mean across silos"),
-        ("fedsgd", {"inter": "median", "silos_per_round": 2}, "a round asks 2 silos; it needs at least 3"),
+        ("fedsgd", {"inter": "median", "silo_weights": "examples"}, "needs a mean across silos"),
+        ("afl", {"inter": "trimmed-mean"}, "silo_weights='afl' needs a mean across silos"),
+        ("fedsgd", {"inter": "median", "silos_per_round": 2}, "a round asks only 2 silos; it needs at least 3"),
         ("fedsgd", {"inter": "trimmed-mean", "trim": 0.5}, "trim"),
         (Algorithm(intra="median"), {}, "keep the gradient of every environment"),
     ],
@@ -456,7 +456,7 @@ def test_an_optimiser_or_an_option_that_is_unknown_is_refused(federation: Federa
 
 
 def test_a_number_as_penalty_is_its_weight_with_a_note(federation: Federation) -> None:
-    with pytest.warns(FedILCWarning, match="penalty as a number is now called penalty_weight"):
+    with pytest.warns(FedILCWarning, match="a number for the penalty is now called penalty_weight"):
         old = run(federation, "fedcurv", penalty=0.5)
     assert_same(old, run(federation, "fedcurv", penalty_weight=0.5))
 
@@ -464,11 +464,11 @@ def test_a_number_as_penalty_is_its_weight_with_a_note(federation: Federation) -
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"batch_size": 4}, "batch_size=4 changes nothing in fedsgd"),
-        ({"proximal": 0.1}, "proximal=0.1 changes nothing"),
-        ({"weights_step": 0.5}, "weights_step=0.5 changes nothing"),
-        ({"decay_rounds": 3}, "decay_rounds=3 changes nothing"),
-        ({"trim": 0.3}, "trim=0.3 changes nothing"),
+        ({"batch_size": 4}, "batch_size=4 has no effect in fedsgd"),
+        ({"proximal": 0.1}, "proximal=0.1 has no effect"),
+        ({"weights_step": 0.5}, "weights_step=0.5 has no effect"),
+        ({"decay_rounds": 3}, "decay_rounds=3 has no effect"),
+        ({"trim": 0.3}, "trim=0.3 has no effect"),
     ],
 )
 def test_a_setting_that_no_part_takes_is_said_to_change_nothing(

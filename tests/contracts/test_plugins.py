@@ -227,7 +227,9 @@ def test_an_option_is_unknown_if_the_part_is_not_installed(federation: Federatio
 def test_an_option_of_a_part_that_the_algorithm_lacks_changes_nothing_and_is_noted(
     federation: Federation,
 ) -> None:
-    with pytest.warns(FedILCWarning, match=r"alpha=3.0 changes nothing in fedsgd: no part of it takes it"):
+    with pytest.warns(
+        FedILCWarning, match=r"alpha=3.0 has no effect in fedsgd: none of its parts has this option"
+    ):
         weights(federation, alpha=3.0)
 
 
@@ -300,7 +302,7 @@ def test_a_metric_is_in_the_history_the_tables_and_the_report_and_can_stop_a_run
 @pytest.mark.usefixtures("parts")
 def test_a_metric_of_another_task_or_with_a_mistake_is_named(federation: Federation) -> None:
     numbers = Federation("f", federation.silos, loss="regression")
-    with pytest.raises(ConfigError, match="'specificity' is for binary labels, and not for regression ones"):
+    with pytest.raises(ConfigError, match="'specificity' is for binary labels, not for regression labels"):
         weights(numbers, metrics=["specificity"])
     METRICS.register("broken", replace(METRICS.get("specificity"), function=lambda logits, _: logits[:, 7]))
     try:
@@ -342,9 +344,9 @@ def test_a_part_that_loses_an_option_says_how_to_keep_it(federation: Federation,
 @pytest.mark.usefixtures("parts")
 def test_a_name_is_registered_once() -> None:
     for register, name in ((PENALTIES.register, "fishr"), (AGGREGATORS.register, "shrunk")):
-        with pytest.raises(ConfigError, match=f"{name!r} already; choose another name"):
+        with pytest.raises(ConfigError, match=f"{name!r}; choose another name"):
             register(name, nn.Module)
-    with pytest.raises(ConfigError, match="there is a source 'tables' already; choose another name"):
+    with pytest.raises(ConfigError, match="there is already a source 'tables'; choose another name"):
         SOURCES.register("tables", SOURCES.get("waves"))
     with pytest.raises(TypeError, match=r"give a subclass of fedilc\.data\.sources\.Source"):
         SOURCES.register("seven", int)

@@ -141,7 +141,7 @@ def test_a_trained_model_is_loaded_predicts_and_is_exported(form: Any, tmp_path:
     assert list(loaded.predict(arrays)) == [str(int(p > 0.5)) for p in expected]
     with pytest.raises(DataError, match="the model takes several inputs"):
         loaded.predict(x)
-    with pytest.raises(DataError, match=r"the inputs have the shape .*\(1,\).*, and the model takes"):
+    with pytest.raises(DataError, match=r"the inputs have the shape .*\(1,\).*, but the model takes"):
         loaded.predict({k: v[:, :1] for k, v in given.items()} if isinstance(given, dict) else (x[:, :1],))
     program = torch.export.load(export_model(loaded, tmp_path / "model.pt2")[0]).module()
     exported = program(**given) if isinstance(given, dict) else program(*given)

@@ -21,11 +21,12 @@ from fedilc.algorithms import find_algorithm
 from fedilc.config import Options
 from fedilc.errors import ConfigError, DivergedError, FedILCError, FedILCWarning, SilosLostError
 from fedilc.evaluation import measure
-from fedilc.federation import Program, Reply, Request, RunFolder
+from fedilc.federation import Program, Reply, Request
 from fedilc.federation.outliers import AGAINST_ROUNDS, NormBound, Opposition, cosine_to
 from fedilc.gradients import Loss, ModelRunner
 from fedilc.runtimes.base import Runtime
 from fedilc.runtimes.local import LocalRuntime
+from fedilc.storage.run_folder import RunFolder
 from fedilc.training.callbacks import Callback, Run
 from fedilc.training.loop import make_server
 

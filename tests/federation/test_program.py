@@ -69,7 +69,7 @@ def federation(generator: torch.Generator) -> Federation:
 
 
 def test_an_option_that_no_part_of_the_algorithm_takes_is_said_to_change_nothing(tmp_path: Path) -> None:
-    said = r"agreement=0.5 changes nothing in fedsgd: no part of it takes it"
+    said = r"agreement=0.5 has no effect in fedsgd: none of its parts has this option"
     with pytest.warns(FedILCWarning, match=said):
         fedilc(
             "run", "color-digits", "-a", "fedsgd", "--set", "agreement=0.5", "--out", tmp_path / "run", *SMALL
@@ -88,7 +88,7 @@ def test_an_option_that_no_part_of_the_algorithm_takes_is_said_to_change_nothing
 def test_the_note_names_the_option_whatever_the_algorithm(
     algorithm: str | Algorithm, option: dict[str, object], federation: Federation
 ) -> None:
-    with pytest.warns(FedILCWarning, match=f"{next(iter(option))}=.* changes nothing"):
+    with pytest.warns(FedILCWarning, match=f"{next(iter(option))}=.* has no effect"):
         train(
             federation, nn.Linear(3, 1), algorithm, rounds=1, learning_rate=0.1, environment_size=4, **option
         )
@@ -114,7 +114,7 @@ def test_an_option_that_one_part_takes_reaches_it_without_a_note(
 
 def test_a_min_side_that_no_side_can_reach_is_refused(federation: Federation) -> None:
     for more, asked in (({"min_side": 4}, 3), ({"min_side": 3, "silos_per_round": 2}, 2)):
-        sentence = f"drops every value, because a round asks {asked} silos; lower min_side"
+        sentence = f"drops every value, because a round asks only {asked} silos; lower min_side"
         with pytest.raises(ConfigError, match=sentence):
             train(federation, nn.Linear(3, 1), "geometric", rounds=1, learning_rate=0.1, **more)
 

@@ -20,11 +20,12 @@ from fedilc.aggregation import AndMask, Mean
 from fedilc.config import Options
 from fedilc.errors import ConfigError, FedILCWarning
 from fedilc.evaluation import measure
-from fedilc.federation import Program, Reply, Request, RunFolder
+from fedilc.federation import Program, Reply, Request
 from fedilc.federation.step_sums import Examples, SiloWeights
 from fedilc.gradients import Loss, ModelRunner
 from fedilc.gradients.environments import lay_out
 from fedilc.runtimes.local import LocalRuntime
+from fedilc.storage.run_folder import RunFolder
 from fedilc.training.loop import make_server
 
 SIZES = (11, 4, 14)
@@ -179,7 +180,7 @@ def test_weights_by_examples_are_refused_where_silos_are_not_averaged(choice: ob
     known = algorithms.get(choice) if isinstance(choice, str) else None
     inter = known.inter if known else choice
     with pytest.raises(
-        ConfigError, match=r"silo_weights='examples' weighs a mean.*silos count equally.*fedsgd"
+        ConfigError, match=r"silo_weights='examples' needs a mean.*counts silos equally.*fedsgd"
     ):
         Algorithm(inter=inter, silo_weights="examples")
 
@@ -233,7 +234,7 @@ def test_weights_that_do_not_fit_the_silos_are_refused(
 def test_weights_by_name_are_refused_for_a_geometric_mean(generator: torch.Generator) -> None:
     given = {"s0": 1.0, "s1": 1.0, "s2": 2.0}
     with pytest.raises(
-        ConfigError, match=r"silo_weights=\{'s0'.*weighs a mean across silos.*silos count equally"
+        ConfigError, match=r"silo_weights=\{'s0'.*needs a mean across silos.*counts silos equally"
     ):
         train(federation_of(generator), mlp().double(), rounds=1, learning_rate=0.1, silo_weights=given)
 

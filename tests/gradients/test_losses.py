@@ -184,10 +184,10 @@ def test_every_algorithm_takes_a_registered_loss(name: str, generator: torch.Gen
 def test_newtons_method_takes_built_in_losses_only() -> None:
     federation = Federation("f", [Silo("a", [[0.0], [1.0]], [0, 1])], loss="own-binary")
     for algorithm, sentence in (
-        ("logistic", "logistic is for the loss binary, and the data have the loss own-binary"),
+        ("logistic", "logistic needs the loss binary, but the data have the loss own-binary"),
         (
             Algorithm(optimizer="newton", update="newton", silo_weights="examples"),
-            "custom takes Newton's steps, which need a built-in loss",
+            "custom takes Newton steps, which need a built-in loss",
         ),
     ):
         with pytest.raises(ConfigError, match=sentence):
@@ -196,7 +196,7 @@ def test_newtons_method_takes_built_in_losses_only() -> None:
 
 def test_a_loss_is_for_the_labels_of_the_data() -> None:
     federation = Federation("f", [Silo("a", [[0.0], [1.0]], [0, 1])])
-    with pytest.raises(ConfigError, match="'own-regression' is for regression labels, and the data have bin"):
+    with pytest.raises(ConfigError, match="'own-regression' is for regression labels, but the data have bin"):
         train(federation, nn.Linear(1, 1), "fedsgd", rounds=1, learning_rate=1.0, loss="own-regression")
     with pytest.raises(ConfigError, match="loss 'bianry' is unknown; did you mean 'binary'"):
         train(federation, nn.Linear(1, 1), "fedsgd", rounds=1, learning_rate=1.0, loss="bianry")
@@ -232,5 +232,5 @@ def test_register_names_what_is_wrong_with_its_arguments() -> None:
         register("seven", 7)
     with pytest.raises(ConfigError, match="task='binery' is unknown; did you mean 'binary'"):
         register("typo", OWN["binary"], "binery")
-    with pytest.raises(ConfigError, match="there is a loss 'huber' already; choose another name"):
+    with pytest.raises(ConfigError, match="there is already a loss 'huber'; choose another name"):
         register("huber", OWN["regression"], "regression")

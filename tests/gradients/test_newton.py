@@ -141,7 +141,7 @@ def test_what_cannot_work_is_one_sentence() -> None:
     deep = nn.Sequential(nn.Linear(5, 3), nn.ReLU(), nn.Linear(3, 1))
     with pytest.raises(ModelError, match="set the model to 'linear'"):
         train(federation, deep, "logistic", rounds=9, learning_rate=1.0)
-    with pytest.raises(ConfigError, match="ridge is for the loss regression"):
+    with pytest.raises(ConfigError, match="ridge needs the loss regression"):
         train(federation, nn.Linear(5, 1), "ridge", rounds=9, learning_rate=1.0)
 
 

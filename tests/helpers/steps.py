@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from fedilc import Federation, Result, train
-from fedilc.federation import RunFolder
+from fedilc.storage.run_folder import RunFolder
 
 BETA_1 = 0.9
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from command import Refusal, fedilc
 
-from fedilc.federation import RunFolder
 from fedilc.runtimes.torchrun import (
     claim,
     first_host,
@@ -17,6 +16,7 @@ from fedilc.runtimes.torchrun import (
     started_as_group,
     with_slurm,
 )
+from fedilc.storage.run_folder import RunFolder
 
 SMALL = ("run", "color-digits", "--set", "model.hidden=[4]")
 

@@ -15,7 +15,7 @@ from networks import mlp
 from fedilc import Algorithm, Federation, Silo, train
 from fedilc.aggregation import AndMask
 from fedilc.errors import CheckpointError, ConfigError
-from fedilc.federation import RunFolder
+from fedilc.storage.run_folder import RunFolder
 
 COMMAND = ["run", "color-digits", "--rounds", "40", "--set", "model.hidden=[16]"]
 

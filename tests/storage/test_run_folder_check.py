@@ -20,9 +20,8 @@ from typer.testing import CliRunner
 from fedilc import Federation, Silo, load, train
 from fedilc.cli.app import app
 from fedilc.errors import CheckpointError, FedILCWarning
-from fedilc.federation import RunFolder
 from fedilc.storage.files import read_tensors, with_digest, write_tensors
-from fedilc.storage.run_folder import examine
+from fedilc.storage.run_folder import RunFolder, examine
 from fedilc.training.callbacks import KeepBest
 
 FLIPS = 8

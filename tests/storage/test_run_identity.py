@@ -16,9 +16,9 @@ from networks import mlp
 
 from fedilc import Federation, Silo, __version__, load, train
 from fedilc.errors import CheckpointError, FedILCWarning
-from fedilc.federation import RunFolder
 from fedilc.storage import run_folder as checkpoint
 from fedilc.storage.files import with_digest
+from fedilc.storage.run_folder import RunFolder
 from fedilc.storage.run_identity import machine_facts, require_same, upgraded
 
 RUN = {

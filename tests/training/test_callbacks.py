@@ -13,9 +13,9 @@ from torch import nn
 from fedilc import Federation, Result, Silo, train
 from fedilc.errors import ConfigError
 from fedilc.evaluation import select
-from fedilc.federation import RunFolder
 from fedilc.models import build_model
 from fedilc.storage.files import read_tensors
+from fedilc.storage.run_folder import RunFolder
 from fedilc.training.callbacks import Callback, EarlyStopping, KeepBest, Run
 
 

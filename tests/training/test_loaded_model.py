@@ -20,10 +20,9 @@ from fedilc.data.tables.prediction_rows import preprocessed
 from fedilc.data.tables.silo_tables import read_tables, tables_of
 from fedilc.data.tables.table_settings import TableSettings
 from fedilc.errors import CheckpointError, ConfigError, DataError, FedILCWarning
-from fedilc.federation import RunFolder
 from fedilc.models import build_model
 from fedilc.storage.files import read_tensors, with_digest, write_tensors
-from fedilc.storage.run_folder import examine
+from fedilc.storage.run_folder import RunFolder, examine
 from fedilc.training.loaded_model import LoadedModel, export_model
 
 
@@ -154,7 +153,7 @@ def test_labels_from_one_on_are_the_names_of_the_classes(tmp_path: Path) -> None
     assert np.mean(loaded.predict(table) == test[1].numpy().astype(str)) == pytest.approx(
         record["test_accuracy"]
     )
-    with pytest.raises(DataError, match="the table has the label 0, and the model knows 1, 2, 3"):
+    with pytest.raises(DataError, match="the table has the label 0, but the model knows 1, 2, 3"):
         loaded.labelled(table | {"grade": test[1].numpy() - 1})
 
 
@@ -246,7 +245,9 @@ def test_an_edited_mean_of_the_preprocessing_is_noticed_by_load_predict_check_an
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = edited(run, tmp_path / "edited")
-    sentence = r"preprocessing\.json was changed or damaged: run\.json has another digest of it; restore it"
+    sentence = (
+        r"preprocessing\.json was changed or damaged: its digest is not the one in run\.json; restore it"
+    )
     with pytest.raises(CheckpointError, match=sentence):
         fedilc.load(copy)
     patients(5, 3).write_csv(tmp_path / "new.csv")

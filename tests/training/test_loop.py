@@ -14,7 +14,7 @@ from torch import nn
 from fedilc import Federation, train
 from fedilc.data.embedded import color_digits
 from fedilc.errors import ConfigError
-from fedilc.federation import RunFolder
+from fedilc.storage.run_folder import RunFolder
 from rest import remote, training_of
 
 

@@ -16,8 +16,8 @@ from torch import nn
 from fedilc import Federation, train
 from fedilc.data.tables.silo_tables import tables_of
 from fedilc.data.tables.table_settings import TableSettings
-from fedilc.federation import RunFolder
 from fedilc.models import build_model
+from fedilc.storage.run_folder import RunFolder
 from fedilc.training.model_card import as_code
 
 

@@ -15,7 +15,7 @@ from fleets import assert_same_run, fleet
 from torch import nn
 
 from fedilc import Federation, Silo, train
-from fedilc.federation import RunFolder
+from fedilc.storage.run_folder import RunFolder
 
 EXPERIMENT = """
 rounds = 40

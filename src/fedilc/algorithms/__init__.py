@@ -13,7 +13,7 @@ from fedilc.errors import ConfigError, WrongTypeError, nearest
 
 
 def get(name: str) -> Algorithm:
-    """Return the algorithm of a name; an unknown name suggests the nearest.
+    """Return the algorithm of a name; the error for an unknown name suggests the nearest.
 
     >>> get("fedcurv").penalty
     'fishr'
@@ -24,7 +24,7 @@ def get(name: str) -> Algorithm:
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all algorithms, the paper's first."""
+    """Return the names of all algorithms; those of the paper come first."""
     load_plugins()
     return tuple(CATALOGUE)
 
@@ -32,7 +32,7 @@ def names() -> tuple[str, ...]:
 def register(name: str, algorithm: Algorithm) -> None:
     """Add an algorithm under a new name; silos on other machines need only its parts, not the name."""
     if name in CATALOGUE:
-        raise ConfigError(f"there is an algorithm {name!r} already; choose another name")
+        raise ConfigError(f"there is already an algorithm {name!r}; choose another name")
     if not isinstance(algorithm, Algorithm):
         raise WrongTypeError(
             f"register() was given {type(algorithm).__name__} as {name!r}; give an Algorithm"
@@ -41,7 +41,7 @@ def register(name: str, algorithm: Algorithm) -> None:
 
 
 def find_algorithm(choice: str | Algorithm) -> tuple[str, Algorithm]:
-    """Return the name and the entry of an algorithm given as either.
+    """Return the name and the entry of an algorithm that is given by either.
 
     >>> find_algorithm(get("fedsgd"))[0]
     'fedsgd'

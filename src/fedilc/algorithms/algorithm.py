@@ -1,8 +1,8 @@
 """`Algorithm`: a choice of parts. This file needs no torch.
 
-Silos count equally, whatever their sizes, as in the paper: a silo of 6 examples moves a mean as far as one
-of 2,000. With `silo_weights="examples"`, a mean across silos is a mean over their examples. The weighted
-geometric mean has no weights: each silo is one vote for its sign, and one factor of its side's product.
+Silos count equally, whatever their sizes, as in the paper: a silo with 6 examples moves a mean as far as one
+with 2,000. With `silo_weights="examples"`, a mean across silos is a mean over their examples. The weighted
+geometric mean has no weights: each silo is one vote for a sign, and one factor of the product of that sign.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ _MEANS = "fedsgd, fedcurv, fishr-intra-arith, fishr-intra-geo, fedavg"
 
 @dataclass(frozen=True)
 class Algorithm:
-    """How a federation turns gradients into one step.
+    """The parts that turn the gradients of silos into one step of the server.
 
     Args:
         update: what a silo answers: "gradient"; "newton" for gradient and Hessian of a linear model; or
-            `LocalSteps(...)`.
-        intra: how the environments of one silo become its gradient: "whole" or None (the silo is
-            one environment) or an aggregation by name ("mean", "geometric", ...) or object.
-        inter: how the silos' updates become one: an aggregation by name or object.
-        penalty: what silos match, by name ("fishr", "vrex", "coral", "iga", "irm") or object, or None.
-        silo_weights: how much each silo counts in a mean across silos: "equal"; "examples" for n_e/n over the
-            silos that answer; weights that follow the silos' losses: "group-dro", "afl", "q-ffl"; or a
-            weight for each silo, as in {"a": 2.0, "b": 1.0}. The penalty is a mean over silos in any case.
-        optimizer: what the server does with the result: a torch optimiser by its name in lower case, such
+            `LocalSteps(...)` for the change of w after local steps.
+        intra: aggregation over the environments of one silo: "whole" or None (the silo is one environment),
+            or an aggregation by name ("mean", "geometric", ...) or as an object.
+        inter: aggregation across silos, by name or as an object.
+        penalty: penalty by name ("fishr", "vrex", "coral", "iga", "irm") or as an object, or None.
+        silo_weights: silo weighting in a mean across silos: "equal"; "examples" for n_e/n over the silos that
+            answer; "group-dro", "afl" or "q-ffl" for weights that follow the silos' losses; or one number per
+            silo, as in {"a": 2.0, "b": 1.0}. The penalty is always a plain mean over silos.
+        optimizer: optimiser of the server: a torch optimiser by its name in lower case, such
             as "adam", "sgd" or "rmsprop"; "fedadam" or "yogi"; or one with its options, as in
             `fedilc.optimizers.Adam(betas=(0.8, 0.99))`.
-        optimizer_options: its options, as in {"momentum": 0.9}.
+        optimizer_options: options of that optimiser, as in {"momentum": 0.9}.
         summary: one line for tables.
-        defaults: settings that a comparison gives the algorithm unless the user sets them, such as a
-            learning rate of the server that suits its updates.
-        losses: the names of the losses that it is for; empty if it is for all.
-        weights: another name of `silo_weights`, for the constructor alone.
+        defaults: settings for comparisons, unless the user sets them, such as a server learning rate that
+            suits its updates.
+        losses: names of the losses that it supports; empty for all.
+        weights: former name of `silo_weights`, which the constructor still takes.
 
     Raises:
         ConfigError: if `update` or `silo_weights` are unknown, or weights are given without a mean.
@@ -100,7 +100,7 @@ class Algorithm:
             )
         if self.is_newton and (self.votes or not self.takes_mean or self.penalty is not None):
             raise ConfigError(
-                "update='newton' adds up gradients and Hessians: it takes no intra, inter or penalty"
+                "update='newton' adds up gradients and Hessians, so it takes no intra, inter or penalty"
             )
         if self.is_newton != (self.optimizer == NEWTON):
             raise ConfigError(
@@ -109,38 +109,39 @@ class Algorithm:
         require_weights(self.silo_weights)
         if self.silo_weights != "equal" and not self.takes_mean:
             raise ConfigError(
-                f"silo_weights={self.silo_weights!r} weighs a mean across silos, and "
-                f"inter={self.name('inter')!r} is not a mean: silos count equally in it; leave silo_weights "
+                f"silo_weights={self.silo_weights!r} needs a mean across silos, but "
+                f"inter={self.name('inter')!r} is not a mean and counts silos equally; leave silo_weights "
                 f"out, or choose an algorithm whose inter is 'mean' ({_MEANS})"
             )
 
     @property
     def is_newton(self) -> bool:
-        """Return whether silos answer gradient and Hessian of a linear model."""
+        """Return whether silos answer the gradient and the Hessian of a linear model."""
         return self.update == NEWTON
 
     @property
     def local(self) -> LocalSteps | None:
-        """Return the silo's local steps, or None if it answers its gradient."""
+        """Return the local steps of silos; None if they answer gradients."""
         return self.update if isinstance(self.update, LocalSteps) else None
 
     @property
     def votes(self) -> bool:
-        """Return whether environments inside a silo vote, rather than that the silo is one environment."""
+        """Return whether the environments of a silo vote; if not, the silo is one environment."""
         return self.intra not in (None, "whole")
 
     @property
     def parts(self) -> dict[str, Any]:
-        """Return the aggregations and the penalty that there are, by name or as objects."""
+        """Return the aggregations and the penalty that it has, by level, as names or objects."""
         levels = {"intra": self.intra if self.votes else None, "inter": self.inter, "penalty": self.penalty}
         return {level: choice for level, choice in levels.items() if choice is not None}
 
     @cached_property
     def adds_up_in_silo(self) -> bool:
-        """Return whether a silo adds the penalty gradient to its own: for a plain mean, or with local steps.
+        """Return whether a silo adds the penalty gradient to its own gradient.
 
-        In a weighted mean it cannot: that weighs the gradients, and never the penalty's terms. In a trimmed
-        mean or a median it does, so that a wrong penalty gradient is dropped as a wrong gradient is.
+        It does with local steps and in a plain mean. In a weighted mean it cannot, because weights apply to
+        gradients and never to the penalty's terms. In a trimmed mean or a median it does, so that a wrong
+        penalty gradient is dropped like a wrong gradient.
         """
         if self.local is not None or self.is_robust:
             return True
@@ -148,24 +149,24 @@ class Algorithm:
 
     @cached_property
     def takes_mean(self) -> bool:
-        """Return whether silos become one by the arithmetic mean, given by name or as an object."""
+        """Return whether silos are aggregated by the arithmetic mean, given by name or as an object."""
         return AGGREGATORS.name_of(self.inter) == "mean"
 
     @property
     def is_robust(self) -> bool:
-        """Return whether silos become one by a trimmed mean or a median, which needs every reply itself."""
+        """Return whether silos are aggregated by a trimmed mean or a median, which keeps every reply."""
         return self.inter in ROBUST or bool(getattr(self.inter, "keeps_values", False))
 
     def name(self, level: str) -> str:
-        """Return the name of a part, or of its class if that is not registered."""
+        """Return the name of a part, or of its class if the class is not registered."""
         choice = getattr(self, level)
         return LEVELS[level].name_of(choice) or type(choice).__name__
 
     def describe(self) -> dict[str, Any]:
-        """Return each part as its name and all its options, and what else differs from the usual choices.
+        """Return each part as its name and all its options, and other choices that differ from the defaults.
 
-        This is what run folders record. A part whose class is not registered has its class and its
-        attributes as text: it can be recorded, and not sent.
+        Run folders record this. A part whose class is not registered is described by its class and its
+        attributes as text: it can be recorded, but not sent.
         """
         usual = Algorithm()
         choices: dict[str, Any] = dict.fromkeys(LEVELS)
@@ -177,7 +178,7 @@ class Algorithm:
         return choices
 
     def describe_for_silos(self) -> dict[str, Any]:
-        """Return what silos must know of it, from which `described` makes an algorithm of equal parts.
+        """Return what silos must know; from this, `described` makes an algorithm with equal parts.
 
         Raises:
             ConfigError: if the class of a part is not registered, so that silos could not find it.
@@ -193,7 +194,7 @@ class Algorithm:
 
     @classmethod
     def described(cls, choices: Mapping[str, Any]) -> Algorithm:
-        """Return the algorithm of silos that `describe_for_silos` describes, with its parts built.
+        """Return the algorithm that `describe_for_silos` describes, with its parts as objects.
 
         Parts are found by name in this installation; the server's optimiser is not among them.
 
@@ -212,7 +213,7 @@ class Algorithm:
         )
 
     def built(self, options: Mapping[str, Any] = MappingProxyType({})) -> Algorithm:
-        """Return the algorithm with its parts as objects, each with those of the options that it declares.
+        """Return the algorithm with its parts as objects, each with the options that it declares.
 
         >>> Algorithm(inter="geometric").built({"zeros": "strict"}).inter.zeros
         'strict'
@@ -227,7 +228,7 @@ class Algorithm:
         )
 
     def configured(self, options: Options) -> Algorithm:
-        """Return the algorithm with those of its parts that the options of a run replace.
+        """Return the algorithm with the parts that the options of a run choose in place of its own.
 
         >>> from fedilc.config import Options
         >>> Algorithm().configured(Options(rounds=1, learning_rate=0.1, local_steps=5)).local.steps
@@ -271,7 +272,7 @@ class Algorithm:
 
 
 def require_weights(weights: object) -> None:
-    """Raise if weights of silos are neither a rule by name nor a number above 0 for each silo."""
+    """Raise if weights of silos are neither the name of a rule nor a number above 0 for each silo."""
     if isinstance(weights, Mapping):
         numbers = list(weights.values())
         if numbers and all(

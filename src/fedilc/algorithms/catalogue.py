@@ -26,7 +26,7 @@ CATALOGUE: dict[str, Algorithm] = {
     "fishr-intra-arith": Algorithm(
         intra="mean",
         penalty="fishr",
-        summary="mean over environments inside a silo, with Fishr; fedcurv if they are of one size",
+        summary="mean over environments inside a silo, with Fishr; the same as fedcurv if sizes are equal",
     ),
     "fishr-inter-geo": Algorithm(
         inter="geometric",
@@ -50,7 +50,7 @@ CATALOGUE: dict[str, Algorithm] = {
         silo_weights="examples",
         optimizer="sgd",
         defaults=_SERVER,
-        summary="fedavg whose local steps are held near the weights they begin with",
+        summary="fedavg whose local steps are kept near the weights they start from",
     ),
     "scaffold": Algorithm(
         update=LocalSteps(epochs=1, batch_size=32, control_variates=True),
@@ -91,16 +91,17 @@ CATALOGUE: dict[str, Algorithm] = {
     ),
     "iga": Algorithm(penalty="iga", summary="arithmetic mean; the silos' mean gradients are matched (IGA)"),
     "irm": Algorithm(
-        penalty="irm", summary="arithmetic mean; one scale of the logits is to be best in every silo (IRM)"
+        penalty="irm",
+        summary="arithmetic mean; one scale of the logits should be optimal in every silo (IRM)",
     ),
     "and-mask": Algorithm(
         inter="and-mask",
-        summary="mean of the coordinates on whose sign all silos agree, and 0 for the others",
+        summary="mean of the coordinates whose signs agree in all silos; the others become 0",
     ),
     "group-dro": Algorithm(
         silo_weights="group-dro", summary="mean whose weights grow with the losses of the silos (group DRO)"
     ),
-    "afl": Algorithm(silo_weights="afl", summary="mean whose weights seek the worst mixture of silos (AFL)"),
+    "afl": Algorithm(silo_weights="afl", summary="mean weighted for the worst mixture of silos (AFL)"),
     "q-ffl": Algorithm(silo_weights="q-ffl", summary="mean weighted by powers of the silos' losses (q-FFL)"),
     "trimmed-mean": Algorithm(
         inter="trimmed-mean",
@@ -112,7 +113,7 @@ CATALOGUE: dict[str, Algorithm] = {
         optimizer=NEWTON,
         defaults=_NEWTON,
         losses=("binary",),
-        summary="logistic regression with a ridge (weight_decay) by Newton's method, as of the pooled data",
+        summary="logistic regression with a ridge (weight_decay) by Newton's method, as on pooled data",
     ),
     "ridge": Algorithm(
         update=NEWTON,
@@ -120,7 +121,7 @@ CATALOGUE: dict[str, Algorithm] = {
         optimizer=NEWTON,
         defaults=_NEWTON,
         losses=("regression",),
-        summary="linear regression with a ridge (weight_decay), as of the pooled data",
+        summary="linear regression with a ridge (weight_decay), as on pooled data",
     ),
     "median": Algorithm(
         inter="median", summary="median of the silos' gradients in each coordinate; each silo counts equally"

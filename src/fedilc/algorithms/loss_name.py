@@ -1,4 +1,4 @@
-"""The losses by name, and the task that each is for. This file needs no torch."""
+"""Losses by name, and the task of each. This file needs no torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Task = Literal["binary", "multiclass", "regression"]
 
 @dataclass(frozen=True)
 class LossEntry:
-    """What a name stands for.
+    """A loss in the registry.
 
     Args:
         task: what labels and outputs are: "binary" (labels 0 and 1, one logit), "multiclass" (class numbers,
@@ -41,7 +41,7 @@ LOSSES: Registry[LossEntry] = Registry(
         "binary": LossEntry("binary", "cross-entropy of one logit and labels 0 and 1"),
         "multiclass": LossEntry("multiclass", "cross-entropy of one logit per class"),
         "regression": LossEntry("regression", "half the squared error of one output"),
-        "huber": LossEntry("regression", "the same up to an error of 1, and linear beyond it"),
+        "huber": LossEntry("regression", "half the squared error up to an error of 1, and linear beyond it"),
     },
     plural="losses",
 )
@@ -50,12 +50,12 @@ LOSSES: Registry[LossEntry] = Registry(
 def register(
     name: str, function: Callable[[Tensor, Tensor], Tensor], task: Task = "binary", summary: str = ""
 ) -> None:
-    """Add a loss of one's own under a new name; silos on other machines must have it installed too.
+    """Add your own loss under a new name; silos on other machines must have it installed too.
 
-    Gradients, Fishr's too, come from autograd. Newton's method takes built-in losses only.
+    Its gradients come from autograd, also those that Fishr needs. Newton's method takes only built-in losses.
 
     Args:
-        name: what `Federation(loss=...)`, `train(loss=...)` and TOML files call it.
+        name: its name in `Federation(loss=...)`, `train(loss=...)` and TOML files.
         function: takes outputs and labels and returns the loss of each example, in a tensor of one number per
             example. Both are of shape (examples,) for "binary" and "regression"; "multiclass" has logits of
             shape (examples, classes), and whole numbers as labels. Torch's own losses fit, with
@@ -64,7 +64,7 @@ def register(
         summary: a line for `fedilc list`; the first line of the function's docstring if it is empty.
 
     Raises:
-        ConfigError: if the name is taken, or the task unknown.
+        ConfigError: if the name is taken, or the task is unknown.
         WrongTypeError: if the function cannot be called.
 
     >>> from torch.nn.functional import l1_loss
@@ -95,7 +95,7 @@ LossName = Annotated[str, AfterValidator(_known)]
 
 
 def task_of(loss: str) -> Task:
-    """Return the task that a loss is for.
+    """Return the task of a loss.
 
     >>> task_of("huber")
     'regression'
@@ -104,7 +104,7 @@ def task_of(loss: str) -> Task:
 
 
 def has_classes(loss: str) -> bool:
-    """Return whether labels are class numbers, rather than quantities.
+    """Return whether labels are class numbers and not quantities.
 
     >>> has_classes("multiclass"), has_classes("huber")
     (True, False)

@@ -1,7 +1,7 @@
-"""The metrics of a run by name: their tasks, directions, ranges and headings. This file needs no torch.
+"""Metrics by name, with their tasks, directions, ranges and headings. This file needs no torch.
 
 Histories, tables, reports, callbacks and the check of what silos send all follow this declaration.
-`evaluation/metrics.py` computes the built-in ones, all at once.
+`evaluation/metrics.py` computes the built-in metrics, all at once.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ TASKS: tuple[Task, ...] = get_args(Task)
 _CLASSES: tuple[Task, ...] = ("binary", "multiclass")
 _QUANTITIES: tuple[Task, ...] = ("regression",)
 _SETS = ("train_", "validation_", "test_")
-_TAKEN = ("examples", "domains")  # what silos send beside metrics
+_TAKEN = ("examples", "domains")  # silos send these beside metrics
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What a name stands for.
+    """A metric in the registry.
 
     Args:
-        heading: what tables call it.
-        tasks: the tasks that it is for.
-        higher_is_better: its direction.
+        heading: its name in tables.
+        tasks: tasks for which it is defined.
+        higher_is_better: whether a higher value is better.
         summary: a line for `fedilc list`.
-        minimum: the lowest value that a silo may send.
-        maximum: the highest.
-        function: the metric of all examples, from outputs and labels; None if every run of the tasks has it.
+        minimum: lowest value that a silo may send.
+        maximum: highest value that a silo may send.
+        function: function of the outputs and labels of all examples; None for a built-in metric, which every
+            run of these tasks has.
     """
 
     heading: str
@@ -51,8 +52,10 @@ class Metric:
 METRICS: Registry[Metric] = Registry(
     "metric",
     {
-        "loss": Metric("loss", TASKS, False, "mean loss, by which rounds are chosen"),
-        "accuracy": Metric("accuracy", _CLASSES, True, "share of examples whose class is right", 0, 1),
+        "loss": Metric("loss", TASKS, False, "mean loss, which decides the round that is chosen"),
+        "accuracy": Metric(
+            "accuracy", _CLASSES, True, "share of examples whose predicted class is right", 0, 1
+        ),
         "auroc": Metric("AUROC", _CLASSES, True, "area under the ROC curve", 0, 1),
         "auprc": Metric("AUPRC", _CLASSES, True, "average precision", 0, 1),
         "rmse": Metric("RMSE", _QUANTITIES, False, "root mean squared error"),
@@ -71,23 +74,23 @@ def register(
     heading: str = "",
     summary: str = "",
 ) -> None:
-    """Add a metric of one's own under a new name; silos on other machines must have it installed too.
+    """Add your own metric under a new name; silos on other machines must have it installed too.
 
-    A run has it if its option `metrics` names it. Histories then hold it as "validation_NAME", the mean over
-    silos, and "test_NAME"; tables and reports show both, and `EarlyStopping` can monitor them.
+    A run measures it if its option `metrics` names it. Histories then hold it as "validation_NAME", the mean
+    over silos, and "test_NAME"; tables and reports show both, and `EarlyStopping` can monitor them.
 
     Args:
-        name: letters, digits and underscores.
+        name: its name, of letters, digits and underscores.
         function: takes outputs and labels, and returns a number; None or NaN if it is not defined. Outputs
             are logits of shape (examples,) for "binary", (examples, classes) for "multiclass", and
             predictions of shape (examples,) for "regression".
-        higher_is_better: its direction.
-        tasks: the tasks that it is for.
-        heading: what tables call it; its name if it is empty.
+        higher_is_better: whether a higher value is better.
+        tasks: tasks for which it is defined.
+        heading: its name in tables; `name` if it is empty.
         summary: a line for `fedilc list`; the first line of the function's docstring if it is empty.
 
     Raises:
-        ConfigError: if the name is taken or no name, or a task is unknown.
+        ConfigError: if the name is taken or not valid, or a task is unknown.
         WrongTypeError: if the function cannot be called.
 
     >>> register("recall", lambda logits, y: (logits[y > 0.5] > 0).double().mean(), higher_is_better=True)
@@ -102,7 +105,7 @@ def register(
         )
     if not (isinstance(name, str) and name.isidentifier()) or name in _TAKEN:
         raise ConfigError(
-            f"{name!r} cannot be the name of a metric; take letters, digits and underscores, and neither "
+            f"{name!r} cannot be the name of a metric; use letters, digits and underscores, and neither "
             f"{' nor '.join(_TAKEN)}"
         )
     for task in tasks:
@@ -115,7 +118,7 @@ def register(
 
 
 def metric_of(key: str) -> Metric | None:
-    """Return the metric of a number of a record, such as "validation_auroc"; None if it is none.
+    """Return the metric of a key of a record, such as "validation_auroc"; None if the key is no metric.
 
     >>> metric_of("test_rmse").higher_is_better, metric_of("norms")
     (False, None)
@@ -125,7 +128,7 @@ def metric_of(key: str) -> Metric | None:
 
 
 def metrics_of(loss: str, chosen: Sequence[str] = ()) -> dict[str, Metric]:
-    """Return the metrics of a run: those that its task always has, and those chosen.
+    """Return the metrics of a run: those that its task always has, and the chosen ones.
 
     >>> list(metrics_of("huber"))
     ['loss', 'rmse', 'mae', 'r2']
@@ -134,6 +137,6 @@ def metrics_of(loss: str, chosen: Sequence[str] = ()) -> dict[str, Metric]:
     for name in chosen:
         if task not in METRICS.get(name).tasks:
             tasks = listed(METRICS.get(name).tasks)
-            raise ConfigError(f"metric {name!r} is for {tasks} labels, and not for {task} ones; leave it out")
+            raise ConfigError(f"metric {name!r} is for {tasks} labels, not for {task} labels; leave it out")
     every = ((name, METRICS.get(name)) for name in METRICS.names())
     return {n: m for n, m in every if task in m.tasks and (m.function is None or n in chosen)}

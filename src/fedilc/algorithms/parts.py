@@ -1,7 +1,7 @@
-"""The kinds of parts, the built-in ones by name, and the one place that routes options to parts.
+"""The kinds of parts, the built-in parts by name, and the one place that routes options to parts.
 
-This file needs no torch. A part of the package is one file, and one line here; a part of another package
-needs no line here (see `registry.py`).
+This file needs no torch. A built-in part is a class in its own folder and one line here; a part of another
+package needs no line here (see `registry.py`).
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ PENALTIES: PartRegistry[Penalty] = PartRegistry(
         "iga": ("fedilc.penalties.other_penalties:IGA", "match mean gradients"),
         "irm": (
             "fedilc.penalties.other_penalties:IRM",
-            "one scale of the logits should be best in every silo",
+            "make one scale of the logits optimal in every silo",
         ),
     },
     plural="penalties",
 )
-# All of torch's but LBFGS, which computes losses itself, SparseAdam, which takes sparse gradients alone, and
-# Muon, which takes matrices alone. By these names only: a name from a network must not reach another class.
+# All of torch's except LBFGS, which computes losses itself, SparseAdam, which takes only sparse gradients,
+# and Muon, which takes only matrices. Only these names: one from a network must not reach another class.
 TORCH_OPTIMIZERS = {
     "SGD": ", with momentum if asked",
     "Adam": "; weight decay is its L2 form",
@@ -96,17 +96,17 @@ class OptimizerChoice:
 
 
 class LocalSteps(Section):
-    """Steps that a silo takes from the weights w that it is sent; its update is w - w_e.
+    """Local steps, which a silo takes from the weights w of the server to its own w_e; its update is w - w_e.
 
-    The update is aggregated like a gradient. One full-batch step of SGD with rate 1 is the gradient.
+    The update is aggregated like a gradient. After one full-batch step of SGD with rate 1 it is the gradient.
 
     Args:
-        steps: how many steps a round has.
-        epochs: how many passes over the silo's examples a round has, in place of `steps`.
-        batch_size: examples per step, drawn again in every epoch from the run's seed; "all" or None is all.
-        optimizer: a torch optimiser by name ("sgd", "adam", ...); its state is reset in every round.
-        learning_rate: of that optimiser.
-        momentum: of "sgd".
+        steps: number of steps per round.
+        epochs: number of passes over the silo's examples per round, in place of `steps`.
+        batch_size: examples per step, drawn anew in every epoch from the run's seed; "all" or None is all.
+        optimizer: optimiser for local steps by name ("sgd", "adam", ...); its state is reset in every round.
+        learning_rate: learning rate for local steps.
+        momentum: momentum of "sgd".
         proximal: mu of FedProx: mu/2 ||w' - w||^2 is added to the loss.
         control_variates: whether gradients are corrected as in SCAFFOLD, by state that the silo keeps.
 
@@ -141,7 +141,7 @@ class LocalSteps(Section):
     def __init__(self, **given: Any) -> None:
         steps, epochs = given.get("steps"), given.get("epochs")
         if steps is not None and epochs is not None:
-            raise ConfigError("local steps are counted by steps or by epochs; give one of the two")
+            raise ConfigError("local steps take a number of steps or of epochs; give one of the two")
         if steps is None and epochs is None:
             given = {**given, "steps": 1}
         try:
@@ -150,34 +150,35 @@ class LocalSteps(Section):
             raise ConfigError(f"local steps: {first_mistake(error, type(self).model_fields)}") from error
 
     def count(self, examples: int) -> int:
-        """Return how many steps a silo of this size takes in a round."""
+        """Return how many steps a silo with this many examples takes per round."""
         if self.epochs is None:
             return self.steps or 1
         return self.epochs * -(-examples // self.batch(examples))
 
     def batch(self, examples: int) -> int:
-        """Return how many examples a step of a silo of this size has."""
+        """Return how many examples each step of such a silo has."""
         return examples if self.batch_size in (None, "all") else min(int(self.batch_size), examples)
 
 
 class PenaltyOptions(Section):
-    """The options of every penalty, declared here because reading an experiment that sets one needs no torch.
+    """The options of every penalty, declared here so that an experiment that sets one is read without torch.
 
     Args:
-        reduction: of the penalty over silos: "mean", as in the paper, or "sum", as in its authors' code.
+        reduction: reduction of the penalty over silos: "mean", as in the paper, or "sum", as in its authors'
+            code.
     """
 
     reduction: Reduction = "mean"
 
 
 def option_names() -> list[str]:
-    """Return the names of all options that some part declares, each once."""
+    """Return the names of all options that parts declare, each once."""
     own = [key for r in REGISTRIES for name in r.names() for key in r.declared(name)]
     return list(dict.fromkeys([*LocalSteps.FLAT, *own]))
 
 
 def check_option(option: str, value: Any) -> bool:
-    """Return whether some part declares an option; raise if none of those that do accepts its value."""
+    """Return whether a part declares an option; raise if no part that declares it accepts the value."""
     if option in LocalSteps.FLAT:
         check_value(option, LocalSteps.model_fields[LocalSteps.FLAT[option]], value)
         return True
@@ -198,7 +199,7 @@ def check_option(option: str, value: Any) -> bool:
 
 
 def taken(registry: PartRegistry[Any], choice: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of a run's options that a part declares; this is how every option reaches its part."""
+    """Return the options of a run that a part declares; every option reaches its part in this way."""
     known = registry.options(choice) if options else ()
     return {key: value for key, value in options.items() if key in known}
 

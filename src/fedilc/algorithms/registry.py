@@ -1,12 +1,12 @@
-"""Parts of an algorithm by name, with the options that each declares. This file needs no torch.
+"""Registries of parts by name, with the options that each part declares. This file needs no torch.
 
 A part is a class: an aggregation, a penalty or an optimiser. The arguments of its constructor are its
 options; their annotations give types and bounds, as in `min_side: Annotated[int, Field(ge=1)] = 1`, and
-nothing else has to know them. A part keeps each argument as an attribute of the same name, from which
+no other place declares them. A part keeps each argument as an attribute of the same name, from which
 run folders and manifests take it.
 
-Built-in parts are named here and imported when they are first used. Those of other packages are registered
-when their entry point of the group `fedilc.plugins` is loaded: a module that calls `register`.
+Built-in parts are named in `parts.py` and imported when they are first used. Parts of other packages are
+registered when their entry point in the group `fedilc.plugins` is loaded: a module that calls `register`.
 """
 
 from __future__ import annotations
@@ -36,31 +36,13 @@ _CONFIG = ConfigDict(
 )
 
 
-@cache
-def load_plugins() -> None:
-    """Import the modules that installed packages name in the entry-point group `fedilc.plugins`, once.
-
-    Only packages of this installation are loaded; no message from elsewhere can name one.
-    """
-    for plugin in entry_points(group=PLUGINS):
-        try:
-            plugin.load()
-        except Exception as error:  # a package of someone else may raise anything
-            warnings.warn(
-                f"the plug-in {plugin.name!r} ({plugin.value}) cannot be loaded: "
-                f"{type(error).__name__}: {error}; update or uninstall its package",
-                FedILCWarning,
-                stacklevel=2,
-            )
-
-
 class Registry(Generic[Entry]):
-    """Things of one kind by name: what such a thing is called in errors, and its entries.
+    """Entries of one kind by name.
 
     Args:
-        kind: the word for such a thing, in errors.
-        entries: those of the package.
-        plural: the word for several of them, if it is not `kind` with an s.
+        kind: the word for an entry in errors.
+        entries: the built-in entries.
+        plural: the plural of `kind`, if it is not `kind` with an s.
 
     >>> colours = Registry[str]("colour", {"red": "a colour"})
     >>> colours.register("blue", "another colour")
@@ -77,7 +59,7 @@ class Registry(Generic[Entry]):
         """Add an entry under a new name; in a run over machines, every silo must have it installed too."""
         if name in self._names():
             article = "an" if self.kind[0] in "aeiou" else "a"
-            raise ConfigError(f"there is {article} {self.kind} {name!r} already; choose another name")
+            raise ConfigError(f"there is already {article} {self.kind} {name!r}; choose another name")
         self._entries[name] = entry
 
     def unregister(self, name: str) -> None:
@@ -88,18 +70,18 @@ class Registry(Generic[Entry]):
         return tuple(self._entries)
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of all entries, built in and registered."""
+        """Return the names of all entries, built-in and registered."""
         load_plugins()
         return self._names()
 
     def get(self, name: object) -> Entry:
-        """Return the entry of a name; plug-ins are loaded only for a name that is not known yet."""
+        """Return the entry of a name; plug-ins are loaded only if the name is not known yet."""
         if name not in self._names() and name not in self.names():
             raise ConfigError(f"{self.kind} {str(name)!r} is unknown{nearest(str(name), self.names())}")
         return self._entries[str(name)]
 
     def summary(self, name: str) -> str:
-        """Return one line about an entry: its `summary`, or the first line of its docstring."""
+        """Return one line about an entry: its `summary` or the first line of its docstring."""
         entry = self.get(name)
         return getattr(entry, "summary", "") or first_line(entry)
 
@@ -108,25 +90,15 @@ class Registry(Generic[Entry]):
         return {}
 
 
-def first_line(thing: object) -> str:
-    """Return the first line of a docstring, without its full stop.
-
-    >>> first_line(first_line)
-    'Return the first line of a docstring, without its full stop'
-    """
-    lines = (inspect.getdoc(thing) or "").splitlines()
-    return lines[0].rstrip(".") if lines else ""
-
-
 class PartRegistry(Registry[Maker[Part]]):
-    """One kind of part: what it is called in errors, and its classes by name.
+    """The parts of one kind: classes by name, with the options that their constructors declare.
 
     Args:
-        kind: the word for such a part, in errors.
-        base: where its base class is, as "module:Class".
-        built_in: name, place ("module:Class") and a line for `fedilc list` of each part of the package.
-        plural: the word for several of them, if it is not `kind` with an s.
-        reserved: arguments of the constructor that are not options.
+        kind: the word for such a part in errors.
+        base: place of the base class, as "module:Class".
+        built_in: for each built-in part its name, its place ("module:Class") and a line for `fedilc list`.
+        plural: the plural of `kind`, if it is not `kind` with an s.
+        reserved: arguments of constructors that are not options.
 
     >>> numbers = PartRegistry[complex]("number", "builtins:complex", {})
     >>> numbers.register("unit", complex)
@@ -165,14 +137,6 @@ class PartRegistry(Registry[Maker[Part]]):
     def _names(self) -> tuple[str, ...]:
         return (*self._built_in, *(name for name in self._entries if name not in self._built_in))
 
-    def summary(self, name: str) -> str:
-        """Return one line about a part; a built-in part is not imported for it."""
-        return self._built_in[name][1] if name in self._built_in else first_line(self.get(name))
-
-    def fields(self, name: str) -> Mapping[str, FieldInfo]:
-        """Return the options that a part takes, with their defaults."""
-        return self.model(name).model_fields
-
     def get(self, name: object) -> Maker[Part]:
         """Return the class of a name; a built-in one is imported when it is first used."""
         if name in self._built_in and name not in self._entries:
@@ -182,28 +146,13 @@ class PartRegistry(Registry[Maker[Part]]):
                 raise ConfigError(f"{self.kind} {name!r} needs a newer version of torch") from error
         return super().get(name)
 
-    def model(self, name: str) -> type[BaseModel]:
-        """Return the options of a part as a model that validates them."""
-        part = self.get(name)
-        if name not in self._models:
-            self._models[name] = _option_model(part, self.reserved)
-        return self._models[name]
-
-    def options(self, choice: str | Part | None) -> tuple[str, ...]:
-        """Return the names of the options that a part takes; an object takes none."""
-        if isinstance(choice, imported(self._base)):
-            return ()
-        return tuple(self.model(str(choice)).model_fields)
-
-    def declared(self, name: str) -> tuple[str, ...]:
-        """Return the options of a part; none if this version of torch does not have the part."""
-        try:
-            return self.options(name)
-        except ConfigError:
-            return ()
+    def build(self, name: str | Part, **options: Any) -> Part:
+        """Return the part of a name with these options, or the given object; raise for unknown options."""
+        found = self.checked(name, options)
+        return self.get(name)(**found) if isinstance(name, str) else name
 
     def checked(self, choice: str | Part, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return options with their declared types; refuse those that a part does not take."""
+        """Return options with their declared types; raise if the part does not take one of them."""
         known = self.options(choice)
         for key in options:
             if key not in known:
@@ -214,6 +163,34 @@ class PartRegistry(Registry[Maker[Part]]):
             return {}
         return _valid(self.model(choice), options)
 
+    def summary(self, name: str) -> str:
+        """Return one line about a part, without importing a built-in part."""
+        return self._built_in[name][1] if name in self._built_in else first_line(self.get(name))
+
+    def fields(self, name: str) -> Mapping[str, FieldInfo]:
+        """Return the options of a part, with their defaults."""
+        return self.model(name).model_fields
+
+    def model(self, name: str) -> type[BaseModel]:
+        """Return the options of a part as a pydantic model, which validates them."""
+        part = self.get(name)
+        if name not in self._models:
+            self._models[name] = _option_model(part, self.reserved)
+        return self._models[name]
+
+    def options(self, choice: str | Part | None) -> tuple[str, ...]:
+        """Return the names of the options of a part; a part given as an object takes none."""
+        if isinstance(choice, imported(self._base)):
+            return ()
+        return tuple(self.model(str(choice)).model_fields)
+
+    def declared(self, name: str) -> tuple[str, ...]:
+        """Return the names of the options of a part; none if this version of torch lacks the part."""
+        try:
+            return self.options(name)
+        except ConfigError:
+            return ()
+
     def accepts(self, name: str, option: str, value: Any) -> bool:
         """Return whether a part declares an option; raise if it does not accept the value."""
         if option not in self.declared(name):
@@ -221,13 +198,8 @@ class PartRegistry(Registry[Maker[Part]]):
         check_value(option, self.model(name).model_fields[option], value)
         return True
 
-    def build(self, name: str | Part, **options: Any) -> Part:
-        """Return the part of a name with these options, or the object given; refuse unknown options."""
-        found = self.checked(name, options)
-        return self.get(name)(**found) if isinstance(name, str) else name
-
     def name_of(self, choice: str | Part) -> str | None:
-        """Return the name of a part given as either, or None if its class is not registered."""
+        """Return the name of a part given by name or as an object; None if its class is not registered."""
         if isinstance(choice, str):
             return choice
         return next((name for name in self.names() if self.get(name) is type(choice)), None)
@@ -251,14 +223,32 @@ class PartRegistry(Registry[Maker[Part]]):
         return getattr(part, option)
 
 
-def imported(place: str) -> Any:
-    """Return what a built-in name stands for; `place` is "module:Class" or "module:function"."""
-    module, _, name = place.partition(":")
-    return getattr(importlib.import_module(module), name)
+def checks_options(constructor: Constructor) -> Constructor:
+    """Make the constructor of a part check its arguments against their declared types and bounds."""
+    signature = inspect.signature(constructor)
+
+    @cache
+    def model() -> type[BaseModel]:
+        return _option_model(constructor, ("self",))
+
+    @wraps(constructor)
+    def checked(self: Any, *given: Any, **named: Any) -> None:
+        arguments = signature.bind(self, *given, **named).arguments
+        del arguments["self"]
+        constructor(self, **_valid(model(), arguments))
+
+    return cast(Constructor, checked)
+
+
+def check_value(option: str, field: FieldInfo, value: Any) -> None:
+    """Raise if an option does not accept a value; None stands for its default and is always accepted."""
+    if value is not None:
+        fields: dict[str, Any] = {option: (field.annotation, field)}
+        _valid(create_model("PartOption", __config__=_CONFIG, **fields), {option: value})
 
 
 def _option_model(part: Callable[..., Any], reserved: tuple[str, ...]) -> type[BaseModel]:
-    """Return the arguments of a constructor as a model; an argument without annotation takes any value."""
+    """Return the arguments of a constructor as a model; one without an annotation takes any value."""
     made: Any = part
     try:
         hints = get_type_hints(made.__init__ if isinstance(part, type) else made, include_extras=True)
@@ -275,15 +265,8 @@ def _option_model(part: Callable[..., Any], reserved: tuple[str, ...]) -> type[B
     return create_model("PartOptions", __config__=_CONFIG, **fields)
 
 
-def check_value(option: str, field: FieldInfo, value: Any) -> None:
-    """Raise if an option does not accept a value; None stands for its default, and is always accepted."""
-    if value is not None:
-        fields: dict[str, Any] = {option: (field.annotation, field)}
-        _valid(create_model("PartOption", __config__=_CONFIG, **fields), {option: value})
-
-
 def _valid(model: type[BaseModel], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with the types that a model declares, or raise one sentence about the first mistake."""
+    """Return options with the types that a model declares; raise one sentence about the first mistake."""
     try:
         found = model.model_validate(dict(options))
     except ValidationError as error:
@@ -291,18 +274,35 @@ def _valid(model: type[BaseModel], options: Mapping[str, Any]) -> dict[str, Any]
     return {key: getattr(found, key) for key in options}
 
 
-def checks_options(constructor: Constructor) -> Constructor:
-    """Let the constructor of a part refuse arguments that are not of their declared types and bounds."""
-    signature = inspect.signature(constructor)
+def imported(place: str) -> Any:
+    """Return the object at a place, "module:Class" or "module:function"."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
 
-    @cache
-    def model() -> type[BaseModel]:
-        return _option_model(constructor, ("self",))
 
-    @wraps(constructor)
-    def checked(self: Any, *given: Any, **named: Any) -> None:
-        arguments = signature.bind(self, *given, **named).arguments
-        del arguments["self"]
-        constructor(self, **_valid(model(), arguments))
+def first_line(thing: object) -> str:
+    """Return the first line of a docstring, without its full stop.
 
-    return cast(Constructor, checked)
+    >>> first_line(first_line)
+    'Return the first line of a docstring, without its full stop'
+    """
+    lines = (inspect.getdoc(thing) or "").splitlines()
+    return lines[0].rstrip(".") if lines else ""
+
+
+@cache
+def load_plugins() -> None:
+    """Import the modules that installed packages name in the entry-point group `fedilc.plugins`, once.
+
+    Only packages of this installation are loaded; no message from a network can name one.
+    """
+    for plugin in entry_points(group=PLUGINS):
+        try:
+            plugin.load()
+        except Exception as error:  # a package of someone else may raise anything
+            warnings.warn(
+                f"the plug-in {plugin.name!r} ({plugin.value}) cannot be loaded: "
+                f"{type(error).__name__}: {error}; update or uninstall its package",
+                FedILCWarning,
+                stacklevel=2,
+            )

@@ -10,7 +10,7 @@ from fedilc.config.experiment import (
     shipped_experiments,
 )
 from fedilc.config.options import Options
-from fedilc.data.sources import validated
+from fedilc.section import validated
 
 __all__ = [
     "Experiment",

@@ -14,10 +14,10 @@ from pydantic import Field, PositiveInt, SerializeAsAny
 from fedilc.algorithms import Algorithm, find_algorithm
 from fedilc.algorithms.registry import load_plugins
 from fedilc.config.options import Options
-from fedilc.data import sources as embedded
-from fedilc.data import sources as own
-from fedilc.data.sources import Section, Source, SourceRegistry, validated
+from fedilc.data import sources
+from fedilc.data.sources import Source, SourceRegistry
 from fedilc.errors import ConfigError, listed, nearest
+from fedilc.section import Section, validated
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,16 +32,16 @@ _ALGORITHM = "fishr-inter-geo"
 SOURCES = SourceRegistry(
     "source",
     {
-        "color-digits": embedded.ColorDigits,
-        "color-digits-shift": embedded.ColorDigitsShift,
-        "files": own.Files,
-        "heart-disease": embedded.HeartDisease,
-        "images": own.Images,
-        "many-silos": embedded.ManySilos,
-        "remote": own.Remote,
-        "remote-tables": own.RemoteTables,
-        "site-shortcuts": embedded.SiteShortcuts,
-        "tables": own.Tables,
+        "color-digits": sources.ColorDigits,
+        "color-digits-shift": sources.ColorDigitsShift,
+        "files": sources.Files,
+        "heart-disease": sources.HeartDisease,
+        "images": sources.Images,
+        "many-silos": sources.ManySilos,
+        "remote": sources.Remote,
+        "remote-tables": sources.RemoteTables,
+        "site-shortcuts": sources.SiteShortcuts,
+        "tables": sources.Tables,
     },
 )
 register_source = SOURCES.register
@@ -75,7 +75,7 @@ class Experiment(Options):
     name: str = "experiment"
     summary: str = ""
     algorithm: str = _ALGORITHM
-    beside: list[str] = Field([], description="algorithms that `fedilc run` compares it with")
+    beside: list[str] = Field([], description="Algorithms that `fedilc run` compares it with")
     data: SerializeAsAny[Source]
     model: Network = Network()
 
@@ -92,11 +92,11 @@ class Experiment(Options):
 def parse_experiment(values: Mapping[str, Any]) -> Experiment:
     """Return an experiment from nested dictionaries, as TOML has them."""
     values = dict(values)
-    values.pop("study", None)  # settings of `fedilc study`, which may be in the file of a run
+    values.pop("study", None)  # settings of `fedilc study`, which the file of a run may hold too
     values["data"] = _source(values.pop("data", None))
     values["model"] = validated(Network, values.pop("model", {}), "model")
     experiment = validated(Experiment, values)
-    _ = experiment.parts  # raises now if they do not fit, and is kept
+    _ = experiment.parts  # cached; raises now if the parts do not fit together
     for name in experiment.beside:
         find_algorithm(name)
     return experiment
@@ -150,7 +150,7 @@ def read_experiment(name: str, changes: Sequence[str] = ()) -> tuple[Experiment,
 
 
 def _read(name: str) -> tuple[dict[str, Any], Path]:
-    """Return what the file of an experiment says, by shipped name or by path, and its path."""
+    """Return the content of an experiment's file, given by shipped name or by path, and its path."""
     shipped = shipped_experiments()
     path = shipped.get(name, Path(name))
     try:
@@ -168,9 +168,9 @@ def _read(name: str) -> tuple[dict[str, Any], Path]:
 def read_study_file(name: str) -> tuple[str, Source, Path, dict[str, Any]]:
     """Return the name, data, folder and settings of a study from an experiment, by shipped name or by file.
 
-    Settings are those of the section [study], and before them what one run and a study have in common: its
-    rounds, environment size, algorithms and widths, and its rate and lambda as the only ones to choose from.
-    A file that sets anything else is refused, but for shipped ones, of which a study takes the data alone.
+    Settings come from the section [study], and before it from what a run and a study have in common: rounds,
+    environment size, algorithms and widths, and the rate and lambda of the run as the only candidates. A file
+    that sets anything else is refused; from shipped experiments, a study takes only the data.
     """
     values, path = _read(name)
     own, data, study = values.pop("name"), _source(values.pop("data", None)), values.pop("study", {})
@@ -193,14 +193,14 @@ def read_study_file(name: str) -> tuple[str, Source, Path, dict[str, Any]]:
         values["model"] = model
     if values:
         raise ConfigError(
-            f"{name} sets {listed(sorted(values), 5)}, which a study does not take; leave out what is for "
-            "one run alone, and give a study's settings in its section [study]"
+            f"{name} sets {listed(sorted(values), 5)}, which a study does not take; leave out settings of a "
+            "single run, and give a study's settings in the section [study]"
         )
     return own, data, path.parent, found | study
 
 
 def _make_linear(values: dict[str, Any], changed: Sequence[str]) -> None:
-    """Replace the network, and leave out parts that Newton's method does not take, unless they were set."""
+    """Use a linear model and leave out parts that Newton's method does not take, unless they were set."""
     if not any(key.startswith("model") for key in changed):
         values["model"] = {"name": "linear"}
     for key in ("optimizer", "optimizer_options", "inter", "penalty", *_OTHER_NAME, "environment_size"):

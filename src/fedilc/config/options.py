@@ -1,7 +1,7 @@
 """The settings of a run besides its data, model and algorithm. This file needs no torch.
 
-Each is declared once: here if every run has it, and otherwise by the part that it belongs to, as `zeros` by
-the weighted geometric mean. `Options` takes both in one flat spelling, which `train`, `--set` and TOML share.
+Each setting is declared once: here if every run has it, and otherwise by its part, as the weighted geometric
+mean declares `zeros`. `Options` takes both in one flat spelling, which `train`, TOML and the command share.
 """
 
 from __future__ import annotations
@@ -20,24 +20,28 @@ from fedilc.algorithms.parts import LocalSteps, check_option, option_names
 from fedilc.errors import ConfigError, FedILCWarning, nearest
 from fedilc.section import SENTENCE, Section
 
-# Flat spellings of options that their parts call otherwise.
+# Flat spellings of options that have another name in their parts.
 FLAT_NAMES = {"fishr_reduction": "reduction"}
 Balance = Literal["weights", "oversample"]
 
 
 class SiloOptions(Section):
-    """The settings that silos must know, and that a manifest therefore holds."""
+    """The settings that silos must know; the manifest holds them."""
 
-    environment_size: int | None = Field(None, ge=1, description="in examples; none is the whole silo")
-    seed: int = Field(0, ge=0, description="every random choice derives from it")
-    balance: Balance | None = Field(None, description="how classes of a silo come to count equally")
-    metrics: list[str] | None = Field(None, description="metrics of your own, by name, beside the usual ones")
-    max_norm: float | None = Field(None, gt=0, description="clip each silo's answers to this norm")
-    classifier: str | None = Field(
-        None, description="the layer that gives the logits, for Fishr and CORAL; none: it is found"
+    environment_size: int | None = Field(
+        None, ge=1, description="Examples per environment; none is the whole silo"
     )
-    weights_step: float = Field(0.01, gt=0, description="step size of the weights group-dro and afl")
-    weights_power: float = Field(1.0, ge=0, description="q of the weights q-ffl")
+    seed: int = Field(0, ge=0, description="Seed from which every random choice derives")
+    balance: Balance | None = Field(None, description="How to balance classes within a silo")
+    metrics: list[str] | None = Field(
+        None, description="Names of registered metrics to measure besides the usual ones"
+    )
+    max_norm: float | None = Field(None, gt=0, description="Norm to which each silo's answers are clipped")
+    classifier: str | None = Field(
+        None, description="Layer that gives the logits, for Fishr and CORAL; none finds it"
+    )
+    weights_step: float = Field(0.01, gt=0, description="Step size of the silo weights group-dro and afl")
+    weights_power: float = Field(1.0, ge=0, description="Power q of the silo weights q-ffl")
 
     @field_validator("metrics")
     @classmethod
@@ -56,9 +60,9 @@ class SiloOptions(Section):
 
 
 class Options(SiloOptions):
-    """Every setting of a run beside its data, model and algorithm; `train` explains each in full.
+    """Every setting of a run besides its data, model and algorithm; `train` explains each in full.
 
-    Options that a part of the algorithm declares are taken too, under their own names.
+    It also takes the options that a part of the algorithm declares, under their own names.
 
     >>> Options(rounds=1, learning_rate=0.1, zeros="strict").part_options
     {'zeros': 'strict'}
@@ -66,47 +70,62 @@ class Options(SiloOptions):
 
     model_config = ConfigDict(extra="allow")
 
-    rounds: int = Field(ge=1, description="how many steps the server takes")
-    learning_rate: float = Field(gt=0, description="of the server's optimiser")
-    weight_decay: float = Field(0.0, ge=0, description="of the server's optimiser; Adam's is its L2 form")
-    penalty: str | None = Field(None, description="what silos match; none is the algorithm's own")
-    penalty_weight: float = Field(1.0, ge=0, description="lambda, the weight of the penalty")
-    loss: LossName | None = Field(None, description="a loss for the same labels; none is that of the data")
-    inter: str | None = Field(None, description="how silos become one; none is the algorithm's own")
+    rounds: int = Field(ge=1, description="Number of rounds, in each of which the server takes one step")
+    learning_rate: float = Field(gt=0, description="Server learning rate")
+    weight_decay: float = Field(0.0, ge=0, description="Weight decay of the server; Adam's is its L2 form")
+    penalty: str | None = Field(None, description="Penalty by name; none is the algorithm's own")
+    penalty_weight: float = Field(1.0, ge=0, description="Weight of the penalty, lambda")
+    loss: LossName | None = Field(None, description="Loss by name; none is the loss of the data")
+    inter: str | None = Field(
+        None, description="Aggregation across silos by name; none is the algorithm's own"
+    )
     silo_weights: str | dict[str, float] | None = Field(
-        None, description="how much silos count in a mean: a rule, or one number per silo"
+        None, description="Silo weighting: a rule name or one number per silo"
     )
-    optimizer: str | None = Field(None, description="of the server; none is the algorithm's own")
-    optimizer_options: dict[str, Any] = Field({}, description="of that optimiser, such as momentum")
+    optimizer: str | None = Field(None, description="Server optimiser by name; none is the algorithm's own")
+    optimizer_options: dict[str, Any] = Field(
+        {}, description="Options of the server optimiser, such as momentum"
+    )
     learning_rate_schedule: Literal["constant", "step", "cosine"] = Field(
-        "constant", description="how the server's rate changes by round"
+        "constant", description="How the server learning rate changes by round"
     )
-    warmup_rounds: int = Field(0, ge=0, description="first rounds in which the server's rate rises")
-    decay_rounds: int | None = Field(None, ge=1, description="rounds between steps; none is a third of all")
-    decay_factor: float = Field(0.1, gt=0, le=1, description="of the rate at each such step")
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
-    penalty_anneal_rounds: int = Field(0, ge=0, description="first rounds, in which lambda is penalty_start")
-    penalty_start: float = Field(1.0, ge=0, description="lambda of those rounds")
+    warmup_rounds: int = Field(
+        0, ge=0, description="Number of first rounds, in which the server learning rate rises"
+    )
+    decay_rounds: int | None = Field(
+        None, ge=1, description="Rounds between two steps of the learning rate; none is a third of all rounds"
+    )
+    decay_factor: float = Field(0.1, gt=0, le=1, description="Factor of the learning rate at each such step")
+    device: str = Field("auto", description="Device: auto, cpu, cuda, cuda:1, ...")
+    penalty_anneal_rounds: int = Field(
+        0, ge=0, description="Number of first rounds, in which lambda is penalty_start"
+    )
+    penalty_start: float = Field(1.0, ge=0, description="Weight of the penalty in those rounds")
     min_silos: int | None = Field(
-        None, ge=1, description="silos that a round needs; none is all that it asks"
+        None, ge=1, description="Fewest silos that a round needs; none is all that it asks"
     )
-    silos_per_round: int | None = Field(None, ge=1, description="silos drawn for each round; none is all")
+    silos_per_round: int | None = Field(
+        None, ge=1, description="Number of silos drawn for each round; none is all"
+    )
     on_divergence: Literal["stop", "exclude"] = Field(
-        "stop", description="if weights become infinite: stop, or ask again without silos that stand out"
+        "stop",
+        description="If weights become infinite: stop, or repeat the round without silos that stand out",
     )
     outlier_factor: float = Field(
         100.0,
         ge=0,
-        description="over a network, set answers aside whose norm is over this many times the median; in one "
-        "process, warn; 0 is never",
+        description="Multiple of the median norm above which an answer is set aside (over a network) or "
+        "warned about (in one process); 0 is never",
     )
-    evaluate_every: int = Field(1, ge=1, description="rounds between evaluations")
+    evaluate_every: int = Field(1, ge=1, description="Rounds between two evaluations")
     thresholded_batch: int | None = Field(
-        None, ge=2, description="report areas of thresholded predictions too, in batches of this many"
+        None,
+        ge=2,
+        description="Batch size in which areas under curves of thresholded predictions are reported too",
     )
 
     def quorum(self, silos: int) -> int:
-        """Return how many silos a round needs at least: `min_silos`, or all that a round asks."""
+        """Return the fewest silos that a round needs: `min_silos`, or all that a round asks."""
         return self.min_silos or self.silos_per_round or silos
 
     @property
@@ -116,7 +135,7 @@ class Options(SiloOptions):
 
     @property
     def for_parts(self) -> dict[str, Any]:
-        """Return the options that parts may declare: their own, and those of silos that were changed."""
+        """Return the options that parts may declare: those of parts, and those of silos that were changed."""
         return self.given(*SiloOptions.model_fields) | self.part_options
 
     def given(self, *names: str) -> dict[str, Any]:
@@ -126,13 +145,13 @@ class Options(SiloOptions):
 
     @property
     def fishr_reduction(self) -> str:
-        """Return how the penalty is reduced over silos, by the flat spelling of its option `reduction`."""
+        """Return how the penalty is reduced over silos; the part calls this option `reduction`."""
         return str(self.part_options.get(FLAT_NAMES["fishr_reduction"], "mean"))
 
     @model_validator(mode="before")
     @classmethod
     def _options_of_parts(cls, values: Any) -> Any:
-        """Refuse a key that neither every run nor some part has; None stands for the part's own default."""
+        """Refuse a key that is no option of a run or of a part; None stands for the part's own default."""
         values = part_spelling(values)
         given = [key for key in values if key not in cls.model_fields]
         for key in given:
@@ -162,7 +181,7 @@ class Options(SiloOptions):
         if isinstance(values, Mapping) and isinstance(values.get("penalty"), float | int):
             values = dict(values)
             warnings.warn(
-                "penalty as a number is now called penalty_weight; penalty names what silos match",
+                "a number for the penalty is now called penalty_weight; penalty is the name of a penalty",
                 FedILCWarning,
                 stacklevel=2,
             )
@@ -172,7 +191,7 @@ class Options(SiloOptions):
     @model_validator(mode="before")
     @classmethod
     def _silo_weights_were_weights(cls, values: Any) -> Any:
-        """Rename `weights`, which is what a network learns, to `silo_weights`, with a warning."""
+        """Rename `weights` to `silo_weights`, with a warning: weights are what a network learns."""
         if not isinstance(values, Mapping) or "weights" not in values:
             return values
         values = dict(values)
@@ -187,7 +206,7 @@ class Options(SiloOptions):
 
 
 def part_spelling(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with each option of a part under the name that the part declares.
+    """Return settings with each option of a part under the name that the part gives it.
 
     >>> part_spelling({"seed": 1, "fishr_reduction": "sum"})
     {'seed': 1, 'reduction': 'sum'}
@@ -197,7 +216,7 @@ def part_spelling(values: Mapping[str, Any]) -> dict[str, Any]:
             raise PydanticCustomError(
                 SENTENCE,
                 "{why}",
-                {"why": f"{flat} and {name} are one option and differ; give one of the two"},
+                {"why": f"{flat} and {name} are the same option but differ; give one of the two"},
             )
     return {FLAT_NAMES.get(key, key): value for key, value in values.items()}
 

@@ -1,1 +1,1 @@
-"""What is written to disk: run folders, checkpoints, tensor files, and how damage is found."""
+"""Everything on disk: run folders, checkpoints, tensor files, and the digests that show damage."""

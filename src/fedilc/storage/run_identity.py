@@ -1,7 +1,7 @@
-"""What a run is: the settings and data that it is resumed with, and the machine that computes it.
+"""The identity of a run, which must be the same to resume it, and facts about the machine, which may differ.
 
-Settings and data must be the same to resume a run. Versions, threads, processor and instruction set may
-change, and the last digits of the run with them.
+Settings and data are the identity. Versions, threads, processor and instruction set may change, which may
+change the last digits of the run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedilc.algorithms.parts import LEVELS, PENALTIES, option_names, taken
 from fedilc.algorithms.registry import PartRegistry
 from fedilc.errors import CheckpointError, FedILCWarning, listed
 
-_FORMERLY_FLAT = {  # what a run.json up to version 0.2 held for options of parts that were not given
+_FORMERLY_FLAT = {  # values in a run.json up to version 0.2 for options of parts that were not given
     "zeros": "ignore",
     "covariance": "diagonal",
     **dict.fromkeys(("agreement", "min_side", "trim", *LocalSteps.FLAT)),
@@ -36,7 +36,7 @@ _DERIVED = ("model", "silos", "test")  # checked last: they may differ only beca
 
 
 def require_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise if settings or data differ from those of the run in `path`; name the first difference."""
+    """Raise if settings or data differ from those of the run in `path`, with the first difference."""
     before, now = _without_unknown(path, before, now)
     flat = {*_FORMERLY_FLAT, *option_names()}  # the choices hold them, with the parts that take them
     for key in sorted(set(before) | set(now), key=lambda key: (key in _DERIVED, key)):
@@ -59,7 +59,7 @@ def require_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) 
 def _without_unknown(
     path: Path, before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the facts without the digests of silos that have none on one side; warn that these are unknown.
+    """Return the facts without the digests of silos that lack one on either side; warn about these silos.
 
     A silo whose examples are streamed may have the digest None.
     """
@@ -87,9 +87,9 @@ def _digest(facts: Any) -> Any:
 
 
 def upgraded(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of a run as run folders hold them now: with each part as its name and options.
+    """Return the facts of a run in today's form: with each part as its name and options.
 
-    Folders up to version 0.2 have the names of parts alone, and beside them all options that a part can have;
+    Folders up to version 0.2 have only the names of parts, and beside them all options that parts can have;
     `silo_weights` is called `weights` there. Some have the reduction of the penalty among the options of
     every run.
     """
@@ -110,7 +110,7 @@ def _renamed(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_reduction(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return facts in which the penalty has its reduction, which was called `fishr_reduction` beside it."""
+    """Return facts in which the penalty holds its reduction, formerly `fishr_reduction` beside it."""
     if "fishr_reduction" not in facts:
         return dict(facts)
     found = {key: value for key, value in facts.items() if key != "fishr_reduction"}
@@ -124,7 +124,7 @@ def _with_reduction(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _part(registry: PartRegistry[Any], choice: Any, given: Mapping[str, Any]) -> Any:
-    """Return a part that was recorded by its name with its options; a name that is gone stays as it is."""
+    """Return a part that was recorded by name with its options; a name that no longer exists stays a name."""
     if not isinstance(choice, str) or choice not in registry.names():
         return None if choice == "whole" else choice
     return registry.describe(registry.build(choice, **taken(registry, choice, given)))
@@ -138,7 +138,7 @@ def _whose(before: Any, now: Any) -> str:
 
 
 def _difference(where: str, old: object, new: object) -> tuple[str, object, object]:
-    """Return the first place, inside nested objects too, at which two values differ.
+    """Return the first key at which two values differ, also inside nested objects, and both values there.
 
     >>> _difference("model", {"layers": "a", "weights": 1}, {"layers": "a", "weights": 2})
     ('model.weights', 1, 2)
@@ -156,7 +156,7 @@ def _short(value: object) -> str:
 
 
 def machine_facts() -> dict[str, Any]:
-    """Return what this process computes with: no part of a run's identity, but it may change last bits."""
+    """Return facts about this process and machine; they are not part of a run's identity."""
     return {
         "python": platform.python_version(),
         "fedilc": __version__,
@@ -170,14 +170,14 @@ def machine_facts() -> dict[str, Any]:
 
 
 def command_line() -> str:
-    """Return the command that started this process, as it is typed in a shell."""
+    """Return the command that started this process, as typed in a shell."""
     program = Path(sys.argv[0])
     name = program.parent.name if program.name == "__main__.py" else program.name.removesuffix(".exe")
     return shlex.join([name, *sys.argv[1:]])
 
 
 def changed_facts(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return in words what has changed; "" if nothing has.
+    """Return text that says what has changed; "" if nothing has.
 
     >>> changed_facts({"torch": "2.4", "threads": 2}, {"torch": "2.5", "threads": 2})
     'torch 2.4, now 2.5'
@@ -187,7 +187,7 @@ def changed_facts(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 @cache
 def _processor() -> str:
-    """Return the processor's model as Linux names it, or what Python knows elsewhere."""
+    """Return the processor's model: from Linux's list, or what Python knows on other systems."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

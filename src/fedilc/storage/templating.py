@@ -1,4 +1,4 @@
-"""Jinja2 templates: each room that writes pages or files keeps its own in a folder `templates`."""
+"""Jinja2 templates: each package that writes pages or files keeps its own in a folder `templates`."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 def templates(package: str, *, html: bool = False, **shared: Hashable) -> Environment:
     """Return the templates in a package's folder `templates`.
 
-    A name that a template uses and that it is not given is an error.
+    A template that uses a name without a value raises an error.
 
     Args:
-        package: its full name.
+        package: full name of the package.
         html: whether every value is escaped for HTML.
         shared: values and functions that all these templates, and their macros, may use.
 
     >>> templates("fedilc.report.html", html=True).from_string("<p>{{ text }}</p>").render(text="a < b")
     '<p>a &lt; b</p>'
     """
-    # Most commands render nothing, and Jinja2 takes time to load.
+    # Imported here, because most commands render nothing, and Jinja2 takes time to load.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     found = Environment(

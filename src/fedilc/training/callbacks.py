@@ -1,4 +1,4 @@
-"""Callbacks, which observe a run: early stopping, the best round's weights, TensorBoard and MLflow."""
+"""Callbacks, which observe a run: early stopping, the weights of the best round, TensorBoard and MLflow."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Callback:
     A run that resumes calls `on_start` with the history so far, and may repeat the last round.
 
     Attributes:
-        keys: the numbers of a record that it needs; a run that never records one of them is refused.
+        keys: keys of a record that it needs; a run that never records one of them is refused.
 
     >>> class Losses(Callback):
     ...     def on_start(self, run):
@@ -59,49 +59,27 @@ class Callback:
     keys: tuple[str, ...] = ()
 
     def on_start(self, run: Run) -> None:
-        """Act before the first round of this process."""
+        """Run before the first round of this process."""
 
     def on_round(self, run: Run, record: Record) -> None:
-        """Act after a round; `record` is the last of `run.history`."""
+        """Run after a round; `record` is the last of `run.history`."""
 
     def on_end(self, run: Run) -> None:
-        """Act after the last round."""
-
-
-def as_callback(given: Callback | Callable[[Record], object]) -> Callback:
-    """Return a callback made of a callback, an object with some of its methods, or a function of records."""
-    if isinstance(given, Callback):
-        return given
-    names = ("on_start", "on_round", "on_end")
-    methods = {name: getattr(given, name) for name in names if hasattr(given, name)}
-    if callable(given):
-        methods = {"on_round": lambda _run, record: given(record)}
-    adapted = Callback()
-    vars(adapted).update(methods)
-    return adapted
-
-
-def refuse_key(key: str, there: Sequence[str] = ()) -> NoReturn:
-    """Raise because no record of the run will have this number; `there` are those that records have."""
-    kind = key.partition("_")[0]
-    needs = {"validation": "hold out examples for validation", "test": "give a test set"}
-    missing = kind in needs and not any(other.startswith(kind) for other in there)
-    hint = needs[kind] if missing else f"records have {', '.join(there)}"
-    raise ConfigError(f"a callback watches {key!r}, which no round of this run records; {hint}")
+        """Run after the last round."""
 
 
 class EarlyStopping(Callback):
     """Stop when a number of the record has not improved for `patience` evaluated rounds.
 
     Args:
-        patience: how many evaluated rounds to wait for an improvement.
-        monitor: the number, as records name it, such as "validation_loss" or "validation_accuracy".
-        mode: "min" if lower is better, "max" if higher is; None is the direction of the metric, and "min" for
-            numbers that are no metric.
-        min_delta: the least change that counts as an improvement.
+        patience: number of evaluated rounds to wait for an improvement.
+        monitor: key of the number in records, such as "validation_loss" or "validation_accuracy".
+        mode: "min" if lower is better, "max" if higher is better; None is the direction of the metric, and
+            "min" for numbers that are not metrics.
+        min_delta: smallest change that counts as an improvement.
 
     Raises:
-        ConfigError: if an argument cannot be used; in the first round, if no record has the number.
+        ConfigError: if an argument cannot be used; after the first round, if its record lacks the number.
 
     >>> stopper = EarlyStopping(patience=2)
     >>> run = Run(rounds=9)
@@ -148,7 +126,7 @@ class EarlyStopping(Callback):
 
 
 class KeepBest(Callback):
-    """Keep the weights of the round a criterion would choose, in memory and in the run folder.
+    """Keep the weights of the round that a criterion chooses, in memory and in the run folder.
 
     "validation" and "last" are honest; "oracle" is the round of lowest test loss, which nobody can know in
     practice.
@@ -177,7 +155,7 @@ class KeepBest(Callback):
         self._best: Mapping[str, Any] | None = None
 
     def on_start(self, run: Run) -> None:
-        """Take over what a resumed run has kept."""
+        """Restore what a resumed run has kept."""
         self.round, self.weights = None, {}
         self._best = selections(run.history).get(self.criterion)
         if run.out is None or self._best is None:
@@ -188,12 +166,12 @@ class KeepBest(Callback):
             self._keep(run)
 
     def _read(self, path: Path, chosen: int, history: Sequence[Record]) -> None:
-        """Take the weights of a file, if they are those of the round chosen."""
+        """Load the weights of a file, if they are those of the chosen round."""
         try:
             weights, about = read_tensors(path)
             require_record(path, about, history)
         except CheckpointError as error:
-            note = f"{error.problem}; it is written again at the next better round"
+            note = f"{error.problem}; it will be written again after the next better round"
             warnings.warn(note, FedILCWarning, stacklevel=2)
             return
         if about["round"] == chosen:
@@ -207,7 +185,7 @@ class KeepBest(Callback):
             self._keep(run)
 
     def _keep(self, run: Run) -> None:
-        """Keep the weights as they are now; a folder that cannot be written does not end the run."""
+        """Keep the current weights; a folder that cannot be written does not end the run."""
         self.round = int(run.history[-1]["round"])
         self.weights = {name: tensor.clone() for name, tensor in run.weights.items()}
         if run.out is None:
@@ -221,29 +199,12 @@ class KeepBest(Callback):
         return out / f"best-{self.criterion}.safetensors"
 
 
-def numbers(record: Record) -> Iterator[tuple[str, float]]:
-    """Yield the losses, metrics and other numbers of a round, without those of single silos.
-
-    >>> list(numbers({"round": 3, "train_loss": 0.5, "test_auroc": None, "silos": {"a": {"examples": 2}}}))
-    [('train_loss', 0.5)]
-    """
-    for key, value in record.items():
-        if key != "round" and isinstance(value, int | float) and not isinstance(value, bool):
-            yield key, float(value)
-
-
-def _folder(given: str | PathLike[str] | None, run: Run, name: str) -> Path:
-    """Return the folder given, or one of this name in the run folder."""
-    if given is None and run.out is None:
-        raise ConfigError(f"{name} has no folder to write to; give it one, or train(..., out=...)")
-    return Path(given) if given is not None else Path(run.out or ".") / name
-
-
 class TensorBoard(Callback):
     """Write each round's numbers as scalars of TensorBoard; needs `pip install 'fedilc[tensorboard]'`.
 
     Args:
-        folder: where to; None is `tensorboard` in the run folder. Show it with `tensorboard --logdir FOLDER`.
+        folder: folder for the files; None is `tensorboard` in the run folder. Show it with
+            `tensorboard --logdir FOLDER`.
     """
 
     def __init__(self, folder: str | PathLike[str] | None = None) -> None:
@@ -277,9 +238,9 @@ class MLflow(Callback):
     It needs `pip install 'fedilc[mlflow]'`. A run that resumes is a new run there.
 
     Args:
-        uri: the tracking URI; None is a SQLite file, `mlflow.db`, in the run folder.
-        experiment: the experiment's name there.
-        name: the run's name there; None lets MLflow choose one.
+        uri: tracking URI; None is a SQLite file, `mlflow.db`, in the run folder.
+        experiment: name of the experiment in MLflow.
+        name: name of the run in MLflow; None lets MLflow choose one.
     """
 
     def __init__(self, uri: str | None = None, experiment: str = "fedilc", name: str | None = None) -> None:
@@ -316,3 +277,43 @@ class MLflow(Callback):
     def on_end(self, _run: Run) -> None:
         """Mark the run as finished."""
         self._client.set_terminated(self._run)
+
+
+def as_callback(given: Callback | Callable[[Record], object]) -> Callback:
+    """Return a callback, given one, an object with some of its methods, or a function of records."""
+    if isinstance(given, Callback):
+        return given
+    names = ("on_start", "on_round", "on_end")
+    methods = {name: getattr(given, name) for name in names if hasattr(given, name)}
+    if callable(given):
+        methods = {"on_round": lambda _run, record: given(record)}
+    adapted = Callback()
+    vars(adapted).update(methods)
+    return adapted
+
+
+def refuse_key(key: str, there: Sequence[str] = ()) -> NoReturn:
+    """Raise because no record of the run will have this key; `there` are the keys that records have."""
+    kind = key.partition("_")[0]
+    needs = {"validation": "hold out examples for validation", "test": "give a test set"}
+    missing = kind in needs and not any(other.startswith(kind) for other in there)
+    hint = needs[kind] if missing else f"records have {', '.join(there)}"
+    raise ConfigError(f"a callback watches {key!r}, which no round of this run records; {hint}")
+
+
+def numbers(record: Record) -> Iterator[tuple[str, float]]:
+    """Yield the losses, metrics and other numbers of a round, but not those of single silos.
+
+    >>> list(numbers({"round": 3, "train_loss": 0.5, "test_auroc": None, "silos": {"a": {"examples": 2}}}))
+    [('train_loss', 0.5)]
+    """
+    for key, value in record.items():
+        if key != "round" and isinstance(value, int | float) and not isinstance(value, bool):
+            yield key, float(value)
+
+
+def _folder(given: str | PathLike[str] | None, run: Run, name: str) -> Path:
+    """Return the given folder, or one of this name in the run folder."""
+    if given is None and run.out is None:
+        raise ConfigError(f"{name} has no folder to write to; give it one, or train(..., out=...)")
+    return Path(given) if given is not None else Path(run.out or ".") / name

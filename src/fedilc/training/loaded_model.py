@@ -1,4 +1,4 @@
-"""A trained model taken from its run folder, with the preprocessing of its inputs; and its export."""
+"""Load a trained model from its run folder, with the preprocessing of its inputs; export it."""
 
 from __future__ import annotations
 
@@ -48,19 +48,141 @@ _BATCH = 4096
 MOST_NUMBERS = 1 << 27
 
 
+def load(
+    run: str | os.PathLike[str], criterion: str = "validation", model: nn.Module | None = None
+) -> LoadedModel:
+    """Return the model of a run folder, with its preprocessing.
+
+    Args:
+        run: the run folder.
+        criterion: how to choose the round: "validation" (lowest mean validation loss), "last" or "oracle".
+        model: network, if the run used your own: the run folder has its weights, but not its code.
+
+    Returns:
+        The trained network in evaluation mode, with `predict`, `predict_proba` and `transform` for tables.
+
+    Raises:
+        CheckpointError: if the folder is not a run folder, is damaged, or has no weights of that round.
+        ConfigError: if there is no such criterion, or the run used your own network and `model` is missing.
+
+    >>> import tempfile, fedilc
+    >>> x = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
+    >>> line = fedilc.Federation("line", [fedilc.Silo("a", x, x[:, 0] > 1)])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     network, run = nn.Linear(1, 1), Path(folder) / "run"
+    ...     _ = fedilc.train(line, network, "fedsgd", rounds=2, learning_rate=0.1, out=run)
+    ...     load(run, "last", network).round
+    2
+    """
+    folder = RunFolder(run)
+    facts = folder.settings()
+    about = facts["model"]
+    shape = about.get("inputs") or [len(facts.get("columns") or ())]
+    inputs: Shape = shape if is_several(shape) else tuple(shape)
+    chosen, weights = _weights(folder, criterion)
+    network = model if model is not None else _network(folder.path, about, inputs, facts, weights)
+    _take_weights(network, weights, folder.path)
+    made = read_preprocessing(folder.path)
+    if made is not None and tuple(made.inputs) != inputs:
+        raise CheckpointError(
+            f"{folder.path} has a preprocessing for {made.inputs}, but a network for {inputs}", "train again"
+        )
+    classes = made.label.classes if made is not None else tuple(map(str, facts.get("classes") or ()))
+    return LoadedModel(
+        network.eval(),
+        facts["loss"],
+        classes,
+        chosen,
+        inputs,
+        tuple(facts.get("columns") or ()),
+        facts.get("label"),
+        made,
+    )
+
+
+def _network(
+    path: Path,
+    about: dict[str, Any],
+    inputs: Shape,
+    facts: dict[str, Any],
+    weights: dict[str, Tensor],
+) -> nn.Module:
+    """Return the built-in network of a run; raise before building if its size is not that of the weights."""
+    if about.get("name") is None:
+        raise ConfigError(f"{path} was trained with your own network; pass it with `model`")
+    sizes = {"hidden": about["hidden"]} if about.get("hidden") is not None else {}
+    arguments = about["name"], inputs, int(about.get("outputs") or 1), facts.get("seed", 0)
+    with torch.device("meta"):
+        outlined = build_model(*arguments, **sizes)
+    numbers = sum(parameter.numel() for parameter in outlined.parameters())
+    stored = sum(tensor.numel() for tensor in weights.values())
+    if numbers != stored:
+        raise CheckpointError(
+            f"{path} describes a network with {numbers} numbers, but has {stored} weights", "it is not used"
+        )
+    return build_model(*arguments, **sizes)
+
+
+def _weights(folder: RunFolder, criterion: str) -> tuple[int, dict[str, Tensor]]:
+    """Return the round that the criterion chooses, and its weights; a published run has no history."""
+    best, history = folder.path / f"best-{criterion}.safetensors", folder.history()
+    chosen = int(select(history, criterion)["round"]) if history or not best.exists() else None
+    if best.exists():
+        weights, about = read_tensors(best)
+        if chosen in (None, about["round"]):
+            require_record(best, about, history)
+            return int(about["round"]), weights
+    last = folder.load()
+    if last.round != chosen:
+        raise CheckpointError(
+            f"{best} does not hold round {chosen}, which {criterion!r} chooses", "train again to have it"
+        )
+    return last.round, last.weights
+
+
+@torch.no_grad()
+def _take_weights(network: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
+    if any(values.dtype == torch.float64 for values in weights.values()):
+        network.double()
+    named = dict(network.named_parameters())
+    for name, values in weights.items():
+        if name not in named or named[name].shape != values.shape:
+            raise CheckpointError(
+                f"{path} has weights {name!r} that this network does not have",
+                "give the network that was trained",
+            )
+        named[name].copy_(values)
+
+
+def read_preprocessing(folder: Path) -> Preprocessing | ImagePreprocessing | None:
+    """Return the preprocessing of a run folder, if it has one."""
+    path, run = folder / PREPROCESSING, RunFolder(folder)
+    if run.settings_file.exists():
+        run.require_whole(PREPROCESSING)
+    if not path.exists():
+        return None
+    try:
+        content = parse_json(read_plain(path))
+        kind = ImagePreprocessing if content.get("kind") == "images" else Preprocessing
+        return kind.model_validate(content)
+    except (OSError, ValueError, AttributeError) as error:
+        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+        raise CheckpointError(f"{path} is damaged: {reason}", "restore it from a copy") from error
+
+
 @dataclass(frozen=True)
 class LoadedModel:
-    """A trained model that takes tables as they are.
+    """A trained model that takes raw tables, with the preprocessing of its training.
 
     Attributes:
-        model: from inputs to logits, in evaluation mode.
-        loss: its name; one of your own must be installed here too.
-        classes: the names of the classes, in the order of `predict_proba`'s columns.
+        model: network from inputs to logits, in evaluation mode.
+        loss: name of the loss; your own loss must be installed here too.
+        classes: names of the classes, in the order of `predict_proba`'s columns.
         round: the round whose weights it has.
-        inputs: the shape of one input; by name or in order if the model takes several.
-        columns: the names of the inputs, if they have names.
-        label: the label's column, if it is known.
-        preprocessing: how inputs are made of a table; None if its numbers are taken as they are.
+        inputs: shape of one input; by name or in order if the model takes several inputs.
+        columns: names of the inputs, if they have names.
+        label: column of the label, if it is known.
+        preprocessing: how a table becomes inputs; None if its numbers are the inputs.
     """
 
     model: nn.Module
@@ -72,48 +194,8 @@ class LoadedModel:
     label: str | None = None
     preprocessing: Preprocessing | ImagePreprocessing | None = None
 
-    def transform(self, table: Any) -> Tensor:
-        """Return the inputs of a table: a path, a data frame (polars, pandas) or an array.
-
-        An array has the values of the columns that the model was trained with, in order. A tensor is taken
-        as inputs that are preprocessed already.
-        """
-        return self._inputs(*rows_of(table))
-
-    def logits(self, table: Any) -> NDArray[np.float64]:
-        """Return what the model gives for each row, before it becomes a probability.
-
-        A model with several inputs takes a dict or tuple of arrays, as it was trained with.
-        """
-        if is_several(self.inputs):
-            return self._logits(self._several(table))
-        rows, where = rows_of(table)
-        return np.concatenate([self._logits(self._inputs(part, where)) for part in self._parts(rows)])
-
-    def _parts(self, rows: Rows) -> list[Rows]:
-        """Return rows in parts whose inputs fit into memory, if rows or inputs are many."""
-        at_once = max(1, MOST_NUMBERS // max(1, math.prod(self.inputs)))  # type: ignore[arg-type]  # one input
-        return [rows[start : start + at_once] for start in range(0, max(1, len(rows)), at_once)]
-
-    @torch.no_grad()
-    def _logits(self, x: Inputs) -> NDArray[np.float64]:
-        x = mapped(lambda part: part.to(self._dtype(part)), x)
-        parts = [call(self.model, part).reshape(len(part), -1) for part in x.split(_BATCH)]
-        found: NDArray[np.float64] = torch.cat(parts).double().numpy()
-        return found
-
-    def _dtype(self, x: Tensor) -> torch.dtype:
-        """Return the dtype in which the model takes inputs; whole numbers, as of embeddings, stay."""
-        return next(self.model.parameters()).dtype if x.is_floating_point() else x.dtype
-
-    def predict_proba(self, table: Any) -> NDArray[np.float64]:
-        """Return the probability of each class for each row, as scikit-learn does."""
-        if not has_classes(self.loss):
-            raise ConfigError("this model predicts a number, which has no probability; use predict()")
-        return self.probabilities(self.logits(table))
-
     def predict(self, table: Any) -> NDArray[Any]:
-        """Return the class of highest probability for each row, by name; of a regression, its number."""
+        """Return the most probable class of each row, by name; for a regression, the predicted number."""
         logits = self.logits(table)
         if not has_classes(self.loss):
             numbers: NDArray[Any] = logits[:, 0]
@@ -122,17 +204,32 @@ class LoadedModel:
         chosen: NDArray[Any] = names[self.probabilities(logits).argmax(1)]
         return chosen
 
-    def probabilities(self, logits: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return logits as probabilities."""
-        given = torch.from_numpy(logits)
-        if task_of(self.loss) == "binary":
-            positive = given[:, 0].sigmoid().numpy()
-            return np.stack([1 - positive, positive], axis=1)
-        found: NDArray[np.float64] = given.softmax(1).numpy()
-        return found
+    def predict_proba(self, table: Any) -> NDArray[np.float64]:
+        """Return the probability of each class for each row, as scikit-learn does."""
+        if not has_classes(self.loss):
+            raise ConfigError("this model predicts a number and no probability; use predict()")
+        return self.probabilities(self.logits(table))
+
+    def logits(self, table: Any) -> NDArray[np.float64]:
+        """Return the model's output for each row, before it becomes a probability.
+
+        A model with several inputs takes a dict or tuple of arrays, as it was trained with.
+        """
+        if is_several(self.inputs):
+            return self._logits(self._several(table))
+        rows, where = rows_of(table)
+        return np.concatenate([self._logits(self._inputs(part, where)) for part in self._parts(rows)])
+
+    def transform(self, table: Any) -> Tensor:
+        """Return the inputs of a table: a path, a data frame (polars, pandas) or an array.
+
+        An array has the values of the columns that the model was trained with, in order. A tensor counts as
+        inputs that are already preprocessed.
+        """
+        return self._inputs(*rows_of(table))
 
     def labelled(self, table: Any) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        """Return labels and logits of the rows of a table that have a label."""
+        """Return labels and logits of those rows of a table that have a label."""
         rows, where = rows_of(table)
         made = self.preprocessing
         if isinstance(rows, list):
@@ -166,19 +263,58 @@ class LoadedModel:
         numbers = labels.cast(pl.Float64, strict=False).to_numpy()
         return self._class_numbers(numbers, where), self.logits(frame)
 
-    def _class_numbers(self, y: NDArray[Any], where: str) -> NDArray[Any]:
-        """Return labels as the places of their classes; quantities stay as they are."""
-        if not has_classes(self.loss):
-            return y
-        known = np.array(self.classes, float)
-        wrong = y[~np.isin(y, known)]
-        if len(wrong):
+    def probabilities(self, logits: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return logits as probabilities."""
+        given = torch.from_numpy(logits)
+        if task_of(self.loss) == "binary":
+            positive = given[:, 0].sigmoid().numpy()
+            return np.stack([1 - positive, positive], axis=1)
+        found: NDArray[np.float64] = given.softmax(1).numpy()
+        return found
+
+    @torch.no_grad()
+    def _logits(self, x: Inputs) -> NDArray[np.float64]:
+        x = mapped(lambda part: part.to(self._dtype(part)), x)
+        parts = [call(self.model, part).reshape(len(part), -1) for part in x.split(_BATCH)]
+        found: NDArray[np.float64] = torch.cat(parts).double().numpy()
+        return found
+
+    def _parts(self, rows: Rows) -> list[Rows]:
+        """Return rows in parts whose inputs fit into memory."""
+        at_once = max(1, MOST_NUMBERS // max(1, math.prod(self.inputs)))  # type: ignore[arg-type]  # one input
+        return [rows[start : start + at_once] for start in range(0, max(1, len(rows)), at_once)]
+
+    def _dtype(self, x: Tensor) -> torch.dtype:
+        """Return the dtype of the model's inputs; whole numbers, as for embeddings, keep theirs."""
+        return next(self.model.parameters()).dtype if x.is_floating_point() else x.dtype
+
+    def _inputs(self, rows: Rows, where: str) -> Tensor:
+        if isinstance(rows, np.ndarray):
+            if isinstance(self.preprocessing, Preprocessing):
+                rows = as_frame(rows, self.preprocessing, where)
+            else:
+                rows = as_inputs(rows, where)
+        if isinstance(rows, Tensor):
+            if tuple(rows.shape[1:]) != self.inputs:
+                raise DataError(
+                    f"{where} has rows of shape {tuple(rows.shape[1:])}, but the model takes {self.inputs}"
+                )
+            return rows.float()
+        if isinstance(rows, list):
+            if not isinstance(self.preprocessing, ImagePreprocessing):
+                raise DataError(
+                    f"{where} is a folder, but the model was not trained with pictures; give a file"
+                )
+            return self.preprocessing.transform(rows)
+        if rows.is_empty():
+            raise DataError(f"{where} is empty: it has no rows")
+        if isinstance(self.preprocessing, Preprocessing):
+            return preprocessed(rows, self.preprocessing, where)
+        if not self.columns:
             raise DataError(
-                f"{where} has the label {wrong[0]:g}, and the model knows {listed(self.classes)} (such rows: "
-                f"{len(wrong)}); correct the labels, or drop these rows"
+                f"{where} has named columns, but the model was trained without; give an array (NPZ)"
             )
-        places: NDArray[Any] = y - known[0]
-        return places
+        return plain_inputs(rows, self.columns, where)
 
     def _several(self, values: Any) -> Inputs:
         """Return a dict or tuple of arrays as inputs; raise if they are not those of the model."""
@@ -190,170 +326,34 @@ class LoadedModel:
         x = make_inputs(values, "the inputs", "x")
         if shape_of(x) != self.inputs:
             raise DataError(
-                f"the inputs have the shape {shape_text(shape_of(x))}, and the model takes "
+                f"the inputs have the shape {shape_text(shape_of(x))}, but the model takes "
                 f"{shape_text(self.inputs)}"
             )
         return x
 
-    def _inputs(self, rows: Rows, where: str) -> Tensor:
-        if isinstance(rows, np.ndarray):
-            if isinstance(self.preprocessing, Preprocessing):
-                rows = as_frame(rows, self.preprocessing, where)
-            else:
-                rows = as_inputs(rows, where)
-        if isinstance(rows, Tensor):
-            if tuple(rows.shape[1:]) != self.inputs:
-                raise DataError(
-                    f"{where} has rows of shape {tuple(rows.shape[1:])}, and the model takes {self.inputs}"
-                )
-            return rows.float()
-        if isinstance(rows, list):
-            if not isinstance(self.preprocessing, ImagePreprocessing):
-                raise DataError(
-                    f"{where} is a folder, and the model was not trained with pictures; give a file"
-                )
-            return self.preprocessing.transform(rows)
-        if rows.is_empty():
-            raise DataError(f"{where} is empty: it holds no row")
-        if isinstance(self.preprocessing, Preprocessing):
-            return preprocessed(rows, self.preprocessing, where)
-        if not self.columns:
+    def _class_numbers(self, y: NDArray[Any], where: str) -> NDArray[Any]:
+        """Return labels as positions of their classes; quantities stay as they are."""
+        if not has_classes(self.loss):
+            return y
+        known = np.array(self.classes, float)
+        wrong = y[~np.isin(y, known)]
+        if len(wrong):
             raise DataError(
-                f"{where} has named columns, and the model was trained with none; give an array (NPZ)"
+                f"{where} has the label {wrong[0]:g}, but the model knows {listed(self.classes)} (such rows: "
+                f"{len(wrong)}); correct the labels, or drop these rows"
             )
-        return plain_inputs(rows, self.columns, where)
-
-
-def load(
-    run: str | os.PathLike[str], criterion: str = "validation", model: nn.Module | None = None
-) -> LoadedModel:
-    """Return the model of a run folder, with its preprocessing.
-
-    Args:
-        run: the run folder.
-        criterion: the round: "validation" (lowest mean validation loss), "last" or "oracle".
-        model: the network, if it is one of your own: the run folder has its weights, not its code.
-
-    Returns:
-        The trained network in evaluation mode, with `predict`, `predict_proba` and `transform` for tables.
-
-    Raises:
-        CheckpointError: if the folder is no run folder, is damaged, or has no weights of that round.
-        ConfigError: if there is no such criterion, or a network of one's own is missing.
-
-    >>> import tempfile, fedilc
-    >>> x = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
-    >>> line = fedilc.Federation("line", [fedilc.Silo("a", x, x[:, 0] > 1)])
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     network, run = nn.Linear(1, 1), Path(folder) / "run"
-    ...     _ = fedilc.train(line, network, "fedsgd", rounds=2, learning_rate=0.1, out=run)
-    ...     load(run, "last", network).round
-    2
-    """
-    folder = RunFolder(run)
-    facts = folder.settings()
-    about = facts["model"]
-    shape = about.get("inputs") or [len(facts.get("columns") or ())]
-    inputs: Shape = shape if is_several(shape) else tuple(shape)
-    chosen, weights = _weights(folder, criterion)
-    network = model if model is not None else _network(folder.path, about, inputs, facts, weights)
-    _take_weights(network, weights, folder.path)
-    made = read_preprocessing(folder.path)
-    if made is not None and tuple(made.inputs) != inputs:
-        raise CheckpointError(
-            f"{folder.path} has a preprocessing for {made.inputs} and a network for {inputs}", "train again"
-        )
-    classes = made.label.classes if made is not None else tuple(map(str, facts.get("classes") or ()))
-    return LoadedModel(
-        network.eval(),
-        facts["loss"],
-        classes,
-        chosen,
-        inputs,
-        tuple(facts.get("columns") or ()),
-        facts.get("label"),
-        made,
-    )
-
-
-def _network(
-    path: Path,
-    about: dict[str, Any],
-    inputs: Shape,
-    facts: dict[str, Any],
-    weights: dict[str, Tensor],
-) -> nn.Module:
-    """Return the built-in network of a run; refuse one that is larger than its weights before it is built."""
-    if about.get("name") is None:
-        raise ConfigError(f"{path} was trained with your own network; pass it with `model`")
-    sizes = {"hidden": about["hidden"]} if about.get("hidden") is not None else {}
-    arguments = about["name"], inputs, int(about.get("outputs") or 1), facts.get("seed", 0)
-    with torch.device("meta"):
-        outlined = build_model(*arguments, **sizes)
-    numbers = sum(parameter.numel() for parameter in outlined.parameters())
-    stored = sum(tensor.numel() for tensor in weights.values())
-    if numbers != stored:
-        raise CheckpointError(
-            f"{path} describes a network of {numbers} numbers and has weights of {stored}", "it is not used"
-        )
-    return build_model(*arguments, **sizes)
-
-
-def _weights(folder: RunFolder, criterion: str) -> tuple[int, dict[str, Tensor]]:
-    """Return the round that the criterion chooses, and its weights; a published run has no history."""
-    best, history = folder.path / f"best-{criterion}.safetensors", folder.history()
-    chosen = int(select(history, criterion)["round"]) if history or not best.exists() else None
-    if best.exists():
-        weights, about = read_tensors(best)
-        if chosen in (None, about["round"]):
-            require_record(best, about, history)
-            return int(about["round"]), weights
-    last = folder.load()
-    if last.round != chosen:
-        raise CheckpointError(
-            f"{best} does not hold round {chosen}, which {criterion!r} chooses", "train again to have it"
-        )
-    return last.round, last.weights
-
-
-@torch.no_grad()
-def _take_weights(network: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
-    if any(values.dtype == torch.float64 for values in weights.values()):
-        network.double()
-    named = dict(network.named_parameters())
-    for name, values in weights.items():
-        if name not in named or named[name].shape != values.shape:
-            raise CheckpointError(
-                f"{path} has weights {name!r} that this network does not take",
-                "give the one that was trained",
-            )
-        named[name].copy_(values)
-
-
-def read_preprocessing(folder: Path) -> Preprocessing | ImagePreprocessing | None:
-    """Return the preprocessing of a run folder, if it has one."""
-    path, run = folder / PREPROCESSING, RunFolder(folder)
-    if run.settings_file.exists():
-        run.require_whole(PREPROCESSING)
-    if not path.exists():
-        return None
-    try:
-        content = parse_json(read_plain(path))
-        kind = ImagePreprocessing if content.get("kind") == "images" else Preprocessing
-        return kind.model_validate(content)
-    except (OSError, ValueError, AttributeError) as error:
-        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
-        raise CheckpointError(f"{path} is damaged: {reason}", "restore it from a copy") from error
+        places: NDArray[Any] = y - known[0]
+        return places
 
 
 def export_model(loaded: LoadedModel, out: Path) -> list[Path]:
     """Write the model as a `torch.export` program to `out`, and its meaning as JSON beside it; return both.
 
-    The program takes (examples, *inputs) in float32, with any number of examples, and gives logits; several
-    inputs are given to it as to the network.
+    The program takes (examples, *inputs) in float32, with any number of examples, and returns logits; it
+    takes several inputs as the network does.
     """
     if not out.parent.is_dir():
-        raise DataError(f"{out.parent} is no folder; create it first")
+        raise DataError(f"{out.parent} is not a folder; create it first")
     sample, network = zeros(loaded.inputs), copy.deepcopy(loaded.model).float()
     args, named = arguments(tree_of(sample))
     examples = {0: torch.export.Dim("examples", min=1)}

@@ -1,4 +1,4 @@
-"""`model-card.md`: what a model was trained on, how, and how well it did; its use is left to fill in."""
+"""`model-card.md`: what a model was trained on, how, and how well it did; users fill in its intended use."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def model_card(facts: Mapping[str, Any], result: Result, outline: Outline) -> st
 def _intervals(
     loss: LossName, result: Result, criterion: str, x: Inputs | None, y: Tensor | None
 ) -> Mapping[str, Interval]:
-    """Return the scores of the test set; none if it is not here or large, or if the weights are gone."""
+    """Return the scores of the test set; none if it is large or not here, or if the weights are lost."""
     if x is None or y is None or len(x) > _MOST_EXAMPLES:
         return {}
     try:
@@ -68,7 +68,7 @@ def _intervals(
 
 
 def _sites(facts: Mapping[str, Any], record: Mapping[str, Any]) -> list[tuple[object, ...]]:
-    """Return a row per training site: how many examples it has, and their digest."""
+    """Return a row per training site: its name, its numbers of examples, and their digest."""
     measured = record.get("silos") or {}
     return [
         (
@@ -82,7 +82,7 @@ def _sites(facts: Mapping[str, Any], record: Mapping[str, Any]) -> list[tuple[ob
 
 
 def _validation(record: Mapping[str, Any]) -> dict[str, list[Any]] | None:
-    """Return the scores that were validated, with a row per site and one of means; None without any."""
+    """Return the names of validation scores, a row per site, and a row of means; None without scores."""
     silos = record.get("silos") or {}
     keys = [key for key in record if key.startswith("validation_")]
     if not keys:
@@ -102,7 +102,7 @@ def _validated(numbers: Mapping[str, Any], key: str) -> str:
 
 
 def _validated_mean(record: Mapping[str, Any], key: str) -> str:
-    """Return a mean over the sites that have the number, and how many these are if not all have it."""
+    """Return a mean over the sites that have the number, and how many do if not all of them."""
     silos = (record.get("silos") or {}).values()
     count = sum(numbers.get(key) is not None for numbers in silos)
     some = f" ({count} of {len(silos)} sites)" if 0 < count < len(silos) else ""
@@ -118,7 +118,7 @@ def _words(key: str) -> str:
 
 
 def _settings(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the settings that every card has, and all others that differ from their defaults."""
+    """Return the settings that every card shows, and all others that differ from their defaults."""
     usual = {key: field.default for key, field in Options.model_fields.items()}
     kept = {
         key: value
@@ -129,12 +129,12 @@ def _settings(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _plain(value: object) -> str:
-    """Return names from elsewhere as Markdown that shows them as they are: no link, picture or HTML."""
+    """Return untrusted names as Markdown that shows them literally: no link, image or HTML."""
     return _SIGNS.sub(r"\\\g<0>", printable(str(value)))
 
 
 def as_code(value: object) -> str:
-    """Return names from elsewhere as code, between more backquotes than they have themselves."""
+    """Return untrusted names as Markdown code, between more backquotes than they contain."""
     text = printable(str(value))
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
     return f"{fence} {text} {fence}" if "`" in text else f"{fence}{text}{fence}"
@@ -145,5 +145,5 @@ def _codes(values: Iterable[object]) -> str:
 
 
 def _row(cells: Iterable[object]) -> str:
-    """Return a row of a table; a bar inside a cell does not end the cell."""
+    """Return a row of a table; a bar inside a cell is escaped."""
     return "| " + " | ".join(_BAR.sub(r"\\|", str(cell)) for cell in cells) + " |"

@@ -13,9 +13,9 @@ from stage import play, require_alone
 
 from fedilc import Federation, Silo, train
 from fedilc.config import read_experiment
-from fedilc.federation import RunFolder
 from fedilc.models import build_model
 from fedilc.runtimes.flower.template import new_app
+from fedilc.storage.run_folder import RunFolder
 
 NAMES = ("north", "middle", "south")
 EXPERIMENT = """

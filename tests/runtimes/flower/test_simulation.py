@@ -10,8 +10,8 @@ from stage import play, require_alone
 
 from fedilc import algorithms, train
 from fedilc.config import read_experiment
-from fedilc.federation import RunFolder
 from fedilc.runtimes.flower.template import new_app
+from fedilc.storage.run_folder import RunFolder
 
 ROUNDS = 10
 NAMES = (*algorithms.PAPER, "fedavg")

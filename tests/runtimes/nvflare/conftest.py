@@ -19,8 +19,8 @@ from torch import Tensor
 
 from fedilc import train
 from fedilc.config import read_experiment
-from fedilc.federation import RunFolder
 from fedilc.storage.files import read_tensors
+from fedilc.storage.run_folder import RunFolder
 
 SITES = ("site-1", "site-2", "site-3")
 SILOS = ("flip-0.20", "flip-0.50", "flip-0.80")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedilc.federation import RunFolder
+from fedilc.storage.run_folder import RunFolder
 
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'fedilc[nvflare]'")
 

@@ -11,7 +11,7 @@ import pytest
 from torch import Tensor
 
 from fedilc import algorithms
-from fedilc.federation import RunFolder
+from fedilc.storage.run_folder import RunFolder
 
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'fedilc[nvflare]'")
 

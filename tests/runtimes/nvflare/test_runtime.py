@@ -14,10 +14,10 @@ from worked_examples import OTHERS
 from fedilc import algorithms
 from fedilc.config import read_experiment
 from fedilc.errors import CheckpointError, ConfigError, SilosLostError
-from fedilc.federation import RunFolder
 from fedilc.runtimes.nvflare.executor import SiteConfig
 from fedilc.runtimes.remote.run import RemoteRun, RoundLog
 from fedilc.runtimes.remote.wire import read_header
+from fedilc.storage.run_folder import RunFolder
 
 pytest.importorskip("nvflare", reason="NVIDIA FLARE is not installed: pip install 'fedilc[nvflare]'")
 

@@ -14,13 +14,13 @@ import polars as pl
 import pytest
 from command import Refusal, fedilc
 
-from fedilc.federation import RunFolder
 from fedilc.runtimes.rest.address import Address
 from fedilc.runtimes.rest.auth import Tokens, add_token
 from fedilc.runtimes.rest.coordinator import listening, make_app
 from fedilc.runtimes.rest.http_client import CoordinatorError, HttpClient, fetch_run
 from fedilc.runtimes.rest.viewer import FolderView, publish_model
 from fedilc.storage.files import with_digest
+from fedilc.storage.run_folder import RunFolder
 from rest import bearer
 
 
@@ -138,7 +138,7 @@ def test_a_server_that_describes_a_larger_network_than_it_sends_is_refused(
     publish_model(app, copy, None)
     with listening(app, address) as port:
         said = Refusal(monkeypatch, capsys)("evaluate", address.url(port), run.parent / "site.csv")
-    assert re.search(r"describes a network of 90\d+ numbers and has weights of \d+; it is not used", said)
+    assert re.search(r"describes a network with 90\d+ numbers, but has \d+ weights; it is not used", said)
 
 
 def test_a_published_description_has_a_limit(
