@@ -21,8 +21,9 @@ from fedilc import Algorithm, LocalSteps, train
 from fedilc.algorithms import find_algorithm
 from fedilc.config import Experiment, Options, read_experiment
 from fedilc.data.silo_store import SiloStore
-from fedilc.federation import Program, Record, RunFolder
+from fedilc.federation import Program, Record
 from fedilc.report.plots import COLOURS
+from fedilc.storage.run_folder import RunFolder
 from fedilc.training.callbacks import Callback, Run
 from fedilc.training.loop import Specification
 

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 from fedilc.evaluation.inconsistency import Scores, ScoresByCurvature
-from fedilc.federation import RunFolder
 from fedilc.paper.folder import SCORES, read_campaign, remake_campaign, scores_csv
 from fedilc.paper.reproduce import Plan, score
+from fedilc.storage.run_folder import RunFolder
 
 
 def whole_seeds(scores: ScoresByCurvature) -> ScoresByCurvature:

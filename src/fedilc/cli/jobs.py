@@ -35,9 +35,9 @@ def job_changes(rounds: int | None, subset: float | None, evaluate_every: int | 
 
 def run_all(console: Console, jobs: list[RunJob], at_a_time: int | None) -> None:
     """Do the runs that are not finished, with progress, and draw the losses of each."""
-    from fedilc.federation import RunFolder
     from fedilc.report.plots import loss_picture
     from fedilc.report.progress import work_bars
+    from fedilc.storage.run_folder import RunFolder
     from fedilc.studies.engine import cores
     from fedilc.studies.jobs import run_jobs
 

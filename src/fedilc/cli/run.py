@@ -52,9 +52,9 @@ def run(
     """Train one or several algorithms, print a table and draw a picture."""
     with quick_imports():
         from fedilc.config import read_experiment
-        from fedilc.federation import RunFolder
         from fedilc.runtimes.distributed import joined_group
         from fedilc.runtimes.torchrun import claim, release
+        from fedilc.storage.run_folder import RunFolder
 
     use_data_folder(data_dir)
     names, title = _algorithms(algorithm or [])
@@ -131,8 +131,8 @@ def _target(out: Path | None, stem: Path, resume: bool, restarted: bool) -> tupl
 def _train(
     console: Console, settings: Experiment, folder: Path, out: Path, resume: bool, own: str | None
 ) -> list[Record]:
-    from fedilc.federation import RunFolder
     from fedilc.report.progress import ProgressBar
+    from fedilc.storage.run_folder import RunFolder
     from fedilc.studies.jobs import run_experiment
 
     bar = ProgressBar(console, settings.algorithm)

@@ -231,7 +231,7 @@ class _Serving:
             bar.close()
 
     def _done(self) -> int:
-        from fedilc.federation import RunFolder
+        from fedilc.storage.run_folder import RunFolder
 
         return len(RunFolder(self.target).history())
 

@@ -4,7 +4,6 @@ from fedilc.federation.client import SiloClient
 from fedilc.federation.program import Program
 from fedilc.federation.protocol import AggregatedReply, Reply, Request
 from fedilc.federation.server import Record, Server
-from fedilc.storage.run_folder import RunFolder
 
 __all__ = [
     "AggregatedReply",
@@ -12,7 +11,6 @@ __all__ = [
     "Record",
     "Reply",
     "Request",
-    "RunFolder",
     "Server",
     "SiloClient",
 ]

@@ -156,13 +156,15 @@ class Judgement:
     Attributes:
         verdict: "yes" or "no" if p < 0.05 after Holm's correction; "yes, uncorrected" or "no, uncorrected" if
             only before it; "within noise"; "yes?" or "no?" below three seeds; "-" if not run.
-        p: of the claim's test taken alone, None if untested.
-        corrected: by Holm's method over all tests of the table.
+        p: p-value of this claim's test alone; None if untested.
+        corrected: p-value after Holm's correction over all tests of the table.
+        means_only: whether only means were compared, because there are too few seeds for a test.
     """
 
     verdict: str
     p: float | None = None
     corrected: float | None = None
+    means_only: bool = False
 
 
 _TITLES = {
@@ -260,7 +262,7 @@ def _notes(tests: int, judged: Iterable[Judgement]) -> list[str]:
             f"'uncorrected' means that p is below {LEVEL:g} only before the correction; 'within noise' means "
             "neither."
         )
-    if any(one.verdict.endswith("?") for one in judged):
+    if any(one.means_only for one in judged):
         notes.append(
             f"Below {FEWEST_SEEDS} seeds nothing is tested: yes? and no? only say whose mean is better."
         )
@@ -301,7 +303,7 @@ def _alone(campaign: Campaign, claim: Claim, criterion: str) -> Judgement:
     if len(p_values) < len(tests):
         mean, rival = spread(list(ours.values()))[0], next(iter(rivals.values()))
         ahead = mean != rival and (mean < rival) == lower_is_better(claim.metric)
-        return Judgement("yes?" if ahead else "no?")
+        return Judgement("yes?" if ahead else "no?", means_only=True)
     sign = 1 if lower_is_better(claim.metric) else -1
     behind = [test.t_p or 0.0 for test in tests if test and sign * test.difference >= 0]
     if behind:

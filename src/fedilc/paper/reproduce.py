@@ -17,8 +17,8 @@ from fedilc.evaluation.inconsistency import (
     curvatures,
     inconsistency,
 )
-from fedilc.federation import RunFolder
 from fedilc.paper.campaign import Campaign
+from fedilc.storage.run_folder import RunFolder
 from fedilc.studies.jobs import RunJob
 
 SEEDS = 5

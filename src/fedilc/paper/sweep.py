@@ -15,10 +15,10 @@ from fedilc.config import Experiment, read_experiment
 from fedilc.errors import ConfigError
 from fedilc.evaluation.selection import CRITERIA, ORACLE, selections
 from fedilc.evaluation.significance import spread
-from fedilc.federation import RunFolder
 from fedilc.paper.reproduce import SYNTHETIC, size_in_words
 from fedilc.report.plots import COLOURS, add_title, save, styled_figure
 from fedilc.report.tables import Cell, Column, TableData, mean_cell, write_tables
+from fedilc.storage.run_folder import RunFolder
 from fedilc.studies.jobs import RunJob
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from fedilc.algorithms.metric_name import METRICS
 from fedilc.config.options import recorded_options
 from fedilc.evaluation.metrics import lower_is_better
 from fedilc.evaluation.selection import CRITERIA, ORACLE, Record, selections
-from fedilc.federation import RunFolder
 from fedilc.report.tables import NOTHING, Cell, Column, TableData, mean_cell, with_best, words
+from fedilc.storage.run_folder import RunFolder
 
 
 @dataclass(frozen=True)

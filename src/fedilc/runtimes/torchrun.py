@@ -1,4 +1,8 @@
-"""Ranks: what torchrun or SLURM says about this process, and how ranks find each other after a restart."""
+"""Ranks: what torchrun or SLURM says about this process, and how ranks find each other after a restart.
+
+First, which run a restarted launch continues; then the environment of SLURM; then how all ranks meet
+(`join_attempt`).
+"""
 
 from __future__ import annotations
 
@@ -24,6 +28,7 @@ from fedilc.gradients import find_device
 
 RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 _LAUNCH_FILE = ".launch"
+_POLL_SECONDS = 0.02
 
 
 def restart_count() -> int:
@@ -96,6 +101,7 @@ def with_slurm(environment: Mapping[str, str]) -> dict[str, str]:
         tasks = filled.get("SLURM_STEP_NUM_TASKS", filled.get("SLURM_NTASKS", "1"))
         filled.setdefault("WORLD_SIZE", tasks)
         filled.setdefault("MASTER_ADDR", first_host(filled.get("SLURM_STEP_NODELIST", "localhost")))
+        # All ranks of a step compute the same port; jobs and steps that share a machine rarely do.
         step = int(filled.get("SLURM_JOB_ID", "0")) + 131 * int(filled.get("SLURM_STEP_ID", "0"))
         filled.setdefault("MASTER_PORT", str(20_000 + step % 20_000))
     return filled
@@ -109,9 +115,6 @@ def first_host(nodes: str) -> str:
     """
     match = re.match(r"([^\[,]+)(?:\[(\d+))?", nodes)
     return "localhost" if match is None else match[1] + (match[2] or "")
-
-
-_POLL_SECONDS = 0.02
 
 
 class RankLostError(FedILCError):
@@ -156,9 +159,9 @@ def join_attempt(store: Store, rank: int, size: int, timeout: timedelta) -> Atte
     deadline = time.monotonic() + timeout.total_seconds()
     while time.monotonic() < deadline:
         if store.check(everyone):
-            # Whoever joins under this name has read these very nonces, and each rank writes its own before it
-            # reads. So if all ranks join, no nonce is of an earlier attempt: the rank that it belongs to has
-            # written a newer one since, and reads that.
+            # The name of the attempt is a hash of all nonces, so ranks that join under it have read the same
+            # nonces. A rank writes its new nonce before it reads, so it never joins under a name with an old
+            # nonce of its own. Hence, if all ranks join, every nonce is from this attempt.
             infos = store.multi_get(everyone)
             attempt = PrefixStore(hashlib.sha256(b"".join(infos)).hexdigest(), store)
             attempt.set(own, "joined")

@@ -14,8 +14,8 @@ from fedilc.data.digests import weights_digest
 from fedilc.data.silo_store import data_facts
 from fedilc.data.sources import Section
 from fedilc.errors import ConfigError, FedILCError, FedILCWarning, writing
-from fedilc.federation import RunFolder
 from fedilc.storage.files import complete_lines, json_bytes, parse_json
+from fedilc.storage.run_folder import RunFolder
 from fedilc.storage.run_identity import require_same
 from fedilc.studies.checking import prepare
 from fedilc.studies.engine import Job, Show, working

@@ -16,9 +16,9 @@ from fedilc.algorithms.metric_name import metric_of
 from fedilc.config.options import recorded_options
 from fedilc.errors import CheckpointError, ConfigError, FedILCWarning, nearest
 from fedilc.evaluation.selection import CRITERIA, selections
-from fedilc.federation import Record, RunFolder
+from fedilc.federation import Record
 from fedilc.storage.files import read_tensors, warn_if_not_written, write_tensors
-from fedilc.storage.run_folder import record_digest, require_record
+from fedilc.storage.run_folder import RunFolder, record_digest, require_record
 
 
 @dataclass

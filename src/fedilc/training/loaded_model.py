@@ -39,10 +39,9 @@ from fedilc.data.tables.prediction_rows import Rows, as_frame, as_inputs, plain_
 from fedilc.data.tables.preprocessing import Preprocessing
 from fedilc.errors import CheckpointError, ConfigError, DataError, ModelError, listed
 from fedilc.evaluation import select
-from fedilc.federation import RunFolder
 from fedilc.models import build_model
 from fedilc.storage.files import parse_json, read_plain, read_tensors
-from fedilc.storage.run_folder import PREPROCESSING, require_record
+from fedilc.storage.run_folder import PREPROCESSING, RunFolder, require_record
 
 _BATCH = 4096
 MOST_NUMBERS = 1 << 27

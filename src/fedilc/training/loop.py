@@ -35,7 +35,7 @@ from fedilc.errors import (
     silos_with_reasons,
 )
 from fedilc.evaluation import measure, thresholded_areas
-from fedilc.federation import Program, Record, RunFolder, Server
+from fedilc.federation import Program, Record, Server
 from fedilc.federation.control_variates import FOLDER as SILO_STATES
 from fedilc.federation.outliers import AGAINST_ROUNDS, NormBound, against_sentence
 from fedilc.federation.program import unused_options
@@ -47,7 +47,7 @@ from fedilc.gradients.penalty_weight import PenaltySchedule
 from fedilc.models import input_hint
 from fedilc.optimizers.optimizers import RateSchedule, make_optimizer
 from fedilc.storage.files import warn_if_not_written, write_atomically
-from fedilc.storage.run_folder import PREPROCESSING
+from fedilc.storage.run_folder import PREPROCESSING, RunFolder
 from fedilc.training.callbacks import Callback, KeepBest, Run, refuse_key
 from fedilc.training.model_card import FILE as CARD
 from fedilc.training.model_card import model_card

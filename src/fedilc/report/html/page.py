@@ -28,11 +28,13 @@ class Part:
         title: the part's heading.
         verdict: sentences that answer the reader's question; they come first on the page.
         sections: a heading and markup for each.
+        name: name of the study or data, for the title of the page.
     """
 
     title: str
     verdict: tuple[str, ...]
     sections: tuple[tuple[str, str], ...]
+    name: str = ""
 
 
 def page_templates() -> Environment:
@@ -40,8 +42,11 @@ def page_templates() -> Environment:
     return templates(__package__, html=True, next_number=_next_number, not_estimable=NOT_ESTIMABLE)
 
 
-def make_part(template: str, title: str, verdict: Iterable[str], **values: Any) -> Part:
-    """Return a part whose sections are those of a template: each is a `{% call section(heading) %}`."""
+def make_part(template: str, name: str, kind: str, verdict: Iterable[str], **values: Any) -> Part:
+    """Return a part whose sections are those of a template: each is a `{% call section(heading) %}`.
+
+    Its heading is the name of the study or data, and the kind of the part.
+    """
     sections: list[tuple[str, str]] = []
 
     def section(heading: str, caller: Callable[[], str]) -> str:
@@ -49,7 +54,7 @@ def make_part(template: str, title: str, verdict: Iterable[str], **values: Any) 
         return ""
 
     page_templates().get_template(template).render(values, section=section)
-    return Part(title, tuple(verdict), tuple(sections))
+    return Part(f"{name}: {kind}", tuple(verdict), tuple(sections), name)
 
 
 def page(title: str, parts: Sequence[Part]) -> str:

@@ -34,7 +34,8 @@ def inspection_part(found: Inspection, judged: bool) -> Part:
     """Return the part on an inspection; `judged` is whether the verdict and the notes are its own."""
     return make_part(
         "inspection.html.jinja",
-        f"{found.name}: silos before training",
+        found.name,
+        "silos before training",
         (found.suggestion(),) if judged else (),
         tables=inspection_tables(found),
         suggestion=found.suggestion(),
@@ -97,7 +98,7 @@ def write_html_report(path: Path, folders: Sequence[Path]) -> None:
             f"there is nothing to report in {', '.join(map(str, folders))}; give the folder of a study "
             "(study.json), of an inspection (inspection.json), or of runs with a completed round (run.json)"
         )
-    title = "Report: " + ", ".join(dict.fromkeys(part.title.partition(": ")[0] for part in parts))
+    title = "Report: " + ", ".join(dict.fromkeys(part.name for part in parts))
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, page(title, parts).encode())

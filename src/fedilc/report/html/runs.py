@@ -36,7 +36,8 @@ def runs_part(group: RunGroup) -> Part:
     methods = {method: next(iter(runs.values())).settings for method, runs in group.methods.items()}
     return make_part(
         "runs.html.jinja",
-        f"{group.name}: runs",
+        group.name,
+        "runs",
         _verdict(group),
         scores=_scores(group),
         silos=_silos(group),

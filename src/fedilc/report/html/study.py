@@ -46,7 +46,8 @@ def study_part(folder: Path) -> Part:
     means, lines = _rows(study, study["means"]), _lines(study)
     return make_part(
         "study.html.jinja",
-        f"{study['name']}: study",
+        study["name"],
+        "study",
         (*alarm, *study["verdict"], declaration(study.get("protocol"))),
         study=study,
         metric=metric,

@@ -19,11 +19,12 @@ from fedilc.data.inputs import zeros
 from fedilc.data.silo_store import Outline
 from fedilc.data.sources import validated
 from fedilc.errors import ConfigError, FedILCError, SilosLostError
-from fedilc.federation import Record, RunFolder
+from fedilc.federation import Record
 from fedilc.runtimes.flower import logger, require_flower
 from fedilc.runtimes.flower.runtime import NodeRegistry, NodeSilo, train_on_nodes
 from fedilc.runtimes.remote.manifest import find_wire
 from fedilc.runtimes.remote.run import RemoteRun
+from fedilc.storage.run_folder import RunFolder
 from fedilc.training.callbacks import Callback, Run
 from fedilc.training.loop import Specification
 from fedilc.training.result import Result

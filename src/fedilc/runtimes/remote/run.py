@@ -20,10 +20,11 @@ from fedilc.data.inputs import shape_of, zeros
 from fedilc.data.silo_store import Outline
 from fedilc.data.sources import Remote, RemoteTables
 from fedilc.errors import ConfigError
-from fedilc.federation import Record, RunFolder
+from fedilc.federation import Record
 from fedilc.models.user_models import user_network
 from fedilc.runtimes.base import Runtime
 from fedilc.runtimes.remote.manifest import Manifest, Wire, make_manifest
+from fedilc.storage.run_folder import RunFolder
 from fedilc.training.callbacks import Callback, Run
 from fedilc.training.loop import Specification, Training
 from fedilc.training.result import Result

@@ -12,7 +12,7 @@ from fastapi import Depends, FastAPI, HTTPException
 from fastapi.responses import FileResponse
 
 from fedilc.errors import ConfigError
-from fedilc.federation import Record, RunFolder
+from fedilc.federation import Record
 from fedilc.federation.outliers import against_sentence
 from fedilc.runtimes.remote.wire import MEDIA_TYPE
 from fedilc.runtimes.rest.address import Address
@@ -21,6 +21,7 @@ from fedilc.runtimes.rest.coordinator import listening, make_app
 from fedilc.runtimes.rest.http_client import PUBLISHED_WEIGHTS
 from fedilc.runtimes.rest.membership import Progress, SiloStatus
 from fedilc.runtimes.rest.request_limits import refusals
+from fedilc.storage.run_folder import RunFolder
 from fedilc.training.loaded_model import read_preprocessing
 
 _PUBLISHED = ("federation", "model", "loss", "classes", "columns", "label", "seed")
