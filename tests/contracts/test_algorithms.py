@@ -434,7 +434,11 @@ def test_inter_replaces_how_silos_become_one_and_trim_is_its_option(
         ("fedsgd", {"inter": "medain"}, "aggregation 'medain' is unknown; did you mean 'median'"),
         ("fedsgd", {"inter": "median", "silo_weights": "examples"}, "needs a mean across silos"),
         ("afl", {"inter": "trimmed-mean"}, "silo_weights='afl' needs a mean across silos"),
-        ("fedsgd", {"inter": "median", "silos_per_round": 2}, "a round asks only 2 silos; it needs at least 3"),
+        (
+            "fedsgd",
+            {"inter": "median", "silos_per_round": 2},
+            "a round asks only 2 silos; it needs at least 3",
+        ),
         ("fedsgd", {"inter": "trimmed-mean", "trim": 0.5}, "trim"),
         (Algorithm(intra="median"), {}, "keep the gradient of every environment"),
     ],
