@@ -193,7 +193,7 @@ def test_a_network_of_ones_own_is_asked_for(tmp_path: Path) -> None:
     result = fedilc.train(federation, network, "fedsgd", rounds=2, learning_rate=0.1, out=tmp_path / "r")
     with pytest.raises(ConfigError, match="trained with your own network; pass it with `model`"):
         fedilc.load(tmp_path / "r", "last")
-    with pytest.raises(CheckpointError, match="this network does not take"):
+    with pytest.raises(CheckpointError, match="this network does not have"):
         fedilc.load(tmp_path / "r", "last", model=torch.nn.Linear(3, 1))
     found = fedilc.load(tmp_path / "r", "last", model=torch.nn.Linear(2, 1))
     wanted = result.model(x).detach().numpy()
