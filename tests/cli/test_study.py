@@ -43,18 +43,25 @@ def test_a_table_becomes_a_verdict_with_its_pitfalls_tables_and_files(patients: 
     assert "AUROC at each held-out site" in said
     facts = json.loads((out / "study.json").read_text())
     assert facts["held_out"] == ["H0", "H3"]
-    assert facts["methods"] == ["fedavg", "geometric", "site alone", "pooled"]
+    assert facts["methods"] == [
+        *("chosen", "fedavg", "geometric", "logistic", "null", "site alone", "alone logistic"),
+        *("pooled", "pooled logistic", "pooled trees"),
+    ]
+    assert [facts["kinds"][name] for name in ("logistic", "null", "alone logistic", "pooled trees")] == [
+        *("federated", "null", "alone", "pooled")
+    ]
+    assert set(facts["chosen"]) == {"H0", "H3"}
     assert set(facts["sites"]["H3"]["fedavg"]) >= {"auroc", "auprc", "log_loss", "brier", "calibration_slope"}
     assert facts["sites"]["H3"]["fedavg"]["auroc"]["low"] <= facts["sites"]["H3"]["fedavg"]["auroc"]["high"]
     exploratory = "Exploratory: no plan was declared before the data were analysed."
     assert (out / "verdict.txt").read_text().splitlines() == [*facts["verdict"], exploratory]
     assert facts["protocol"] is None
     assert study_part(out).verdict[-1] == exploratory
-    assert len(facts["verdict"]) == 4
+    assert len(facts["verdict"]) == 5
     assert facts["comparisons"]["auroc"]["geometric"]["verdict"] == "not tested"
     frame = pl.read_parquet(out / "predictions.parquet")
     assert frame.columns == ["site", "method", "seed", "row", "label", "output"]
-    assert len(frame) == 2 * 4 * 40
+    assert len(frame) == 2 * len(facts["methods"]) * 40
     rows = pl.read_csv(out / "tables" / "by-site.csv")
     assert {"auroc", "auroc_low", "auroc_high"} <= set(rows.columns)
 

@@ -16,9 +16,9 @@ from fedilc.cli.study import show_study
 from fedilc.evaluation.next_site import random_effects
 from fedilc.report.study_files import study_facts
 from fedilc.report.study_tables import Study, study_tables, summary_tables
+from fedilc.studies.study.comparators import ALONE, POOLED
 from fedilc.studies.study.plan import StudyPlan, StudySettings
 from fedilc.studies.study.result import StudyResult
-from fedilc.studies.study.tasks import ALONE, POOLED
 
 
 def made(folder: Path, sites: int) -> Study:
@@ -153,7 +153,7 @@ def test_the_forest_plot_ends_with_the_next_site(tmp_path: Path) -> None:
     assert rows[-1][2].text == f"{found['mean']:.3f} [{found['low']:.3f},{found['high']:.3f}]"
     assert rows[-1][1].text.count("●") == 1
     texts = [[cell.text for cell in row] for row in shown["next-site"].rows]
-    assert texts[0][:3] == ["fedavg", "AUROC", "6"]
+    assert texts[0][:3] == ["chosen", "AUROC", "6"]
     assert ["geometric minus fedavg", "AUROC", "6"] in [row[:3] for row in texts]
     assert ["fedavg", "observed to expected events", "6"] in [row[:3] for row in texts]
     kept = study["estimates"]["fedavg"]["auroc"]

@@ -35,6 +35,23 @@ class ChooseBy(StrEnum):
     VALIDATION = "validation"
 
 
+class Primary(StrEnum):
+    """The score that decides."""
+
+    AUROC = "auroc"
+    LOG_LOSS = "log_loss"
+
+
+def _widths(text: str | None) -> tuple[int, ...] | None:
+    """Return the widths of layers, in their order; None if they were not given."""
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise ConfigError(f"--hidden {text!r} is not a list of widths like 64,32") from error
+
+
 @with_table_options
 def study(
     *,
@@ -61,7 +78,8 @@ def study(
         typer.Option(
             "--algorithm",
             "-a",
-            help="May repeat. (default: fedavg, fedsgd, fishr-inter-geo, fishr-intra-geo, geometric)",
+            help="A federated method; may repeat. (default: fedavg, fedsgd, fishr-inter-geo, "
+            "fishr-intra-geo, geometric)",
         ),
     ] = None,
     seeds: Annotated[
@@ -90,11 +108,34 @@ def study(
         str | None,
         typer.Option(help="Lambdas to choose from, separated by commas. (default: 1,100, or 1 for images)"),
     ] = None,
+    weight_decays: Annotated[
+        str | None,
+        typer.Option(
+            help="Ridges of regressions to choose from, separated by commas. (default: "
+            "0.0001,0.001,0.01,0.1,1)"
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="linear, mlp, cnn, or module:function, which takes the shape of an input and the number of "
+            "outputs. (default: mlp, or cnn for images)"
+        ),
+    ] = None,
+    hidden: Annotated[
+        str | None,
+        typer.Option(help="Widths of the hidden layers of mlp, separated by commas. (default: 32)"),
+    ] = None,
+    primary: Annotated[
+        Primary | None,
+        typer.Option(help="The score that decides. (default: auroc; accuracy for several classes)"),
+    ] = None,
     references: Annotated[
         bool | None,
         typer.Option(
             "--references/--no-references",
-            help="Train a site's own model and a pooled one too: the two ends of the scale. "
+            help="Compare with a constant, with logistic regression (federated, pooled, of the site alone), "
+            "with pooled boosted trees, and with the network on pooled data or on the site's own. "
             "(default: --references)",
         ),
     ] = None,
@@ -138,7 +179,7 @@ def study(
 ) -> None:
     """Leave each site out in turn, train on the others, and say which method works best at a new site.
 
-    Every choice (round, learning rate, penalty weight, preprocessing) is made on the training sites alone.
+    Every choice (method, round, learning rate, penalties, preprocessing) is made on the training sites alone.
     Runs that are done are kept: interrupt the command and call it again to continue.
     """
     require_report("fedilc study")
@@ -166,6 +207,10 @@ def study(
         "learning_rates": comma_numbers(learning_rates, "--learning-rates"),
         "local_learning_rates": comma_numbers(local_learning_rates, "--local-learning-rates"),
         "penalty_weights": comma_numbers(penalty_weights, "--penalty-weights"),
+        "weight_decays": comma_numbers(weight_decays, "--weight-decays"),
+        "model": model,
+        "hidden": _widths(hidden),
+        "primary": primary.value if primary else None,
         "references": references,
         "subgroups": tuple(dict.fromkeys(subgroup or ())),
         "thresholds": comma_numbers(thresholds, "--thresholds"),

@@ -6,6 +6,7 @@ The user of this machine names these functions; a message over a network never d
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 import traceback
 from collections.abc import Callable
@@ -22,12 +23,16 @@ if TYPE_CHECKING:
     from fedilc.runtimes.remote.manifest import Manifest
 
 
-def user_network(builder: str, seed: int) -> nn.Module:
-    """Return the network of the user's own `module:function`; its random choices depend only on `seed`."""
+def user_network(builder: str, seed: int, *given: Any) -> nn.Module:
+    """Return the network of the user's own `module:function`; its random choices depend only on `seed`.
+
+    What is given, such as the shape of an input, reaches a function that takes arguments, and no other.
+    """
     function = find_function(builder, "model")
+    arguments = given[: len(inspect.signature(function).parameters)]
     with torch.random.fork_rng():
         torch.manual_seed(seed_for(seed, "model"))
-        model = call_user_code(function, builder)
+        model = call_user_code(function, builder, *arguments)
     if not isinstance(model, nn.Module):
         raise ConfigError(f"{builder} returned {type(model).__name__}, not a torch.nn.Module")
     return model

@@ -21,10 +21,10 @@ from fedilc.report.tables import write_tables
 from fedilc.storage.files import parse_json, write_atomically
 from fedilc.storage.run_identity import command_line
 from fedilc.studies.study.assessment import assessment, edge_notes
+from fedilc.studies.study.comparators import CHOSEN, NULL, kind_of
 from fedilc.studies.study.description import description
 from fedilc.studies.study.protocol import declaration
 from fedilc.studies.study.result import StudyResult
-from fedilc.studies.study.tasks import ALONE, POOLED
 from fedilc.studies.study.verdict import CALIBRATION, alarm, deciding_metric, verdict
 
 FILE, PREDICTIONS = "study.json", "predictions.parquet"
@@ -37,9 +37,11 @@ def study_facts(result: StudyResult, protocol: str | None = None) -> dict[str, A
     `protocol` is the digest of the plan that was declared, if there was one.
     """
     data, plan, metrics = result.plan.data, result.plan, result.metrics
-    trained = {method for methods in result.scores.values() for method in methods}
-    references = [name for name in (ALONE, POOLED) if name in trained]
-    methods = [*plan.settings.algorithms, *references]
+    trained = dict.fromkeys(method for methods in result.scores.values() for method in methods)
+    kinds: dict[str, list[str]] = {"federated": [], NULL: [], "alone": [], "pooled": []}
+    for method in sorted(trained, key=lambda name: name != result.headline):
+        kinds[kind_of(method)].append(method)
+    methods = [method for found in kinds.values() for method in found]
     deciding = deciding_metric(result)
     comparisons = {
         metric: result.comparisons(metric, tested=metric == deciding)
@@ -58,7 +60,12 @@ def study_facts(result: StudyResult, protocol: str | None = None) -> dict[str, A
         "higher_is_better": [metric for metric in metrics if metric in HIGHER_IS_BETTER],
         "methods": methods,
         "reference": plan.reference,
-        "references": references,
+        "headline": result.headline,
+        "chosen": result.chosen if result.headline == CHOSEN else {},
+        "federated": list(result.algorithms),
+        "regressions": [name for name in result.algorithms if name == plan.regression],
+        "kinds": {method: kind_of(method) for method in methods},
+        "references": [method for method in methods if kind_of(method) != "federated"],
         "silos": {site: _silo_facts(result, site) for site in data.silos},
         "held_out": list(plan.held_out),
         "notes": plan.notes(),
@@ -97,9 +104,13 @@ def study_facts(result: StudyResult, protocol: str | None = None) -> dict[str, A
         "next_site_differences": {
             metric: {
                 method: asdict(result.next_difference(method, metric))
-                for method in plan.settings.algorithms
+                for method in result.algorithms
                 if method != plan.reference
             }
+            for metric in comparisons
+        },
+        "against": {
+            metric: {name: _against(result, name, metric) for name in methods if name != result.headline}
             for metric in comparisons
         },
         "estimates": {
@@ -187,6 +198,13 @@ def _estimates(result: StudyResult, method: str, metric: str) -> dict[str, dict[
     """Return what random effects are computed from: estimates and variances on the scale of the analysis."""
     found = result.estimates(method, metric)
     return {site: {"estimate": one.value, "variance": one.variance} for site, one in found.items()}
+
+
+def _against(result: StudyResult, other: str, metric: str) -> dict[str, Any]:
+    """Return the difference of the headline from another method, over sites and at the next one."""
+    found, following = result.against(other, metric), result.next_difference(result.headline, metric, other)
+    over = {} if found is None else {**asdict(found.over_sites), "sites": len(found.by_site)}
+    return {**over, "next_low": following.low, "next_high": following.high}
 
 
 def _finite(value: float) -> float | None:

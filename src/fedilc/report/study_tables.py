@@ -9,8 +9,9 @@ from typing import Any
 from fedilc.algorithms.loss_name import task_of
 from fedilc.errors import listed
 from fedilc.evaluation.intervals import NOT_ESTIMABLE, Interval
+from fedilc.evaluation.next_site import MOST_WITH_PRIOR
 from fedilc.report.tables import NOTHING, Cell, Column, TableData, p_text, words
-from fedilc.studies.study.tasks import ALONE, POOLED
+from fedilc.studies.study.comparators import ALONE, CHOSEN, NULL, kind_of
 from fedilc.studies.study.verdict import CALIBRATION, NAMES
 
 _MAX_SITES, _MAX_NAME = 4, 12  # columns of sites, and characters of their names, that fit in 80 characters
@@ -23,10 +24,12 @@ _SHORT = {
     "calibration_intercept": "intercept",
 }
 _CAUTION = "†"  # beside a score that rests on few events
-_ENDS = (
-    "site alone: the site's own examples, cross-validated; pooled: the other sites' examples together, "
-    "if sharing were allowed. They are the two ends of the scale, not federated methods."
-)
+_KINDS = {
+    NULL: "the same prediction for every example, from the training sites' labels alone",
+    "alone": "trained on the site's own examples, cross-validated",
+    "pooled": "trained on the other sites' examples together, as if sharing were allowed",
+}
+_DOWN = 6  # columns of methods that fit beside the names of many sites
 _CHOSEN = {
     "silo": "Chosen by the loss at training sites that were left out in turn (nested), never by the held-out "
     "site.",
@@ -40,7 +43,16 @@ Study = Mapping[str, Any]
 def study_tables(study: Study) -> list[TableData]:
     """Return all tables of a study: sites, mean scores, scores per site, comparisons, choices."""
     tables = [sites_table(study), *next_site_tables(study), means_table(study), scores_table(study)]
-    return [*tables, *comparison_tables(study), choices_table(study)]
+    return [*tables, *against_tables(study), *comparison_tables(study), choices_table(study)]
+
+
+def _called(method: str) -> str:
+    return "the chosen procedure" if method == CHOSEN else method
+
+
+def headline(study: Study) -> str:
+    """Return the method that answers the question; the reference in files of earlier versions."""
+    return str(study.get("headline", study["reference"]))
 
 
 def summary_tables(study: Study) -> list[TableData]:
@@ -51,7 +63,8 @@ def summary_tables(study: Study) -> list[TableData]:
     shown = (study["deciding_metric"], "log_loss")
     comparisons = comparison_tables(study, shown, brief=True)
     deciding = _deciding_table(study, down=many)
-    return [*sites, deciding, *forest_table(study), means_table(study, brief=True), *comparisons]
+    against = against_tables(study, shown)
+    return [*sites, deciding, *forest_table(study), *against, means_table(study, brief=True), *comparisons]
 
 
 def interval(found: Mapping[str, Any] | None) -> Interval:
@@ -68,11 +81,15 @@ def _deciding_table(study: Study, *, down: bool) -> TableData:
     }
     rows: list[tuple[object, ...]] = []
     if down:
-        columns: tuple[object, ...] = (_SITE, "n", *methods)
+        first = [headline(study), NULL, study["reference"], *study.get("federated", ())[-1:]]
+        kept = [name for name in dict.fromkeys([*first, *study["references"], *methods]) if name in methods]
+        shown = sorted(kept[:_DOWN], key=methods.index)
+        columns: tuple[object, ...] = (_SITE, "n", *shown)
         for site, of in found.items():
-            scores = (score_cell(score, limits=False) for score in of.values())
+            scores = (score_cell(of[method], limits=False) for method in shown)
             rows.append((site, study["silos"][site]["examples"], *scores))
-        notes = (*_ends(study), *few_notes(study, [metric]), "Intervals are in tables/by-site.csv.")
+        rest = "Other methods and intervals" if len(shown) < len(methods) else "Intervals"
+        notes = (*_ends(study, shown), *few_notes(study, [metric]), f"{rest} are in tables/by-site.csv.")
     else:
         columns = (_METHOD, *sites, "mean")
         for method in methods:
@@ -109,8 +126,8 @@ def chance(study: Study) -> float | None:
 
 
 def forest_table(study: Study) -> list[TableData]:
-    """Return the forest plot of the reference for a terminal; none if too few sites have the score."""
-    metric, method = study["deciding_metric"], study["reference"]
+    """Return the forest plot of the headline for a terminal; none if too few sites have the score."""
+    metric, method = study["deciding_metric"], headline(study)
     rows = next_site_rows(study, method)
     if not rows:
         return []
@@ -120,7 +137,7 @@ def forest_table(study: Study) -> list[TableData]:
     low, high = min(ends), max(ends)
     shown = [(label, _drawn(one, low, high, nothing), _interval_cell(one)) for label, one in rows]
     columns = (_SITE, *words(f"{low:.2f} to {high:.2f}"), NAMES[metric])
-    title = f"{NAMES[metric]} of {method}: each site, and the next one"
+    title = f"{NAMES[metric]} of {_called(method)}: each site, and the next one"
     notes = [*next_site_notes(study, method), *([] if nothing is None else [f"┊: chance ({nothing:g})."])]
     return [TableData.of("forest", study["name"], title, columns, shown, notes)]
 
@@ -192,7 +209,7 @@ def next_site_tables(study: Study) -> list[TableData]:
         "I²",
         *words("prior"),
     )
-    notes = next_site_notes(study, study["reference"]) if forest_table(study) else []
+    notes = next_site_notes(study, headline(study)) if forest_table(study) else []
     title = "What to expect at the next site"
     return [TableData.of("next-site", study["name"], title, columns, rows, notes, grouped=True)]
 
@@ -202,6 +219,36 @@ def _next_cells(found: Mapping[str, Any], form: str) -> tuple[object, ...]:
     ends = [(found[f"{kind}low"], found[f"{kind}high"]) for kind in ("", "reml_")]
     limits = (Cell(" to ".join(map(form.format, pair)), parts=tuple(map(_digits, pair))) for pair in ends)
     return found["sites"], score_cell(mean, form), *limits, _digits(found["tau"], 3), f"{found['i2']:.0%}"
+
+
+def against_tables(study: Study, metrics: Sequence[str] | None = None) -> list[TableData]:
+    """Return how the headline differs from the comparators and the reference in these scores, over sites."""
+    method = headline(study)
+    others = {NULL, study["reference"], *study["references"], *study.get("regressions", ())} - {method}
+    rows = []
+    for metric, found in study.get("against", {}).items():
+        for other in study["methods"] if metrics is None or metric in metrics else ():
+            one = found.get(other, {}) if other in others else {}
+            if one.get("value") is not None:
+                ends = (one["next_low"], one["next_high"])
+                text = " to ".join(map("{:+.3f}".format, ends)) if one["sites"] > MOST_WITH_PRIOR else "-"
+                limits = Cell(text, parts=tuple(map(_digits, ends)))
+                rows.append((NAMES[metric], other, one["sites"], score_cell(one, "{:+.3f}"), limits))
+    if not rows:
+        return []
+    columns = (
+        *words("score", "compared with"),
+        "sites",
+        Column("mean difference [95 %]", ("difference", "low", "high")),
+        Column("next site", ("next_low", "next_high")),
+    )
+    notes = (
+        f"{method} minus the other: above 0, {method} has the higher score; a loss is better if it is lower.",
+        "Mean over sites with its 95 % interval, corrected for shared training sites; next site: 95 % "
+        f"prediction interval, which {MOST_WITH_PRIOR} sites or fewer leave too wide to use.",
+    )
+    title = f"{_called(method)} against simpler models and other data".capitalize()
+    return [TableData.of("against", study["name"], title, columns, rows, notes, grouped=True)]
 
 
 def sites_table(study: Study) -> TableData:
@@ -233,12 +280,12 @@ def means_table(study: Study, *, brief: bool = False) -> TableData:
             "calibration; 1 and 0 are ideal."
         ] * (CALIBRATION[0] in metrics)
         title = "Means over the held-out sites"
-        notes = [*ideal, *_fewer_sites(study)]
+        notes = [*_hindsight(study), *ideal, *_fewer_sites(study)]
         return TableData.of("all-means", study["name"], title, (_METHOD, *titles), rows, notes)
     title = "At held-out sites: mean over sites"
     note = "Means over held-out sites and seeds; 95 % bootstrap intervals over the examples of these sites."
     columns = (_METHOD, *map(score_column, metrics))
-    notes = [note, *_fewer_sites(study), *_ends(study)]
+    notes = [note, *_hindsight(study), *_fewer_sites(study), *_ends(study)]
     return TableData.of("means", study["name"], title, columns, rows, notes)
 
 
@@ -296,14 +343,18 @@ def comparison_tables(
 
 def choices_table(study: Study) -> TableData:
     """Return the settings that each method chose for each held-out site."""
-    kept = ("learning_rate", "local_learning_rate", "penalty_weight", "environment_size")
+    kept = (
+        *("learning_rate", "local_learning_rate", "penalty_weight", "environment_size"),
+        *("weight_decay", "max_depth"),
+    )
     rows = []
     for site, methods in study["choices"].items():
         for method, choice in methods.items():
             options = choice["options"]
-            given = ", ".join(f"{key} {options[key]:g}" for key in kept if key in options)
-            rows.append((site, method, choice["round"], given, f"{choice['loss']:.3f}"))
-    columns = (_SITE, _METHOD, "round", *words("settings"), "loss")
+            given = ", ".join(f"{key} {options[key]:g}" for key in kept if options.get(key))
+            chosen = "chosen" if study.get("chosen", {}).get(site) == method else ""
+            rows.append((site, method, choice["round"], given, f"{choice['loss']:.3f}", chosen))
+    columns = (_SITE, _METHOD, "round", *words("settings"), "loss", *words("procedure"))
     title, notes = "Settings chosen on the training sites", (_CHOSEN[study["choose_by"]],)
     return TableData.of("choices", study["name"], title, columns, rows, notes, grouped=True)
 
@@ -345,9 +396,32 @@ def _fewer_sites(study: Study) -> list[str]:
     ]
 
 
-def _ends(study: Study) -> list[str]:
-    """Return the note on the two reference models, if they were trained."""
-    return [_ENDS] if {ALONE, POOLED} & set(study["methods"]) else []
+def _ends(study: Study, methods: Sequence[str] | None = None) -> list[str]:
+    """Say what the chosen procedure is, and which methods are not federated."""
+    found = []
+    if study.get("chosen"):
+        by_method: dict[str, list[str]] = {}
+        for site, method in study["chosen"].items():
+            by_method.setdefault(method, []).append(site)
+        which = "; ".join(f"{method} for {listed(sites, 5)}" for method, sites in by_method.items())
+        found.append(
+            f"{CHOSEN}: for each site, the federated method of lowest loss at the training sites ({which})."
+        )
+    for kind, what in _KINDS.items():
+        names = [name for name in methods or study["methods"] if kind_of(name) == kind]
+        if names:
+            found.append(f"{', '.join(names)}: {what}; not federated.")
+    return found
+
+
+def _hindsight(study: Study) -> list[str]:
+    """Say that the best of many methods is known only afterwards."""
+    if not study.get("chosen"):
+        return []
+    return [
+        f"{CHOSEN} is the answer: its method was chosen without these sites. Which other is best here is "
+        "exploration: the best of several looks better than it is."
+    ]
 
 
 def score_column(metric: str) -> Column:
@@ -385,7 +459,7 @@ def _digits(value: float | None, digits: int = 6) -> str:
 
 def _score_rows(study: Study, found: Mapping[str, Any], limits: bool = True) -> Sequence[tuple[Cell, ...]]:
     """Return a row per method; of each score, the best algorithm is bold. References do not compete."""
-    metrics, algorithms = study["metrics"], study["settings"]["algorithms"]
+    metrics, algorithms = study["metrics"], study.get("federated", study["settings"]["algorithms"])
     cells = {
         metric: {method: score_cell(scores[metric], limits=limits) for method, scores in found.items()}
         for metric in metrics

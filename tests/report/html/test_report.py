@@ -87,7 +87,7 @@ def test_the_verdict_comes_first_and_every_part_and_the_command_are_there(writte
     sentences = found.all("p")
     assert [s for s in sentences if s in facts["verdict"]] == facts["verdict"]
     for title in (
-        *("Mean over held-out sites", "Each held-out site"),
+        *("All methods: mean over held-out sites", "Each held-out site"),
         *("Compared with fedavg", "Curves"),
         *("Calibration", "Agreement by layer and round", "How the silos' columns differ", "Scores"),
         *("Each silo that was trained on", "Settings and command", "Settings and commands"),

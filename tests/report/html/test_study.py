@@ -28,7 +28,7 @@ def test_the_verdict_is_that_of_the_study_and_every_section_has_content(folder: 
     assert part.title == "patients: study"
     assert part.verdict == tuple((folder / "verdict.txt").read_text().splitlines())
     assert [title for title, _ in part.sections] == [
-        *("The next site", "Mean over held-out sites", "Each held-out site"),
+        *("The next site", "All methods: mean over held-out sites", "Each held-out site"),
         *("Rows, sites and variables", "Compared with fedavg", "Curves"),
         *(
             "Calibration",

@@ -10,8 +10,8 @@ import pytest
 from hospitals import hospitals, study_table
 
 from fedilc.errors import ConfigError, DataError
+from fedilc.studies.study.comparators import POOLED
 from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings, choose
-from fedilc.studies.study.tasks import POOLED
 
 RATES = {"learning_rates": (0.01, 0.1), "local_learning_rates": (0.1, 0.5)}
 

@@ -15,11 +15,12 @@ from fedilc.data import Federation, Silo
 from fedilc.errors import FedILCWarning
 from fedilc.storage.files import read_tensors
 from fedilc.studies.engine import Work
+from fedilc.studies.study.comparators import ALONE, POOLED
 from fedilc.studies.study.data import StudyArrays, StudyData
 from fedilc.studies.study.plan import StudyPlan, StudySettings
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.run import run_study
-from fedilc.studies.study.tasks import ALONE, POOLED, task_file
+from fedilc.studies.study.tasks import task_file
 from fedilc.studies.study.verdict import verdict
 
 SMALL = {
@@ -63,13 +64,15 @@ def test_poisoned_labels_of_the_held_out_site_change_no_choice_and_no_bit_of_the
         results[name] = studied(data, tmp_path / name, hold_out=("H2",), choose_by=choose_by, **GRID)
     clean, dirty = results["clean"], results["poisoned"]
     assert clean.choices == dirty.choices
-    for method in ("fedavg", "fishr-inter-geo", POOLED):
+    assert clean.chosen == dirty.chosen
+    for method in ("fedavg", "fishr-inter-geo", "logistic", POOLED, "pooled logistic", "pooled trees"):
         ours = weights(clean, tmp_path / "clean", "H2", method)
         theirs = weights(dirty, tmp_path / "poisoned", "H2", method)
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
         assert np.array_equal(clean.outputs["H2"][method], dirty.outputs["H2"][method])
         one, other = (found.interval("H2", method, "auroc").value for found in (clean, dirty))
         assert one == pytest.approx(1 - other)
+    assert np.array_equal(clean.outputs["H2"]["null"], dirty.outputs["H2"]["null"])
 
 
 def test_poisoned_features_of_the_held_out_site_change_no_bit_of_the_weights(tmp_path: Path) -> None:
@@ -84,9 +87,10 @@ def test_poisoned_features_of_the_held_out_site_change_no_bit_of_the_weights(tmp
     results = {}
     for name, table in (("clean", frame), ("poisoned", poisoned)):
         data = study_table(tmp_path, table, name)
-        results[name] = studied(data, tmp_path / name, hold_out=("H2",), references=False)
+        results[name] = studied(data, tmp_path / name, hold_out=("H2",))
     clean, dirty = results["clean"], results["poisoned"]
     assert clean.choices == dirty.choices
+    assert clean.chosen == dirty.chosen
     ours, theirs = (weights(found, tmp_path / name, "H2", "fedavg") for name, found in results.items())
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert not np.array_equal(clean.outputs["H2"]["fedavg"], dirty.outputs["H2"]["fedavg"])
@@ -128,7 +132,8 @@ def test_scores_are_those_of_the_predictions_and_beside_them_are_the_two_ends_of
     data = study_table(tmp_path, hospitals(4, rows=60))
     result = studied(data, tmp_path / "study", seeds=2, algorithms=("fedsgd",), rounds=10)
     for site in data.silos:
-        assert set(result.scores[site]) == {"fedsgd", POOLED, ALONE}
+        comparators = {"logistic", "null", ALONE, "alone logistic", POOLED, "pooled logistic", "pooled trees"}
+        assert set(result.scores[site]) == {"chosen", "fedsgd", *comparators}
         for method, outputs in result.outputs[site].items():
             areas = [roc_auc_score(data.labels[site], one[:, 0]) for one in outputs]
             assert result.by_seed[site][method]["auroc"] == pytest.approx(areas)
@@ -172,7 +177,7 @@ def test_a_site_too_small_for_a_model_of_its_own_leaves_the_mean_of_the_others(t
     assert ALONE not in result.scores["tiny"]
     own = [result.interval(site, ALONE, "auroc").value for site in ("H0", "H1", "H2", "H3")]
     assert result.mean(ALONE, "auroc").value == pytest.approx(np.mean(own))
-    which = verdict(result)[1]
+    which = verdict(result)[2]
     assert f"own data {np.mean(own):.3f};" in which
     assert "; it is not estimable at tiny (2 events, fewer than 10); " in which
 
@@ -181,8 +186,8 @@ def test_two_sites_are_studied_and_said_to_be_too_few(tmp_path: Path) -> None:
     data = study_table(tmp_path, hospitals(2))
     result = studied(data, tmp_path / "study")
     assert any("2 sites are few" in note for note in result.plan.notes())
-    assert "no test over sites is possible" in verdict(result)[2]
-    assert "cannot show" in verdict(result)[3]
+    assert "no test over sites is possible" in verdict(result)[3]
+    assert "cannot show" in verdict(result)[4]
 
 
 def test_classes_of_a_federation_of_arrays_are_studied_by_accuracy(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from hospitals import hospitals, study_table
 
 from fedilc.errors import FedILCWarning
 from fedilc.storage.files import read_tensors
+from fedilc.studies.study.comparators import POOLED
 from fedilc.studies.study.data import StudyTables
-from fedilc.studies.study.tasks import POOLED, AloneTask, RunTask, TaskJob, task_file
+from fedilc.studies.study.tasks import AloneTask, RunTask, TaskJob, task_file
 
 RUN = RunTask("fedsgd", {"rounds": 2, "learning_rate": 0.1}, ("H0", "H1"), (4,), 0, predicted="H2")
 ALONE = AloneTask("H0", 1, 4, (0.1,), 2, 1, (4,), (0, 1))

@@ -17,7 +17,7 @@ from fedilc.evaluation.decision_curve import net_benefit, treat_all
 from fedilc.evaluation.estimates import support
 from fedilc.report.html.charts import Chart, Line, reliability, wilson_limits
 from fedilc.report.study_files import PREDICTIONS
-from fedilc.report.study_tables import Study
+from fedilc.report.study_tables import Study, headline
 from fedilc.studies.study.assessment import ALL_SITES
 
 _MAX_SITES = 24
@@ -80,7 +80,7 @@ class PredictionCharts:
 
 
 def prediction_charts(folder: Path, study: Study) -> PredictionCharts | None:
-    """Return the charts of the reference and the best method; None if the predictions are not there."""
+    """Return the charts of the headline and the reference; None if the predictions are not there."""
     if not (folder / PREDICTIONS).exists():
         return None
     frame = pl.read_parquet(folder / PREDICTIONS, glob=False)
@@ -91,7 +91,7 @@ def prediction_charts(folder: Path, study: Study) -> PredictionCharts | None:
         for method in shown
     }
     if task_of(study["loss"]) != "binary":
-        return PredictionCharts(_grouped(study, sites, shown, found), [], [], study["reference"])
+        return PredictionCharts(_grouped(study, sites, shown, found), [], [], headline(study))
     if len(study["held_out"]) > 1:
         for method in shown:
             parts = [found[site, method] for site in study["held_out"]]
@@ -102,20 +102,16 @@ def prediction_charts(folder: Path, study: Study) -> PredictionCharts | None:
     more = max(0, len(study["held_out"]) - _MAX_SITES)
     return PredictionCharts(
         _smooth(sites, shown, found, more),
-        [_risks(site, found[site, study["reference"]]) for site in sites],
+        [_risks(site, found[site, headline(study)]) for site in sites],
         [_decisions(site, shown, found) for site in sites],
-        study["reference"],
+        headline(study),
     )
 
 
 def _shown(study: Study) -> dict[str, int]:
-    """Return the reference and the algorithm with the best mean, with their colours."""
-    metric = study["deciding_metric"]
-    sign = 1 if metric in study["higher_is_better"] else -1
-    means = {name: study["means"][name][metric]["value"] for name in study["settings"]["algorithms"]}
-    known = {name: sign * value for name, value in means.items() if value is not None}
-    best = max(known, key=known.__getitem__, default=study["reference"])
-    return {name: study["methods"].index(name) for name in dict.fromkeys((study["reference"], best))}
+    """Return the method that answers the question and the reference, with their colours."""
+    names = dict.fromkeys((headline(study), study["reference"]))
+    return {name: study["methods"].index(name) for name in names}
 
 
 def _predicted(frame: pl.DataFrame) -> Predicted:

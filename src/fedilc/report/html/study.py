@@ -24,9 +24,11 @@ from fedilc.report.html.prediction_charts import prediction_charts
 from fedilc.report.study_files import read_study
 from fedilc.report.study_tables import (
     Study,
+    against_tables,
     chance,
     choices_table,
     comparison_tables,
+    headline,
     interval,
     means_table,
     next_site_notes,
@@ -34,6 +36,7 @@ from fedilc.report.study_tables import (
     next_site_tables,
     scores_table,
 )
+from fedilc.studies.study.comparators import ESTIMATED
 from fedilc.studies.study.protocol import declaration
 from fedilc.studies.study.verdict import NAMES
 
@@ -59,6 +62,7 @@ def study_part(folder: Path) -> Part:
         sites=_sites(study),
         scores=scores_table(study),
         differences=_differences(study),
+        against=against_tables(study),
         comparisons=comparison_tables(study),
         lines=[(line.label, line.colour) for line in lines],
         curves=_curves(lines),
@@ -105,13 +109,13 @@ def _by_method(
 def _next_site(study: Study) -> dict[str, Any] | None:
     """Return the forest plots, whose last row is the next site; None if too few sites have the score."""
     drawn = {method: rows for method in study["methods"] if (rows := next_site_rows(study, method))}
-    reference = study["reference"]
-    if reference not in drawn:
+    first = headline(study)
+    if first not in drawn:
         return None
     panels = _by_method(study, f"{NAMES[study['deciding_metric']]} of {{}}", drawn, line=chance(study))
     return {
-        "reference": panels.pop(reference),
-        "notes": next_site_notes(study, reference),
+        "first": panels.pop(first),
+        "notes": next_site_notes(study, first),
         "others": list(panels.values()),
         "tables": next_site_tables(study),
     }
@@ -165,6 +169,8 @@ def _lines(study: Study) -> list[Line]:
     """Return the losses by which rounds were chosen: each method's mean with its range."""
     drawn = []
     for colour, method in enumerate(study["methods"]):
+        if method in ESTIMATED:  # their rounds are trees
+            continue
         found = [methods[method]["curve"] for methods in study["choices"].values() if method in methods]
         line = band(method, colour, [{int(r): loss for r, loss in one.items()} for one in found])
         if line is not None:

@@ -129,7 +129,7 @@ def edges(plan: StudyPlan, choices: Mapping[str, Mapping[str, Choice]]) -> list[
                     edge = "lowest" if value == min(values) else "highest"
                     key = (method, name, edge, float(value))
                     found[key] = found.get(key, 0) + 1
-            if choice.round == plan.settings.rounds:
+            if choice.round == plan.most_rounds(method):
                 key = (method, "rounds", "highest", float(choice.round))
                 found[key] = found.get(key, 0) + 1
     return [

@@ -9,6 +9,9 @@ Silos are dealt into at most four groups. The settings for a held-out silo are c
 The settings and the round with the lowest loss (see `choosing_loss`), each scored silo counting equally, are
 then used to train on all silos but the held-out one, once per seed. With four silos, "silo" is nested
 leave-one-silo-out; with more, groups keep the number of models that are trained for choosing the same.
+
+The method is chosen like its settings: the federated method with the lowest such loss. The scores at each
+held-out silo of the method that was chosen without it are those of the whole procedure, free of hindsight.
 """
 
 from __future__ import annotations
@@ -22,22 +25,39 @@ import numpy as np
 from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
 
 from fedilc.algorithms import find_algorithm
-from fedilc.algorithms.loss_name import has_classes
+from fedilc.algorithms.loss_name import has_classes, task_of
+from fedilc.data.inputs import example_shape
 from fedilc.errors import ConfigError, DataError, DataProblemsError, listed, nearest
+from fedilc.evaluation.metrics import SCORES
+from fedilc.models import NETWORKS
 from fedilc.section import first_mistake
+from fedilc.studies.study.comparators import (
+    ESTIMATED,
+    MAX_TREES,
+    POOLED,
+    POOLED_TREES,
+    TREE_DEPTHS,
+    TREE_RATE,
+    alone_regression,
+    has_sklearn,
+    pooled_regression,
+)
 from fedilc.studies.study.data import StudyData
 from fedilc.studies.study.subgroups import subgroup_levels
-from fedilc.studies.study.tasks import PLAIN, POOLED, AloneTask, RunTask
+from fedilc.studies.study.tasks import PLAIN, AloneRegressionTask, AloneTask, Network, RunTask, build_network
 
 ALGORITHMS = ("fedavg", "fedsgd", "fishr-inter-geo", "fishr-intra-geo", "geometric")
 REFERENCES = ("fedavg", "fedsgd")
 GROUPS, FOLDS, MIN_PER_FOLD = 4, 5, 2
 VALIDATION_SHARE = 0.2
 SCORED_ROUNDS = 20
+NEWTON_ROUNDS = 25  # at most; Newton's method stops by itself
+REGRESSIONS = {"binary": "logistic", "regression": "ridge"}  # the federated regression of a loss
 TINY = 20
 
 ChooseBy = Literal["silo", "validation"]
 Threshold = Annotated[float, Field(gt=0, lt=1)]
+Primary = Literal["auroc", "log_loss"]
 Rates = Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]
 
 
@@ -54,10 +74,15 @@ class StudySettings:
         local_learning_rates: the same for the silos' own steps, in algorithms with such steps and a rate of
             the server of their own (fedavg).
         penalty_weights: lambdas to choose from, in algorithms with a penalty.
+        weight_decays: ridges per example to choose from, in regressions.
         environment_size: of algorithms that aggregate inside a silo.
-        hidden: the widths of the hidden layers; None is a convolutional network for images.
+        model: the network: "mlp", "linear", "cnn", another registered name, or "module:function", which takes
+            the shape of an input and the number of outputs; None is "mlp" for tables and "cnn" for images.
+        hidden: the widths of the hidden layers of "mlp"; () is none of them.
+        primary: the score that decides, "auroc" or "log_loss"; None is the first one of the task.
         choose_by: "silo" or "validation"; None is "silo", or "validation" if there are fewer than four silos.
-        references: whether a site's own model and one of pooled data are trained too.
+        references: whether comparators are trained too: a federated regression, which is then one of the
+            algorithms, a constant, models of a site's own data, and models of pooled data.
         resamples: of the bootstrap.
         thresholds: risks at which the net benefit of binary predictions is tabulated.
         subgroups: columns of tables, or comparisons such as "age>=65", by which scores are given too.
@@ -70,8 +95,11 @@ class StudySettings:
     learning_rates: Rates = (0.003, 0.01, 0.03)
     local_learning_rates: Rates = (0.01, 0.03, 0.1)
     penalty_weights: Rates = (1.0, 100.0)
+    weight_decays: Rates = (0.0001, 0.001, 0.01, 0.1, 1.0)
     environment_size: PositiveInt = 32
+    model: str | None = None
     hidden: tuple[PositiveInt, ...] | None = (32,)
+    primary: Primary | None = None
     choose_by: ChooseBy | None = None
     references: bool = True
     resamples: PositiveInt = 1000
@@ -130,11 +158,31 @@ class StudyPlan:
             if name not in names:
                 raise ConfigError(f"`hold_out` names {name!r}, which is no silo{nearest(name, names)}")
         for name in settings.algorithms:
-            find_algorithm(name)
+            losses = find_algorithm(name)[1].losses
+            if losses and self.data.loss not in losses:
+                raise ConfigError(
+                    f"{name} is for the loss {' or '.join(losses)}, and {self.data.name} has the loss "
+                    f"{self.data.loss}; leave it out of `algorithms`"
+                )
+        if settings.primary is not None and settings.primary not in SCORES[task_of(self.data.loss)]:
+            raise ConfigError(
+                f"`primary` is {settings.primary!r}, and predictions of a quantity have no such score; "
+                "leave it out"
+            )
+        self._check_model()
         for text in settings.subgroups:
             subgroup_levels(self.data, text)
         if settings.choose_by == "silo" and len(names) < 3:
             raise ConfigError("choosing by silos that took no part needs three silos; choose by validation")
+
+    def _check_model(self) -> None:
+        """Raise if the network is unknown, or cannot be built for these data."""
+        name = self.settings.model
+        if name is not None and ":" not in name:
+            NETWORKS.get(name)
+        if name is not None:
+            shape = example_shape(self.data.inputs(self.data.silos, self.data.silos[0]))
+            build_network(self.network, shape, self.data.outputs, 0)
 
     def notes(self) -> list[str]:
         """Return sentences on what these data cannot give, or were probably not meant to have."""
@@ -156,6 +204,12 @@ class StudyPlan:
         said = any("one class only" in note for note in self.data.notes)
         if alike and not said and has_classes(self.data.loss):
             found.append(f"one class only: {listed(alike, 5)}; such a site has no AUROC")
+        if self.settings.references and self.data.is_table and not has_sklearn():
+            names = [pooled_regression(self.data.loss), POOLED_TREES, alone_regression(self.data.loss)]
+            found.append(
+                f"{listed(names)} need scikit-learn and are left out; run pip install 'fedilc[sklearn]' and "
+                "the same command to add them"
+            )
         return found
 
     @property
@@ -170,9 +224,41 @@ class StudyPlan:
         return self.settings.choose_by or ("validation" if few else "silo")
 
     @property
+    def metrics(self) -> tuple[str, ...]:
+        """Return the names of the scores; the first one, which is declared before the study, decides."""
+        names = SCORES[task_of(self.data.loss)]
+        return tuple(sorted(names, key=lambda name: name != self.settings.primary))
+
+    @property
+    def regression(self) -> str | None:
+        """Return the federated regression for tables with this loss; None if there is none."""
+        return REGRESSIONS.get(self.data.loss) if self.data.is_table else None
+
+    @property
+    def algorithms(self) -> tuple[str, ...]:
+        """Return the federated methods: those asked for, and as a comparator the regression of the loss."""
+        added = [self.regression] if self.settings.references and self.regression else []
+        return tuple(dict.fromkeys((*self.settings.algorithms, *added)))
+
+    @property
+    def estimated(self) -> tuple[str, ...]:
+        """Return the comparators by scikit-learn over the training silos; none without it, or for images."""
+        if not (self.settings.references and self.data.is_table and has_sklearn()):
+            return ()
+        return (pooled_regression(self.data.loss), POOLED_TREES)
+
+    @property
     def methods(self) -> tuple[str, ...]:
-        """Return the algorithms, and pooled training if it is asked for."""
-        return (*self.settings.algorithms, *([POOLED] if self.settings.references else []))
+        """Return the methods that are trained over the training silos, federated or on pooled examples."""
+        return (*self.algorithms, *([POOLED] if self.settings.references else []), *self.estimated)
+
+    @property
+    def network(self) -> Network:
+        """Return the network that is trained."""
+        settings = self.settings
+        if settings.model is None or (settings.model == "mlp" and settings.hidden is not None):
+            return settings.hidden
+        return None if settings.model == "cnn" else settings.model
 
     @property
     def reference(self) -> str:
@@ -197,8 +283,14 @@ class StudyPlan:
         A method with a penalty has more of them than one without, as a user who tunes both would.
         """
         settings = self.settings
+        if method == POOLED_TREES:
+            return [{"max_depth": depth, "learning_rate": TREE_RATE} for depth in TREE_DEPTHS]
+        if method in ESTIMATED:
+            return [{"weight_decay": ridge} for ridge in settings.weight_decays]
         parts = find_algorithm(PLAIN if method == POOLED else method)[1]
         fixed: dict[str, Any] = dict(parts.defaults)
+        if parts.is_newton:
+            return [fixed | {"weight_decay": ridge} for ridge in settings.weight_decays]
         fixed.setdefault("learning_rate", settings.learning_rates[0])
         axes: dict[str, Sequence[Any]] = {}
         if parts.local is not None and "learning_rate" in parts.defaults:
@@ -224,21 +316,49 @@ class StudyPlan:
             if self.groups[group] in (one, other)
         ]
         for entry in self.grid(method):
-            options = {**entry, "rounds": self.settings.rounds, "score_every": self.score_every}
+            options = {**entry, **self._length(method)}
             if self.choose_by == "validation":
                 yield [self._run(method, options, self.groups[group], 0, validation=VALIDATION_SHARE)]
             else:
                 yield [self._run(method, options, pair, 0, scored=pair) for pair in pairs]
 
+    def _length(self, method: str) -> dict[str, int]:
+        """Return how long a method is trained at most, and after how many rounds it is scored."""
+        if method in ESTIMATED:
+            return {"rounds": MAX_TREES if method == POOLED_TREES else 1}
+        if self.without_chance(method):
+            return {"rounds": NEWTON_ROUNDS}
+        return {"rounds": self.settings.rounds, "score_every": self.score_every}
+
+    def most_rounds(self, method: str) -> int | None:
+        """Return the highest number of rounds or trees that a method may choose; None if it chooses none."""
+        if self.without_chance(method) and method != POOLED_TREES:
+            return None
+        return self._length(method)["rounds"]
+
+    def without_chance(self, method: str) -> bool:
+        """Return whether no seed changes a method's model: regressions and trees."""
+        return method in ESTIMATED or (method != POOLED and find_algorithm(method)[1].is_newton)
+
     def final(self, method: str, silo: str, choice: Choice) -> list[RunTask]:
-        """Return the runs on all silos but one, per seed."""
+        """Return the runs on all silos but one, per seed; the same run for each if no seed changes it."""
         options = {**choice.options, "rounds": choice.round}
         seeds = range(self.settings.seeds)
-        return [self._run(method, options, (silo,), seed, predicted=silo) for seed in seeds]
+        drawn = [0 if self.without_chance(method) else seed for seed in seeds]
+        return [self._run(method, options, (silo,), seed, predicted=silo) for seed in drawn]
+
+    def alone_regression(self, silo: str) -> list[AloneRegressionTask]:
+        """Return the folds of a site's own regression, as of its own model; none without scikit-learn."""
+        name, ridges = alone_regression(self.data.loss), self.settings.weight_decays
+        folds = self.folds(silo) if self.estimated else 0
+        return [
+            AloneRegressionTask(silo, fold, folds, ridges, 1, 1, None, (0,), algorithm=name)
+            for fold in range(folds)
+        ]
 
     def alone(self, silo: str) -> list[AloneTask]:
         """Return the folds of a site's own model; none if it has too few examples of a class."""
-        folds = self.folds(silo)
+        folds = self.folds(silo) if self.settings.references else 0
         settings, seeds = self.settings, tuple(range(self.settings.seeds))
         return [
             AloneTask(
@@ -248,7 +368,7 @@ class StudyPlan:
                 settings.learning_rates,
                 settings.rounds,
                 self.score_every,
-                settings.hidden,
+                self.network,
                 seeds,
             )
             for fold in range(folds)
@@ -269,7 +389,8 @@ class StudyPlan:
     ) -> RunTask:
         """Return the run on all silos but those left out."""
         training = tuple(name for name in self.data.silos if name not in left_out)
-        return RunTask(method, options, training, self.settings.hidden, seed, **more)
+        network = None if self.without_chance(method) else self.network
+        return RunTask(method, options, training, network, seed, **more)
 
 
 def choose(
@@ -298,3 +419,8 @@ def choose(
         if np.isfinite(curve[least]) and (best is None or curve[least] < best.loss):
             best = Choice(options, least, curve[least], curve)
     return best
+
+
+def chosen_method(choices: Mapping[str, Choice], algorithms: Sequence[str]) -> str:
+    """Return the algorithm whose settings had the lowest loss on the training silos, the first of equals."""
+    return min(algorithms, key=lambda name: choices[name].loss)

@@ -16,10 +16,8 @@ from typing import Any
 import torch
 
 from fedilc import __version__
-from fedilc.algorithms.loss_name import task_of
 from fedilc.data.digests import digest
 from fedilc.errors import ConfigError, DataError, writing
-from fedilc.evaluation.metrics import SCORES
 from fedilc.storage.files import parse_json, read_plain, write_atomically
 from fedilc.studies.study.data import StudyData, StudyTables
 from fedilc.studies.study.plan import StudyPlan
@@ -49,7 +47,7 @@ class Protocol:
     @classmethod
     def of(cls, plan: StudyPlan, inputs: Mapping[str, Any]) -> Protocol:
         """Return the plan of a study; `inputs` has what the command was given, to be given again."""
-        data, scores = plan.data, SCORES[task_of(plan.data.loss)]
+        data, scores = plan.data, plan.metrics
         tables = data.tables.settings.model_dump(mode="json") if isinstance(data, StudyTables) else None
         content = {
             "format": FORMAT,

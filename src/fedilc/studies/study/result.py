@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedilc.algorithms.loss_name import task_of
 from fedilc.evaluation.calibration import Floats
 from fedilc.evaluation.estimates import Estimate, Support, difference, estimate, support
 from fedilc.evaluation.intervals import Interval, interval_of, resampled, score_interval
-from fedilc.evaluation.metrics import HIGHER_IS_BETTER, SCORES
+from fedilc.evaluation.metrics import HIGHER_IS_BETTER
 from fedilc.evaluation.next_site import NextSite, next_site
 from fedilc.evaluation.significance import Comparison, compare_methods, mean_over_sites
 from fedilc.seeds import seed_for
-from fedilc.studies.study.plan import Choice, StudyPlan
+from fedilc.studies.study.comparators import CHOSEN, NULL
+from fedilc.studies.study.plan import Choice, StudyPlan, chosen_method
 
 Outputs = dict[str, dict[str, list[NDArray[Any]]]]  # by site and method, one array of outputs per seed
 Agreement = dict[int, dict[str, float]]  # by round and layer
@@ -66,16 +66,57 @@ class StudyResult:
                 by_score = {name: [one[name] for one in found] for name in found[0]}
                 result.scores[site][method] = {k: np.mean(v, axis=0) for k, v in by_score.items()}
                 result.by_seed[site][method] = {k: [float(one[0]) for one in v] for k, v in by_score.items()}
+        for site, method in result.chosen.items():
+            outputs[site] = {CHOSEN: outputs[site][method], **outputs[site]}
+            result.scores[site] = {CHOSEN: result.scores[site][method], **result.scores[site]}
+            result.by_seed[site] = {CHOSEN: result.by_seed[site][method], **result.by_seed[site]}
         return result
+
+    @property
+    def algorithms(self) -> tuple[str, ...]:
+        """Return the federated methods that have a model for every held-out silo."""
+        trained = [set(methods) for methods in self.scores.values()]
+        return tuple(name for name in self.plan.algorithms if all(name in names for names in trained))
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """Return, by held-out silo, the method that was chosen without it; empty if there was one only."""
+        if len(self.algorithms) < 2:
+            return {}
+        return {site: chosen_method(found, self.algorithms) for site, found in self.choices.items()}
+
+    @property
+    def headline(self) -> str:
+        """Return the method whose scores answer the question: the chosen procedure, or the only method."""
+        found = all(CHOSEN in methods for methods in self.scores.values())
+        return CHOSEN if found else self.plan.reference
+
+    def against(self, other: str, metric: str) -> Comparison | None:
+        """Return how the headline differs from another method over the sites at which both have the score.
+
+        None if there is no such site. There are no p-values: the interval says what can be said.
+        """
+        sites = self.sites_of(other, metric)
+        if not sites:
+            return None
+        names = (self.headline, other)
+        found = compare_methods(
+            {name: {site: self.scores[site][name][metric] for site in sites} for name in names},
+            other,
+            training=len(self.plan.data.silos) - 1,
+            higher_is_better=metric in HIGHER_IS_BETTER,
+            tested=False,
+        )
+        return found[self.headline]
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Return the names of the scores; the first one decides."""
-        return SCORES[task_of(self.plan.data.loss)]
+        return self.plan.metrics
 
     def sites_with(self, metric: str) -> list[str]:
         """Return the held-out silos at which every algorithm has this score."""
-        names = self.plan.settings.algorithms
+        names = self.algorithms
         return [
             site
             for site, methods in self.scores.items()
@@ -91,7 +132,8 @@ class StudyResult:
         if method not in self.scores[site] or not np.isfinite(self.scores[site][method][metric][0]):
             return Interval(None, None, None, reason=self.support(site, metric).reason)
         data = self.plan.data
-        return score_interval(data.loss, metric, data.labels[site], self.outputs[site][method])
+        found = score_interval(data.loss, metric, data.labels[site], self.outputs[site][method])
+        return _without_limits(found, method, metric)
 
     def sites_of(self, method: str, metric: str) -> list[str]:
         """Return those of `sites_with` at which this method has the score; a small site has no own model."""
@@ -104,14 +146,18 @@ class StudyResult:
         if not sites:
             known = all(self.support(site, metric).reason for site in self.scores)
             return Interval(None, None, None, reason="at no held-out site" if known else None)
-        return interval_of(mean_over_sites({site: self.scores[site][method][metric] for site in sites}))
+        found = interval_of(mean_over_sites({site: self.scores[site][method][metric] for site in sites}))
+        return _without_limits(found, method, metric)
 
     def estimates(self, method: str, metric: str, *, own_scale: bool = False) -> dict[str, Estimate]:
         """Return a method's score at each held-out silo as an estimate with its variance, if it has one."""
         found = {}
         for site, methods in self.outputs.items():
             given, y = methods.get(method), self.plan.data.labels[site]
-            if given is not None and (
+            if (method, metric) == (NULL, "auroc"):
+                if own_scale and self.support(site, metric).reason is None:
+                    found[site] = Estimate(0.5, np.zeros(len(y)))
+            elif given is not None and (
                 one := estimate(self.plan.data.loss, metric, y, given, own_scale=own_scale)
             ):
                 found[site] = one
@@ -121,10 +167,10 @@ class StudyResult:
         """Return what to expect of a method's score at the next site."""
         return next_site(list(self.estimates(method, metric).values()), metric)
 
-    def next_difference(self, method: str, metric: str) -> NextSite:
-        """Return what to expect of a method's difference from the reference at the next site."""
+    def next_difference(self, method: str, metric: str, other: str | None = None) -> NextSite:
+        """Return what to expect of a method's difference from another, or the reference, at the next site."""
         ours, theirs = (
-            self.estimates(name, metric, own_scale=True) for name in (method, self.plan.reference)
+            self.estimates(name, metric, own_scale=True) for name in (method, other or self.plan.reference)
         )
         return next_site([difference(ours[site], theirs[site]) for site in ours if site in theirs])
 
@@ -137,8 +183,7 @@ class StudyResult:
         if not sites:
             return {}
         methods = {
-            name: {site: self.scores[site][name][metric] for site in sites}
-            for name in self.plan.settings.algorithms
+            name: {site: self.scores[site][name][metric] for site in sites} for name in self.algorithms
         }
         return compare_methods(
             methods,
@@ -150,10 +195,15 @@ class StudyResult:
 
     def best(self, metric: str) -> str:
         """Return the algorithm with the best mean over sites; the reference if several are equal."""
-        names = sorted(self.plan.settings.algorithms, key=lambda name: name != self.plan.reference)
+        names = sorted(self.algorithms, key=lambda name: name != self.plan.reference)
         sign = -1 if metric in HIGHER_IS_BETTER else 1
         values = {name: self.mean(name, metric).value for name in names}
         return min(names, key=lambda name: np.inf if (v := values[name]) is None else sign * v)
+
+
+def _without_limits(found: Interval, method: str, metric: str) -> Interval:
+    """Return the score without limits if it is the AUROC of a constant, which is always 0.5."""
+    return replace(found, low=None, high=None) if (method, metric) == (NULL, "auroc") else found
 
 
 def mean_agreement(records: Iterable[tuple[int, Mapping[str, float] | None]]) -> Agreement:

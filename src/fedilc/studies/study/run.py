@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from fedilc.errors import FedILCError
 from fedilc.studies.engine import Show, Work, working
+from fedilc.studies.study.comparators import ALONE, NULL, alone_regression, null_outputs
 from fedilc.studies.study.plan import Choice, StudyPlan, choose
 from fedilc.studies.study.result import Agreement, StudyResult, mean_agreement
-from fedilc.studies.study.tasks import ALONE, AloneTask, RunTask, Task, TaskJob, read_result, task_file
+from fedilc.studies.study.tasks import AloneTask, RunTask, Task, TaskJob, read_result, task_file
 
 
 class StudyError(FedILCError):
@@ -33,9 +34,12 @@ def run_study(plan: StudyPlan, folder: Path, jobs: int = 1, show: Show = lambda 
     choosing = {
         (method, group): list(plan.choosing(method, group)) for group in groups for method in plan.methods
     }
-    alone = {silo: plan.alone(silo) if plan.settings.references else [] for silo in plan.held_out}
+    alone: dict[str, dict[str, Sequence[AloneTask]]] = {
+        silo: {ALONE: plan.alone(silo), alone_regression(plan.data.loss): plan.alone_regression(silo)}
+        for silo in plan.held_out
+    }
     scoring = [task for entries in choosing.values() for tasks in entries for task in tasks]
-    own = [task for tasks in alone.values() for task in tasks]
+    own = [task for methods in alone.values() for tasks in methods.values() for task in tasks]
     # Tables are matrices of a few thousand numbers, for which threads cost more than they give.
     threads = 1 if plan.data.is_table else None
     with working(jobs, "runs", show, shared=plan.data, threads=threads) as work:
@@ -45,7 +49,11 @@ def run_study(plan: StudyPlan, folder: Path, jobs: int = 1, show: Show = lambda 
         runs.do("sites alone", own)
         chosen = {key: runs.choice(*key, entries) for key, entries in choosing.items()}
         choices = {
-            silo: {method: chosen[method, plan.group_of(silo)] for method in plan.methods}
+            silo: {
+                method: choice
+                for method in plan.methods
+                if (choice := chosen[method, plan.group_of(silo)]) is not None
+            }
             for silo in plan.held_out
         }
         final = {
@@ -59,15 +67,26 @@ def run_study(plan: StudyPlan, folder: Path, jobs: int = 1, show: Show = lambda 
         silo: {method: runs.outputs(tasks) for method, tasks in methods.items()}
         for silo, methods in final.items()
     }
-    for silo, folds in alone.items():
-        found = runs.outputs_alone(silo, folds)
-        if found is not None:
-            outputs[silo][ALONE] = found
+    for silo, methods in alone.items():
+        for method, folds in methods.items():
+            found = runs.outputs_alone(silo, folds)
+            if found is not None:
+                outputs[silo][method] = found
+    if plan.settings.references:
+        for silo in outputs:
+            outputs[silo][NULL] = [_null(plan, silo)] * plan.settings.seeds
     agreement = {
-        method: runs.agreement([task for methods in final.values() for task in methods[method]])
-        for method in plan.settings.algorithms
+        method: runs.agreement([task for methods in final.values() for task in methods.get(method, [])])
+        for method in plan.algorithms
     }
     return StudyResult.of(plan, choices, outputs, agreement)
+
+
+def _null(plan: StudyPlan, silo: str) -> NDArray[Any]:
+    """Return what the training silos' labels alone predict for a held-out silo."""
+    data = plan.data
+    labels = [y for name, y in data.labels.items() if name != silo]
+    return null_outputs(data.loss, data.outputs, labels, len(data.labels[silo]))
 
 
 class _Runs:
@@ -79,8 +98,10 @@ class _Runs:
     def expect(self, tasks: Sequence[Task]) -> None:
         """Count the runs to be done: these, and one per held-out silo, method and seed, not yet known."""
         self.work.later.update(job.kind for job in self._jobs(tasks))
-        final = len(self.plan.held_out) * self.plan.settings.seeds
-        self.work.later.update(dict.fromkeys(self.plan.methods, final))
+        sites, seeds = len(self.plan.held_out), self.plan.settings.seeds
+        self.work.later.update(
+            {name: sites * (1 if self.plan.without_chance(name) else seeds) for name in self.plan.methods}
+        )
 
     def do(self, label: str, tasks: Sequence[Task]) -> None:
         """Do the tasks that are not done."""
@@ -97,14 +118,16 @@ class _Runs:
     def _file(self, task: Task) -> Path:
         return task_file(self.folder, task, self.plan.data)
 
-    def choice(self, method: str, group: int, entries: Sequence[Sequence[RunTask]]) -> Choice:
-        """Return the settings that the runs of a grid make a method choose for a group."""
+    def choice(self, method: str, group: int, entries: Sequence[Sequence[RunTask]]) -> Choice | None:
+        """Return the settings that the runs of a grid make a method choose for a group.
+
+        None if a comparator has no model; raise if a method that was asked for has none.
+        """
         scored = [[read_result(self._file(task))[1] for task in tasks] for tasks in entries]
         found = choose(self.plan, method, group, scored)
-        if found is None:
-            raise StudyError(
-                f"{method} diverged with every setting that it may choose from; lower `learning_rates`"
-            )
+        if found is None and method in self.plan.settings.algorithms:
+            change = "raise `weight_decays`" if self.plan.without_chance(method) else "lower `learning_rates`"
+            raise StudyError(f"{method} diverged with every setting that it may choose from; {change}")
         return found
 
     def outputs(self, tasks: Sequence[RunTask]) -> list[NDArray[Any]]:
@@ -129,13 +152,15 @@ class _Runs:
 
     def outputs_alone(self, silo: str, tasks: Sequence[AloneTask]) -> list[NDArray[Any]] | None:
         """Return the cross-validated outputs of a site's own model, per seed; None if it has none."""
-        seeds = range(self.plan.settings.seeds)
+        if not tasks:
+            return None
         shape = (len(self.plan.data.labels[silo]), self.plan.data.outputs)
-        found = [np.full(shape, np.nan) for _ in seeds]
+        found = {seed: np.full(shape, np.nan) for seed in tasks[0].seeds}
         for task in tasks:
             tensors, about = read_result(self._file(task))
             if about["failed"]:
                 return None
-            for seed in seeds:
-                found[seed][tensors["rows"].numpy()] = tensors[f"outputs.{seed}"].double().numpy()
-        return found if tasks else None
+            for seed, outputs in found.items():
+                outputs[tensors["rows"].numpy()] = tensors[f"outputs.{seed}"].double().numpy()
+        # A regression has the same outputs for every seed.
+        return [found.get(seed, found[0]) for seed in range(self.plan.settings.seeds)]

@@ -6,8 +6,9 @@ import hashlib
 import json
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +18,37 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedilc import __version__
+from fedilc.algorithms import find_algorithm
 from fedilc.algorithms.loss_name import LossName, has_classes, task_of
 from fedilc.api import train
 from fedilc.data import Federation, Silo
 from fedilc.data.digests import digest
-from fedilc.data.inputs import example_shape, require_one_input
-from fedilc.errors import CheckpointError, DataError, DivergedError, FedILCWarning, NonFiniteError
+from fedilc.data.inputs import Shape, example_shape, require_one_input
+from fedilc.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DivergedError,
+    FedILCWarning,
+    NonFiniteError,
+)
 from fedilc.evaluation.calibration import calibration_intercept
 from fedilc.federation import Record
 from fedilc.gradients import Loss
 from fedilc.models import build_model
+from fedilc.models.user_models import user_network
 from fedilc.seeds import numpy_generator
 from fedilc.storage.files import read_tensors, write_tensors
 from fedilc.studies.engine import Job
+from fedilc.studies.study.comparators import ALONE, ESTIMATED, ON_POOLED_DATA, POOLED, Estimator
 from fedilc.studies.study.data import StudyData
 from fedilc.training.callbacks import Callback, Run
 
 _ROWS = 2048  # examples predicted at a time
 
 Examples = tuple[Tensor, Tensor]
+# The widths of the hidden layers of "mlp"; None for "cnn"; or the name of a model, or module:function.
+Network = tuple[int, ...] | str | None
 
 
 @dataclass
@@ -43,22 +56,18 @@ class Fitted:
     """A model with its weights after the last round, losses by round, and why training failed.
 
     Attributes:
-        model: the network.
+        predict: gives the outputs for inputs.
         weights: by parameter; none if training failed.
         curve: the losses of the scored sets, by round.
         failed: why there are no weights.
         agreement: that of the silos' signs, by round and layer, of algorithms that measure it.
     """
 
-    model: nn.Module
+    predict: Callable[[Tensor], Tensor]
     weights: dict[str, Tensor] = field(default_factory=dict)
     curve: dict[str, dict[str, float]] = field(default_factory=dict)
     failed: str | None = None
     agreement: dict[str, dict[str, float]] = field(default_factory=dict)
-
-    def predict(self, x: Tensor) -> Tensor:
-        """Return the model's outputs."""
-        return _predict(self.model, self.weights, x)
 
 
 class _Curve(Callback):
@@ -82,7 +91,7 @@ class _Curve(Callback):
 def fit(
     data: StudyData,
     silos: Sequence[Silo],
-    hidden: tuple[int, ...] | None,
+    network: Network,
     algorithm: str,
     options: Mapping[str, Any],
     seed: int,
@@ -93,27 +102,76 @@ def fit(
     Args:
         data: the study's data, which has the loss and the number of outputs.
         silos: to train on.
-        hidden: the widths of the hidden layers; None is a convolutional network for images.
+        network: what is trained, unless the algorithm is a regression, which is linear.
         algorithm: by name.
         options: of `train`, and "score_every": the rounds between scores.
         seed: of the first weights and of every choice in training.
         scored: sets of examples whose loss is recorded.
     """
     given = dict(options)
-    name, sizes = ("cnn", {}) if hidden is None else ("mlp", {"hidden": hidden})
-    model = build_model(name, example_shape(silos[0].x), data.outputs, seed, **sizes)
-    curve = _Curve(Loss(data.loss), model, scored or {}, int(given.pop("score_every", 1)))
+    newton = find_algorithm(algorithm)[1].is_newton
+    model = build_network("linear" if newton else network, example_shape(silos[0].x), data.outputs, seed)
+    loss = Loss(data.loss)
+    curve = _Curve(loss, model, scored or {}, int(given.pop("score_every", 1)))
     federation = Federation("study", silos, loss=data.loss)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FedILCWarning)
         try:
-            result = train(federation, model, algorithm, seed=seed, callbacks=[curve], **given)
+            watching = [] if newton else [curve]
+            result = train(federation, model, algorithm, seed=seed, callbacks=watching, **given)
         except (DivergedError, NonFiniteError) as error:
-            return Fitted(model, failed=str(error))
+            return Fitted(partial(_predict, model, {}), failed=str(error))
+        except ConfigError as error:  # columns that depend on one another have no regression
+            if not newton:
+                raise
+            return Fitted(partial(_predict, model, {}), failed=str(error))
     weights = {name: tensor.detach().clone() for name, tensor in result.model.named_parameters()}
     agreement = {str(record["round"]): record.get("sign_agreement") for record in result.history}
     known = {number: found for number, found in agreement.items() if found and len(silos) > 1}
-    return Fitted(model, weights, curve.curve, agreement=known)
+    fitted = Fitted(partial(_predict, model, weights), weights, curve.curve, agreement=known)
+    if newton and scored:  # a regression is its minimum; weights on the way to it are not scored
+        fitted.curve[str(given["rounds"])] = {
+            name: choosing_loss(loss, fitted.predict(x), y) for name, (x, y) in scored.items()
+        }
+    return fitted
+
+
+def fit_estimator(
+    data: StudyData,
+    silo: Silo,
+    method: str,
+    options: Mapping[str, Any],
+    scored: Mapping[str, Examples] | None = None,
+) -> Fitted:
+    """Train a comparator of scikit-learn on one silo's examples, with the losses of the scored sets."""
+    loss = Loss(data.loss)
+    x = _rows(require_one_input(silo.x, "a study"))
+    found = Estimator.of(method, data.loss, data.outputs, options, x, silo.y.double().numpy())
+    curve: dict[str, dict[str, float]] = {}
+    for name, (inputs, labels) in (scored or {}).items():
+        for number, outputs in found.staged(_rows(inputs)):
+            scores = curve.setdefault(str(number), {})
+            scores[name] = choosing_loss(loss, torch.from_numpy(outputs), labels)
+    weights = {name: torch.from_numpy(values) for name, values in found.coefficients.items()}
+    return Fitted(lambda inputs: torch.from_numpy(found.outputs(_rows(inputs))), weights, curve)
+
+
+def _rows(x: Tensor) -> NDArray[np.float64]:
+    found: NDArray[np.float64] = x.reshape(len(x), -1).double().numpy()
+    return found
+
+
+def build_network(network: Network, inputs: Shape, outputs: int, seed: int) -> nn.Module:
+    """Return the network of a study with its first weights.
+
+    A function of the user's own takes the shape of an input and the number of outputs, or nothing.
+    """
+    if isinstance(network, str) and ":" in network:
+        return user_network(network, seed, inputs, outputs)
+    if isinstance(network, str):
+        return build_model(network, inputs, outputs, seed)
+    name, sizes = ("cnn", {}) if network is None else ("mlp", {"hidden": network})
+    return build_model(name, inputs, outputs, seed, **sizes)
 
 
 def choosing_loss(loss: Loss, outputs: Tensor, y: Tensor) -> float:
@@ -133,6 +191,7 @@ def choosing_loss(loss: Loss, outputs: Tensor, y: Tensor) -> float:
 @torch.no_grad()
 def _predict(model: nn.Module, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
     model.eval()
+    x = x.to(next(iter(weights.values())).dtype)
     parts = [torch.func.functional_call(model, dict(weights), (part,)) for part in x.split(_ROWS)]
     return torch.cat([part.reshape(len(part), -1) for part in parts])
 
@@ -188,7 +247,6 @@ def folds_of(y: NDArray[Any], folds: int, loss: LossName) -> NDArray[np.intp]:
     return found
 
 
-POOLED, ALONE = "pooled", "site alone"
 PLAIN = "fedsgd"  # on one silo it is plain full-batch training with the server's optimiser
 
 Result = tuple[dict[str, Tensor], dict[str, Any]]  # tensors, and what there is to know about them
@@ -199,10 +257,11 @@ class RunTask:
     """One model to be trained.
 
     Attributes:
-        algorithm: by name, or "pooled": plain training on the training silos' examples together.
-        options: of `train`.
+        algorithm: by name, or "pooled": plain training on the training silos' examples together; or one of
+            the comparators that are trained on them together.
+        options: of `train`, or of the comparator.
         training: the silos to train on.
-        hidden: the widths of the hidden layers; None is a convolutional network for images.
+        hidden: the network.
         seed: of the first weights and of every choice in training.
         scored: silos that are left out, whose loss is recorded by round, to choose settings by.
         validation: the share of each training silo that is left out and scored instead.
@@ -212,7 +271,7 @@ class RunTask:
     algorithm: str
     options: Mapping[str, Any]
     training: tuple[str, ...]
-    hidden: tuple[int, ...] | None
+    hidden: Network
     seed: int
     scored: tuple[str, ...] = ()
     validation: float = 0.0
@@ -230,8 +289,11 @@ class RunTask:
     def perform(self, data: StudyData) -> Result:
         """Train; return weights and predictions, and the losses by round."""
         silos, scored = self._silos(data)
-        algorithm = PLAIN if self.algorithm == POOLED else self.algorithm
-        fitted = fit(data, silos, self.hidden, algorithm, self.options, self.seed, scored)
+        if self.algorithm in ESTIMATED:
+            fitted = fit_estimator(data, silos[0], self.algorithm, self.options, scored)
+        else:
+            algorithm = PLAIN if self.algorithm == POOLED else self.algorithm
+            fitted = fit(data, silos, self.hidden, algorithm, self.options, self.seed, scored)
         tensors = {f"weights.{name}": tensor for name, tensor in fitted.weights.items()}
         if self.predicted is not None and fitted.failed is None:
             inputs = data.inputs(self.training, self.predicted)
@@ -255,7 +317,7 @@ class RunTask:
                     scored[name] = (x[held], y[held])
                 x, y = x[~held], y[~held]
             silos.append(Silo(name, x, y))
-        if self.algorithm == POOLED:
+        if self.algorithm in ON_POOLED_DATA:
             inputs = [require_one_input(silo.x, "a study") for silo in silos]
             silos = [Silo(POOLED, torch.cat(inputs), torch.cat([silo.y for silo in silos]))]
         return silos, scored
@@ -274,15 +336,15 @@ class AloneTask:
     rates: tuple[float, ...]
     rounds: int
     every: int
-    hidden: tuple[int, ...] | None
+    hidden: Network
     seeds: tuple[int, ...]
 
-    algorithm = ALONE
+    algorithm = ALONE  # of the network; that of a regression is a field
 
     def identity(self, data: StudyData) -> dict[str, Any]:
         """Return everything that the run depends on."""
         labels = digest(torch.as_tensor(data.labels[self.site]))
-        own = {"algorithm": ALONE, "labels": labels, "features": data.fingerprints[self.site]}
+        own = {"algorithm": self.algorithm, "labels": labels, "features": data.fingerprints[self.site]}
         return _identity(self, data) | own
 
     def perform(self, data: StudyData) -> Result:
@@ -303,23 +365,51 @@ class AloneTask:
         silo, scored = Silo(self.site, x[first], y[first]), {"": (x[inner], y[inner])}
         best: tuple[float, float, int] | None = None
         for rate in self.rates:
-            options = {"learning_rate": rate, "rounds": self.rounds, "score_every": self.every}
-            fitted = fit(data, [silo], self.hidden, PLAIN, options, self.seeds[0], scored)
+            fitted = self._fit(data, silo, rate, self.rounds, self.seeds[0], scored)
             for number, losses in fitted.curve.items():
                 if np.isfinite(losses[""]) and (best is None or losses[""] < best[0]):
                     best = losses[""], rate, int(number)
         if best is None:
             return {}, {"failed": "training diverged at every rate"}
-        chosen = {"learning_rate": best[1], "rounds": best[2]}
         x = data.inputs_by_rows(self.site, rest)
         silo = Silo(self.site, x[rest], y[rest])
         tensors = {"rows": torch.from_numpy(np.flatnonzero(held))}
         for seed in self.seeds:
-            fitted = fit(data, [silo], self.hidden, PLAIN, chosen, seed)
+            fitted = self._fit(data, silo, best[1], best[2], seed)
             if fitted.failed:
                 return {}, {"failed": fitted.failed}
             tensors[f"outputs.{seed}"] = units.to_data_units(fitted.predict(x[held]))
         return tensors, {"failed": None, "learning_rate": best[1], "round": best[2]}
+
+    def _fit(
+        self,
+        data: StudyData,
+        silo: Silo,
+        rate: float,
+        rounds: int,
+        seed: int,
+        scored: Mapping[str, Examples] | None = None,
+    ) -> Fitted:
+        options = {"learning_rate": rate, "rounds": rounds, "score_every": self.every}
+        return fit(data, [silo], self.hidden, PLAIN, options, seed, scored)
+
+
+@dataclass(frozen=True)
+class AloneRegressionTask(AloneTask):
+    """The same for a site's own regression; the rates to choose from are ridges."""
+
+    algorithm: str = field(kw_only=True)
+
+    def _fit(
+        self,
+        data: StudyData,
+        silo: Silo,
+        rate: float,
+        rounds: int,  # noqa: ARG002
+        seed: int,  # noqa: ARG002
+        scored: Mapping[str, Examples] | None = None,
+    ) -> Fitted:
+        return fit_estimator(data, silo, self.algorithm, {"weight_decay": rate}, scored)
 
 
 Task = RunTask | AloneTask

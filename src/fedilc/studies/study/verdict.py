@@ -1,22 +1,26 @@
-"""The verdict of a study in four sentences.
+"""The verdict of a study in five sentences.
 
-They say what to expect at the next site, which method did best at these sites, by how much and how sure, and
-what is left open.
+They say what to expect at the next site of the procedure that chooses a method on the training sites, and
+whether it beats a constant and plain regression; then, as exploration, which method did best at these sites,
+by how much and how sure, and what is left open. If one method was trained, nothing was chosen, and the second
+one is left out.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from fedilc.algorithms.loss_name import has_classes
 from fedilc.data.tables.table_notes import LEAK
 from fedilc.errors import listed
 from fedilc.evaluation.estimates import MIN_COUNT, size
 from fedilc.evaluation.metrics import HIGHER_IS_BETTER
 from fedilc.evaluation.significance import FEWEST_SITES, LEVEL, Comparison, p_phrase
+from fedilc.studies.study.comparators import ALONE, CHOSEN, NULL, POOLED, pooled_regression
 from fedilc.studies.study.result import StudyResult
-from fedilc.studies.study.tasks import ALONE, POOLED
 
 NAMES = {
     "auroc": "AUROC",
@@ -40,18 +44,20 @@ def deciding_metric(result: StudyResult) -> str:
     return next((name for name in result.metrics if result.sites_with(name)), "log_loss")
 
 
-def verdict(result: StudyResult) -> tuple[str, str, str, str]:
-    """Return what to expect at the next site; which method was best here; how sure; what is not shown."""
+def verdict(result: StudyResult) -> tuple[str, ...]:
+    """Return what to expect next; how the chosen procedure did; which was best; how sure; what is open."""
     metric = deciding_metric(result)
     if not result.sites_with(metric):
         return _nothing()
-    return _next_site(result, metric), *_compared(result, metric)
+    procedure = [_procedure(result, metric)] if result.headline == CHOSEN else []
+    return _next_site(result, metric), *procedure, *_compared(result, metric)
 
 
 def _next_site(result: StudyResult, metric: str) -> str:
-    """Return what to expect at a new site of the reference, the method that was named before the study."""
-    name, method = NAMES[metric], result.plan.reference
-    found = result.next_site(method, metric)
+    """Return what to expect at a new site of the chosen procedure, or of the only method."""
+    name, headline = NAMES[metric], result.headline
+    found = result.next_site(headline, metric)
+    method = "the chosen procedure" if headline == CHOSEN else headline
     if found.low is None or found.high is None:
         return f"What {name} to expect of {method} at a new site is unknown: {found.reason}."
     alone = ""
@@ -64,6 +70,59 @@ def _next_site(result: StudyResult, metric: str) -> str:
         f"At a new site like these, expect {name} between {found.low:.2f} and {found.high:.2f} with {method} "
         f"(95 % prediction interval from {found.sites} sites{alone})."
     )
+
+
+def _procedure(result: StudyResult, metric: str) -> str:
+    """Return the mean score of the chosen procedure, and which simpler models it is not shown to beat."""
+    simpler = _simpler(result)
+    means = {text: result.mean(name, metric).value for name, text in simpler.items()}
+    beside = [f"{text} {value:.3f}" for text, value in means.items() if value is not None]
+    brackets = f" ({'; '.join(beside)})" if beside else ""
+    counts = Counter(result.chosen.values())
+    scores = [metric, *(["log_loss"] if "log_loss" in result.metrics and metric != "log_loss" else [])]
+    said = [
+        f"it is {text} for every site" if set(counts) == {name} else _not_beaten(result, name, text, scores)
+        for name, text in simpler.items()
+    ]
+    return (
+        "The chosen procedure, which takes for each site the federated method of lowest loss at the others "
+        f"({', '.join(f'{name} for {count}' for name, count in counts.most_common())}), had {NAMES[metric]} "
+        f"{result.mean(CHOSEN, metric).value:.3f} {_where(result, result.sites_with(metric))}{brackets}"
+        f"{''.join(f'; {one}' for one in said if one)}."
+    )
+
+
+def _simpler(result: StudyResult) -> dict[str, str]:
+    """Return what a procedure has to beat, in words: a constant, and plain regression."""
+    loss = result.plan.data.loss
+    kind = "logistic" if has_classes(loss) else "ridge"
+    named = {
+        NULL: "a constant prediction",
+        str(result.plan.regression): f"plain {kind} regression",
+        pooled_regression(loss): f"{kind} regression of the pooled data",
+    }
+    trained = [set(methods) for methods in result.scores.values()]
+    found = {name: text for name, text in named.items() if all(name in names for names in trained)}
+    return dict(list(found.items())[:2])  # federated regression is the same as that of the pooled data
+
+
+def _not_beaten(result: StudyResult, other: str, text: str, metrics: Sequence[str]) -> str | None:
+    """Return that the chosen procedure is not shown to beat a method in these scores; None if it is."""
+    differences, better = [], False
+    for metric in metrics:
+        found = result.against(other, metric)
+        if found is None:
+            continue
+        mean, sign = found.over_sites, 1 if metric in HIGHER_IS_BETTER else -1
+        limits = ""
+        if mean.low is not None and mean.high is not None:
+            if min(sign * mean.low, sign * mean.high) > 0:
+                continue
+            limits = f", 95 % interval over sites {mean.low:+.3f} to {mean.high:+.3f}"
+        better |= sign * (mean.value or 0.0) > 0
+        differences.append(f"difference of {NAMES[metric]} {mean.value or 0.0:+.3f}{limits}")
+    verb = "is not shown to beat" if better else "does not beat"
+    return f"it {verb} {text} ({'; '.join(differences)})" if differences else None
 
 
 def _compared(result: StudyResult, metric: str) -> tuple[str, str, str]:
@@ -98,9 +157,10 @@ def alarm(result: StudyResult) -> str | None:
 
 def _which(result: StudyResult, metric: str, best: str) -> str:
     extreme = "highest" if metric in HIGHER_IS_BETTER else "lowest"
-    count = len(result.plan.settings.algorithms)
+    count = len(result.algorithms)
+    here = "As exploration: at these sites" if result.headline == CHOSEN else "At these sites"
     return (
-        f"At these sites, {best} had the {extreme} mean {NAMES[metric]} of {count} methods: "
+        f"{here}, {best} had the {extreme} mean {NAMES[metric]} of {count} methods: "
         f"{_mean_beside_others(result, metric, best)}{_not_at(result, metric)}; being the {extreme} of "
         f"{count} is partly luck."
     )
@@ -203,7 +263,7 @@ def _without_leaks(result: StudyResult) -> str:
 
 def _tied(result: StudyResult, metric: str) -> tuple[str, str, str]:
     """Return the verdict on methods that have the same score at every site."""
-    count = len(result.plan.settings.algorithms)
+    count = len(result.algorithms)
     mean = _mean_beside_others(result, metric, result.plan.reference)
     return (
         f"All {count} methods had the same {NAMES[metric]} at every held-out site: {mean}"
