@@ -6,13 +6,16 @@ repetition is compared with 100 next sites. The mean AUROC is .75, a quarter of 
 sites have 300 patients each, or from 60 to 1,500. tau is given on the scale of the AUROC; "prior" draws it
 anew for each repetition from the empirical prior (`fedilc.evaluation.next_site`).
 
-    python -m benchmarks.coverage --out results/coverage          # about three minutes of one core
+There the sites' scores are independent. In a second table they are of models that share training sites, as in
+a study, and the next sites are those of the model of all sites (`benchmarks.family_wise_error` says how they
+are drawn): for the AUROC of a method, and for its difference from an equally good one.
+
+    python -m benchmarks.coverage --out results/coverage          # about four minutes of one core
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
@@ -21,18 +24,20 @@ import numpy as np
 from scipy.special import expit, logit
 from scipy.stats import norm
 
-from fedilc.evaluation.estimates import Estimate, estimate
-from fedilc.evaluation.next_site import PRIOR_SD, PRIOR_TAU, next_site
+from benchmarks.family_wise_error import SETTINGS, Setting, markdown, simulate, write
+from fedilc.evaluation.calibration import Floats
+from fedilc.evaluation.estimates import SCALES, Estimate, estimate
+from fedilc.evaluation.next_site import PRIOR_SD, PRIOR_TAU, NextSite, next_site
 from fedilc.seeds import numpy_generator
 
 SITES, TAUS = (4, 8, 20), (0.03, 0.055, 0.085, None)
 MEAN, PREVALENCE, NEXT = 0.75, 0.25, 100
-COLUMNS = ("sites", "sizes", "tau", "interval", "coverage", "standard error", "width")
 INTERVALS = {
     "headline": ("low", "high"),
     "REML": ("reml_low", "reml_high"),
     "prior": ("prior_low", "prior_high"),
 }
+OVERLAPPING = (SETTINGS[0], SETTINGS[3], SETTINGS[4])
 Row = Mapping[str, object]
 
 
@@ -73,6 +78,44 @@ def rows(sites: int, unequal: bool, tau: float | None, repetitions: int) -> Iter
         }
 
 
+def overlap_rows(setting: Setting, sites: int, studies: int) -> Iterator[Row]:
+    """Yield the coverage of the headline and of REML if models share training sites."""
+    drawn, scale = simulate(setting, sites, studies, 0, NEXT), SCALES["auroc"]
+    held: dict[tuple[str, str], list[tuple[float, float]]] = {}
+
+    def keep(of: str, found: NextSite, true: Floats) -> None:
+        for name in ("headline", "REML"):
+            low, high = (getattr(found, end) for end in INTERVALS[name])
+            held.setdefault((of, name), []).append(
+                (float(np.mean((low <= true) & (true <= high))), high - low)
+            )
+
+    for study in range(studies):
+        areas, following = drawn.areas[study], drawn.following[study]
+        found = [
+            Estimate(scale.to(a), np.array([scale.slope(a) * v**0.5]))
+            for a, v in zip(areas[:, 0], drawn.variances[study, :, 0], strict=True)
+        ]
+        keep("AUROC", next_site(found, "auroc"), following[:, 0])
+        apart = zip(areas[:, 1] - areas[:, 0], drawn.apart[study, :, 1], strict=True)
+        keep(
+            "difference",
+            next_site([Estimate(float(d), np.array([v**0.5])) for d, v in apart]),
+            following[:, 1] - following[:, 0],
+        )
+    for (of, name), pairs in held.items():
+        shares, widths = np.array(pairs).T
+        yield {
+            "sites": sites,
+            **setting.facts(),
+            "of": of,
+            "interval": name,
+            "coverage": round(float(shares.mean()), 3),
+            "standard error": round(float(shares.std() / np.sqrt(studies)), 3),
+            "width": round(float(widths.mean()), 3),
+        }
+
+
 def table(found: list[Row]) -> str:
     """Return coverage and mean width as a table in Markdown: a row per setting, a column per interval."""
     lines = [
@@ -95,14 +138,12 @@ def main() -> None:
     arguments = parser.parse_args()
     settings = product(SITES, (False, True), TAUS)
     found = [row for setting in settings for row in rows(*setting, arguments.repetitions)]
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    with (arguments.out / "next-site.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(found)
     text = f"Share of next sites inside the 95 % interval, and its mean width.\n\n{table(found)}"
-    (arguments.out / "next-site.md").write_text(text, encoding="utf-8")
-    print(text)
+    write(arguments.out, "next-site", found, text)
+    pairs = product(SITES, OVERLAPPING)
+    shared = [one for sites, each in pairs for one in overlap_rows(each, sites, arguments.repetitions)]
+    text = "The same if models share training sites; tau is .055 on the scale of the AUROC.\n\n"
+    write(arguments.out, "next-site-overlap", shared, text + markdown(shared))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -52,6 +52,15 @@ class Setting:
             np.geomspace(60, 1500, sites) if self.patients is None else np.full(sites, float(self.patients))
         )
 
+    def facts(self) -> Row:
+        """Return the setting as cells of a table."""
+        return {
+            "shared columns": self.shared,
+            "own columns": self.own,
+            "units": f"1:{self.units}",
+            "patients": "60 to 1500" if self.patients is None else self.patients,
+        }
+
 
 SETTINGS = (
     Setting(0, 10, 1, 300),
@@ -65,8 +74,25 @@ SETTINGS = (
 )
 
 
-def differences(setting: Setting, sites: int, studies: int, seed: int) -> tuple[Floats, Floats]:
-    """Return per study, site and method its AUROC minus that of the first, and the variance over patients."""
+@dataclass(frozen=True)
+class Studies:
+    """Simulated studies; arrays are by study, site and method.
+
+    Attributes:
+        areas: the AUROC at each held-out site.
+        variances: of the AUROC, over the patients of the site.
+        apart: of its difference from that of the first method.
+        following: the true AUROC of the models of all sites, at new sites.
+    """
+
+    areas: Floats
+    variances: Floats
+    apart: Floats
+    following: Floats
+
+
+def simulate(setting: Setting, sites: int, studies: int, seed: int, following: int = 0) -> Studies:
+    """Return studies of so many sites, with so many new sites each."""
     generator = numpy_generator(seed, "family-wise error", f"{setting} {sites}")
     each = setting.shared + setting.own
     units = np.geomspace(1, setting.units, each)[numpy_generator(0, "units", str(each)).permutation(each)]
@@ -76,23 +102,42 @@ def differences(setting: Setting, sites: int, studies: int, seed: int) -> tuple[
     owner = np.repeat([-1, *range(METHODS)], [setting.shared, *[setting.own] * METHODS])
     uses = (owner == -1) | (owner == np.arange(METHODS)[:, None])
     deviation = units[places]
-    apart, between = np.sqrt(2) * norm.ppf(AUROC), TAU * np.sqrt(2) / norm.pdf(norm.ppf(AUROC))
+    middle = np.sqrt(2) * norm.ppf(AUROC) / np.sqrt(each)
+    between = TAU * np.sqrt(2) / norm.pdf(norm.ppf(AUROC))
     sizes = setting.sizes(sites)
     sampling = 1 / (sizes * PREVALENCE) + 1 / (sizes * (1 - PREVALENCE))
-    noise = np.sqrt(between**2 + sampling)[:, None] * deviation
-    measured = apart / np.sqrt(each) + noise * generator.normal(size=(studies, sites, len(places)))
+
+    def drawn(noise: Floats) -> Floats:
+        found: Floats = generator.normal(size=(studies, len(noise), len(places)))
+        return middle + np.sqrt(noise)[:, None] * deviation * found
+
+    def directions(weights: Floats) -> Floats:
+        found = np.stack([weights * use for use in uses], 2)
+        found /= np.linalg.norm(found * deviation, axis=3, keepdims=True)
+        return found
+
+    measured = drawn(between**2 + sampling)
     parts = measured * (sizes / sizes.sum())[:, None]
-    weights = parts.sum(1, keepdims=True) - parts
-    directions = np.stack([weights * use for use in uses], 2)
-    directions /= np.linalg.norm(directions * deviation, axis=3, keepdims=True)
-    scores = np.einsum("abmc,abc->abm", directions, measured) / np.sqrt(2)
-    scaled = directions * deviation
-    alike = np.einsum("abmc,abc->abm", scaled, scaled[:, :, 0])
+    total = parts.sum(1, keepdims=True)
+    ours = directions(total - parts)
+    scores = np.einsum("abmc,abc->abm", ours, measured) / np.sqrt(2)
+    ours *= deviation
+    alike = np.einsum("abmc,abc->abm", ours, ours[:, :, 0])
     density = norm.pdf(scores)
     first = density[..., :1]
-    variance = sampling[:, None] / 2 * (density**2 + first**2 - 2 * density * first * alike)
-    areas = norm.cdf(scores)
-    return (areas - areas[..., :1])[..., 1:], variance[..., 1:]
+    new = drawn(np.full(following, between**2))
+    return Studies(
+        norm.cdf(scores),
+        sampling[:, None] / 2 * density**2,
+        sampling[:, None] / 2 * (density**2 + first**2 - 2 * density * first * alike),
+        norm.cdf(np.einsum("amc,abc->abm", directions(total)[:, 0], new) / np.sqrt(2)),
+    )
+
+
+def differences(setting: Setting, sites: int, studies: int, seed: int) -> tuple[Floats, Floats]:
+    """Return per study, site and method its AUROC minus that of the first, and the variance over patients."""
+    found = simulate(setting, sites, studies, seed)
+    return (found.areas - found.areas[..., :1])[..., 1:], found.apart[..., 1:]
 
 
 def p_values(found: Floats, variance: Floats, factor: float) -> Floats:
@@ -117,14 +162,28 @@ def row(setting: Setting, sites: int, studies: int) -> Row:
     of_one, of_mean = found.var(0).mean(), found.mean(1).var(0).mean()
     return {
         "sites": sites,
-        "shared columns": setting.shared,
-        "own columns": setting.own,
-        "units": f"1:{setting.units}",
-        "patients": "60 to 1500" if setting.patients is None else setting.patients,
+        **setting.facts(),
         "correlation": round(float((sites * of_mean / of_one - 1) / (sites - 1)), 3),
         "plain t-test": round(any_rejected(p_values(found, np.zeros_like(found), 1 / sites)), 4),
         "corrected": round(any_rejected(p_values(found, variance, overlap_factor(sites, sites - 1))), 4),
     }
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """Return rows as a table in Markdown."""
+    lines = [f"| {' | '.join(rows[0])} |", "|" + "--:|" * len(rows[0])]
+    return "\n".join([*lines, *(f"| {' | '.join(map(str, one.values()))} |" for one in rows)]) + "\n"
+
+
+def write(folder: Path, name: str, rows: Sequence[Row], text: str) -> None:
+    """Print a text, and write it beside the rows as CSV."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(rows)
+    (folder / f"{name}.md").write_text(text, encoding="utf-8")
+    print(text)
 
 
 def main() -> None:
@@ -133,20 +192,12 @@ def main() -> None:
     parser.add_argument("--studies", type=int, default=10_000, help=f"a multiple of {AT_ONCE}")
     parser.add_argument("--out", type=Path, default=Path("results/coverage"))
     arguments = parser.parse_args()
-    rows = [row(setting, sites, arguments.studies) for sites, setting in product(SITES, SETTINGS)]
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    with (arguments.out / "family-wise-error.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, rows[0].keys())
-        writer.writeheader()
-        writer.writerows(rows)
-    lines = [f"| {' | '.join(rows[0])} |", "|" + "--:|" * len(rows[0])]
-    lines += [f"| {' | '.join(map(str, one.values()))} |" for one in rows]
+    found = [row(setting, sites, arguments.studies) for sites, setting in product(SITES, SETTINGS)]
     text = (
         f"Share of {arguments.studies:,} studies of {METHODS} equally good methods in which a difference is "
-        "found at the 5 % level (Holm).\n\n" + "\n".join(lines) + "\n"
+        f"found at the 5 % level (Holm).\n\n{markdown(found)}"
     )
-    (arguments.out / "family-wise-error.md").write_text(text, encoding="utf-8")
-    print(text)
+    write(arguments.out, "family-wise-error", found, text)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
+
 import numpy as np
 import pytest
+from benchmarks.coverage import SETTINGS, overlap_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit
@@ -70,3 +74,13 @@ def test_the_mean_lies_inside_its_interval_and_that_inside_the_one_for_the_next_
     found = next_site([Estimate(one.value + by, one.influence) for one in sites(k)], "auroc")
     assert 0 < found.reml_low < found.mean_low < found.mean < found.mean_high < found.reml_high < 1
     assert 0 < found.low < found.mean < found.high < 1
+
+
+def test_the_committed_coverage_with_shared_training_sites_is_the_commands() -> None:
+    path = Path(__file__).parents[2] / "results" / "coverage" / "next-site-overlap.csv"
+    with path.open(encoding="utf-8") as file:
+        committed = list(csv.DictReader(file))
+    for row in overlap_rows(SETTINGS[0], 4, 500):
+        assert {name: str(value) for name, value in row.items()} in committed
+    headline = [one for one in committed if one["interval"] == "headline" and one["sites"] != "4"]
+    assert all(0.93 <= float(one["coverage"]) <= 0.97 for one in headline)

@@ -181,7 +181,7 @@ def next_site_notes(study: Study, method: str) -> list[str]:
         "by REML: the usual interval, mean ± t(k-2) √(tau² + se²), with Hartung-Knapp; if sites are few, it "
         "misses the next one in more than 5 % of studies.",
         f"tau {found['tau']:.3f} on the scale of the analysis, I² {found['i2']:.0%}. The sites' models share "
-        "training sites; the intervals take them as independent.",
+        "training sites, which the intervals ignore; docs/study.md has their simulated coverage.",
     ]
 
 

@@ -50,7 +50,7 @@ def test_a_lead_at_every_site_is_more_than_chance(tmp_path: Path) -> None:
     )
     assert power.startswith(
         "With 4 sites (125 events and 115 non-events), these data leave open mean differences from +0.080 to "
-        "+0.120; they cannot show"
+        "+0.120; 4 sites are too few to say how geometric and fedavg differ at a single new site; these data"
     )
 
 
@@ -103,8 +103,8 @@ def test_a_column_that_nearly_is_the_label_is_part_of_what_is_not_shown(tmp_path
     areas = {"fedavg": [0.99, 0.99, 0.98, 0.99], "geometric": [0.99, 0.98, 0.99, 0.99]}
     *_, power = verdict(found(tmp_path, areas, rows=30))
     assert power.endswith(
-        "; they cannot show how well a model does without 'expired', which alone predicts the label almost "
-        "perfectly."
+        "; these data cannot show how well a model does without 'expired', which alone predicts the label "
+        "almost perfectly."
     )
     assert "how well" not in verdict(found(tmp_path, areas, rows=10))[3]  # too few rows to know
 
@@ -139,11 +139,17 @@ def test_sites_with_few_events_are_left_out_and_named_and_the_events_of_the_othe
     assert "on average over 3 of 5 held-out sites" in which
     assert "; it is not estimable at H1 (9 events, fewer than 10), H4 (no events); being" in which
     assert "of 3 sites" in sure
-    following = result.next_difference("geometric", "auroc")
     assert power.startswith(
         "With 3 sites (60 events and 120 non-events), these data leave open mean differences"
     )
     assert power.endswith(
+        "; 3 sites are too few to say how geometric and fedavg differ at a single new site."
+    )
+    result = scored(few_events(tmp_path, [30, 15, 20, 10, 20]))
+    following = result.next_difference(result.best("auroc"), "auroc")
+    if result.best("auroc") == "fedavg":
+        following = result.next_difference("geometric", "auroc")
+    assert verdict(result)[3].endswith(
         f", and at a single new site from {following.low:+.3f} to {following.high:+.3f} (95 % prediction "
         "interval)."
     )

@@ -18,6 +18,7 @@ from fedilc.data.tables.table_notes import LEAK
 from fedilc.errors import listed
 from fedilc.evaluation.estimates import MIN_COUNT, size
 from fedilc.evaluation.metrics import HIGHER_IS_BETTER
+from fedilc.evaluation.next_site import MOST_WITH_PRIOR
 from fedilc.evaluation.significance import FEWEST_SITES, LEVEL, Comparison, p_phrase
 from fedilc.studies.study.comparators import ALONE, CHOSEN, NULL, POOLED, pooled_regression
 from fedilc.studies.study.result import StudyResult
@@ -237,8 +238,11 @@ def _left_open(result: StudyResult, name: str, found: Comparison, metric: str) -
             f"differ at the next site{_without_leaks(result)}."
         )
     following = result.next_difference(name, metric)
-    next_one = ""
-    if following.low is not None and following.high is not None:
+    next_one = (
+        f"; {len(sites)} sites are too few to say how {name} and {result.plan.reference} differ at a single "
+        "new site"
+    )
+    if following.low is not None and following.high is not None and following.sites > MOST_WITH_PRIOR:
         next_one = (
             f", and at a single new site from {following.low:+.3f} to {following.high:+.3f} (95 % prediction "
             "interval)"
@@ -256,8 +260,8 @@ def _without_leaks(result: StudyResult) -> str:
     if not names:
         return ""
     return (
-        f"; they cannot show how well a model does without {listed(names)}, which alone {verb} the label "
-        "almost perfectly"
+        f"; these data cannot show how well a model does without {listed(names)}, which alone {verb} the "
+        "label almost perfectly"
     )
 
 
