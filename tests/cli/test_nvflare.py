@@ -56,7 +56,7 @@ def test_export_says_that_files_of_silos_must_be_where_the_server_is(tmp_path: P
     [
         (["--wire", "int8"], "wire='int8' is unknown"),
         (["--set", "rouns=3"], "the key 'rouns' is unknown; did you mean 'rounds'"),
-        (["--out", "/elsewhere"], "is not a name inside the server's folder of runs"),
+        (["--out", "/elsewhere"], "leads out of the server's folder of runs"),
         (["-a", "fedmean"], "fedmean"),
     ],
 )

@@ -18,9 +18,9 @@ class Runtime(ABC):
 
     Attributes:
         silos: the names of all silos, in the order in which records list them.
-        leads: whether this process writes files and prints; of several processes, one does.
-        sets_aside: whether a round is repeated without outliers. If all silos belong to whoever started the
-            run, outliers are honest, and the run warns of them and continues.
+        leads: whether this process writes files and prints; exactly one of several processes does.
+        sets_aside: whether a round is repeated without outliers. If whoever started the run owns all silos,
+            outliers are honest, and the run only warns of them.
         state_folder: where silos of this process store their state between rounds; None keeps it in memory.
     """
 
@@ -31,7 +31,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def ask(self, request: Request) -> Iterator[Reply] | Iterator[Reply | AggregatedReply]:
-        """Yield replies as they arrive, each of one silo or of several; a lost silo yields none."""
+        """Yield replies as they arrive, each from one silo or several; a lost silo sends none."""
 
     def present(self) -> tuple[str, ...]:
         """Return the silos to ask in the next round; wait until there are enough."""

@@ -1,7 +1,6 @@
 """Train over the ranks of `torch.distributed`: each rank adds up its silos, an all-reduce adds up the ranks.
 
-`torchrun.py` reads which rank this process is and which run it continues; `rendezvous.py` lets the ranks find
-each other.
+`torchrun.py` reads which rank this process is and which run it continues, and lets the ranks find each other.
 
 Every rank runs the same server. In each step it asks its own silos and adds up their replies with the same
 aggregator. One all-reduce then gives every rank the sums of all, and all take the same step. No rank sees
@@ -47,12 +46,82 @@ from fedilc.runtimes.torchrun import (
     with_slurm,
 )
 
-COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)  # ranks wait for the slowest silo in every step
 START_TIMEOUT = timedelta(minutes=10)
 NOTICE_SECONDS = 15.0
 _ENDED = "ended"
 JSONObject = TypeVar("JSONObject", bound=Mapping[str, object])
 _REQUIRED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def runtime_here(store: SiloStore, runner: ModelRunner, program: Program, metrics: Metrics) -> LocalRuntime:
+    """Return a runtime for silos opened in this process, or on all ranks of the group it belongs to."""
+    group = Group.current()
+    if group.size == 1:
+        return LocalRuntime(store, runner, program, metrics)
+    return DistributedRuntime(group, store, runner, program, metrics)
+
+
+class DistributedRuntime(LocalRuntime):
+    """A runtime that asks the silos of this rank, and adds up its sums with those of the other ranks."""
+
+    def __init__(
+        self,
+        group: Group,
+        store: SiloStore | Federation,
+        runner: ModelRunner,
+        program: Program,
+        metrics: Metrics,
+    ) -> None:
+        super().__init__(store, runner, program, metrics)
+        sizes = self.store.sizes
+        if group.size > len(sizes):
+            raise ConfigError(
+                f"there are {group.size} ranks and {len(sizes)} silos; start no more ranks than silos"
+            )
+        own = group.share(sizes)
+        self.store.keep_only(own)
+        self.group = group
+        self.own = frozenset(own)
+        self.leads = group.first
+
+    def combine(self, sums: Sequence[tuple[Aggregator, Sums]], replies: SiloNumbers) -> SiloNumbers:
+        """Add up all sums in one all-reduce; return the replies of all silos, without tensors.
+
+        A trimmed mean or a median needs all values, so ranks exchange the updates of their silos for it.
+        """
+        if sums:
+            add_up([state for _, state in sums], self.group.take_largest, self.group.add)
+        for state in (state for _, state in sums if isinstance(state, KeptValues)):
+            state.exchange(self.group.gather_rows)
+        return {silo: reply for part in self.group.gather(replies) for silo, reply in part.items()}
+
+    def broadcast(
+        self, tensors: Mapping[str, Tensor], facts: dict[str, Any]
+    ) -> tuple[Mapping[str, Tensor], dict[str, Any]]:
+        """Return the first rank's tensors and facts, on every rank."""
+        layout = {name: [str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in tensors.items()}
+        first = self.group.gather({"layout": layout, "facts": facts})[0]
+        if not self.leads:
+            tensors = {
+                name: torch.zeros(shape, dtype=getattr(torch, dtype), device=self.runner.device)
+                for name, (dtype, shape) in first["layout"].items()
+            }
+        for tensor in tensors.values():
+            self.group.send_from_first(tensor)
+        return tensors, first["facts"]
+
+    def compute_rows(self, compute: Callable[[slice], Tensor], rows: int) -> Tensor:
+        """Compute an equal share of the rows on each rank, or all if there are fewer rows than ranks."""
+        size, rank = self.group.size, self.group.rank
+        if size > rows:
+            return super().compute_rows(compute, rows)
+        mine = slice(rows * rank // size, rows * (rank + 1) // size)
+        part = compute(mine)
+        found = part.new_zeros(rows, *part.shape[1:])
+        found[mine] = part
+        self.group.add(found)
+        return found
 
 
 @dataclass(frozen=True)
@@ -211,73 +280,3 @@ def _ended_by(store: Store) -> int | None:
         if store.check([_ENDED]):
             return int(store.get(_ENDED))
     return None
-
-
-def runtime_here(store: SiloStore, runner: ModelRunner, program: Program, metrics: Metrics) -> LocalRuntime:
-    """Return a runtime for silos opened in this process, or on all ranks of the group it belongs to."""
-    group = Group.current()
-    if group.size == 1:
-        return LocalRuntime(store, runner, program, metrics)
-    return DistributedRuntime(group, store, runner, program, metrics)
-
-
-class DistributedRuntime(LocalRuntime):
-    """A runtime that asks the silos of this rank, and adds up its sums with those of the other ranks."""
-
-    def __init__(
-        self,
-        group: Group,
-        store: SiloStore | Federation,
-        runner: ModelRunner,
-        program: Program,
-        metrics: Metrics,
-    ) -> None:
-        super().__init__(store, runner, program, metrics)
-        sizes = self.store.sizes
-        if group.size > len(sizes):
-            raise ConfigError(
-                f"there are {group.size} ranks and {len(sizes)} silos; start no more ranks than silos"
-            )
-        own = group.share(sizes)
-        self.store.keep_only(own)
-        self.group = group
-        self.own = frozenset(own)
-        self.leads = group.first
-
-    def combine(self, sums: Sequence[tuple[Aggregator, Sums]], replies: SiloNumbers) -> SiloNumbers:
-        """Add up all sums in one all-reduce; return the replies of all silos, without tensors.
-
-        A trimmed mean or a median needs all values, so ranks exchange the updates of their silos for it.
-        """
-        if sums:
-            add_up([state for _, state in sums], self.group.take_largest, self.group.add)
-        for state in (state for _, state in sums if isinstance(state, KeptValues)):
-            state.exchange(self.group.gather_rows)
-        return {silo: reply for part in self.group.gather(replies) for silo, reply in part.items()}
-
-    def broadcast(
-        self, tensors: Mapping[str, Tensor], facts: dict[str, Any]
-    ) -> tuple[Mapping[str, Tensor], dict[str, Any]]:
-        """Return the first rank's tensors and facts, on every rank."""
-        layout = {name: [str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in tensors.items()}
-        first = self.group.gather({"layout": layout, "facts": facts})[0]
-        if not self.leads:
-            tensors = {
-                name: torch.zeros(shape, dtype=getattr(torch, dtype), device=self.runner.device)
-                for name, (dtype, shape) in first["layout"].items()
-            }
-        for tensor in tensors.values():
-            self.group.send_from_first(tensor)
-        return tensors, first["facts"]
-
-    def compute_rows(self, compute: Callable[[slice], Tensor], rows: int) -> Tensor:
-        """Compute an equal share of the rows on each rank, or all if there are fewer rows than ranks."""
-        size, rank = self.group.size, self.group.rank
-        if size > rows:
-            return super().compute_rows(compute, rows)
-        mine = slice(rows * rank // size, rows * (rank + 1) // size)
-        part = compute(mine)
-        found = part.new_zeros(rows, *part.shape[1:])
-        found[mine] = part
-        self.group.add(found)
-        return found

@@ -55,11 +55,15 @@ def _start_time(pid: int) -> str:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return ""
+    # The name of the process, in brackets, may contain spaces and brackets: count fields after the last one.
     return stat.rpartition(")")[2].split()[19]
 
 
 def claim(folder: Path) -> None:
-    """Write the name of this launch into its run folder, for a restart; do nothing without torchrun."""
+    """Write the name of this launch into its run folder, so that a restart continues it.
+
+    Do nothing without torchrun.
+    """
     name = launch_name()
     if name is None:
         return
@@ -78,7 +82,11 @@ def is_claimed(folder: Path) -> bool:
 
 
 def release(folder: Path) -> None:
-    """Remove the claim of an earlier launch of the same name, which a restart would take for its own."""
+    """Remove the claim of an earlier launch of the same name, which a restart would take for its own.
+
+    A job id (`--rdzv-id`) may be used again: without this, a restart of the second job would continue the run
+    of the first.
+    """
     if is_claimed(folder):
         (folder / _LAUNCH_FILE).unlink(missing_ok=True)
 
@@ -118,7 +126,7 @@ def first_host(nodes: str) -> str:
 
 
 class RankLostError(FedILCError):
-    """Another rank is lost, so that no all-reduce can complete."""
+    """Another rank is lost, and no all-reduce can complete."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +140,7 @@ class RankInfo:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of all ranks: a store that holds keys of this attempt only, and what each rank told."""
+    """One start of all ranks: a store with the keys of this attempt only, and what each rank told."""
 
     store: Store
     ranks: Sequence[RankInfo]
@@ -150,7 +158,10 @@ class Attempt:
 
 
 def join_attempt(store: Store, rank: int, size: int, timeout: timedelta) -> Attempt:
-    """Wait until all ranks of this attempt know of each other."""
+    """Wait until all ranks of this attempt know each other.
+
+    The store outlives an attempt, so that a rank may read what a rank of the attempt before has written.
+    """
     # torchrun's prefix has the number of restarts of this machine, which differs between machines.
     while isinstance(store, PrefixStore):
         store = store.underlying_store
@@ -168,7 +179,9 @@ def join_attempt(store: Store, rank: int, size: int, timeout: timedelta) -> Atte
             if attempt.check(everyone):
                 return Attempt(attempt, [RankInfo(**json.loads(info)) for info in infos])
         time.sleep(_POLL_SECONDS)
-    raise RankLostError("not all ranks started in time; read the others' messages, and start all again")
+    raise RankLostError(
+        "not all ranks started in time; read the messages of the others, and start all ranks again"
+    )
 
 
 def _exclusive_gpu() -> str | None:

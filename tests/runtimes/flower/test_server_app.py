@@ -12,7 +12,7 @@ from fedilc.runtimes.flower.server_app import read_changes, run_experiment
 
 @pytest.mark.parametrize("key", ["round", "data", "penalty_weight"])
 def test_an_unknown_key_is_refused(key: str) -> None:
-    with pytest.raises(ConfigError, match=f"the run's configuration has '{key}'; use algorithm, rounds"):
+    with pytest.raises(ConfigError, match=f"'{key}' is not a key of the run's configuration; use alg"):
         read_changes({key: 1})
 
 

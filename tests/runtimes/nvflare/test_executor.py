@@ -75,5 +75,5 @@ def test_a_site_of_another_name_does_not_join(tmp_path: Path) -> None:
     (tmp_path / "patients.csv").write_text("a,b,label\n1,2,0\n2,1,1\n")
     member = Site("east", SiteConfig(data="patients.csv"), tmp_path, print)
     manifest = manifest_of(tmp_path, ["a", "b"])
-    with pytest.raises(Exception, match="has no silo 'east', only north, south"):
+    with pytest.raises(Exception, match="has no silo 'east'; its silos are north, south"):
         member.execute(JOIN, json.dumps(manifest.model_dump(mode="json")).encode())

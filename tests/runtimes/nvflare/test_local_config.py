@@ -20,8 +20,8 @@ def written(folder: Path, values: object) -> Path:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({}, "give the silo's examples by one of provider, data and experiment"),
-        ({"data": "a.csv", "provider": "m:f"}, "give the silo's examples by one of provider, data"),
+        ({}, "name the silo's examples with exactly one of provider, data and experiment"),
+        ({"data": "a.csv", "provider": "m:f"}, "name the silo's examples with exactly one of provider, data"),
         ({"dta": "a.csv"}, "the key 'dta' is unknown; did you mean 'data'"),
         ({"data": "a.csv", "validation_share": 2}, "validation_share=2 is not valid"),
         ("[1]", "is not a section"),
@@ -35,7 +35,7 @@ def test_a_wrong_file_is_refused(values: Any, sentence: str, tmp_path: Path) -> 
 
 def test_a_site_without_a_file_is_told_to_write_one(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"fedilc\.json does not exist; write into it where this site's examples"
+        ConfigError, match=r"fedilc\.json does not exist; create it and say where this site's examples"
     ):
         read_config(SiteConfig, tmp_path)
 
@@ -60,5 +60,5 @@ def test_a_table_that_is_not_there_is_said_before_any_task(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("out", ["/etc/run", "../run", "a/../../b", "", "."])
 def test_a_job_cannot_name_a_folder_elsewhere_on_the_server(out: str) -> None:
-    with pytest.raises(ConfigError, match="is not a name inside the server's folder of runs"):
+    with pytest.raises(ConfigError, match="leads out of the server's folder of runs"):
         require_inside(out)

@@ -154,7 +154,7 @@ def test_a_simulator_that_cannot_work_is_refused(experiment: Path, tmp_path: Pat
 
 
 def test_a_folder_outside_the_servers_runs_is_refused(experiment: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is not a name inside the server's folder of runs"):
+    with pytest.raises(ConfigError, match="leads out of the server's folder of runs"):
         FedILCRecipe(experiment, out=tmp_path / "run").write(tmp_path)
 
 

@@ -180,7 +180,7 @@ def test_a_silo_whose_answer_was_refused_does_not_come_back(experiment: Path, tm
 
 
 def test_two_sites_cannot_be_one_silo(experiment: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"'site-2' and 'site-1' both are silo 'flip-0\.20'"):
+    with pytest.raises(ConfigError, match=r"'site-2' and 'site-1' are both silo 'flip-0\.20'"):
         Sites(experiment, ("flip-0.20", "flip-0.20", "flip-0.80")).train(experiment, tmp_path / "run")
 
 

@@ -130,12 +130,12 @@ FORGED: dict[str, tuple[Forge, str]] = {
     "no places": (told(lambda about: about.update(lowest=3)), "no object of lowest words"),
     "a tensor too many": (lambda tensors, _: tensors.update(x=torch.zeros(1)), "which was not asked for"),
     "a tensor too few": (lambda tensors, _: (tensors.pop(f"{FIRST}/low"), None)[1], "it lacks the tensor"),
-    "a loss that is none": (loss("low"), "of silo 'a': its loss is not a number"),
-    "a loss of NaN": (loss(float("nan")), "of silo 'a': its loss is not a number"),
-    "other numbers": (of_a(numbers={"loss": 1.0}), "of silo 'a': its numbers are"),
+    "a loss that is none": (loss("low"), "for silo 'a': its loss is not a number"),
+    "a loss of NaN": (loss(float("nan")), "for silo 'a': its loss is not a number"),
+    "other numbers": (of_a(numbers={"loss": 1.0}), "for silo 'a': its numbers are"),
     "other examples": (
         told(lambda about: about["replies"]["a"]["numbers"].update(examples=11)),
-        "silo 'a' has 11 examples, and joined with 10",
+        "silo 'a' has 11 examples, but joined with 10",
     ),
     "a negative norm": (of_a(norms={"gradient": -1.0, "penalty": 1.0}), "the norm of its gradient"),
     "a norm that is too small": (
@@ -145,7 +145,7 @@ FORGED: dict[str, tuple[Forge, str]] = {
     "one norm of two": (of_a(norms={"gradient": 1.0}), "its norms are not those"),
     "metrics that were not asked for": (of_a(metrics={"loss": 1.0}), "although the step has none"),
     "no silo": (told(lambda about: about["replies"].clear()), "it replies for no silo"),
-    "a silo that says nothing": (told(lambda about: about["replies"].update(a=3)), "of silo 'a'"),
+    "a silo that says nothing": (told(lambda about: about["replies"].update(a=3)), "for silo 'a'"),
     "losses that are none": (told(lambda about: about.update(lost=["b"])), "its lost silos"),
     "a loss without end": (told(lambda about: about.update(lost={"b": "x" * 501})), "are not sentences"),
 }

@@ -73,7 +73,7 @@ def test_a_silo_that_fits_gets_the_network_of_the_manifest(manifest: Manifest) -
 
 
 def test_inputs_of_another_shape_are_refused(manifest: Manifest) -> None:
-    with pytest.raises(ConfigError, match=r"has inputs of shape \[7\] and the run takes \[3\]"):
+    with pytest.raises(ConfigError, match=r"has inputs of shape \[7\], but the run takes \[3\]"):
         make_client(manifest, "a", lambda _: silo(7), device="cpu")
 
 

@@ -231,7 +231,7 @@ def test_what_is_no_token_is_one_sentence(token: str) -> None:
 def test_an_address_that_does_not_speak_tls_is_one_sentence() -> None:
     with server(lambda request, _: reply(request, 200)) as url:
         line, slept = line_to(url.replace("http:", "https:"))
-        with pytest.raises(CoordinatorError, match="does not speak TLS"):
+        with pytest.raises(CoordinatorError, match="does not use TLS"):
             line.call("GET", "/")
     assert slept == []
 

@@ -207,4 +207,4 @@ def test_another_number_of_examples_than_a_silo_joined_with_is_refused(examples:
         open_request = post(queue)
         response = put(client, open_request, "a", changed(open_request, examples=examples))
     assert response.status_code == 422
-    assert f"it has {examples} examples, and joined with 10" in detail(response)
+    assert f"it has {examples} examples, but joined with 10" in detail(response)

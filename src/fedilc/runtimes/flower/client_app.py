@@ -49,7 +49,7 @@ def make_client_app(
         make_silo: returns the `fedilc.Silo` of a partition; called with `partition_id`, and with the run's
             `seed` too, if it has an argument of that name. A node that names its own function with
             `--node-config 'make-silo="my_module:make_silo"'` uses that one.
-        make_model: returns the network, if it is not one of fedilc's; the weights come with each message.
+        make_model: returns the network, if it is not a built-in one; the weights come with each message.
         device: "auto" (a GPU if there is one), "cpu", "cuda", ...
     """
     require_flower()
@@ -73,8 +73,8 @@ def silo_of(
     Args:
         experiment: a shipped experiment or a TOML file.
         partition_id: the silo's place in the order of the experiment's silos, from 0.
-        seed: the run's.
-        folder: what file names in the experiment are relative to, if not its own folder.
+        seed: the run's seed.
+        folder: the folder to which file names in the experiment are relative, if not its own.
 
     >>> silo_of("color-digits", 1)
     Silo('flip-0.30', ... examples of shape (2, 8, 8), ... for validation)
@@ -88,7 +88,7 @@ def silo_of(
     store = settings.data.store(seed, own_folder if folder is None else Path(folder))
     if not 0 <= partition_id < len(store.silos):
         raise DataError(
-            f"experiment {settings.name!r} has {len(store.silos)} silos, and none for partition-id "
+            f"experiment {settings.name!r} has {len(store.silos)} silos, but none for partition-id "
             f"{partition_id}; start as many nodes as there are silos"
         )
     return store.open(store.silos[partition_id])
@@ -140,7 +140,7 @@ class Handlers:
         if key not in kept_clients:
             if manifest.model.name is None and self.make_model is None:
                 raise ConfigError(
-                    "this run's network is not one of fedilc's; give it to make_client_app as make_model"
+                    "this run's network is not built in; give it to make_client_app as make_model"
                 )
 
             def make(manifest: Manifest) -> Silo:
@@ -163,7 +163,7 @@ class Handlers:
         return model
 
     def _silo(self, partition: int, seed: int, node: Mapping[str, Any]) -> Silo:
-        """Return the silo of the node's own function, if it names one, or else of the app's."""
+        """Return the silo from the node's own function, if it names one, or else from the app's."""
         own = node.get("make-silo")
         function = self.make_silo if own is None else find_function(str(own), "make-silo")
         takes_seed = "seed" in inspect.signature(function).parameters
@@ -176,7 +176,7 @@ class Handlers:
 
 
 def _reply(message: Message, work: Callable[[], Any]) -> Message:
-    """Reply with the content, or with one sentence on why there is none; Flower handles any other error."""
+    """Reply with the content, or with one sentence on why there is none; other errors are left to Flower."""
     from flwr.app import Message
 
     try:

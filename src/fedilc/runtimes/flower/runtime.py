@@ -29,122 +29,116 @@ if TYPE_CHECKING:
     from flwr.app import Message, RecordDict
     from flwr.serverapp import Grid
 
-
-_FIRST_POLL_SECONDS = 0.02
+_FIRST_POLL_SECONDS = 0.02  # between two looks for a reply; the pause grows
 _MAX_POLL_SECONDS = 0.5
 _MAX_REASON_LENGTH = 400
-
-
-@dataclass(frozen=True)
-class NodeReply:
-    """A node's records, or why there are none; `final` if asking again is of no use."""
-
-    node: int
-    content: RecordDict | None
-    problem: str = ""
-    final: bool = False
-
-
-def make_content(about: Mapping[str, str], body: bytes | None = None) -> RecordDict:
-    """Return texts and a body as records; the body is an array of bytes, which Flower sends in parts."""
-    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-
-    records: dict[str, Any] = {"about": ConfigRecord(dict(about))}
-    if body is not None:
-        array = Array(dtype="uint8", shape=(len(body),), stype="safetensors", data=body)
-        records["body"] = ArrayRecord({"message": array})
-    return RecordDict(records)
-
-
-def read_about(content: RecordDict) -> dict[str, str]:
-    """Return the texts of a message."""
-    record = content.config_records.get("about")
-    if record is None or not all(isinstance(value, str) for value in record.values()):
-        raise ProtocolError("the message is not one of fedilc's; run fedilc's apps on both sides")
-    return dict(record)
-
-
-def read_body(content: RecordDict, max_bytes: int | None = None) -> bytes:
-    """Return the bytes of a message; raise if there are more than `max_bytes`."""
-    record = content.array_records.get("body")
-    if record is None or "message" not in record:
-        raise ProtocolError("the message has no body; run fedilc's apps on both sides")
-    body: bytes = record["message"].data
-    if max_bytes is not None and len(body) > max_bytes:
-        raise ProtocolError(f"the message has {len(body)} bytes, more than the {max_bytes} allowed")
-    return body
-
-
-def exchange(
-    grid: Grid, kind: str, contents: Mapping[int, RecordDict], timeout: float, group: str = ""
-) -> Iterator[NodeReply]:
-    """Send each node its records; yield one reply per node, those that did not come at the end.
-
-    Every reply is fetched on its own thread: Flower waits minutes for one whose sender died while sending it,
-    and that must not delay the others. A reply is matched by the message it replies to, because the error for
-    a lost node names another sender.
-    """
-    from flwr.app import Message
-
-    messages = [
-        Message(content, node, kind, ttl=timeout, group_id=group) for node, content in contents.items()
-    ]
-    deadline = time.monotonic() + timeout
-    accepted = {str(name) for name in grid.push_messages(messages) if name}
-    waiting = {str(message.metadata.message_id): int(message.metadata.dst_node_id) for message in messages}
-    for name in waiting.keys() - accepted:
-        yield NodeReply(waiting.pop(name), None, "the SuperLink did not accept the message for it")
-    replies: SimpleQueue[tuple[str, Message | Exception]] = SimpleQueue()
-    over = threading.Event()
-    for name in waiting:
-        threading.Thread(target=_fetch, args=(grid, name, replies, over), daemon=True).start()
-    try:
-        while waiting:
-            name, reply = replies.get(timeout=max(deadline - time.monotonic(), 0.0))
-            if isinstance(reply, Exception):
-                raise reply
-            yield _read(waiting.pop(name), reply)
-    except Empty:
-        for node in waiting.values():
-            yield NodeReply(node, None, f"it did not reply within {timeout:g} s", final=True)
-    finally:
-        over.set()
-
-
-def _fetch(
-    grid: Grid, name: str, replies: SimpleQueue[tuple[str, Message | Exception]], over: threading.Event
-) -> None:
-    """Poll for one reply until it is there or `over` is set."""
-    pause = _FIRST_POLL_SECONDS
-    while not over.is_set():
-        try:
-            messages = list(grid.pull_messages([name]))
-        except Exception as error:
-            replies.put((name, error))
-            return
-        if messages:
-            replies.put((name, messages[0]))
-            return
-        over.wait(pause)
-        pause = min(1.3 * pause, _MAX_POLL_SECONDS)
-
-
-def _read(node: int, reply: Message) -> NodeReply:
-    if reply.has_error():
-        reason = " ".join(str(reply.error.reason or "no reason given").split())
-        if len(reason) > _MAX_REASON_LENGTH:
-            reason = "... " + reason[-_MAX_REASON_LENGTH:]
-        return NodeReply(node, None, f"Flower's error {reply.error.code}: {reason}")
-    try:
-        problem = read_about(reply.content).get("problem", "")
-    except ProtocolError as error:
-        return NodeReply(node, None, str(error))
-    return NodeReply(node, None, problem, final=True) if problem else NodeReply(node, reply.content)
-
-
 QUERY = "query.silo"
-_POLL_SECONDS = 1.0
-_MAX_QUERIES = 3
+STEP = "step"
+_POLL_SECONDS = 1.0  # between two looks for new nodes
+_MAX_QUERIES = 3  # after which a node that cannot say which silo it has is not asked again
+_MAX_FAILURES = 3  # after which a node is set aside until it is restarted
+
+
+def train_on_nodes(
+    registry: NodeRegistry, run: RemoteRun, out: Path | None, callbacks: Sequence[Callback] = ()
+) -> Result:
+    """Train over the nodes of a registry; continue the run in `out`, if it is this one."""
+    training = run.training(FlowerRuntime(registry, run.manifest, run.needed))
+    log = RoundLog(lambda line: logger.info("fedilc: %s", line))
+    return run.train(training, "flower", out, [log, *callbacks])
+
+
+class FlowerRuntime(Runtime):
+    """The runtime over Flower's nodes; it waits for each reply at most the registry's timeout.
+
+    The silo of partition k is the k-th of the manifest. A node that fails three times is set aside until it
+    is restarted. The weights are sent with every request, because the process that replies may be new.
+    """
+
+    def __init__(self, registry: NodeRegistry, manifest: Manifest, min_silos: int) -> None:
+        self.registry = registry
+        self.manifest = manifest
+        self.silos = tuple(manifest.silos)
+        self.min_silos = min_silos
+        self._text = manifest.model_dump_json()
+        self._started = False
+        self._opener = RequestOpener(manifest)
+
+    def present(self) -> tuple[str, ...]:
+        """Return the silos to ask in the next round.
+
+        Wait for all silos before the first round, and for `min_silos` before later ones.
+        """
+        wanted = self.min_silos if self._started else len(self.silos)
+        self.registry.wait(lambda: len(self._available()) >= wanted)
+        self._started = True
+        available = self._available()
+        if len(available) < self.min_silos:
+            raise SilosLostError(self._too_few(available))
+        return available
+
+    def _available(self) -> tuple[str, ...]:
+        return tuple(
+            silo
+            for place, silo in enumerate(self.silos)
+            if place in self.registry.nodes
+            and self.registry.failures.get(self.registry.nodes[place], 0) < _MAX_FAILURES
+        )
+
+    def _too_few(self, available: tuple[str, ...]) -> str:
+        missing = [
+            f"{silo!r} (partition-id {place})"
+            for place, silo in enumerate(self.silos)
+            if place not in self.registry.nodes
+        ]
+        text = f"only {len(available)} of {len(self.silos)} silos are there, and min_silos={self.min_silos}"
+        if self.registry.problems:
+            text += f"; one node reports: {next(iter(self.registry.problems.values()))}"
+        partitions = self.registry.partitions
+        if partitions is not None and partitions < self.min_silos:
+            text += (
+                f"; the federation has {partitions} nodes, so give a simulation --federation-config "
+                f"'num-supernodes={len(self.silos)}'"
+            )
+        elif missing:
+            text += f"; start a SuperNode for {', '.join(missing[:5])}, or lower min_silos, and run again"
+        return text
+
+    def ask(self, request: Request) -> Iterator[Reply]:
+        """Send the request to the silos' nodes; yield replies as they come."""
+        open_request = self._opener.open(request)
+        body = open_request.body("")
+        asked: dict[int, str] = {}
+        for place, silo in enumerate(self.silos):
+            if silo in request.asked and place in self.registry.nodes:
+                asked[self.registry.nodes[place]] = silo
+        contents = {
+            node: make_content({"manifest": self._text, "silo": silo}, body) for node, silo in asked.items()
+        }
+        kind, group = f"train.{STEP}", str(request.round)
+        for node_reply in exchange(self.registry.grid, kind, contents, self.registry.timeout, group):
+            reply = self._read(open_request, asked[node_reply.node], node_reply)
+            if reply is not None:
+                yield reply
+
+    def _read(self, open_request: OpenRequest, silo: str, node_reply: NodeReply) -> Reply | None:
+        """Return a silo's reply; if it is lost to this round, log why and return None."""
+        problem = node_reply.problem
+        if node_reply.content is not None:
+            try:
+                reply = open_request.read(read_body(node_reply.content, open_request.max_bytes), silo)
+                if open_request.step.completes:
+                    self.registry.failures.pop(node_reply.node, None)
+                return reply
+            except ProtocolError as error:
+                problem = str(error)
+        failures = self.registry.failures.get(node_reply.node, 0) + 1
+        self.registry.failures[node_reply.node] = failures
+        request = open_request.request
+        logger.warning("silo %r is lost to round %d (%s): %s", silo, request.round, request.step, problem)
+        if not self.registry.replace(self.silos.index(silo)) and failures == _MAX_FAILURES:
+            logger.warning("silo %r failed %d times and is set aside", silo, _MAX_FAILURES)
+        return None
 
 
 class NodeSilo(Section):
@@ -155,7 +149,7 @@ class NodeSilo(Section):
     name: str
     examples: int = Field(ge=1)
     inputs: list[int] | dict[str, list[int]] | list[list[int]]
-    whole: list[bool] = Field(default_factory=list, description="whether each input is whole numbers")
+    whole: list[bool] = Field(default_factory=list, description="whether each input holds integers")
 
 
 class NodeRegistry:
@@ -271,104 +265,108 @@ def _described(reply: NodeReply) -> NodeSilo:
     return read_received(NodeSilo, values, "its description of its silo")
 
 
-STEP = "step"
-_MAX_FAILURES = 3
+@dataclass(frozen=True)
+class NodeReply:
+    """A node's records, or why there are none; `final` if it is useless to ask again."""
+
+    node: int
+    content: RecordDict | None
+    problem: str = ""
+    final: bool = False
 
 
-class FlowerRuntime(Runtime):
-    """The runtime over Flower's nodes; it waits for each reply at most the registry's timeout.
+def make_content(about: Mapping[str, str], body: bytes | None = None) -> RecordDict:
+    """Return texts and a body as records; the body is an array of bytes, which Flower sends in parts."""
+    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-    The silo of partition k is the k-th of the manifest. A node that fails three times is set aside until it
-    is restarted. The weights are sent with every request, because the process that replies may be new.
+    records: dict[str, Any] = {"about": ConfigRecord(dict(about))}
+    if body is not None:
+        array = Array(dtype="uint8", shape=(len(body),), stype="safetensors", data=body)
+        records["body"] = ArrayRecord({"message": array})
+    return RecordDict(records)
+
+
+def read_about(content: RecordDict) -> dict[str, str]:
+    """Return the texts of a message."""
+    record = content.config_records.get("about")
+    if record is None or not all(isinstance(value, str) for value in record.values()):
+        raise ProtocolError("the message does not come from fedilc; run fedilc's apps on both sides")
+    return dict(record)
+
+
+def read_body(content: RecordDict, max_bytes: int | None = None) -> bytes:
+    """Return the bytes of a message; raise if there are more than `max_bytes`."""
+    record = content.array_records.get("body")
+    if record is None or "message" not in record:
+        raise ProtocolError("the message has no body; run fedilc's apps on both sides")
+    body: bytes = record["message"].data
+    if max_bytes is not None and len(body) > max_bytes:
+        raise ProtocolError(f"the message has {len(body)} bytes, more than the {max_bytes} allowed")
+    return body
+
+
+def exchange(
+    grid: Grid, kind: str, contents: Mapping[int, RecordDict], timeout: float, group: str = ""
+) -> Iterator[NodeReply]:
+    """Send each node its records; yield one reply per node, missing ones at the end.
+
+    Every reply is fetched on its own thread: Flower waits minutes for one whose sender died while sending it,
+    and that must not delay the others. A reply is matched by the message it replies to, because the error for
+    a lost node names another sender.
     """
+    from flwr.app import Message
 
-    def __init__(self, registry: NodeRegistry, manifest: Manifest, min_silos: int) -> None:
-        self.registry = registry
-        self.manifest = manifest
-        self.silos = tuple(manifest.silos)
-        self.min_silos = min_silos
-        self._text = manifest.model_dump_json()
-        self._started = False
-        self._opener = RequestOpener(manifest)
-
-    def present(self) -> tuple[str, ...]:
-        """Return the silos to ask in the next round; wait for all before the first, for `min_silos` later."""
-        wanted = self.min_silos if self._started else len(self.silos)
-        self.registry.wait(lambda: len(self._available()) >= wanted)
-        self._started = True
-        available = self._available()
-        if len(available) < self.min_silos:
-            raise SilosLostError(self._too_few(available))
-        return available
-
-    def _available(self) -> tuple[str, ...]:
-        return tuple(
-            silo
-            for place, silo in enumerate(self.silos)
-            if place in self.registry.nodes
-            and self.registry.failures.get(self.registry.nodes[place], 0) < _MAX_FAILURES
-        )
-
-    def _too_few(self, available: tuple[str, ...]) -> str:
-        missing = [
-            f"{silo!r} (partition-id {place})"
-            for place, silo in enumerate(self.silos)
-            if place not in self.registry.nodes
-        ]
-        text = f"{len(available)} of {len(self.silos)} silos are there, fewer than min_silos={self.min_silos}"
-        if self.registry.problems:
-            text += f"; one node reports: {next(iter(self.registry.problems.values()))}"
-        partitions = self.registry.partitions
-        if partitions is not None and partitions < self.min_silos:
-            text += (
-                f"; the federation has {partitions} nodes, so give a simulation --federation-config "
-                f"'num-supernodes={len(self.silos)}'"
-            )
-        elif missing:
-            text += f"; start a SuperNode for {', '.join(missing[:5])}, or lower min_silos, and run again"
-        return text
-
-    def ask(self, request: Request) -> Iterator[Reply]:
-        """Send the request to the silos' nodes; yield replies as they come."""
-        open_request = self._opener.open(request)
-        body = open_request.body("")
-        asked: dict[int, str] = {}
-        for place, silo in enumerate(self.silos):
-            if silo in request.asked and place in self.registry.nodes:
-                asked[self.registry.nodes[place]] = silo
-        contents = {
-            node: make_content({"manifest": self._text, "silo": silo}, body) for node, silo in asked.items()
-        }
-        kind, group = f"train.{STEP}", str(request.round)
-        for node_reply in exchange(self.registry.grid, kind, contents, self.registry.timeout, group):
-            reply = self._read(open_request, asked[node_reply.node], node_reply)
-            if reply is not None:
-                yield reply
-
-    def _read(self, open_request: OpenRequest, silo: str, node_reply: NodeReply) -> Reply | None:
-        """Return a silo's reply; if it is lost to this round, log why and return None."""
-        problem = node_reply.problem
-        if node_reply.content is not None:
-            try:
-                reply = open_request.read(read_body(node_reply.content, open_request.max_bytes), silo)
-                if open_request.step.completes:
-                    self.registry.failures.pop(node_reply.node, None)
-                return reply
-            except ProtocolError as error:
-                problem = str(error)
-        failures = self.registry.failures.get(node_reply.node, 0) + 1
-        self.registry.failures[node_reply.node] = failures
-        request = open_request.request
-        logger.warning("silo %r is lost to round %d (%s): %s", silo, request.round, request.step, problem)
-        if not self.registry.replace(self.silos.index(silo)) and failures == _MAX_FAILURES:
-            logger.warning("silo %r failed %d times and is set aside", silo, _MAX_FAILURES)
-        return None
+    messages = [
+        Message(content, node, kind, ttl=timeout, group_id=group) for node, content in contents.items()
+    ]
+    deadline = time.monotonic() + timeout
+    accepted = {str(name) for name in grid.push_messages(messages) if name}
+    waiting = {str(message.metadata.message_id): int(message.metadata.dst_node_id) for message in messages}
+    for name in waiting.keys() - accepted:
+        yield NodeReply(waiting.pop(name), None, "the SuperLink did not accept the message for it")
+    replies: SimpleQueue[tuple[str, Message | Exception]] = SimpleQueue()
+    over = threading.Event()
+    for name in waiting:
+        threading.Thread(target=_fetch, args=(grid, name, replies, over), daemon=True).start()
+    try:
+        while waiting:
+            name, reply = replies.get(timeout=max(deadline - time.monotonic(), 0.0))
+            if isinstance(reply, Exception):
+                raise reply
+            yield _read(waiting.pop(name), reply)
+    except Empty:
+        for node in waiting.values():
+            yield NodeReply(node, None, f"it did not reply within {timeout:g} s", final=True)
+    finally:
+        over.set()
 
 
-def train_on_nodes(
-    registry: NodeRegistry, run: RemoteRun, out: Path | None, callbacks: Sequence[Callback] = ()
-) -> Result:
-    """Train over the nodes of a registry; continue the run in `out`, if it is this one."""
-    training = run.training(FlowerRuntime(registry, run.manifest, run.needed))
-    log = RoundLog(lambda line: logger.info("fedilc: %s", line))
-    return run.train(training, "flower", out, [log, *callbacks])
+def _fetch(
+    grid: Grid, name: str, replies: SimpleQueue[tuple[str, Message | Exception]], over: threading.Event
+) -> None:
+    """Poll for one reply until it is there or `over` is set."""
+    pause = _FIRST_POLL_SECONDS
+    while not over.is_set():
+        try:
+            messages = list(grid.pull_messages([name]))
+        except Exception as error:
+            replies.put((name, error))
+            return
+        if messages:
+            replies.put((name, messages[0]))
+            return
+        over.wait(pause)
+        pause = min(1.3 * pause, _MAX_POLL_SECONDS)
+
+
+def _read(node: int, reply: Message) -> NodeReply:
+    if reply.has_error():
+        reason = " ".join(str(reply.error.reason or "no reason given").split())
+        if len(reason) > _MAX_REASON_LENGTH:
+            reason = "... " + reason[-_MAX_REASON_LENGTH:]
+        return NodeReply(node, None, f"Flower's error {reply.error.code}: {reason}")
+    try:
+        problem = read_about(reply.content).get("problem", "")
+    except ProtocolError as error:
+        return NodeReply(node, None, str(error))
+    return NodeReply(node, None, problem, final=True) if problem else NodeReply(node, reply.content)

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from flwr.app import ArrayRecord, Context, MetricRecord
     from flwr.serverapp import Grid, ServerApp
 
-
 TIMEOUT_SECONDS = 600.0
 _SETTINGS = {"algorithm": "algorithm", "rounds": "rounds", "seed": "seed", "min-silos": "min_silos"}
 _OTHER_KEYS = ("set", "timeout", "wire", "out")
+Evaluate = Callable[[int, "ArrayRecord"], "MetricRecord | None"]
 
 
 def make_server_app(
@@ -46,7 +46,7 @@ def make_server_app(
 
     Args:
         experiment: a shipped experiment or a TOML file.
-        folder: what file names in the experiment are relative to, if not its own folder.
+        folder: the folder to which file names in the experiment are relative, if not its own.
 
     The run's configuration (`--run-config`) may have `algorithm`, `rounds`, `seed` and `min-silos`, which
     replace the experiment's unless they are empty or 0; `set` with further changes, such as
@@ -99,7 +99,8 @@ def read_changes(config: Mapping[str, Any]) -> list[str]:
     for key in config:
         if key not in _SETTINGS and key not in _OTHER_KEYS:
             raise ConfigError(
-                f"the run's configuration has {key!r}; use {', '.join([*_SETTINGS, *_OTHER_KEYS])}"
+                f"{key!r} is not a key of the run's configuration; use "
+                f"{', '.join([*_SETTINGS, *_OTHER_KEYS])}"
             )
     changes = shlex.split(str(config.get("set") or ""))
     for change in changes:
@@ -109,9 +110,6 @@ def read_changes(config: Mapping[str, Any]) -> list[str]:
                 "server_app.py and client_app.py name"
             )
     return changes + [f"{name}={config[key]}" for key, name in _SETTINGS.items() if config.get(key)]
-
-
-Evaluate = Callable[[int, "ArrayRecord"], "MetricRecord | None"]
 
 
 @dataclass
@@ -147,8 +145,9 @@ class FedILC:
         algorithm: a name from `fedilc.algorithms`.
         model: any module from inputs to logits.
         loss: "binary" (one logit), "multiclass", "regression", "huber", or one of your own.
-        learning_rate: of the server's optimiser, which the algorithm names (Adam for the paper's).
-        num_silos: how many nodes take part; None is the num-partitions of the nodes.
+        learning_rate: the learning rate of the server's optimiser, which the algorithm names (Adam for the
+            paper's algorithms).
+        num_silos: how many nodes take part; None takes num-partitions from the nodes.
         settings: other settings of `fedilc.train`: `penalty_weight`, `environment_size`,
             `weight_decay`, `min_silos`, `seed`, `zeros`, `covariance`, ...
 
@@ -197,7 +196,7 @@ class FedILC:
 
         Args:
             grid: the argument of the ServerApp's main function.
-            initial_arrays: the first weights, as `ArrayRecord(model.state_dict())`; None is the model's.
+            initial_arrays: the first weights, as `ArrayRecord(model.state_dict())`; None takes the model's.
             num_rounds: how many rounds to train.
             timeout: seconds that any exchange with the nodes may take.
             evaluate_fn: called with the round, 0 before the first, and the arrays.
@@ -213,7 +212,7 @@ class FedILC:
         names = tuple(silo.name for silo in silos)
         if len(set(names)) < len(names):
             raise ConfigError(
-                f"two silos have the same name in {', '.join(names)}; let make_silo give each its own"
+                f"two silos in {', '.join(names)} have the same name; let make_silo give each its own"
             )
         outline = Outline(name, {silo: {} for silo in names}, sample, self.loss)
         run = RemoteRun(name, Specification.of(outline, model, self.algorithm, options))
@@ -236,11 +235,11 @@ class FedILC:
         registry.wait(lambda: len(registry.silos) >= (self.num_silos or registry.partitions or 1))
         expected = self.num_silos or registry.partitions
         if expected is None:
-            raise ConfigError("the nodes do not say how many there are; give FedILC num_silos")
+            raise ConfigError("the nodes do not say how many there are; give num_silos to FedILC")
         places = sorted(place for place in registry.silos if place < expected)
         if len(places) < expected:
             reason = next(iter(registry.problems.values()), "start the others and run again")
-            raise SilosLostError(f"{len(places)} of {expected} silos are there: {reason}")
+            raise SilosLostError(f"only {len(places)} of {expected} silos are there: {reason}")
         return [registry.silos[place] for place in places]
 
 

@@ -32,6 +32,9 @@ from fedilc.runtimes.remote.run import RemoteRun, RoundLog
 from fedilc.storage.files import parse_json
 
 SendTask = Callable[[str, bytes, list[str]], Iterator[tuple[str, bytes | None]]]
+RESULTS = "fedilc"
+_TICK_SECONDS = 0.2
+_GRACE_SECONDS = 2.0  # NVIDIA FLARE ends a task a little after its timeout
 
 
 class NVFlareRuntime(Runtime):
@@ -77,8 +80,8 @@ class NVFlareRuntime(Runtime):
         if len(present) < self.needed:
             missing = ", ".join(silo for silo in self.silos if silo not in present)
             raise SilosLostError(
-                f"{missing} did not join or did not reply, and {len(present)} of {len(self.silos)} silos are "
-                f"left, fewer than min_silos={self.needed}; read their sites' logs, then submit the job "
+                f"{missing} did not join or did not reply, so only {len(present)} of {len(self.silos)} silos "
+                f"are left, and min_silos={self.needed}; read their sites' logs, then submit the job "
                 "again: it continues after the last completed round"
             )
         return present
@@ -117,7 +120,7 @@ class NVFlareRuntime(Runtime):
                 return open_request.read(result, silo)
             self.log(f"silo {silo!r} is left out: its task failed; its log says why")
         except ProtocolError as error:
-            self.log(f"silo {silo!r} is left out: its reply is not valid, {error}")
+            self.log(f"silo {silo!r} is left out: its reply is not valid: {error}")
         self._failed.add(silo)
         return None
 
@@ -131,7 +134,7 @@ class NVFlareRuntime(Runtime):
                 continue
             if silo in site_of:
                 raise ConfigError(
-                    f"sites {site_of[silo]!r} and {site!r} both are silo {silo!r}; correct `silo` in the "
+                    f"sites {site_of[silo]!r} and {site!r} are both silo {silo!r}; correct `silo` in the "
                     "local/fedilc.json of one of them"
                 )
             site_of[silo] = site
@@ -152,11 +155,6 @@ class NVFlareRuntime(Runtime):
         return silo if silo in self.manifest.silos else None
 
 
-RESULTS = "fedilc"
-_TICK_SECONDS = 0.2
-_GRACE_SECONDS = 2.0
-
-
 class _AbortedError(Exception):
     """The job was aborted; the completed rounds are in the run folder."""
 
@@ -167,7 +165,7 @@ class FedILCController(Controller):  # type: ignore[misc]  # untyped nvflare: it
     Args:
         experiment: the experiment's settings, as plain values.
         out: the run's name in the server's folder of runs; in the simulator, its folder.
-        folder: what file names in the experiment are relative to; None is the server's `local` folder.
+        folder: the folder to which file names in the experiment are relative; None is the server's `local`.
         timeout: as in `FedILCRecipe`, like the two arguments after it.
     """
 

@@ -36,71 +36,6 @@ RESOURCES = ("resources.json", "resources.json.default")
 ORGANISATION = "fedilc"
 ADMIN = "admin@nvidia.com"
 BUILDERS = "nvflare.lighter.impl"
-
-
-def allow_fedilc(local: Path) -> None:
-    """Add our prefix to the class allow-list of a `local` folder, or to NVIDIA FLARE's own if it has none."""
-    paths = [local / name for name in RESOURCES if (local / name).exists()] or [local / RESOURCES[1]]
-    for path in paths:
-        resources: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"format_version": 2}
-        allowed = list(resources.get(ALLOW_LIST, DEFAULT_CLASS_ALLOW_LIST))
-        if ALLOWED not in allowed:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, _json(resources | {ALLOW_LIST: [*allowed, ALLOWED]}))
-
-
-class FedILCBuilder(Builder):  # type: ignore[misc]  # untyped nvflare: its class is Any
-    """A provisioning step that allows our components in every kit.
-
-    Args:
-        local: the content of `local/fedilc.json`, by participant; a participant that is not named gets none.
-    """
-
-    def __init__(self, local: Mapping[str, Mapping[str, Any]] | None = None) -> None:
-        super().__init__()
-        self.local = dict(local or {})
-
-    def build(self, project: Project, ctx: ProvisionContext) -> None:
-        """Change the `local` folders of the server's and the sites' kits."""
-        for participant in [project.get_server(), *project.get_clients()]:
-            folder = Path(ctx.get_local_dir(participant))
-            allow_fedilc(folder)
-            if participant.name in self.local:
-                write_atomically(folder / FILE, _json(self.local[participant.name]))
-
-
-def write_poc_project(
-    folder: Path, sites: Sequence[str], local: Mapping[str, Any], port: int = 8002, name: str = "fedilc"
-) -> Path:
-    """Write the `project.yml` of a proof of concept: a server and sites on this machine, with certificates.
-
-    `local` is that of `FedILCBuilder`. The file is written as JSON, which is YAML too.
-    """
-    server = {"name": "server", "type": "server", "org": ORGANISATION, "default_host": "localhost"}
-    admin = {"name": ADMIN, "type": "admin", "org": ORGANISATION, "role": "project_admin"}
-    clients = [{"name": site, "type": "client", "org": ORGANISATION} for site in sites]
-    templates = ["master_template.yml"]
-    project: dict[str, Any] = {
-        "api_version": 3,
-        "name": name,
-        "participants": [server | {"fed_learn_port": port}, *clients, admin],
-        "builders": [
-            {"path": f"{BUILDERS}.workspace.WorkspaceBuilder", "args": {"template_file": templates}},
-            {"path": f"{BUILDERS}.static_file.StaticFileBuilder", "args": {"config_folder": "config"}},
-            {"path": f"{BUILDERS}.cert.CertBuilder"},
-            {"path": "fedilc.runtimes.nvflare.recipe.FedILCBuilder", "args": {"local": dict(local)}},
-            {"path": f"{BUILDERS}.signature.SignatureBuilder"},
-        ],
-    }
-    path = folder / "project.yml"
-    path.write_bytes(_json(project))
-    return path
-
-
-def _json(value: Mapping[str, Any]) -> bytes:
-    return (json.dumps(value, indent=2) + "\n").encode()
-
-
 POLL_SECONDS = 0.02
 RUNS = Path("runs")
 
@@ -113,14 +48,14 @@ class FedILCRecipe(Recipe):  # type: ignore[misc]  # untyped nvflare: its class 
 
     Args:
         experiment: a shipped experiment's name, or a TOML file.
-        min_clients: how many sites a job needs to start and a round to complete; None is the experiment's
-            `min_silos`, or all its silos.
-        algorithm: replaces the experiment's own; "all" trains with each of the paper's, one after another.
+        min_clients: how many sites a job needs to start and a round needs to complete; None takes the
+            experiment's `min_silos`, or all its silos.
+        algorithm: replaces the experiment's own; "all" trains each of the paper's, one after another.
         changes: `key=value` changes of the experiment's settings.
-        out: the run's folder in the simulator; elsewhere its name in the server's folder of runs. A run
-            in that folder is continued.
-        timeout: seconds that a site has for each task.
-        join_timeout: seconds that a site has to load its examples when the job starts.
+        out: the run folder in the simulator; elsewhere its name in the server's folder of runs. A run in that
+            folder is continued.
+        timeout: the time for each task of a site, in seconds.
+        join_timeout: the time for a site to load its examples when the job starts, in seconds.
         wire: "exact", or "float16" for half the bytes.
     """
 
@@ -220,7 +155,7 @@ class FedILCRecipe(Recipe):  # type: ignore[misc]  # untyped nvflare: its class 
             os.environ[VARIABLE] = str(Path(os.environ[VARIABLE]).absolute())
         if env.num_threads < len(sites):
             raise ConfigError(
-                f"{len(sites)} simulated sites share {env.num_threads} threads, and a silo must stay in its "
+                f"{len(sites)} simulated sites share {env.num_threads} threads, but a silo must stay in its "
                 "process; give as many threads as sites"
             )
         self.executor.simulated = self._site_configs(sites)
@@ -237,16 +172,17 @@ class FedILCRecipe(Recipe):  # type: ignore[misc]  # untyped nvflare: its class 
         env.project_conf_path = str(write_poc_project(Path(self._project.name), sites, local))
 
     def _site_configs(self, sites: list[str]) -> dict[str, dict[str, Any]]:
-        """Return a configuration per site: the experiment's silo of its name, or else the silos in order."""
+        """Return the configuration of each site: the silo of the same name, or else the silos in order."""
         if isinstance(self.settings.data, Remote) and VARIABLE not in os.environ:
             raise ConfigError(
-                "the silos of this experiment are elsewhere; to try it here, write where their examples come "
-                f"from into a file, as in docs/nvflare.md, and name it in the environment variable {VARIABLE}"
+                "the silos of this experiment are elsewhere; to try it here, say in a file where their "
+                "examples come from, as in docs/nvflare.md, and name the file in the environment variable "
+                f"{VARIABLE}"
             )
         dotted = [site for site in sites if "." in site]
         if dotted:
             raise ConfigError(
-                f"NVIDIA FLARE takes no site with a dot in its name, such as {dotted[0]!r}; give "
+                f"NVIDIA FLARE does not accept dots in the names of sites, such as {dotted[0]!r}; give "
                 f"num_clients={len(self.silos)} instead, and the sites are the silos in order"
             )
         by_name = set(sites) <= set(self.silos)
@@ -272,3 +208,66 @@ class FedILCRecipe(Recipe):  # type: ignore[misc]  # untyped nvflare: its class 
 
 def _site_names(env: SimEnv | PocEnv) -> list[str]:
     return list(env.clients or [f"site-{number + 1}" for number in range(env.num_clients)])
+
+
+def allow_fedilc(local: Path) -> None:
+    """Add our prefix to the class allow-list of a `local` folder, or to NVIDIA FLARE's own if it has none."""
+    paths = [local / name for name in RESOURCES if (local / name).exists()] or [local / RESOURCES[1]]
+    for path in paths:
+        resources: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"format_version": 2}
+        allowed = list(resources.get(ALLOW_LIST, DEFAULT_CLASS_ALLOW_LIST))
+        if ALLOWED not in allowed:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, _json(resources | {ALLOW_LIST: [*allowed, ALLOWED]}))
+
+
+class FedILCBuilder(Builder):  # type: ignore[misc]  # untyped nvflare: its class is Any
+    """A provisioning step that allows our components in every kit.
+
+    Args:
+        local: the content of `local/fedilc.json`, by participant; a participant that is not named gets none.
+    """
+
+    def __init__(self, local: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        super().__init__()
+        self.local = dict(local or {})
+
+    def build(self, project: Project, ctx: ProvisionContext) -> None:
+        """Change the `local` folders of the server's and the sites' kits."""
+        for participant in [project.get_server(), *project.get_clients()]:
+            folder = Path(ctx.get_local_dir(participant))
+            allow_fedilc(folder)
+            if participant.name in self.local:
+                write_atomically(folder / FILE, _json(self.local[participant.name]))
+
+
+def write_poc_project(
+    folder: Path, sites: Sequence[str], local: Mapping[str, Any], port: int = 8002, name: str = "fedilc"
+) -> Path:
+    """Write the `project.yml` of a proof of concept: a server and sites on this machine, with certificates.
+
+    `local` is that of `FedILCBuilder`. The file is written as JSON, which is YAML too.
+    """
+    server = {"name": "server", "type": "server", "org": ORGANISATION, "default_host": "localhost"}
+    admin = {"name": ADMIN, "type": "admin", "org": ORGANISATION, "role": "project_admin"}
+    clients = [{"name": site, "type": "client", "org": ORGANISATION} for site in sites]
+    templates = ["master_template.yml"]
+    project: dict[str, Any] = {
+        "api_version": 3,
+        "name": name,
+        "participants": [server | {"fed_learn_port": port}, *clients, admin],
+        "builders": [
+            {"path": f"{BUILDERS}.workspace.WorkspaceBuilder", "args": {"template_file": templates}},
+            {"path": f"{BUILDERS}.static_file.StaticFileBuilder", "args": {"config_folder": "config"}},
+            {"path": f"{BUILDERS}.cert.CertBuilder"},
+            {"path": "fedilc.runtimes.nvflare.recipe.FedILCBuilder", "args": {"local": dict(local)}},
+            {"path": f"{BUILDERS}.signature.SignatureBuilder"},
+        ],
+    }
+    path = folder / "project.yml"
+    path.write_bytes(_json(project))
+    return path
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return (json.dumps(value, indent=2) + "\n").encode()

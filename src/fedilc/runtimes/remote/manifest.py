@@ -96,7 +96,7 @@ class ParameterSpec(Section):
 
 
 def _read_choices(choices: Any) -> Algorithm:
-    """Return the algorithm of silos from its description; raise if it has not the form of one."""
+    """Return the algorithm of silos from its description; raise if that is not valid."""
     if isinstance(choices, Algorithm):
         return choices
     if not isinstance(choices, Mapping) or set(choices) != {*LEVELS, "update", "silo_weights"}:
@@ -167,7 +167,7 @@ class Manifest(SiloOptions):
         numbers = max(self.numbers, self.model.numbers if self.model.name is not None else 0)
         if numbers > max_parameters:
             raise ConfigError(
-                f"the run's network has {numbers:,} parameters and this silo allows {max_parameters:,}; "
+                f"the run's network has {numbers:,} parameters, but this silo allows {max_parameters:,}; "
                 "if this is the right run, raise `max_parameters`"
             )
 
@@ -214,12 +214,12 @@ class Manifest(SiloOptions):
             here = _shape_and_dtype(own[name])
             if here != spec.model_dump():
                 raise ModelError(
-                    f"parameter {name!r} is {here['dtype']} of shape {here['shape']} here and {spec.dtype} "
+                    f"parameter {name!r} is {here['dtype']} of shape {here['shape']} here, but {spec.dtype} "
                     f"of shape {spec.shape} in the run; use the network that this run was started with"
                 )
         if _fixed_digest(model) != self.fixed:
             raise ModelError(
-                "the network's buffers or frozen parameters are not those of the run, and are never sent; "
+                "the network's buffers or frozen parameters differ from the run's, and they are never sent; "
                 "give every silo and the coordinator the same values"
             )
 
@@ -290,7 +290,7 @@ def read_received(kind: type[Model], values: Any, what: str) -> Model:
 def require_silo(silo: str, run: str, silos: Sequence[str]) -> None:
     """Raise if a run has no silo of that name."""
     if silo not in silos:
-        raise ConfigError(f"the run {run!r} has no silo {silo!r}, only {', '.join(silos)}")
+        raise ConfigError(f"the run {run!r} has no silo {silo!r}; its silos are {', '.join(silos)}")
 
 
 def read_manifest(received: Any) -> Manifest:
@@ -303,7 +303,7 @@ def read_manifest(received: Any) -> Manifest:
         raise ProtocolError("the coordinator's manifest is not an object")
     if values.get("protocol") != PROTOCOL:
         raise ProtocolError(
-            f"the coordinator uses protocol {values.get('protocol')!r} and this silo protocol {PROTOCOL}; "
-            "install the same version of fedilc on both sides"
+            f"the coordinator uses protocol {values.get('protocol')!r}, but this silo uses protocol "
+            f"{PROTOCOL}; install the same version of fedilc on both sides"
         )
     return read_received(Manifest, dict(values), "the coordinator's manifest")

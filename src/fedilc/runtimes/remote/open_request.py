@@ -1,6 +1,7 @@
 """An open request: the bytes that silos receive, the limit on their replies, and how replies are read.
 
-A sub-coordinator's reply holds sums of tensors, and each silo's numbers and norms.
+Replies come from single silos, or from a sub-coordinator for several: sums of tensors, and the numbers and
+norms of each silo.
 """
 
 from __future__ import annotations
@@ -41,8 +42,118 @@ _NORM = Range(0.0, math.inf)
 class NotAskedError(ProtocolError):
     """A sub-coordinator replies for a silo that it is not asked for now.
 
-    This is no fault: after a restart, a coordinator may have other replies than the one before it had.
+    This is not its fault: a coordinator may have lost replies, or received others, when it was restarted.
     """
+
+
+class OpenRequest:
+    """A request that silos can reply to.
+
+    Its weights are the server's own tensors, not a copy: they are packed when the first silo needs them, and
+    never after `close`, because the server may then change them. `asked` are the silos that must reply, by
+    default all of the request; a sub-coordinator may have the replies of some already.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        manifest: Manifest,
+        weights_digest: str | None = None,
+        asked: Collection[str] | None = None,
+    ) -> None:
+        self.request = request
+        self.asked = request.asked if asked is None else frozenset(asked)
+        self.manifest = manifest
+        self.weights_digest = weights_digest or tensors_digest(request.weights)
+        self.name = task_name(request, manifest.hash, self.weights_digest)
+        self.step = manifest.program.steps[request.step]
+        self.schemas = reply_schemas(self.step, manifest.wire)
+        self._bodies: dict[tuple[bool, bool], bytes] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def body(self, weights_digest: str, to_sub_coordinator: bool = False) -> bytes | None:
+        """Return the task for a silo whose weights have this digest; None once it is closed.
+
+        The task for a sub-coordinator differs only if there are adaptive weights of silos, or if not all of
+        the request's silos are asked.
+        """
+        kind = self._kind(weights_digest, to_sub_coordinator)
+        # The training thread closes the request and then changes w; without the lock, a network thread could
+        # still be packing w, and send half-changed weights.
+        with self._lock:
+            if self._closed:
+                return None
+            if kind not in self._bodies:
+                with_weights, to_sub = kind
+                asked = self.asked if to_sub else None
+                packed = pack_request(self.request, self.manifest, self.weights_digest, with_weights, asked)
+                self._bodies[kind] = packed
+            return self._bodies[kind]
+
+    def packed_body(self, weights_digest: str, to_sub_coordinator: bool = False) -> bytes | None:
+        """Return the same without waiting; None if it is not packed yet."""
+        return self._bodies.get(self._kind(weights_digest, to_sub_coordinator))
+
+    def _kind(self, weights_digest: str, to_sub_coordinator: bool) -> tuple[bool, bool]:
+        with_weights = weights_digest != self.weights_digest
+        differs = bool(self.request.silo_weights) or self.asked != self.request.asked
+        return with_weights, to_sub_coordinator and differs
+
+    def close(self) -> None:
+        """Give the task to no further silo."""
+        with self._lock:
+            self._closed = True
+            self._bodies.clear()
+
+    @property
+    def max_bytes(self) -> int:
+        """Return how large a silo's reply may be, in bytes."""
+        return byte_size(schema.like for schema in self.schemas.values()) + header_room(self.schemas) + 8
+
+    def max_aggregated_bytes(self, silos: int) -> int:
+        """Return how large a sub-coordinator's reply for this many silos may be, in bytes."""
+        return max_aggregated_bytes(self.step, silos)
+
+    def read(self, body: bytes, silo: str) -> Reply:
+        """Return a silo's reply; raise if it is not valid."""
+        tensors, about = unpack(body, self.schemas)
+        numbers, metrics = about.get("numbers", {}), about.get("metrics", {})
+        check_numbers(numbers, self.step.numbers)
+        check_metrics(metrics, self.step.metrics)
+        return Reply(silo, self.request.step, self.request.round, tensors, numbers, metrics, checked=True)
+
+    def read_aggregated(
+        self, body: bytes, silos: Collection[str], wanted: Collection[str]
+    ) -> AggregatedReply:
+        """Return a sub-coordinator's reply for some of its silos; raise if it is not valid."""
+        weights = request_weights(self.request, self.manifest)
+        return read_aggregated_reply(body, self.step, self.request.round, silos, wanted, weights)
+
+
+class RequestOpener:
+    """Open the requests of a run one after another; hash the weights of each version once."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self._last: OpenRequest | None = None
+
+    def open(self, request: Request, asked: Collection[str] | None = None) -> OpenRequest:
+        """Open a request to the silos that are `asked`, by default all, and close the one before it."""
+        last, known = self._last, None
+        if last is not None:
+            last.close()
+            known = last.weights_digest if last.request.version == request.version else None
+        self._last = OpenRequest(request, self.manifest, known, asked)
+        return self._last
+
+
+def request_weights(request: Request, manifest: Manifest) -> SiloWeights:
+    """Return the weights of silos as the server had learnt them when it made a request."""
+    steps = manifest.weights_step, manifest.weights_power
+    weights = make_weights(manifest.choices.silo_weights, manifest.silos, *steps)
+    weights.restore(request.silo_weights)
+    return weights
 
 
 def pack_aggregated_reply(reply: AggregatedReply) -> bytes:
@@ -132,7 +243,7 @@ def _replies(
             check_metrics(entry["metrics"], step.metrics)
             norms[silo] = _norms(entry["norms"], step)
         except ProtocolError as error:
-            raise ProtocolError(f"of silo {silo!r}: {error}") from error
+            raise ProtocolError(f"for silo {silo!r}: {error}") from error
         replies[silo] = Reply(silo, step.name, round_, {}, dict(entry["numbers"]), dict(entry["metrics"]))
     return replies, norms
 
@@ -179,113 +290,5 @@ def _of_group(group: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _room(silos: int) -> int:
-    """Return how much larger a header may be than its tensors need: as much per silo as its own reply."""
+    """Return by how much a header may exceed what its tensors need: per silo as much as its own reply."""
     return min(_MAX_HEADER_BYTES, silos * HEADER_BYTES)
-
-
-def request_weights(request: Request, manifest: Manifest) -> SiloWeights:
-    """Return the weights of silos, as the server has learnt them when it makes a request."""
-    steps = manifest.weights_step, manifest.weights_power
-    weights = make_weights(manifest.choices.silo_weights, manifest.silos, *steps)
-    weights.restore(request.silo_weights)
-    return weights
-
-
-class OpenRequest:
-    """A request that silos can reply to.
-
-    Its weights are the server's own tensors, not a copy: they are packed when the first silo needs them, and
-    never after `close`, because the server may change them then. `asked` are the silos that must reply, by
-    default all of the request: a sub-coordinator may still wait for only some of them.
-    """
-
-    def __init__(
-        self,
-        request: Request,
-        manifest: Manifest,
-        weights_digest: str | None = None,
-        asked: Collection[str] | None = None,
-    ) -> None:
-        self.request = request
-        self.asked = request.asked if asked is None else frozenset(asked)
-        self.manifest = manifest
-        self.weights_digest = weights_digest or tensors_digest(request.weights)
-        self.name = task_name(request, manifest.hash, self.weights_digest)
-        self.step = manifest.program.steps[request.step]
-        self.schemas = reply_schemas(self.step, manifest.wire)
-        self._bodies: dict[tuple[bool, bool], bytes] = {}
-        self._lock = threading.Lock()
-        self._closed = False
-
-    def body(self, weights_digest: str, to_sub_coordinator: bool = False) -> bytes | None:
-        """Return the task for a silo whose weights have this digest; None once it is closed.
-
-        The task for a sub-coordinator differs only if there are adaptive weights of silos, or if not all of
-        the request's silos are asked.
-        """
-        kind = self._kind(weights_digest, to_sub_coordinator)
-        with self._lock:
-            if self._closed:
-                return None
-            if kind not in self._bodies:
-                with_weights, to_sub = kind
-                asked = self.asked if to_sub else None
-                packed = pack_request(self.request, self.manifest, self.weights_digest, with_weights, asked)
-                self._bodies[kind] = packed
-            return self._bodies[kind]
-
-    def packed_body(self, weights_digest: str, to_sub_coordinator: bool = False) -> bytes | None:
-        """Return the same without waiting; None if it is not packed yet."""
-        return self._bodies.get(self._kind(weights_digest, to_sub_coordinator))
-
-    def _kind(self, weights_digest: str, to_sub_coordinator: bool) -> tuple[bool, bool]:
-        with_weights = weights_digest != self.weights_digest
-        differs = bool(self.request.silo_weights) or self.asked != self.request.asked
-        return with_weights, to_sub_coordinator and differs
-
-    def close(self) -> None:
-        """Give the task to no further silo."""
-        with self._lock:
-            self._closed = True
-            self._bodies.clear()
-
-    @property
-    def max_bytes(self) -> int:
-        """Return how large a silo's reply may be, in bytes."""
-        return byte_size(schema.like for schema in self.schemas.values()) + header_room(self.schemas) + 8
-
-    def max_aggregated_bytes(self, silos: int) -> int:
-        """Return how large a sub-coordinator's reply for this many silos may be, in bytes."""
-        return max_aggregated_bytes(self.step, silos)
-
-    def read(self, body: bytes, silo: str) -> Reply:
-        """Return a silo's reply; raise if it is not valid."""
-        tensors, about = unpack(body, self.schemas)
-        numbers, metrics = about.get("numbers", {}), about.get("metrics", {})
-        check_numbers(numbers, self.step.numbers)
-        check_metrics(metrics, self.step.metrics)
-        return Reply(silo, self.request.step, self.request.round, tensors, numbers, metrics, checked=True)
-
-    def read_aggregated(
-        self, body: bytes, silos: Collection[str], wanted: Collection[str]
-    ) -> AggregatedReply:
-        """Return a sub-coordinator's reply for some of its silos; raise if it is not valid."""
-        weights = request_weights(self.request, self.manifest)
-        return read_aggregated_reply(body, self.step, self.request.round, silos, wanted, weights)
-
-
-class RequestOpener:
-    """Open the requests of a run one after another; hash the weights of each version once."""
-
-    def __init__(self, manifest: Manifest) -> None:
-        self.manifest = manifest
-        self._last: OpenRequest | None = None
-
-    def open(self, request: Request, asked: Collection[str] | None = None) -> OpenRequest:
-        """Open a request to the silos that are `asked`, by default all, and close the one before it."""
-        last, known = self._last, None
-        if last is not None:
-            last.close()
-            known = last.weights_digest if last.request.version == request.version else None
-        self._last = OpenRequest(request, self.manifest, known, asked)
-        return self._last

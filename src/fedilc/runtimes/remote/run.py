@@ -58,7 +58,7 @@ class RemoteRun:
     ) -> RemoteRun:
         """Return the run of an experiment, with its network or that of the user's own `builder`.
 
-        If the experiment's data can be built here, only their outline is used. A run over tables at the silos
+        If the experiment's data can be built here, only its outline is used. A run over tables at the silos
         needs the `preprocessing` that follows from their summaries.
         """
         data = settings.data
@@ -67,7 +67,7 @@ class RemoteRun:
             outputs = data.classes if task_of(data.loss) == "multiclass" else 1
         elif isinstance(data, RemoteTables):
             if preprocessing is None:
-                raise ConfigError("a run over tables at the silos starts with a survey; use `fedilc serve`")
+                raise ConfigError("a run over tables of silos starts with a survey; use `fedilc serve`")
             outline = _tables_outline(settings.name, data, folder, preprocessing)
             outputs = preprocessing.label.outputs
         else:
@@ -106,7 +106,7 @@ class RemoteRun:
 
 
 class RoundLog(Callback):
-    """Write a line to a log at the start, and one per round."""
+    """Write a line to a log at the start and after each round."""
 
     def __init__(self, log: Callable[[str], None]) -> None:
         self.log = log

@@ -56,7 +56,7 @@ def make_client(
     inputs, wanted = shape_of(silo.x), manifest.model.inputs
     if inputs != wanted:
         raise ConfigError(
-            f"silo {name!r} has inputs of shape {inputs} and the run takes {wanted}; "
+            f"silo {name!r} has inputs of shape {inputs}, but the run takes {wanted}; "
             f"give it the {'inputs' if is_several(wanted) else 'columns'} that the run expects"
         )
     check_labels(silo, manifest.loss)
@@ -74,16 +74,17 @@ def make_client(
 
 
 def require_safe_hessian(silo: Silo) -> None:
-    """Raise if a Hessian would show too much of this silo: it has the cross-table of each pair of columns."""
+    """Raise if a Hessian would reveal too much of this silo: it holds the cross-table of any two columns."""
     rows, instead = len(silo.x), "train with gradients alone instead: the model 'linear' with fedsgd"
     x = require_one_input(silo.x, "Newton's method").reshape(rows, -1).double()
     needed = _ROWS_PER_COEFFICIENT * (x.shape[1] + 1)
     if rows < needed:
         raise ConfigError(
-            f"silo {silo.name!r} has {rows} training examples, and this run asks for second derivatives by "
-            f"{x.shape[1] + 1} coefficients, which fewer than {needed} examples must not answer; {instead}"
+            f"silo {silo.name!r} has {rows} training examples; this run asks for second derivatives of "
+            f"{x.shape[1] + 1} coefficients, which need at least {needed} examples to be safe; {instead}"
         )
     low, high = x.amin(0), x.amax(0)
+    # For columns of two values, sides.T @ sides counts the rows in the four cells of each cross-table.
     two_valued = ((x == low) | (x == high)).all(0) & (low < high)
     flags = (x == high)[:, two_valued].double()
     sides = torch.cat([flags, 1 - flags], 1)
@@ -92,7 +93,7 @@ def require_safe_hessian(silo: Silo) -> None:
     if smallest < _CELL_FLOOR:
         raise ConfigError(
             f"silo {silo.name!r} has {int(smallest)} examples in a cell of the cross-table of two columns, "
-            f"and this run asks for second derivatives, which reveal it; cells need {_CELL_FLOOR}; {instead}"
+            f"which second derivatives would reveal; cells need at least {_CELL_FLOOR}; {instead}"
         )
 
 
@@ -100,7 +101,7 @@ def refuse_many_silos(data: Source, needs: str) -> None:
     """Raise if an experiment has too many silos for one process per silo; `needs` names the process."""
     if isinstance(data, ManySilos):
         raise ConfigError(
-            f"this experiment has {data.silos} silos, and {needs} for each; use `fedilc run`, under torchrun "
+            f"this experiment has {data.silos} silos, and {needs} for each; use `fedilc run`, with torchrun "
             "if one process is not enough"
         )
 
@@ -131,7 +132,7 @@ def silo_from_file(
         if manifest.columns is not None and read.columns:
             read = same_columns(str(path), read, "the run", manifest.columns)
         elif read.columns:
-            log(f"the run names no columns, so those of {path} are used in the order of the file")
+            log(f"the run names no columns, so the columns of {path} are used in the order of the file")
         silo = split_silo(name, read.x, read.y, validation_share, manifest.seed, manifest.loss)
         notes = silo_notes(silo, read.columns, read.identifiers, manifest.loss)
         Report(notes=[*read.notes, *notes]).warn()

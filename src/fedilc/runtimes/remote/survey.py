@@ -1,8 +1,8 @@
-"""What is asked before a run over tables, and the preprocessing that follows from the silos' summaries.
+"""The survey before a run over tables, and the preprocessing that follows from the silos' summaries.
 
-`rest/survey.py` collects the summaries over HTTP.
-A summary has counts, sums, squares and names per column, never a row (see `fedilc.data.tables.silo_summary`).
-The silo's owner limits what it may contain; `fedilc.data.tables.summary_checks` limits what is believed.
+`rest/survey.py` collects the summaries over HTTP. A summary has counts, sums, squares and names per column,
+never a row (see `fedilc.data.tables.silo_summary`). The silo's owner limits what it may contain;
+`fedilc.data.tables.summary_checks` limits what is believed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Survey(Section):
         levels = [named for summary in found for named in summary.label_levels]
         if not levels:
             raise DataError(
-                f"no silo may name a value of the label {settings.label!r}, since each is in fewer than "
+                f"no silo may name a value of the label {settings.label!r}, because each is in fewer than "
                 f"{settings.min_category} rows; declare its classes in data.categories"
             )
         made = fit_preprocessing(found, settings.rule(levels), settings)
@@ -76,13 +76,13 @@ def read_survey(values: Any) -> Survey:
 
 @dataclass(frozen=True)
 class SurveyLimits:
-    """What a silo's owner allows of a table; a run's settings can only be tightened.
+    """What the owner of a table allows; it can only tighten a run's settings.
 
     Args:
         columns: the columns that may be used and mentioned, the label among them; None for all.
         min_category: the rows that a category or a sum needs.
-        min_rows: the rows that a summary needs; None for the run's, which are 50 at least.
-        round_survey: the unit to which counts and sums are rounded; None for the run's.
+        min_rows: the rows that a summary needs; None takes the run's number, at least 50.
+        round_survey: the unit to which counts and sums are rounded; None takes the run's.
     """
 
     columns: tuple[str, ...] | None = None
@@ -93,7 +93,7 @@ class SurveyLimits:
     def tightened(self, settings: TableSettings) -> TableSettings:
         """Return the settings with which this silo's table is summarised.
 
-        An identifier stays one, whatever the run declares, unless the owner lists it too.
+        An identifier stays one, whatever the run declares, unless the owner lists the column too.
         """
         listed = self.columns or ()
         units = [unit for unit in (settings.round_survey, self.round_survey) if unit is not None]
@@ -121,7 +121,8 @@ class SurveyLimits:
         """Raise if a run without a survey uses a column that the owner does not list."""
         if columns is None:
             raise ConfigError(
-                "the run names no columns, so `columns` cannot be checked; ask for data.columns"
+                "the run names no columns, so `columns` cannot be checked; ask its operator to set "
+                "data.columns"
             )
         for name in (*columns, label):
             if name not in (self.columns or ()):
@@ -135,7 +136,7 @@ class SurveyLimits:
         if rows < least:
             raise ConfigError(
                 f"silo {silo!r} has {rows} rows with a label, fewer than the {least} that a summary needs, "
-                f"and nothing was sent; `min_rows={rows}` lets it take part, but then {_sums_of_few(rows)}"
+                f"so nothing was sent; `min_rows={rows}` lets it take part, but then {_sums_of_few(rows)}"
             )
 
     def warning(self, rows: int) -> str | None:
@@ -188,9 +189,9 @@ def summarise_table(name: str, path: Path, survey: Survey, limits: SurveyLimits 
     limits.require_rows(name, len(label), settings)
     if column not in settings.keep and label_identifies(column, label):
         raise ConfigError(
-            f"the run's label is the column {column!r} of silo {name!r}, which differs in every row, or is "
-            "called, like an identifier, so that it could choose single patients, and nothing was sent; if "
-            "it is none, list it in `columns`, and ask for it in data.keep"
+            f"the run's label is the column {column!r} of silo {name!r}, whose values or name are like "
+            "those of an identifier, so that it could single out patients; nothing was sent; if it is not an "
+            "identifier, list it in `columns`, and ask the operator to name it in data.keep"
         )
     features = features.select(name for name in features.columns if settings.uses(name))
     return summarise(name, features, label, settings, unlabelled, listed=limits.columns, sent=True)
@@ -232,6 +233,6 @@ def _refuse_identifiers(
     for column in summarise(name, known, label, settings).columns:
         if column.identifier:
             raise ConfigError(
-                f"the run makes categories of the column {column.name!r}, which differs in every row of silo "
-                f"{name!r}, or is called, like an identifier; if it is none, list it in `columns`"
+                f"the run makes categories of the column {column.name!r}, whose values or name are like "
+                f"those of an identifier at silo {name!r}; if it is not an identifier, list it in `columns`"
             )

@@ -31,8 +31,8 @@ from fedilc.storage.files import DTYPE_NAMES, pack_tensors, pack_with_digest, re
 
 MEDIA_TYPE = "application/vnd.safetensors"
 HEADER_BYTES = 1 << 20
-_ENTRY_BYTES = 200
-_MAX_FLOAT16 = 2.0**15
+_ENTRY_BYTES = 200  # of a tensor in the header beside its name: type, shape and offsets
+_MAX_FLOAT16 = 2.0**15  # the largest number after scaling: half of what float16 holds, against rounding up
 _MAX_SCALE = 1e300
 WEIGHTS = "weights"
 
@@ -40,7 +40,7 @@ Name = Annotated[str, Field(max_length=64)]
 
 
 class DamagedError(ProtocolError):
-    """A message was damaged on the way and can be asked for again."""
+    """A message was damaged on the way; it can be asked for again."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +137,7 @@ def read_header(body: bytes, max_bytes: int) -> tuple[dict[str, Any], dict[str, 
 
 def header_room(expected: Iterable[str]) -> int:
     """Return how large a header that describes these tensors may be."""
+    # JSON may write a character in six: \u00e9.
     return HEADER_BYTES + sum(6 * len(name) + _ENTRY_BYTES for name in expected)
 
 
@@ -203,8 +204,8 @@ class _Task(Section):
 class ReceivedRequest:
     """A request as a silo receives it, with its task's name, its run's hash and the digest of its weights.
 
-    `asked` are the silos that a sub-coordinator may be asked for: all of the round, or those that the
-    coordinator above it still waits for.
+    `asked` are the silos for which a sub-coordinator shall reply: all of the round, or those that the
+    coordinator above still waits for.
     """
 
     request: Request
@@ -216,7 +217,7 @@ class ReceivedRequest:
     def require_for(self, silo: str, manifest: Manifest) -> None:
         """Raise if the task is of another run, or for other silos."""
         if self.run != manifest.hash:
-            raise ProtocolError("the task is of another run than the manifest")
+            raise ProtocolError("the task belongs to another run than the manifest")
         if silo not in self.request.silos:
             raise ProtocolError(f"silo {silo!r} received a task for other silos")
 

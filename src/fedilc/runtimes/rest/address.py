@@ -20,7 +20,62 @@ if TYPE_CHECKING:
 
 SOON_DAYS = 3
 _DATES = {9: "is not valid yet", 10: "has expired"}  # by OpenSSL's code of a failed verification
-_FLIGHTS = 3
+_FLIGHTS = 3  # turns that each end of a handshake needs at most
+
+
+@dataclass(frozen=True)
+class Address:
+    """The address on which a coordinator listens, and how its connections are protected."""
+
+    host: str = "127.0.0.1"
+    port: int = 8443
+    certificate: Path | None = None
+    key: Path | None = None
+    insecure: bool = False
+    allow_insecure: bool = False
+    client_authority: Path | None = None
+
+    def require_safe(self, tokens: Tokens | TokenFile | None) -> None:
+        """Raise if tokens or gradients would be sent without TLS and nobody has allowed it."""
+        if (self.certificate is None) != (self.key is None):
+            raise ConfigError("`cert` and `key` belong together; give both")
+        for path in (self.certificate, self.key, self.client_authority):
+            if path is not None and not path.exists():
+                raise ConfigError(f"{path} does not exist; give certificates and key as PEM files")
+        if self.client_authority is not None and self.certificate is None:
+            raise ConfigError("`client_ca` needs TLS: give `cert` and `key` as well")
+        warn_if_public(self.key, "the key of the coordinator's certificate")
+        if self.certificate is not None and self.key is not None:
+            require_valid_now(self.certificate, self.key)
+        local = is_loopback(self.host)
+        if self.certificate is None and not (self.insecure or self.allow_insecure):
+            raise ConfigError(
+                "give `cert` and `key` for TLS, or `insecure=True` to use no TLS on a loopback address"
+            )
+        if self.certificate is None and not local and not self.allow_insecure:
+            raise ConfigError(
+                f"`insecure=True` is for loopback addresses, and {self.host} is not one: give `cert` "
+                "and `key`, or `allow_insecure=True` if something else protects the connection"
+            )
+        if tokens is None and not (local and self.insecure):
+            raise ConfigError(
+                "give `tokens=FILE` (`fedilc token NAME` makes it), or `client_ca`; only `insecure=True` on "
+                "a loopback address needs neither"
+            )
+
+    def bind(self) -> socket.socket:
+        """Return a listening socket; raise if the address cannot be used."""
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        try:
+            return socket.create_server((self.host, self.port), family=family, backlog=512)
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigError(f"cannot listen on {self.host} port {self.port}: {reason}") from error
+
+    def url(self, port: int) -> str:
+        """Return the URL that silos and browsers use."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.certificate else 'http'}://{host}:{port}"
 
 
 def is_loopback(host: str) -> bool:
@@ -43,7 +98,7 @@ def warn_if_public(path: Path | None, what: str) -> None:
         return
     if path.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
         warnings.warn(
-            f"every user of this machine can read or change {path}, {what}; chmod 600 it",
+            f"every user of this machine can read or change {path}, {what}; run chmod 600 on it",
             FedILCWarning,
             stacklevel=2,
         )
@@ -92,60 +147,3 @@ def _handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> dict[str, Any]
             with contextlib.suppress(ssl.SSLWantReadError):
                 end.do_handshake()
     return ends[0].getpeercert() or {}
-
-
-@dataclass(frozen=True)
-class Address:
-    """The address on which a coordinator listens, and how its connections are protected."""
-
-    host: str = "127.0.0.1"
-    port: int = 8443
-    certificate: Path | None = None
-    key: Path | None = None
-    insecure: bool = False
-    allow_insecure: bool = False
-    client_authority: Path | None = None
-
-    def require_safe(self, tokens: Tokens | TokenFile | None) -> None:
-        """Raise if tokens or gradients would be sent without TLS although nobody allowed it."""
-        if (self.certificate is None) != (self.key is None):
-            raise ConfigError("`cert` and `key` belong together; give both")
-        for path in (self.certificate, self.key, self.client_authority):
-            if path is not None and not path.exists():
-                raise ConfigError(f"{path} does not exist; give certificates and key as PEM files")
-        if self.client_authority is not None and self.certificate is None:
-            raise ConfigError(
-                "`client_ca` asks clients for certificates over TLS: give `cert` and `key` as well"
-            )
-        warn_if_public(self.key, "the key of the coordinator's certificate")
-        if self.certificate is not None and self.key is not None:
-            require_valid_now(self.certificate, self.key)
-        local = is_loopback(self.host)
-        if self.certificate is None and not (self.insecure or self.allow_insecure):
-            raise ConfigError(
-                "give `cert` and `key` for TLS, or `insecure=True` to do without TLS on a loopback address"
-            )
-        if self.certificate is None and not local and not self.allow_insecure:
-            raise ConfigError(
-                f"`insecure=True` is for loopback addresses, and {self.host} is not one: give `cert` "
-                "and `key`, or `allow_insecure=True` if something else protects the connection"
-            )
-        if tokens is None and not (local and self.insecure):
-            raise ConfigError(
-                "give `tokens=FILE` (make it with `fedilc token NAME`), or `client_ca`; only `insecure=True` "
-                "on a loopback address needs neither"
-            )
-
-    def bind(self) -> socket.socket:
-        """Return a listening socket; raise if the address cannot be used."""
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        try:
-            return socket.create_server((self.host, self.port), family=family, backlog=512)
-        except (OSError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise ConfigError(f"cannot listen on {self.host} port {self.port}: {reason}") from error
-
-    def url(self, port: int) -> str:
-        """Return the URL that silos and browsers use."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self.certificate else 'http'}://{host}:{port}"

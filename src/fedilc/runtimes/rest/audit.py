@@ -36,7 +36,7 @@ Kind = tuple[tuple[str, str | int], ...]
 class Audit:
     """The event log of a coordinator: one line per event, each with a digest.
 
-    An event that repeats is written once per minute, and then how often it came. Without a file, events are
+    A repeated event is written once per minute, and then how often it occurred. Without a file, events are
     only logged and counted. A file that cannot be written is logged once per minute, and the run continues.
     At 64 MB a new file is begun, and the nine files before it are kept as audit-1.jsonl (the latest) to
     audit-9.jsonl. Every method may be called from any thread.
@@ -120,7 +120,7 @@ def _append(path: Path, line: bytes) -> None:
 
 
 class AuditedRefusals:
-    """Middleware that records every refused request; 410, the run is over, is not a refusal."""
+    """Middleware that records every refused request; 410 (the run is over) is not a refusal."""
 
     def __init__(self, app: ASGIApp, audit: Audit) -> None:
         self.app, self.audit = app, audit

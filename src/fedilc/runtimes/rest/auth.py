@@ -33,17 +33,186 @@ from fedilc.runtimes.rest.http_server import Connection
 Kind = Literal["silos", "viewers"]
 NAME = re.compile(r"\w[\w.\- ]{0,98}\w|\w")
 Hash = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
-_NOBODY = "0" * 64
+_NOBODY = "0" * 64  # the hash of no token: names without one take as long to refuse as others
 _MAX_ADDRESSES = 10_000
 _RETRY_SECONDS = 1.0
+SiloName = Annotated[str, PathParameter(description="the silo's name in the manifest", max_length=100)]
+
+
+class Auth:
+    """Checks of bearer tokens and client certificates.
+
+    Wrong tokens are counted per address, and refused with 429 after ten per minute, whether the silo exists
+    or not. A valid token is always accepted: behind a proxy all silos share an address, and one with a wrong
+    token must not block the others. Nobody guesses 256 random bits, however often they try.
+
+    A certificate that the authority in `client_ca` has signed authenticates the silo that it names. An
+    authority signs many things: a certificate counts only if it names one of the run's `silos`, or a silo or
+    sub-coordinator of the token file.
+    """
+
+    def __init__(self, tokens: Tokens | TokenFile | None, silos: Iterable[str] = ()) -> None:
+        self._tokens = tokens
+        self._silos = frozenset(silos)
+        self.limit = FailureLimit()
+
+    @property
+    def tokens(self) -> Tokens | None:
+        """Return the tokens that are valid now; None if none are needed."""
+        return self._tokens.current() if self._tokens is not None else None
+
+    async def require_token(self, request: Request) -> None:
+        """Refuse all but silos and viewers."""
+        self._require(request, ("viewers", "silos"))
+
+    async def require_viewer(self, request: Request) -> str | None:
+        """Refuse all but viewers: a silo must not see what another replied. Return who it is, if known."""
+        return self._require(request, ("viewers",))
+
+    async def require_any_silo(self, request: Request) -> None:
+        """Refuse all but silos: weights are for those who trained them."""
+        self._require(request, ("silos",))
+
+    def _require(self, request: Request, kinds: Sequence[Kind]) -> str | None:
+        """Refuse a request without a token of these kinds, or a silo's certificate; return whose it is."""
+        tokens = self.tokens
+        owner = tokens.owner(_token(request), kinds) if tokens is not None else None
+        if owner is None and "silos" in kinds:
+            owner = next((f"silos/{name}" for name in sorted(self._certified(request))), None)
+        if owner is None and tokens is not None:
+            self._refuse(request)
+        _trust(request, owner)
+        return owner
+
+    def is_viewer(self, request: Request) -> bool:
+        """Return whether the request's token is a viewer's now; it may be revoked while events are sent."""
+        tokens = self.tokens
+        return tokens is None or tokens.is_viewer(_token(request))
+
+    async def require_silo(self, request: Request, silo: SiloName) -> None:
+        """Refuse all but the silo itself."""
+        tokens = self.tokens
+        is_silo = tokens is None or tokens.is_silo(silo, _token(request)) or silo in self._certified(request)
+        if not is_silo:
+            self._refuse(request)
+        _trust(request, f"silos/{silo}" if tokens is not None else None)
+
+    def require_carries(self, request: Request, name: str, silos: Iterable[str]) -> None:
+        """Refuse a sub-coordinator whose token or certificate is not for all these silos."""
+        tokens = self.tokens
+        if tokens is None:
+            return
+        for silo in silos:
+            if silo not in tokens.carries.get(name, ()) and silo not in self._certified(request):
+                raise HTTPException(
+                    403,
+                    f"{name!r} may not reply for silo {silo[:100]!r}; whoever runs this coordinator "
+                    f"allows it with `fedilc token {name}` and its option carries",
+                )
+
+    def _certified(self, request: Request) -> frozenset[str]:
+        """Return the names in the client's certificate, if one of them is known here."""
+        names, tokens = _certificate_names(request), self.tokens
+        known = self._silos | (tokens.silos.keys() if tokens is not None else frozenset())
+        return names if names & known else frozenset()
+
+    def _refuse(self, request: Request) -> None:
+        wait = self.limit.failed(request.client.host if request.client else "?")
+        if wait > 0:
+            detail = f"too many wrong tokens from this address; wait {wait:.0f} seconds"
+            raise HTTPException(429, detail, {"Retry-After": str(int(wait) + 1)})
+        names = _certificate_names(request)
+        if names and not self._certified(request):
+            detail = f"the certificate names {listed(sorted(map(repr, names)))[:200]}"
+            raise HTTPException(403, f"{detail}, which is no silo of this run and is not in its token file")
+        detail = "this needs a valid bearer token; the coordinator's operator makes one with `fedilc token`"
+        raise HTTPException(401, detail, {"WWW-Authenticate": "Bearer"})
+
+
+class FailureLimit:
+    """A limit on how often an address may show a wrong token per minute."""
+
+    def __init__(
+        self, max_failures: int = 10, seconds: float = 60.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.max_failures, self.seconds, self.clock = max_failures, seconds, clock
+        self.failures: dict[str, list[float]] = {}
+        self._lock = threading.Lock()
+
+    def failed(self, who: str) -> float:
+        """Count a failure; return the seconds to wait, 0 if the limit is not reached."""
+        with self._lock:
+            now = self.clock()
+            times = [then for then in self.failures.pop(who, []) if now - then < self.seconds]
+            self.failures[who] = times
+            if len(self.failures) > _MAX_ADDRESSES:
+                self.failures.pop(next(iter(self.failures)))
+            if len(times) >= self.max_failures:
+                return self.seconds - (now - times[0])
+            times.append(now)
+            return 0.0
+
+
+def _token(request: Request) -> str:
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if kind.lower() == "bearer" else ""
+
+
+def connection_of(scope: Scope) -> Connection | None:
+    """Return the connection of a request; None without a network, as in tests."""
+    connection: Connection | None = scope.get("state", {}).get("connection")
+    return connection
+
+
+def _certificate_names(request: Request) -> frozenset[str]:
+    """Return the names in the client's certificate; none without one."""
+    connection = connection_of(request.scope)
+    return connection.names if connection is not None else frozenset()
+
+
+def _trust(request: Request, credential: str | None) -> None:
+    """Count the request's connection for its credential, no longer as an unknown one."""
+    connection = connection_of(request.scope)
+    if connection is not None:
+        connection.trust(credential)
+
+
+class OnlyLoopbackNames:
+    """Middleware that refuses requests for hosts other than this machine, if there are no tokens.
+
+    Otherwise a web page could let its own name point to 127.0.0.1, and a browser on this machine would send
+    its requests here (DNS rebinding).
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on requests to this machine's own names; refuse others."""
+        host = Headers(scope=scope).get("host", "localhost") if scope["type"] == "http" else "localhost"
+        if is_loopback(_without_port(host)):
+            await self.app(scope, receive, send)
+        else:
+            detail = "without tokens, the coordinator serves only localhost and its addresses"
+            await JSONResponse({"detail": detail}, 421)(scope, receive, send)
+
+
+def _without_port(host: str) -> str:
+    """Return a host without its port.
+
+    >>> [_without_port(host) for host in ("localhost:80", "[::1]:80", "[::1]", "127.0.0.1")]
+    ['localhost', '::1', '::1', '127.0.0.1']
+    """
+    name, colon, port = host.rpartition(":")
+    return (name if colon and port.isdecimal() else host).strip("[]")
 
 
 def require_name(name: str) -> None:
     """Raise if a name cannot be part of a URL or of a token file."""
     if not NAME.fullmatch(name):
         raise ConfigError(
-            f"{name!r} cannot name a silo or viewer over HTTP; use letters, digits, points, dashes and "
-            "spaces, beginning and ending with a letter or digit, at most 100"
+            f"{name!r} cannot name a silo or viewer over HTTP; use up to 100 letters, digits, points, dashes "
+            "and spaces, beginning and ending with a letter or digit"
         )
 
 
@@ -166,7 +335,7 @@ def add_token(
         require_name(one)
     with _editing(path) as tokens:
         if name in tokens.of(kind) and not replace:
-            raise ConfigError(f"{name!r} has a token in {path} already; replace it with `replace=True`")
+            raise ConfigError(f"{name!r} already has a token in {path}; replace it with `replace=True`")
         token = secrets.token_urlsafe(32)
         tokens.of(kind)[name] = _hash(token)
         tokens.expires.pop(f"{kind}/{name}", None)
@@ -220,174 +389,3 @@ def _write_private(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-
-
-class FailureLimit:
-    """A limit on how often an address may show a wrong token per minute."""
-
-    def __init__(
-        self, max_failures: int = 10, seconds: float = 60.0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.max_failures, self.seconds, self.clock = max_failures, seconds, clock
-        self.failures: dict[str, list[float]] = {}
-        self._lock = threading.Lock()
-
-    def failed(self, who: str) -> float:
-        """Count a failure; return the seconds to wait, 0 if the limit is not reached."""
-        with self._lock:
-            now = self.clock()
-            times = [then for then in self.failures.pop(who, []) if now - then < self.seconds]
-            self.failures[who] = times
-            if len(self.failures) > _MAX_ADDRESSES:
-                self.failures.pop(next(iter(self.failures)))
-            if len(times) >= self.max_failures:
-                return self.seconds - (now - times[0])
-            times.append(now)
-            return 0.0
-
-
-SiloName = Annotated[str, PathParameter(description="the silo's name in the manifest", max_length=100)]
-
-
-class Auth:
-    """Checks of bearer tokens and client certificates.
-
-    Wrong tokens are counted per address, and refused with 429 after ten per minute, whether or not the silo
-    exists. A valid token is always accepted: behind a proxy all silos share an address, and one with a wrong
-    token must not block the others. Nobody guesses 256 random bits, however often they try.
-
-    A certificate that the authority in `client_ca` has signed authenticates the silo that it names. An
-    authority signs many things: a certificate counts only if it names one of the run's `silos`, or a silo or
-    sub-coordinator of the token file.
-    """
-
-    def __init__(self, tokens: Tokens | TokenFile | None, silos: Iterable[str] = ()) -> None:
-        self._tokens = tokens
-        self._silos = frozenset(silos)
-        self.limit = FailureLimit()
-
-    @property
-    def tokens(self) -> Tokens | None:
-        """Return the tokens that are valid now; None if none are needed."""
-        return self._tokens.current() if self._tokens is not None else None
-
-    async def require_token(self, request: Request) -> None:
-        """Refuse all but silos and viewers."""
-        self._require(request, ("viewers", "silos"))
-
-    async def require_viewer(self, request: Request) -> str | None:
-        """Refuse all but viewers: a silo must not see what another replied. Return who it is, if known."""
-        return self._require(request, ("viewers",))
-
-    async def require_any_silo(self, request: Request) -> None:
-        """Refuse all but silos: weights are for those who trained them."""
-        self._require(request, ("silos",))
-
-    def _require(self, request: Request, kinds: Sequence[Kind]) -> str | None:
-        """Refuse a request without a token of these kinds, or a silo's certificate; return whose it is."""
-        tokens = self.tokens
-        owner = tokens.owner(_token(request), kinds) if tokens is not None else None
-        if owner is None and "silos" in kinds:
-            owner = next((f"silos/{name}" for name in sorted(self._certified(request))), None)
-        if owner is None and tokens is not None:
-            self._refuse(request)
-        _trust(request, owner)
-        return owner
-
-    def is_viewer(self, request: Request) -> bool:
-        """Return whether the request's token is a viewer's now; it may be revoked while events are sent."""
-        tokens = self.tokens
-        return tokens is None or tokens.is_viewer(_token(request))
-
-    async def require_silo(self, request: Request, silo: SiloName) -> None:
-        """Refuse all but the silo itself."""
-        tokens = self.tokens
-        is_silo = tokens is None or tokens.is_silo(silo, _token(request)) or silo in self._certified(request)
-        if not is_silo:
-            self._refuse(request)
-        _trust(request, f"silos/{silo}" if tokens is not None else None)
-
-    def require_carries(self, request: Request, name: str, silos: Iterable[str]) -> None:
-        """Refuse a sub-coordinator whose token or certificate is not for all these silos."""
-        tokens = self.tokens
-        if tokens is None:
-            return
-        for silo in silos:
-            if silo not in tokens.carries.get(name, ()) and silo not in self._certified(request):
-                raise HTTPException(
-                    403,
-                    f"{name!r} may not reply for silo {silo[:100]!r}; whoever runs this coordinator "
-                    f"allows it with `fedilc token {name}` and its option carries",
-                )
-
-    def _certified(self, request: Request) -> frozenset[str]:
-        """Return the names in the client's certificate, if one of them is known here."""
-        names, tokens = _certificate_names(request), self.tokens
-        known = self._silos | (tokens.silos.keys() if tokens is not None else frozenset())
-        return names if names & known else frozenset()
-
-    def _refuse(self, request: Request) -> None:
-        wait = self.limit.failed(request.client.host if request.client else "?")
-        if wait > 0:
-            detail = f"too many wrong tokens from this address; wait {wait:.0f} seconds"
-            raise HTTPException(429, detail, {"Retry-After": str(int(wait) + 1)})
-        names = _certificate_names(request)
-        if names and not self._certified(request):
-            detail = f"the certificate names {listed(sorted(map(repr, names)))[:200]}"
-            raise HTTPException(403, f"{detail}, which is no silo of this run and is not in its token file")
-        detail = "this needs a valid bearer token; the coordinator's operator makes one with `fedilc token`"
-        raise HTTPException(401, detail, {"WWW-Authenticate": "Bearer"})
-
-
-def _token(request: Request) -> str:
-    kind, _, token = request.headers.get("authorization", "").partition(" ")
-    return token.strip() if kind.lower() == "bearer" else ""
-
-
-def connection_of(scope: Scope) -> Connection | None:
-    """Return the connection of a request; None without a network, as in tests."""
-    connection: Connection | None = scope.get("state", {}).get("connection")
-    return connection
-
-
-def _certificate_names(request: Request) -> frozenset[str]:
-    """Return the names in the client's certificate; none without one."""
-    connection = connection_of(request.scope)
-    return connection.names if connection is not None else frozenset()
-
-
-def _trust(request: Request, credential: str | None) -> None:
-    """Count the request's connection for its credential, no longer as an unknown one."""
-    connection = connection_of(request.scope)
-    if connection is not None:
-        connection.trust(credential)
-
-
-class OnlyLoopbackNames:
-    """Middleware that refuses requests for hosts other than this machine, if there are no tokens.
-
-    Otherwise a web page could let its own name point to 127.0.0.1, and a browser on this machine would send
-    its requests here (DNS rebinding).
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on requests to this machine's own names; refuse others."""
-        host = Headers(scope=scope).get("host", "localhost") if scope["type"] == "http" else "localhost"
-        if is_loopback(_without_port(host)):
-            await self.app(scope, receive, send)
-        else:
-            detail = "without tokens, the coordinator serves only localhost and its addresses"
-            await JSONResponse({"detail": detail}, 421)(scope, receive, send)
-
-
-def _without_port(host: str) -> str:
-    """Return a host without its port.
-
-    >>> [_without_port(host) for host in ("localhost:80", "[::1]:80", "[::1]", "127.0.0.1")]
-    ['localhost', '::1', '::1', '127.0.0.1']
-    """
-    name, colon, port = host.rpartition(":")
-    return (name if colon and port.isdecimal() else host).strip("[]")

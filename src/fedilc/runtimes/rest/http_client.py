@@ -26,6 +26,7 @@ MAX_BYTES = 4 << 20
 MAX_DESCRIPTION_BYTES = 16 << 20
 MAX_MODEL_BYTES = (1 << 30) + (1 << 20)  # 2**28 numbers, the largest network that a silo builds by default
 PUBLISHED_WEIGHTS = "best-validation.safetensors"
+Kind = Literal["event", "round", "waiting"]
 
 
 class CoordinatorError(FedILCError):
@@ -59,18 +60,15 @@ class Response:
         return f"it responds with status {self.status}{where}"
 
 
-Kind = Literal["event", "round", "waiting"]
-
-
 class SiloLog(Protocol):
-    """Is called with one sentence on what a silo does, and its kind: a round's step, waiting, or an event."""
+    """A function that receives a sentence on what a silo does, and its kind: a round, waiting, an event."""
 
     def __call__(self, sentence: str, kind: Kind = "event", /) -> None:
-        """Say it."""
+        """Receive a sentence."""
 
 
 def no_log(_sentence: str, _kind: Kind = "event", /) -> None:
-    """Say nothing."""
+    """Ignore a sentence."""
 
 
 @dataclass
@@ -98,7 +96,8 @@ class HttpClient:
         if self.token is not None:
             if not re.fullmatch(r"[\x21-\x7e]+", self.token):
                 raise ConfigError(
-                    "the token file does not hold a token; a token is the one line that `fedilc token` shows"
+                    "the token file does not hold a token; a token is the single line that `fedilc token` "
+                    "prints"
                 )
             headers["Authorization"] = f"Bearer {self.token}"
         timeout = httpx.Timeout(20.0, read=POLL_SECONDS + 60.0, write=120.0)
@@ -125,7 +124,7 @@ class HttpClient:
             raise ConfigError(f"{self.url!r} is not an address like https://host:8443")
         if url.scheme == "http" and not is_loopback(host) and not self.allow_insecure:
             raise ConfigError(
-                f"{self.url} has no TLS, so that others could read token and gradients: use https://, "
+                f"{self.url} has no TLS, so others could read the token and gradients: use https://, "
                 "or `allow_insecure=True` if something else protects the connection"
             )
         return host
@@ -173,7 +172,7 @@ class HttpClient:
         if encoding.strip().lower() != "identity":
             raise CoordinatorError(
                 f"{self.url} sends a response encoded as {printable(encoding)[:50]!r}, which was not asked "
-                "for; let no proxy compress it"
+                "for; switch off compression in the proxy"
             )
         parts, size = [], 0
         for part in response.iter_raw():
@@ -193,7 +192,9 @@ class HttpClient:
                 "authority, name it with `ca=FILE`"
             ) from error
         if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
-            raise CoordinatorError(f"{self.url} does not speak TLS; is its address http://?") from error
+            raise CoordinatorError(
+                f"{self.url} does not use TLS; does its address begin with http://?"
+            ) from error
         if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
             raise CoordinatorError(f"{self.url} cannot be called: {trouble}") from error
 
@@ -253,7 +254,7 @@ def _get_published(client: HttpClient, path: str, max_bytes: int) -> Response:
         )
     if response.status != 200:
         raise CoordinatorError(
-            f"{client.url} publishes no model ({response.reason}); its operator does so with `fedilc serve` "
-            "and its option view"
+            f"{client.url} publishes no model ({response.reason}); its operator can publish one with `fedilc "
+            "serve` and the option view"
         )
     return response

@@ -1,4 +1,7 @@
-"""Accept connections and read requests, with limits that apply before a token is shown."""
+"""Accept connections and read requests, with limits that apply before a token is shown.
+
+All of it runs in the event loop of the server's thread, so that nothing here needs a lock.
+"""
 
 from __future__ import annotations
 
@@ -19,134 +22,16 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 MAX_CONNECTIONS = 8192
-RESERVED_DESCRIPTORS = 128
+RESERVED_DESCRIPTORS = 128  # for the run's files
 SPARE_CONNECTIONS = 256
-CONNECTIONS_PER_SILO = 2
+CONNECTIONS_PER_SILO = 2  # one in use, and a new one after a break
 MAX_PER_SILO = 16
 MAX_PER_VIEWER = 256
-
-
-def raise_descriptor_limit() -> int:
-    """Raise this process's soft limit on descriptors to the hard one; return the limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard if hard != resource.RLIM_INFINITY else 1 << 20
-
-
-def network_of(address: str) -> str:
-    """Return what counts as one client: an IPv4 address, or the 2^64 IPv6 addresses of one network.
-
-    >>> network_of("192.0.2.7"), network_of("2001:db8::7"), network_of("::ffff:192.0.2.7")
-    ('192.0.2.7', '2001:db8::/64', '192.0.2.7')
-    """
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if parsed.version == 4:
-        return address
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(ipaddress.ip_network((int(parsed) >> 64 << 64, 64)))
-
-
-class Connections:
-    """The open connections of a server; all methods belong to its event loop.
-
-    A connection is unknown until a request on it has shown a valid credential. The number of unknown
-    connections per address, and of all connections, is limited: beyond that an unknown one is closed. It is
-    one of two drawn at random, preferably one on which nothing was received. So neither the newest nor the
-    slowest is always the one, and clients that send one byte and wait cannot shut out the others.
-
-    The number of connections per credential is limited too: beyond that its oldest one is closed. If a
-    connection shows several credentials in turn, like a proxy's, the last one counts. Some file descriptors
-    are reserved for the run's files.
-    """
-
-    def __init__(self, silos: int, descriptors: int) -> None:
-        self.max_open = max(1, min(MAX_CONNECTIONS, descriptors - RESERVED_DESCRIPTORS))
-        self.max_unknown = min(SPARE_CONNECTIONS + CONNECTIONS_PER_SILO * silos, self.max_open)
-        self.open: set[Connection] = set()
-        self.cut = 0
-        self._unknown: dict[Connection, None] = {}
-        self._by_address: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
-        self._credential: dict[Connection, str] = {}
-        self.by_credential: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
-        self._random = random.SystemRandom()
-
-    def add(self, connection: Connection) -> None:
-        """Count a new connection; close an unknown one if there are too many now."""
-        self.open.add(connection)
-        self._unknown[connection] = None
-        group = self._by_address[network_of(connection.address)]
-        group[connection] = None
-        if len(group) > self.max_unknown:
-            self._cut(self._choose(group))
-        elif len(self.open) > self.max_open:
-            self._cut(self._choose(self._unknown))
-
-    def trust(self, connection: Connection, credential: str | None) -> None:
-        """Count a connection for the credential shown on it, such as "silos/north"; None has no limit."""
-        if connection not in self.open:
-            return
-        self._set_known(connection)
-        if credential is None or self._credential.get(connection) == credential:
-            return
-        self._release(connection)
-        self._credential[connection] = credential
-        group = self.by_credential[credential]
-        group[connection] = None
-        if len(group) > (MAX_PER_SILO if credential.startswith("silos/") else MAX_PER_VIEWER):
-            self._cut(next(iter(group)))
-
-    def is_trusted(self, connection: Connection) -> bool:
-        """Return whether a valid credential was shown on an open connection."""
-        return connection not in self._unknown
-
-    def remove(self, connection: Connection) -> None:
-        """Forget a connection that is closed."""
-        self.open.discard(connection)
-        self._set_known(connection)
-        self._release(connection)
-
-    def _choose(self, unknown: Iterable[Connection]) -> Connection:
-        candidates = list(unknown)
-        return min(
-            self._random.sample(candidates, min(2, len(candidates))),
-            key=lambda connection: connection.has_received,
-        )
-
-    def _cut(self, connection: Connection) -> None:
-        self.cut += 1
-        self.remove(connection)
-        connection.abort()
-
-    def _set_known(self, connection: Connection) -> None:
-        """Stop counting a connection as unknown."""
-        if connection in self._unknown:
-            del self._unknown[connection]
-            _discard(self._by_address, network_of(connection.address), connection)
-
-    def _release(self, connection: Connection) -> None:
-        """Stop counting a connection for its credential."""
-        credential = self._credential.pop(connection, None)
-        if credential is not None:
-            _discard(self.by_credential, credential, connection)
-
-
-def _discard(groups: dict[str, dict[Connection, None]], key: str, connection: Connection) -> None:
-    """Remove a connection from its group, and the group if it was the last."""
-    del groups[key][connection]
-    if not groups[key]:
-        del groups[key]
-
-
 MAX_HEADER_BYTES = 32 << 10
 MAX_URL_BYTES = 8 << 10
 MAX_HEADERS = 100
 MAX_PIPELINED = 8
-MAX_DISCARDED_BYTES = 64 << 20
+MAX_DISCARDED_BYTES = 64 << 20  # of a refused body, read so that the connection can be used again
 HEADER_SECONDS = 10.0
 LINGER_SECONDS = 1.0
 DISCARD_SECONDS = 60.0
@@ -219,6 +104,7 @@ class Connection:
         context = self.server.config.ssl
         timeout = HEADER_SECONDS if context is not None else None
         try:
+            # Between `begin` and this task, others may have made room by cutting this connection.
             if self._cut:
                 self._sock.close()
             else:
@@ -227,6 +113,7 @@ class Connection:
                     self._protocol, self._sock, ssl=context, ssl_handshake_timeout=timeout
                 )
         except OSError:  # includes timeouts and TLS errors
+            # No protocol was made, so nothing else will remove the connection.
             self.server.connections.remove(self)
 
     def _protocol(self) -> asyncio.Protocol:
@@ -241,6 +128,8 @@ class Connection:
         if self.transport is not None:
             self.transport.abort()
         else:
+            # There is no transport before the handshake is over: shutting down the socket makes it fail, and
+            # `_open` then closes it. Closing it here could free its number for another connection meanwhile.
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_RDWR)
 
@@ -256,6 +145,123 @@ class Connection:
     def trust(self, credential: str | None) -> None:
         """Count this connection as one on which a valid credential was shown."""
         self.server.connections.trust(self, credential)
+
+
+class Connections:
+    """The open connections of a server; all methods belong to its event loop.
+
+    A connection is unknown until a request on it has shown a valid credential. The number of unknown
+    connections per address, and of all connections, is limited: beyond that an unknown one is closed. It is
+    one of two drawn at random, preferably one on which nothing was received. So neither the newest nor the
+    slowest is always the one, and clients that send one byte and wait cannot shut out the others.
+
+    The number of connections per credential is limited too: beyond that its oldest one is closed. If a
+    connection shows several credentials in turn, like a proxy's, the last one counts. Some file descriptors
+    are reserved for the run's files.
+    """
+
+    def __init__(self, silos: int, descriptors: int) -> None:
+        self.max_open = max(1, min(MAX_CONNECTIONS, descriptors - RESERVED_DESCRIPTORS))
+        self.max_unknown = min(SPARE_CONNECTIONS + CONNECTIONS_PER_SILO * silos, self.max_open)
+        self.open: set[Connection] = set()
+        self.cut = 0
+        self._unknown: dict[Connection, None] = {}
+        self._by_address: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
+        self._credential: dict[Connection, str] = {}
+        self.by_credential: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
+        self._random = random.SystemRandom()
+
+    def add(self, connection: Connection) -> None:
+        """Count a new connection; close an unknown one if there are too many now."""
+        self.open.add(connection)
+        self._unknown[connection] = None
+        group = self._by_address[network_of(connection.address)]
+        group[connection] = None
+        if len(group) > self.max_unknown:
+            self._cut(self._choose(group))
+        elif len(self.open) > self.max_open:
+            self._cut(self._choose(self._unknown))
+
+    def trust(self, connection: Connection, credential: str | None) -> None:
+        """Count a connection for the credential shown on it, such as "silos/north"; None has no limit."""
+        if connection not in self.open:
+            return
+        self._set_known(connection)
+        if credential is None or self._credential.get(connection) == credential:
+            return
+        self._release(connection)
+        self._credential[connection] = credential
+        group = self.by_credential[credential]
+        group[connection] = None
+        if len(group) > (MAX_PER_SILO if credential.startswith("silos/") else MAX_PER_VIEWER):
+            self._cut(next(iter(group)))
+
+    def is_trusted(self, connection: Connection) -> bool:
+        """Return whether a valid credential was shown on an open connection."""
+        return connection not in self._unknown
+
+    def remove(self, connection: Connection) -> None:
+        """Forget a connection that is closed."""
+        self.open.discard(connection)
+        self._set_known(connection)
+        self._release(connection)
+
+    def _choose(self, unknown: Iterable[Connection]) -> Connection:
+        candidates = list(unknown)
+        # Two at random, not the newest or the oldest: an attacker who opens many cannot choose who is cut.
+        return min(
+            self._random.sample(candidates, min(2, len(candidates))),
+            key=lambda connection: connection.has_received,
+        )
+
+    def _cut(self, connection: Connection) -> None:
+        self.cut += 1
+        self.remove(connection)
+        connection.abort()
+
+    def _set_known(self, connection: Connection) -> None:
+        """Stop counting a connection as unknown."""
+        if connection in self._unknown:
+            del self._unknown[connection]
+            _discard(self._by_address, network_of(connection.address), connection)
+
+    def _release(self, connection: Connection) -> None:
+        """Stop counting a connection for its credential."""
+        credential = self._credential.pop(connection, None)
+        if credential is not None:
+            _discard(self.by_credential, credential, connection)
+
+
+def _discard(groups: dict[str, dict[Connection, None]], key: str, connection: Connection) -> None:
+    """Remove a connection from its group, and the group if it was the last."""
+    del groups[key][connection]
+    if not groups[key]:
+        del groups[key]
+
+
+def network_of(address: str) -> str:
+    """Return what counts as one client: an IPv4 address, or the 2^64 IPv6 addresses of one network.
+
+    >>> network_of("192.0.2.7"), network_of("2001:db8::7"), network_of("::ffff:192.0.2.7")
+    ('192.0.2.7', '2001:db8::/64', '192.0.2.7')
+    """
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if parsed.version == 4:
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.ip_network((int(parsed) >> 64 << 64, 64)))
+
+
+def raise_descriptor_limit() -> int:
+    """Raise this process's soft limit on descriptors to the hard one; return the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard if hard != resource.RLIM_INFINITY else 1 << 20
 
 
 class TooLargeError(Exception):
@@ -297,6 +303,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._closing_soon:
             return
         self.connection.has_received = True
+        # Counted before parsing, which resets it at each progress: what is left is what led nowhere.
         self._unproductive += len(data)
         super().data_received(data)
         if self._closing_soon:
@@ -308,7 +315,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._abort_after(HEADER_SECONDS)
 
     def _idle(self) -> bool:
-        """Return whether no request is being served: a blank line alone must not keep a connection open."""
+        """Return whether no request is being served: a blank line must not keep a connection open."""
         return self.cycle is None or self.cycle.response_complete
 
     def send_400_response(self, _msg: str) -> None:
@@ -346,7 +353,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_timer()
         super().on_headers_complete()
         if not self.pipeline and self._has_large_body():
-            self.flow.pause_reading()  # the client waits until the application asks for the body
+            # The client waits until the application asks for the body; otherwise uvicorn buffers the start of
+            # every body, before the application limits how many are received at a time.
+            self.flow.pause_reading()
         self.cycle.transport = _Closing(self)  # type: ignore[assignment]  # a stand-in with the methods used
 
     def on_body(self, body: bytes) -> None:

@@ -1,7 +1,9 @@
-"""Who takes part in a run: the silos, the sub-coordinators, and the status of each.
+"""The members of a run: its silos, its sub-coordinators, and the status of each.
 
 Network threads let members join and record contact with them; the training thread waits for silos and says
-which ones it continues without.
+which ones it continues without. One lock, `_changed`, protects everything: methods that take it may call one
+another, because its lock is reentrant, and those here whose name begins with _ expect their caller to hold
+it.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from fedilc.runtimes.rest.audit import Audit
 
 STRIKES = 3
 CONTACT_SECONDS = 60.0  # a silo or sub-coordinator that waits asks for its next task every 25 seconds
-SENT_AWAY_SECONDS = 5.0
-_MOST_CLASSES = 100
+SENT_AWAY_SECONDS = 5.0  # for a silo that is connected elsewhere to learn why it is refused here
+_MOST_CLASSES = 100  # per class, rounding may move one more row to validation
 WAITING = "waiting for silos"
 _ABSENT = ("not joined", "lost", "set aside")
 State = Literal["not joined", "waiting", "working", "answered", "lost", "set aside"]
@@ -29,7 +31,7 @@ State = Literal["not joined", "waiting", "working", "answered", "lost", "set asi
 class SiloStatus:
     """What the coordinator knows about a silo.
 
-    `via` is the sub-coordinator that replies for it, if any; `notice` says what is odd about its replies now.
+    `via` is the sub-coordinator that replies for it, if any; `notice` says what is unusual about its replies.
     """
 
     name: str
@@ -93,6 +95,7 @@ class Membership:
         self._workers.append(listener)
 
     def _notify(self, workers: bool = False) -> None:
+        """Wake the training thread and viewers, and silos that wait for a task if `workers`."""
         self.revision += 1
         self._changed.notify_all()
         for listener in self._listeners + (self._workers if workers else []):
@@ -125,8 +128,8 @@ class Membership:
     def _elsewhere(self, name: str, via: str | None) -> str | None:
         """Return why a silo cannot join here, or through a sub-coordinator, now; None if it can.
 
-        A silo that is connected at two places of a tree would reply for itself twice. It is connected while
-        whoever replies for it computes, or asked for a task in the last minute.
+        A silo that is connected at two places of a tree would count twice. It counts as connected while
+        whoever replies for it computes, or has asked for a task in the last minute.
         """
         sentence, until = self._sent_away.get(name, ("", 0.0))
         if time.monotonic() < until:
@@ -173,11 +176,12 @@ class Membership:
             self._notify()
 
     def _require_surveyed(self, name: str, examples: int) -> None:
-        """Refuse a silo whose summary had another number of rows than it trains and validates with.
+        """Refuse a silo whose summary does not fit the number of examples that it trains on.
 
-        At most nine tenths are for validation, rounded in each class.
+        At most nine tenths of the rows are held out for validation, rounded in each class.
         """
         rows, unit = self.summary_rows.get(name, (examples, 1))
+        # Each of k classes keeps a tenth of its rows up to rounding, so that examples >= rows / 10 - k.
         if not examples - unit <= rows <= 10 * (examples + _MOST_CLASSES) + unit:
             reason = f"its summary has {rows} rows, and it joins with {examples} examples to train on"
             self.audit.event("summary refused", silo=name, reason=reason)
@@ -215,6 +219,7 @@ class Membership:
             elsewhere = {silo: reason for silo, reason in found.items() if reason is not None}
             silos = {silo: examples for silo, examples in silos.items() if silo not in elsewhere}
             self.sub_coordinators.setdefault(name, SiloStatus(name, "waiting"))
+            # This is the new join that `send_away` asks for.
             self._must_join_again.discard(name)
             self.audit.repeated("joined", {"silo": name}, carries=sorted(silos))
             self._assign(name, silos, lost)
@@ -295,7 +300,7 @@ class Membership:
         if len(self.silos) - len(aside) < needed:
             reasons = "; ".join(f"{name}: {self.silos[name].reason}" for name in aside)
             raise SilosLostError(
-                f"{', '.join(aside)} {'was' if len(aside) == 1 else 'were'} set aside ({reasons}), and "
+                f"{', '.join(aside)} {'was' if len(aside) == 1 else 'were'} set aside ({reasons}), so "
                 f"fewer than min_silos={needed} are left; correct the problem there and start again, "
                 "or lower min_silos"
             )

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from fedilc.runtimes.rest.task_queue import TaskQueue
     from fedilc.runtimes.rest.viewer import FolderView
 
-
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SILO = {
     "examples": ("Examples that the silo trains on.", "examples"),
@@ -42,64 +41,6 @@ _SILO = {
     "sent_bytes_total": ("Bytes that the silo was sent.", "bytes_sent"),
     "strikes_total": ("Replies of the silo that were refused.", "strikes"),
 }
-
-
-def exposition(
-    status: Mapping[str, Any],
-    last: Mapping[str, Any],
-    refusals: Mapping[int, int],
-    connections: Mapping[str, int],
-) -> bytes:
-    """Return all metrics as text, from a run's status, its last record, and what was counted."""
-    registry = CollectorRegistry()
-    registry.register(_Run(status, last, refusals, connections))
-    return generate_latest(registry)
-
-
-@dataclass(frozen=True, eq=False)  # a registry hashes its collectors
-class _Run(Collector):
-    """What is known now; Prometheus's own counters would keep a second copy of it."""
-
-    status: Mapping[str, Any]
-    last: Mapping[str, Any]
-    refusals: Mapping[int, int]
-    connections: Mapping[str, int]
-
-    def collect(self) -> list[Metric]:
-        """Return each metric that has a value."""
-        return [metric for metric in self._metrics() if metric.samples]
-
-    def _metrics(self) -> Iterator[Metric]:
-        status, silos = self.status, self.status["silos"]
-        yield _metric("rounds_completed", "Completed rounds.", status["completed"])
-        yield _metric("rounds_planned", "Rounds of the run.", status["rounds"])
-        yield _metric("round_seconds", "Seconds per round.", status["seconds_a_round"])
-        yield _metric("ended", "Whether the run is over.", status["outcome"] is not None)
-        for key in ("train_loss", "validation_loss", "test_loss"):
-            yield _metric(key, "Of the last round that has it.", self.last.get(key))
-        states = Counter(silo["state"] for silo in silos)
-        yield _metric("silos", "Silos by state.", {name: states[name] for name in get_args(State)}, "state")
-        for name, (about, key) in _SILO.items():
-            values = {silo["name"]: silo[key] for silo in [*silos, *status.get("carriers", [])]}
-            yield _metric(f"silo_{name}", about, values, "silo")
-        refused = {str(code): times for code, times in sorted(self.refusals.items())}
-        yield _metric("http_refused_total", "Refused requests by status.", refused, "status")
-        yield _metric("connections", "Open connections.", self.connections.get("open", 0))
-        yield _metric(
-            "connections_cut_total", "Connections closed to make room.", self.connections.get("cut", 0)
-        )
-
-
-def _metric(name: str, about: str, values: Any, label: str | None = None) -> Metric:
-    """Return a counter if the name ends with _total, or a gauge; with a label, there is a value for each."""
-    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-    metric = kind(f"fedilc_{name}", about, labels=[] if label is None else [label])
-    for key, value in (values if label is not None else {None: values}).items():
-        if value is not None:
-            metric.add_metric([] if key is None else [key], float(value))
-    return metric
-
-
 MAX_VIEWERS = 200
 MAX_DOWNLOADS = 2
 PAGE_BYTES = 1 << 20
@@ -117,7 +58,6 @@ PAGE_HEADERS = {
 }
 _EVENT_SECONDS = 0.25
 KEEP_ALIVE_SECONDS = 15.0
-
 After = Annotated[int, Query(ge=0, le=2**31, description="only rounds after this one")]
 
 
@@ -198,7 +138,7 @@ def _add_run(app: FastAPI, run: TaskQueue | FolderView, auth: Auth) -> None:
     async def events(request: Request, after: After = 0) -> StreamingResponse:
         """Send events: `status` when anything changes, `record` for each completed round."""
         if streams.viewers >= MAX_VIEWERS:
-            raise HTTPException(429, f"{MAX_VIEWERS} viewers are connected already", {"Retry-After": "30"})
+            raise HTTPException(429, f"{MAX_VIEWERS} viewers are already connected", {"Retry-After": "30"})
         stream = streams.events(after, partial(auth.is_viewer, request))
         return StreamingResponse(stream, media_type="text/event-stream")
 
@@ -252,7 +192,7 @@ class Downloads:
     def begin(self, viewer: str) -> None:
         """Count a download; refuse a viewer who has too many open."""
         if self._open[viewer] >= MAX_DOWNLOADS:
-            detail = f"this viewer has {MAX_DOWNLOADS} downloads of the history open already"
+            detail = f"this viewer already has {MAX_DOWNLOADS} downloads of the history open"
             raise HTTPException(429, detail, {"Retry-After": "1"})
         self._open[viewer] += 1
 
@@ -329,3 +269,59 @@ class EventStreams:
 
 def _event(kind: str, text: str) -> str:
     return f"event: {kind}\ndata: {text}\n\n"
+
+
+def exposition(
+    status: Mapping[str, Any],
+    last: Mapping[str, Any],
+    refusals: Mapping[int, int],
+    connections: Mapping[str, int],
+) -> bytes:
+    """Return all metrics as text, from a run's status, its last record, and what was counted."""
+    registry = CollectorRegistry()
+    registry.register(_Run(status, last, refusals, connections))
+    return generate_latest(registry)
+
+
+@dataclass(frozen=True, eq=False)  # a registry hashes its collectors
+class _Run(Collector):
+    """What is known now; Prometheus's own counters would keep a second copy of it."""
+
+    status: Mapping[str, Any]
+    last: Mapping[str, Any]
+    refusals: Mapping[int, int]
+    connections: Mapping[str, int]
+
+    def collect(self) -> list[Metric]:
+        """Return each metric that has a value."""
+        return [metric for metric in self._metrics() if metric.samples]
+
+    def _metrics(self) -> Iterator[Metric]:
+        status, silos = self.status, self.status["silos"]
+        yield _metric("rounds_completed", "Completed rounds.", status["completed"])
+        yield _metric("rounds_planned", "Rounds of the run.", status["rounds"])
+        yield _metric("round_seconds", "Seconds per round.", status["seconds_a_round"])
+        yield _metric("ended", "Whether the run is over.", status["outcome"] is not None)
+        for key in ("train_loss", "validation_loss", "test_loss"):
+            yield _metric(key, "Of the last round that has it.", self.last.get(key))
+        states = Counter(silo["state"] for silo in silos)
+        yield _metric("silos", "Silos by state.", {name: states[name] for name in get_args(State)}, "state")
+        for name, (about, key) in _SILO.items():
+            values = {silo["name"]: silo[key] for silo in [*silos, *status.get("carriers", [])]}
+            yield _metric(f"silo_{name}", about, values, "silo")
+        refused = {str(code): times for code, times in sorted(self.refusals.items())}
+        yield _metric("http_refused_total", "Refused requests by status.", refused, "status")
+        yield _metric("connections", "Open connections.", self.connections.get("open", 0))
+        yield _metric(
+            "connections_cut_total", "Connections closed to make room.", self.connections.get("cut", 0)
+        )
+
+
+def _metric(name: str, about: str, values: Any, label: str | None = None) -> Metric:
+    """Return a counter if the name ends with _total, or a gauge; with a label, there is a value for each."""
+    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    metric = kind(f"fedilc_{name}", about, labels=[] if label is None else [label])
+    for key, value in (values if label is not None else {None: values}).items():
+        if value is not None:
+            metric.add_metric([] if key is None else [key], float(value))
+    return metric

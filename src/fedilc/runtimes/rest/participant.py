@@ -1,4 +1,8 @@
-"""A silo's side of a run over HTTP: what it refuses, and how it joins, computes replies and sends them."""
+"""A silo's side of a run over HTTP: what it refuses, and how it joins, computes replies and sends them.
+
+The silo trusts its owner's limits (`SiloLimits`), not the coordinator. Every request may be lost, repeated or
+answered by a coordinator that was restarted, so each step can be repeated without harm.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +49,14 @@ from fedilc.storage.files import byte_size, parse_json, write_atomically
 if TYPE_CHECKING:
     from fedilc.data.tables.silo_summary import SiloSummary
 
-
 MAX_PARAMETERS = 2**28
 _FILE = "runs.json"
 _CONSENTS = "summaries.json"
+_EMPTY_PAUSE_SECONDS = 1.0  # a proxy that answers at once must not make a silo ask without pause
+_SURVEY_SECONDS = 0.5
+_ATTEMPTS = 5
+_RETRIED = (400, 422)  # damaged on the way, or refused: ask for the task again, with its weights
+_REJOIN = (404, 409)  # the coordinator was restarted, or has closed the task: join again
 
 
 @dataclass(frozen=True)
@@ -79,13 +87,13 @@ class SiloLimits:
         """Raise if the coordinator has another run than this silo agreed to, or too large a network."""
         if self.digest is not None and not manifest.hash.startswith(self.digest):
             raise ConfigError(
-                f"the coordinator has manifest {manifest.hash[:16]} and this silo takes part only in "
+                f"the coordinator has manifest {manifest.hash[:16]}, but this silo takes part only in "
                 f"{self.digest[:16]}; find out why before you change `manifest_digest`"
             )
         known = self._known().get(f"{silo} {url}")
         if self.digest is None and known is not None and known != manifest.hash:
             raise ConfigError(
-                f"the coordinator has manifest {manifest.hash[:16]} and this silo joined {known[:16]} there "
+                f"the coordinator has manifest {manifest.hash[:16]}, but this silo joined {known[:16]} there "
                 "before; if you agree to the new run, join it once with "
                 f"`manifest_digest={manifest.hash[:16]}`"
             )
@@ -117,7 +125,7 @@ class SiloLimits:
         if before is not None and before != table:
             raise ConfigError(
                 f"the table of silo {silo!r} has changed since its summary was sent to the run {run!r}, and "
-                "the difference of two summaries tells about single patients; restore the table, take part "
+                "the difference of two summaries reveals single patients; restore the table, take part "
                 f"in a new run of another name, or delete {self.consent_folder / _CONSENTS} if you agree"
             )
         return known.get(f"{silo} {url} summary")
@@ -159,11 +167,20 @@ class SiloLimits:
             raise ConfigError(f"{file} cannot be read: {error}; repair or delete it") from error
 
 
-_EMPTY_PAUSE_SECONDS = 1.0
-_SURVEY_SECONDS = 0.5
-_ATTEMPTS = 5
-_RETRIED = (400, 422)
-_REJOIN = (404, 409)
+@dataclass(frozen=True)
+class TableAccess:
+    """A silo's table before a run, and its owner, who sees a summary before it is sent.
+
+    Args:
+        summarise: returns the summary that a survey asks for, within the owner's limits.
+        digest: returns the digest of the table's file.
+        agree: shows the owner a summary, its digest, and whether another one was sent to this address before;
+            raises if the owner does not agree to send it.
+    """
+
+    summarise: Callable[[Survey], SiloSummary]
+    digest: Callable[[], str]
+    agree: Callable[[SiloSummary, Survey, str, bool], None]
 
 
 class _UnreadableError(CoordinatorError):
@@ -205,6 +222,8 @@ class RunMember(ABC):
                 return response.reason
             if response.status in _REJOIN:
                 self._require_same(manifest)
+                # The first time at once: a task that was closed meanwhile is no trouble. From then on with
+                # growing pauses, until a task is received.
                 if retries is not None:
                     retries.pause(response.reason)
                 retries = retries or Retries(self.http)
@@ -219,6 +238,7 @@ class RunMember(ABC):
                 following = self._send_reply(manifest, received)
                 retries = retries if following is not None and following.status in _RETRIED else None
             elif response.status in _RETRIED:
+                # Forget which weights are here, so that the task comes with all of them.
                 weights_digest, retries = "", retries or Retries(self.http)
                 retries.pause(response.reason)
             elif response.status == 204:
@@ -242,7 +262,9 @@ class RunMember(ABC):
         received = unpack_request(response.body, manifest, weights_digest, self._weights())
         if received.run != manifest.hash:
             self._require_same(manifest)
-            raise CoordinatorError("the coordinator sent a task of another run than its manifest's")
+            raise CoordinatorError(
+                "the coordinator sent a task that belongs to another run than its manifest"
+            )
         return received
 
     def _send_reply(self, manifest: Manifest, received: ReceivedRequest) -> Response | None:
@@ -304,7 +326,7 @@ class RunMember(ABC):
     def _answer_survey(self, _body: Mapping[str, Any]) -> None:
         """Reply to what the coordinator asks before there is a run."""
         raise CoordinatorError(
-            "the run is over tables that silos summarise first, which a sub-coordinator does not support; "
+            "silos of this run summarise their tables first, which a sub-coordinator does not support; "
             "let its silos join the run's own coordinator"
         )
 
@@ -335,22 +357,6 @@ class RunMember(ABC):
 
     def _refused(self, response: Response) -> NoReturn:
         raise CoordinatorError(f"the coordinator refuses silo {self.name!r}: {response.reason}")
-
-
-@dataclass(frozen=True)
-class TableAccess:
-    """A silo's table before a run, and its owner, who sees a summary before it is sent.
-
-    Args:
-        summarise: returns the summary that a survey asks for, within the owner's limits.
-        digest: returns the digest of the table's file.
-        agree: shows the owner a summary, its digest, and whether another one was sent to this address before;
-            raises if the owner does not agree to send it.
-    """
-
-    summarise: Callable[[Survey], SiloSummary]
-    digest: Callable[[], str]
-    agree: Callable[[SiloSummary, Survey, str, bool], None]
 
 
 @dataclass
@@ -384,7 +390,7 @@ class Participant(RunMember):
         survey = read_survey(body["survey"])
         require_silo(self.name, survey.run, survey.silos)
         if self.table is None:
-            raise CoordinatorError("the run is over tables; name this silo's table with `data`")
+            raise CoordinatorError("the run is over tables of silos; name this silo's table with `data`")
         of_table, where = self.table.digest(), (self.http.url, self.name, survey.run)
         agreed = self.limits.agreed(*where, of_table)
         if self.name not in body["missing"]:
@@ -401,6 +407,7 @@ class Participant(RunMember):
         digest = hashlib.sha256(sent).hexdigest()
         before = {self._sent, self.limits.last_summary(self.http.url, self.name)} - {None, digest}
         if before or agreed != digest:
+            # Remembered before it is sent: if this process dies in between, the owner was asked already.
             self.table.agree(summary, survey, digest, bool(before))
             self._remember(*where, of_table, digest)
         response = self.http.call("PUT", self._path("summary"), content=sent)
@@ -415,7 +422,7 @@ class Participant(RunMember):
         except ConfigError as error:
             if self.limits.state is not None:
                 raise
-            self.log(f"the consent is not remembered, since {error}; name a folder with `state`")
+            self.log(f"the consent is not remembered, because {error}; name a folder with `state`")
 
     def _require_same_table(self, manifest: Manifest) -> None:
         """Raise if the table is not the one whose summary was sent to this run."""
@@ -441,7 +448,7 @@ class Participant(RunMember):
 
 
 def _max_task_bytes(manifest: Manifest) -> int:
-    """Return how large a task may be: the weights, what the largest step sends beside them, and a header."""
+    """Return how large a task may be: the weights, what the largest step sends besides, and a header."""
     steps = manifest.program.steps.values()
     other = max(sum(byte_size(like.values()) for like in step.sends.values()) for step in steps)
     return byte_size(manifest.like.values()) + other + 2 * header_room(manifest.like) + (1 << 16)

@@ -1,6 +1,6 @@
 """Limit what requests may cost: their number, the size and time of bodies, the memory to read them.
 
-What is refused is answered with an HTTP status and one sentence, which repeats nothing of the request.
+A refusal is an HTTP status and one sentence, which repeats nothing of the request.
 `http_server.py` limits connections and headers; `OpenRequest.max_bytes` says how large a reply may be.
 """
 
@@ -22,11 +22,11 @@ from fedilc.runtimes.rest.membership import RefusedError
 from fedilc.runtimes.rest.task_queue import Body, Spool, TaskQueue
 
 MAX_CONCURRENT = 8
-CONCURRENT_UPLOADS = 16
+CONCURRENT_UPLOADS = 16  # of large bodies, which hold up to 300 kB in buffers each
 SLOT_SECONDS = 0.25
 DECODED_BYTES = 4 << 20
 READ_TIMEOUT_SECONDS = 60.0
-_THREADS = 40
+_THREADS = 40  # of starlette's pool
 _MAX_REASON_LENGTH = 300
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -48,7 +48,7 @@ class RequestLimits:
         if not known and not joining:
             raise HTTPException(404, f"no silo of this run is called {silo!r}")
         if self._open[silo] >= MAX_CONCURRENT:
-            detail = f"silo {silo!r} has {MAX_CONCURRENT} requests open already"
+            detail = f"silo {silo!r} already has {MAX_CONCURRENT} requests open"
             raise HTTPException(429, detail, {"Retry-After": "1"})
         self._open[silo] += 1
         if known:
@@ -62,7 +62,7 @@ class RequestLimits:
 
     @asynccontextmanager
     async def upload_slot(self) -> AsyncIterator[None]:
-        """Hold one of a few slots while a large body is received, since each may have 300 kB in buffers.
+        """Hold one of a few slots while a large body is received, because each may have 300 kB in buffers.
 
         After a quarter of a second the body no longer counts, so that neither slow connections nor silos that
         stop sending delay a round.

@@ -109,7 +109,7 @@ def _add_join(app: FastAPI, queue: TaskQueue, auth: Auth, limits: RequestLimits)
             kind: type[SiloJoin | SubCoordinatorJoin] = SubCoordinatorJoin if is_sub else SiloJoin
             joining = read_json(kind, body)
             if joining.manifest != queue.manifest.hash:
-                raise HTTPException(409, "the silo has another manifest than this run's")
+                raise HTTPException(409, "the silo has the manifest of another run")
             if isinstance(joining, SubCoordinatorJoin):
                 auth.require_carries(request, silo, joining.silos)
                 elsewhere = queue.join_sub_coordinator(silo, joining.silos, joining.lost)
@@ -200,6 +200,7 @@ async def _next_task(
     request: Request, queue: TaskQueue, notifier: Notifier, silo: str, weights_digest: str, wait: float
 ) -> bytes | None:
     """Return the task's bytes; None if the time is up, the silo has disconnected, or the server stops."""
+    # Attached before the queue is asked: a task that is opened in between then wakes the wait below.
     notifier.attach()
     until = time.monotonic() + wait
     while True:
@@ -209,7 +210,7 @@ async def _next_task(
             body = open_request.packed_body(weights_digest, to_sub_coordinator) or await run_in_threadpool(
                 open_request.body, weights_digest, to_sub_coordinator
             )
-            if body is None:
+            if body is None:  # closed while it was packed: ask for the next
                 continue
             queue.mark_seen(silo, sent=len(body))
             return body

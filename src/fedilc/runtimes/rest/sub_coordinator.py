@@ -1,9 +1,9 @@
 """A coordinator below another: it asks its own silos, and replies with their sums as if it were one silo.
 
 The manifest and the requests that its silos get are those of the coordinator above, to the bit: a silo need
-not know whether there is a tree. It sends up sums, and for each silo what the server needs besides: its
-numbers, metrics and norms, or that it is lost. `federation/step_sums.py` adds up, as at the server;
-`aggregation/packed_sums.py` turns the sums into tensors that are sent.
+not know whether there is a tree. It sends sums to the coordinator above, and what the server needs of each
+silo besides: its numbers, metrics and norms, or that it is lost. `federation/step_sums.py` adds up, as at the
+server; `aggregation/packed_sums.py` turns the sums into tensors that are sent.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from fedilc.runtimes.rest.participant import RunMember, SiloLimits
 from fedilc.runtimes.rest.silo_routes import JoinReply
 from fedilc.runtimes.rest.task_queue import Spool, TaskQueue
 
-SHARE_OF_TIMEOUT = 0.9
+SHARE_OF_TIMEOUT = 0.9  # of the time above, so that its reply is not late because of one silo
 _CHECK_SECONDS = 1.0
 
 
@@ -133,7 +133,7 @@ class SubCoordinator(RunMember):
         """Ask the silos here and add up; None if no silo replies: the next join reports them as lost."""
         request, step = received.request, manifest.program.steps[received.request.step]
         self._sent = request.weights
-        if received.task == self._task:
+        if received.task == self._task:  # asked again: learn which replies the coordinator above has
             self._join(manifest)
         self._task = received.task
         task, answered = self._answered

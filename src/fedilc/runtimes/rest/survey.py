@@ -49,12 +49,12 @@ _PAUSE_SECONDS = 10.0
 
 @dataclass
 class Summaries:
-    """The summaries that have come and are believed; every method may be called from any thread.
+    """The summaries that were received and are believed; every method may be called from any thread.
 
     Attributes:
         survey: what silos are asked.
         audit: where summaries and refusals are recorded.
-        say: is called with a sentence on each silo that is refused.
+        say: called with a sentence on each silo that is refused.
         found: the summary of each silo.
         refused: summaries that other silos contradict, with the reason.
     """
@@ -96,7 +96,7 @@ class Summaries:
             self._changed.notify_all()
 
     def wait(self, needed: int, patience: float) -> dict[str, SiloSummary]:
-        """Return the summaries of all silos; after `patience` seconds, of those that are needed at least.
+        """Return the summaries of all silos; after `patience` seconds, those of at least `needed` silos.
 
         Summaries that the others contradict are refused, and their silos are waited for again.
         """
@@ -120,11 +120,11 @@ class Summaries:
         if count >= _FREE_REFUSALS and time.monotonic() < last + _PAUSE_SECONDS:
             pause = f"{_PAUSE_SECONDS:.0f} s"
             raise RefusedError(
-                429, f"{count} summaries of silo {silo!r} were refused; send one per {pause} at most"
+                429, f"{count} summaries of silo {silo!r} were refused; send at most one per {pause}"
             )
 
     def refuse(self, silo: str, sentence: str) -> None:
-        """Record that a silo's summary is refused, and say why; repeated reasons fill no file."""
+        """Record that a silo's summary is refused, and say why; repeated reasons are not recorded again."""
         with self._changed:
             count, _ = self._refusals.get(silo, (0, 0.0))
             self._refusals[silo] = count + 1, time.monotonic()
@@ -157,7 +157,9 @@ def make_survey_app(summaries: Summaries, tokens: Tokens | TokenFile | None) -> 
         body = await read_body(request, MAX_SUMMARY_BYTES, Spool())
         async with one_at_a_time:
             summaries.require_pause(silo)
-            await run_in_threadpool(_receive, summaries, silo, body.content())  # others' requests go on
+            await run_in_threadpool(
+                _receive, summaries, silo, body.content()
+            )  # the loop serves others meanwhile
         return Receipt()
 
     return app

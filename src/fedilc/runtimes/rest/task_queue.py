@@ -1,4 +1,8 @@
-"""The coordinator's task queue: the open request, the replies to it, and who waits for them."""
+"""The coordinator's task queue: the open request, the replies to it, and who waits for them.
+
+The training thread opens a request and takes replies; network threads give it to silos and accept replies.
+Replies that do not fit into memory wait on disk (`Spool`), and `Notifier` wakes the event loop.
+"""
 
 from __future__ import annotations
 
@@ -22,161 +26,7 @@ from fedilc.runtimes.remote.wire import content_digest, is_whole
 from fedilc.runtimes.rest.audit import Audit
 from fedilc.runtimes.rest.membership import WAITING, Membership, RefusedError
 
-
-class Notifier:
-    """Wake all waiters of an event loop; `listen` is given the function that does so from any thread."""
-
-    def __init__(self, listen: Callable[[Callable[[], None]], None]) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._event = asyncio.Event()
-        self._scheduled = False
-        self.closed = False
-        listen(self._wake)
-
-    def attach(self) -> None:
-        """Use the running loop; call this before you check whether there is anything to wait for."""
-        self._loop = asyncio.get_running_loop()
-
-    def _wake(self) -> None:
-        if self._loop is not None and not self._scheduled:
-            self._scheduled = True
-            with suppress(RuntimeError):  # the loop is closed once the server has stopped
-                self._loop.call_soon_threadsafe(self._notify_all)
-
-    def _notify_all(self) -> None:
-        self._scheduled = False
-        self._event.set()
-        self._event = asyncio.Event()
-
-    def close(self) -> None:
-        """Wake all waiters because the server stops; nobody waits again."""
-        self.closed = True
-        self._wake()
-
-    async def wait(self, seconds: float) -> None:
-        """Wait until woken or until the time is up; return at once if closed."""
-        if not self.closed:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._event.wait(), seconds)
-
-
-MEMORY_BYTES = 12 << 20
-
-
-class Spool:
-    """The count of bytes of replies in memory, and the folder for replies that do not fit."""
-
-    def __init__(self, folder: Path | None = None, max_bytes: int = MEMORY_BYTES) -> None:
-        self.folder, self.max_bytes = folder, max_bytes
-        self.held = 0
-        self._larger: object = None
-        self._lock = threading.RLock()  # a body may be collected while the lock is held
-
-    def take(self, size: int) -> bool:
-        """Count bytes in memory; return whether there is room."""
-        with self._lock:
-            if self.held + size > self.max_bytes:
-                return False
-            self.held += size
-            return True
-
-    def exceed(self, size: int, body: object) -> bool:
-        """Let one body at a time exceed the limit, so that a full disk does not end the round."""
-        with self._lock:
-            if self._larger not in (None, id(body)):
-                return False
-            self._larger = id(body)
-            self.held += size
-            return True
-
-    def give_back(self, size: int, body: object) -> None:
-        """Stop counting bytes in memory."""
-        with self._lock:
-            self.held -= size
-            if self._larger == id(body):
-                self._larger = None
-
-
-@dataclass
-class Body:
-    """The body of a silo's request while it is received."""
-
-    spool: Spool
-    size: int = 0
-    _parts: list[bytes] = field(default_factory=list)
-    _file: IO[bytes] | None = None
-    _counted: int = 0
-
-    def write(self, part: bytes) -> None:
-        """Add a part; raise OSError if there is no room, neither in memory nor on disk."""
-        self.size += len(part)
-        if self._file is None and not self.spool.take(len(part)):
-            try:
-                self._move_to_disk()
-            except OSError:
-                if not self.spool.exceed(len(part), self):
-                    raise
-        if self._file is not None:
-            self._file.write(part)
-        else:
-            self._counted += len(part)
-            self._parts.append(part)
-
-    def _move_to_disk(self) -> None:
-        file = tempfile.TemporaryFile(dir=self.spool.folder)  # noqa: SIM115 - lives as long as the body
-        file.writelines(self._parts)
-        self._file = file
-        self.forget()
-
-    @property
-    def on_disk(self) -> bool:
-        """Return whether the body is on disk, because there was no room in memory."""
-        return self._file is not None
-
-    def content(self) -> bytes:
-        """Return the whole body."""
-        if self._file is not None:
-            self._file.seek(0)
-            return self._file.read()
-        if len(self._parts) > 1:
-            self._parts = [b"".join(self._parts)]
-        return self._parts[0] if self._parts else b""
-
-    def drop_parts(self) -> None:
-        """Release the bytes, but keep counting them: the decoded tensors take as much memory."""
-        self._parts.clear()
-
-    def forget(self) -> None:
-        """Release the body from memory."""
-        self._parts.clear()
-        self.spool.give_back(self._counted, self)
-        self._counted = 0
-
-    def __del__(self) -> None:
-        self.forget()
-
-
-class SpooledReply:
-    """An accepted reply that waits to be added up: decoded, or as bytes if its body is on disk."""
-
-    def __init__(
-        self, reply: Reply | AggregatedReply, read: Callable[[bytes], Reply | AggregatedReply], body: Body
-    ) -> None:
-        self.silos = reply.silos
-        self._reply = None if body.on_disk else reply
-        self._read, self._body = read, body
-        if not body.on_disk:
-            body.drop_parts()
-
-    def reply(self) -> Reply | AggregatedReply:
-        """Return the reply, which is no longer kept here; call this only once."""
-        reply, self._reply = self._reply, None
-        if reply is None:
-            return self._read(self._body.content())
-        self._body.forget()
-        return reply
-
-
+MEMORY_BYTES = 12 << 20  # of replies that wait to be added up; the others wait on disk
 _OTHER_REPLY = "another reply to this task was accepted before"
 
 
@@ -316,7 +166,7 @@ class TaskQueue(Membership):
         with self._changed:
             open_request, silos = self._require_open(name, round_, step, task)
             due, known = self._due(silos), {self._answered.get(silo) for silo in silos}
-        if digest in known:
+        if digest in known:  # sent twice, because the first response was lost
             return
         if not due:
             raise RefusedError(409, _OTHER_REPLY)
@@ -324,6 +174,7 @@ class TaskQueue(Membership):
             read: Callable[[bytes], Reply | AggregatedReply] = partial(open_request.read, silo=name)
         else:
             read = partial(open_request.read_aggregated, silos=silos, wanted=due)
+        # Decoded without the lock, because that takes long; what was checked before is checked again below.
         try:
             reply = read(content)
             self._require_same_count(reply)
@@ -334,6 +185,8 @@ class TaskQueue(Membership):
         with self._changed:
             if self.open_request is not open_request:
                 raise RefusedError(409, "the task was closed meanwhile; ask for the next")
+            # Meanwhile a copy of this reply may have been accepted, which is fine; or another reply, or its
+            # silos may have joined elsewhere, which is not.
             if set(reply.silos) <= set(self._due(self._silos_of(name))):
                 self._record_reply(name, reply, digest)
                 self._replies.append(SpooledReply(reply, read, body))
@@ -373,7 +226,7 @@ class TaskQueue(Membership):
             now = one.numbers.get("examples", joined)
             if now != joined:
                 who = "it" if isinstance(reply, Reply) else f"silo {one.silo!r}"
-                raise ProtocolError(f"{who} has {now} examples, and joined with {joined}")
+                raise ProtocolError(f"{who} has {now} examples, but joined with {joined}")
 
     def about(self) -> dict[str, Any]:
         """Return the run's manifest and its hash."""
@@ -406,3 +259,158 @@ class TaskQueue(Membership):
 def _each(reply: Reply | AggregatedReply) -> Iterable[Reply]:
     """Return the replies of single silos."""
     return reply.replies.values() if isinstance(reply, AggregatedReply) else (reply,)
+
+
+class Notifier:
+    """Wake all waiters of an event loop; `listen` is given the function that does so from any thread."""
+
+    def __init__(self, listen: Callable[[Callable[[], None]], None]) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._event = asyncio.Event()
+        self._scheduled = False
+        self.closed = False
+        listen(self._wake)
+
+    def attach(self) -> None:
+        """Use the running loop; call this before checking whether there is anything to wait for."""
+        self._loop = asyncio.get_running_loop()
+
+    def _wake(self) -> None:
+        # Many changes between two turns of the loop wake it once. If two threads both see False here, it is
+        # woken twice, which does no harm.
+        if self._loop is not None and not self._scheduled:
+            self._scheduled = True
+            with suppress(RuntimeError):  # the loop is closed once the server has stopped
+                self._loop.call_soon_threadsafe(self._notify_all)
+
+    def _notify_all(self) -> None:
+        # First the flag: what changes from here on schedules the next turn. Waiters hold the old event, which
+        # is set; those who wait from now on get a new one.
+        self._scheduled = False
+        self._event.set()
+        self._event = asyncio.Event()
+
+    def close(self) -> None:
+        """Wake all waiters because the server stops; nobody waits again."""
+        self.closed = True
+        self._wake()
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until woken or until the time is up; return at once if closed."""
+        if not self.closed:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._event.wait(), seconds)
+
+
+class Spool:
+    """The count of bytes of replies in memory, and the folder for replies that do not fit."""
+
+    def __init__(self, folder: Path | None = None, max_bytes: int = MEMORY_BYTES) -> None:
+        self.folder, self.max_bytes = folder, max_bytes
+        self.held = 0
+        self._larger: object = None
+        self._lock = threading.RLock()  # a body may be collected while the lock is held
+
+    def take(self, size: int) -> bool:
+        """Count bytes in memory; return whether there is room."""
+        with self._lock:
+            if self.held + size > self.max_bytes:
+                return False
+            self.held += size
+            return True
+
+    def exceed(self, size: int, body: object) -> bool:
+        """Let one body at a time exceed the limit, so that a full disk slows a round but does not end it."""
+        with self._lock:
+            if self._larger not in (None, id(body)):
+                return False
+            self._larger = id(body)
+            self.held += size
+            return True
+
+    def give_back(self, size: int, body: object) -> None:
+        """Stop counting bytes in memory."""
+        with self._lock:
+            self.held -= size
+            if self._larger == id(body):
+                self._larger = None
+
+
+@dataclass
+class Body:
+    """The body of a silo's request while it is received."""
+
+    spool: Spool
+    size: int = 0
+    _parts: list[bytes] = field(default_factory=list)
+    _file: IO[bytes] | None = None
+    _counted: int = 0
+
+    def write(self, part: bytes) -> None:
+        """Add a part; raise OSError if there is no room, neither in memory nor on disk."""
+        self.size += len(part)
+        if self._file is None and not self.spool.take(len(part)):
+            try:
+                self._move_to_disk()
+            except OSError:
+                if not self.spool.exceed(len(part), self):
+                    raise
+        if self._file is not None:
+            self._file.write(part)
+        else:
+            self._counted += len(part)
+            self._parts.append(part)
+
+    def _move_to_disk(self) -> None:
+        file = tempfile.TemporaryFile(dir=self.spool.folder)  # noqa: SIM115 - lives as long as the body
+        file.writelines(self._parts)
+        self._file = file
+        self.forget()
+
+    @property
+    def on_disk(self) -> bool:
+        """Return whether the body is on disk, because there was no room in memory."""
+        return self._file is not None
+
+    def content(self) -> bytes:
+        """Return the whole body."""
+        if self._file is not None:
+            self._file.seek(0)
+            return self._file.read()
+        if len(self._parts) > 1:
+            self._parts = [b"".join(self._parts)]
+        return self._parts[0] if self._parts else b""
+
+    def drop_parts(self) -> None:
+        """Release the bytes, but keep counting them: the decoded tensors take as much memory."""
+        self._parts.clear()
+
+    def forget(self) -> None:
+        """Release the body from memory."""
+        self._parts.clear()
+        self.spool.give_back(self._counted, self)
+        self._counted = 0
+
+    def __del__(self) -> None:
+        self.forget()
+
+
+class SpooledReply:
+    """An accepted reply that waits to be added up: decoded, or as bytes if its body is on disk."""
+
+    def __init__(
+        self, reply: Reply | AggregatedReply, read: Callable[[bytes], Reply | AggregatedReply], body: Body
+    ) -> None:
+        self.silos = reply.silos
+        self._reply = None if body.on_disk else reply
+        self._read, self._body = read, body
+        if not body.on_disk:
+            body.drop_parts()
+
+    def reply(self) -> Reply | AggregatedReply:
+        """Return the reply and release it here; call this only once."""
+        reply, self._reply = self._reply, None
+        if reply is None:
+            return self._read(self._body.content())
+        self._body.forget()
+        return reply

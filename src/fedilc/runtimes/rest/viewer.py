@@ -1,4 +1,4 @@
-"""Serve a run folder, whichever runtime trained it: its page, and its model for silos to evaluate."""
+"""Serve a run folder of any runtime: its page, and its model, which silos can evaluate."""
 
 from __future__ import annotations
 
