@@ -161,6 +161,13 @@ def study(
             "column may be one that is dropped.",
         ),
     ] = None,
+    sensitivity: Annotated[
+        bool,
+        typer.Option(
+            "--sensitivity",
+            help="Study once more without indicators of missing values; this takes about twice the time.",
+        ),
+    ] = False,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Worker processes. (default: as many as cores)")
     ] = None,
@@ -191,6 +198,7 @@ def study(
     from fedilc.studies.study.plan import IMAGES, StudyPlan, StudySettings
     from fedilc.studies.study.protocol import Protocol
     from fedilc.studies.study.run import run_study
+    from fedilc.studies.study.sensitivity import run_without_indicators
 
     use_data_folder(data_dir)
     if protocol is not None and follow is not None:
@@ -212,6 +220,7 @@ def study(
         "hidden": _widths(hidden),
         "primary": primary.value if primary else None,
         "references": references,
+        "sensitivity": sensitivity or None,
         "subgroups": tuple(dict.fromkeys(subgroup or ())),
         "thresholds": comma_numbers(thresholds, "--thresholds"),
         "choose_by": choose_by.value if choose_by else None,
@@ -246,12 +255,17 @@ def study(
     say_notes(console, folder, plan.notes(), [*read.details, *plan.own_notes()], read.proposals)
     with work_bars(console) as show:
         result = run_study(plan, folder, jobs or cores(), show)
+    without = None
+    if settings.sensitivity:
+        say(console, "once more without indicators of missing values")
+        with work_bars(console) as show:
+            without = run_without_indicators(plan, folder, jobs or cores(), show)
     with console.status("tables"):
-        found = write_study(folder, result, declared.digest if declared is not None else None)
+        found = write_study(folder, result, declared.digest if declared is not None else None, without)
         if isinstance(read, StudyTables):
             write_inspection(folder, inspect_tables(read.name, read.tables))
     show_study(console, found)
-    files = "study.json, verdict.txt, tables.md, tables/*.csv, predictions.parquet"
+    files = "study.json, verdict.txt, tables.md, tables/*.csv, predictions.parquet, checklist.md"
     say(console, f"\nresults: {folder} ({files})")
     say(console, f"for a page of it: fedilc report {folder} -o report.html")
 

@@ -57,7 +57,8 @@ def scores(loss: str, y: Any, outputs: Any, counts: Floats | None = None) -> dic
     found = _BY_TASK[task](labels, given, rows)
     if task == "binary":
         intercept = calibration_intercept(labels, given, rows)
-        refitted = np.logaddexp(0.0, (1 - 2 * labels) * (intercept[:, None] + given))
+        with np.errstate(invalid="ignore"):  # a resample with one class has no intercept
+            refitted = np.logaddexp(0.0, (1 - 2 * labels) * (intercept[:, None] + given))
         found["log_loss_refitted"] = (rows * refitted).sum(1) / rows.sum(1)
         found["calibration_slope"] = calibration_slope(labels, given, rows)
         found["calibration_intercept"] = intercept

@@ -11,6 +11,7 @@ from fedilc.data.tables.column_values import in_order
 from fedilc.report.study_tables import Study, score_cell, score_column
 from fedilc.report.tables import Cell, Column, TableData, words
 from fedilc.studies.study.assessment import ALL_SITES, TREAT_ALL
+from fedilc.studies.study.verdict import NAMES
 
 
 def clinical_tables(study: Study) -> list[TableData]:
@@ -22,7 +23,30 @@ def clinical_tables(study: Study) -> list[TableData]:
         *contrast_table(study),
     ]
     usual = [*calibration_table(study), *net_benefit_table(study), *edges_table(study)]
-    return [*described, *usual, *subgroup_tables(study)]
+    return [*described, *usual, *subgroup_tables(study), *sensitivity_table(study)]
+
+
+def sensitivity_table(study: Study) -> list[TableData]:
+    """Return the mean scores with and without indicators of missing values."""
+    found = study.get("sensitivity", {}).get("methods", {})
+    rows = [
+        (NAMES[metric], method, *cells, score_cell(one["difference"], "{:+.3f}"))
+        for metric in study.get("metrics", [])
+        for method, metrics in found.items()
+        for one in [metrics[metric]]
+        for cells in [tuple(score_cell(one[name]) for name in ("with", "without"))]
+    ]
+    columns = (
+        *words("score", "method"),
+        *(Column(name, (name, f"{name}_low", f"{name}_high")) for name in ("with", "without")),
+        Column("without minus with [95 %]", ("difference", "low", "high")),
+    )
+    notes = (
+        "Means over held-out sites and seeds; 95 % bootstrap intervals over the examples of these sites.",
+        "Without indicators, a missing number is the training sites' mean, and a missing name is in no "
+        "category; all settings were chosen anew.",
+    )
+    return _table("sensitivity", study, "Without indicators of missing values", columns, rows, notes)
 
 
 def subgroup_tables(study: Study) -> list[TableData]:

@@ -25,16 +25,20 @@ from fedilc.studies.study.comparators import CHOSEN, NULL, kind_of
 from fedilc.studies.study.description import description
 from fedilc.studies.study.protocol import declaration
 from fedilc.studies.study.result import StudyResult
+from fedilc.studies.study.sensitivity import sensitivity_facts
 from fedilc.studies.study.verdict import CALIBRATION, alarm, deciding_metric, verdict
 
 FILE, PREDICTIONS = "study.json", "predictions.parquet"
 FORMAT = 1
 
 
-def study_facts(result: StudyResult, protocol: str | None = None) -> dict[str, Any]:
+def study_facts(
+    result: StudyResult, protocol: str | None = None, without: StudyResult | None = None
+) -> dict[str, Any]:
     """Return everything that a study found: the content of study.json.
 
-    `protocol` is the digest of the plan that was declared, if there was one.
+    `protocol` is the digest of the plan that was declared, if there was one; `without` is the result without
+    indicators of missing values, if it was asked for and there are some.
     """
     data, plan, metrics = result.plan.data, result.plan, result.metrics
     trained = dict.fromkeys(method for methods in result.scores.values() for method in methods)
@@ -125,6 +129,8 @@ def study_facts(result: StudyResult, protocol: str | None = None) -> dict[str, A
         },
     }
     facts |= description(plan) | assessment(result)
+    if plan.settings.sensitivity:
+        facts["sensitivity"] = sensitivity_facts(result, without)
     facts["notes"] += [*few_notes(facts, metrics), *edge_notes(facts["edges"])]
     return facts
 
@@ -148,9 +154,11 @@ def predictions(result: StudyResult) -> pl.DataFrame:
     return pl.concat(parts)
 
 
-def write_study(folder: Path, result: StudyResult, protocol: str | None = None) -> Study:
+def write_study(
+    folder: Path, result: StudyResult, protocol: str | None = None, without: StudyResult | None = None
+) -> Study:
     """Write study.json, verdict.txt, predictions.parquet and the tables; return the content of study.json."""
-    study = study_facts(result, protocol)
+    study = study_facts(result, protocol, without)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / FILE, f"{json.dumps(study, indent=1, allow_nan=False)}\n".encode())

@@ -24,6 +24,7 @@ from fedilc.data.digests import digest
 from fedilc.data.image_folder import read_image_folder
 from fedilc.data.inputs import require_one_input
 from fedilc.data.sources import Source, validated
+from fedilc.data.tables.preprocessing import Preprocessing
 from fedilc.data.tables.silo_tables import SiloTables, read_tables
 from fedilc.data.tables.table_settings import TableSettings
 from fedilc.errors import ConfigError, DataError, listed, nearest
@@ -87,9 +88,13 @@ class StudyData(ABC):
 
 @dataclass(frozen=True)
 class StudyTables(StudyData):
-    """Tables as `read_tables` reads them; inputs of the last training silos asked for are kept."""
+    """Tables as `read_tables` reads them; inputs of the last training silos asked for are kept.
+
+    `indicators` is whether inputs have indicators of missing values.
+    """
 
     tables: SiloTables
+    indicators: bool = True
     _kept: dict[tuple[str, ...], dict[str, Tensor]] = field(default_factory=dict, repr=False, compare=False)
 
     is_table = True
@@ -117,7 +122,8 @@ class StudyTables(StudyData):
     def fingerprints(self) -> Mapping[str, str]:
         """Return, by silo, a digest of its table and of how it is read."""
         texts = {silo: table.frame.write_csv() for silo, table in self.tables.silos.items()}
-        wholes = {silo: f"{self.tables.settings!r}\n{text}" for silo, text in texts.items()}
+        how = f"{self.tables.settings!r}{'' if self.indicators else ' without indicators'}"
+        wholes = {silo: f"{how}\n{text}" for silo, text in texts.items()}
         return {silo: hashlib.sha256(whole.encode()).hexdigest()[:16] for silo, whole in wholes.items()}
 
     def inputs(self, training: Sequence[str], silo: str) -> Tensor:
@@ -125,7 +131,7 @@ class StudyTables(StudyData):
         key = tuple(training)
         if key not in self._kept:
             self._kept.clear()
-            fitted = self.tables.fit(key)
+            fitted = self._prepared(self.tables.fit(key))
             frames = {name: table.frame for name, table in self.tables.silos.items()}
             self._kept[key] = {name: fitted.transform(frame) for name, frame in frames.items()}
         return self._kept[key][silo]
@@ -134,7 +140,25 @@ class StudyTables(StudyData):
         """Return a silo's inputs, preprocessed by what these rows of its own hold."""
         table = self.tables.silos[silo]
         part = replace(table, frame=table.frame[rows], y=table.y[rows], labels=table.labels[rows])
-        return replace(self.tables, silos={silo: part}).fit([silo]).transform(table.frame)
+        fitted = replace(self.tables, silos={silo: part}).fit([silo])
+        return self._prepared(fitted).transform(table.frame)
+
+    @property
+    def has_indicators(self) -> bool:
+        """Return whether an input says that a value is missing."""
+        fitted = self._prepared(self.tables.fit(list(self.tables.silos)))
+        return any(feature.indicator for feature in fitted.features)
+
+    def without_indicators(self) -> StudyTables:
+        """Return the same data without indicators of missing values among the inputs."""
+        return replace(self, indicators=False, _kept={})
+
+    def _prepared(self, fitted: Preprocessing) -> Preprocessing:
+        """Return the preprocessing with or without indicators of missing values."""
+        if self.indicators:
+            return fitted
+        features = tuple(one.model_copy(update={"indicator": False}) for one in fitted.features)
+        return fitted.model_copy(update={"features": features})
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from fedilc.studies.study.comparators import (
     has_sklearn,
     pooled_regression,
 )
-from fedilc.studies.study.data import StudyData
+from fedilc.studies.study.data import StudyData, StudyTables
 from fedilc.studies.study.subgroups import subgroup_levels
 from fedilc.studies.study.tasks import PLAIN, AloneRegressionTask, AloneTask, Network, RunTask, build_network
 
@@ -86,6 +86,7 @@ class StudySettings:
         resamples: of the bootstrap.
         thresholds: risks at which the net benefit of binary predictions is tabulated.
         subgroups: columns of tables, or comparisons such as "age>=65", by which scores are given too.
+        sensitivity: whether to do the runs once more without indicators of missing values, for tables.
     """
 
     algorithms: Annotated[tuple[str, ...], Field(min_length=1)] = ALGORITHMS
@@ -105,6 +106,7 @@ class StudySettings:
     resamples: PositiveInt = 1000
     thresholds: Annotated[tuple[Threshold, ...], Field(min_length=1)] = (0.1, 0.2, 0.3, 0.5)
     subgroups: tuple[str, ...] = ()
+    sensitivity: bool = False
 
     # Settings in TOML and in plan files have keys of their own, and unknown ones are mistakes.
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -170,6 +172,8 @@ class StudyPlan:
                 "leave it out"
             )
         self._check_model()
+        if settings.sensitivity and not isinstance(self.data, StudyTables):
+            raise ConfigError(f"`sensitivity` is for tables, and {self.data.name} holds none; leave it out")
         for text in settings.subgroups:
             subgroup_levels(self.data, text)
         if settings.choose_by == "silo" and len(names) < 3:
