@@ -53,6 +53,20 @@ def test_the_tables_are_those_of_the_files(folder: Path) -> None:
     assert "verdict" in Page(sections["Compared with fedavg"]).all("th")
 
 
+@pytest.mark.parametrize("sites", [4, 5])
+def test_differences_end_with_the_mean_and_from_five_sites_on_with_the_next_one(
+    folder: Path, sites: int
+) -> None:
+    facts = json.loads((folder / "study.json").read_text())
+    for methods in facts["next_site_differences"].values():
+        for found in methods.values():
+            found |= {"sites": sites, "mean": 0.01, "low": -0.02, "high": 0.04}
+    (folder / "study.json").write_text(json.dumps(facts))
+    shown = dict(study_part(folder).sections)["Compared with fedavg"]
+    assert ">mean over sites<" in shown
+    assert (">next site<" in shown) == (sites == 5)
+
+
 def test_without_predictions_there_is_no_calibration(folder: Path) -> None:
     (folder / "predictions.parquet").unlink()
     assert "Calibration" not in dict(study_part(folder).sections)

@@ -90,7 +90,7 @@ def _verdict(group: RunGroup) -> list[str]:
         "A single test site cannot show how methods do at the next one; fedilc study leaves each site out "
         "in turn and says how sure that is."
         if metric == "test_loss"
-        else "How methods do at a site that took no part, these runs cannot show; fedilc study measures it."
+        else "These runs cannot show how methods do at a held-out site; fedilc study measures it."
     )
     return [first, *_how_sure(values, best), *_at_the_end(group, metric, best), *_against(group), not_shown]
 

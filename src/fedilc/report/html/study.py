@@ -8,6 +8,7 @@ from typing import Any
 
 from fedilc.algorithms.loss_name import task_of
 from fedilc.evaluation.intervals import Interval
+from fedilc.evaluation.next_site import MOST_WITH_PRIOR
 from fedilc.report.clinical_tables import clinical_tables
 from fedilc.report.html.charts import (
     Chart,
@@ -158,7 +159,7 @@ def _differences(study: Study) -> list[Panel]:
         rows = [(site, interval(one)) for site, one in found["by_site"].items()]
         rows.append(("mean over sites", interval(found.get("over_sites") or found["difference"])))
         following = study["next_site_differences"][metric][method]
-        if following["low"] is not None:
+        if following["low"] is not None and following["sites"] > MOST_WITH_PRIOR:
             ends = (following[end] for end in ("mean", "low", "high"))
             rows.append(("next site", Interval(*ends)))
         sites[method] = rows
