@@ -250,6 +250,10 @@ class TableOptions:
         ),
     ] = None
 
+    patient_column: Annotated[
+        str | None,
+        typer.Option(help="The column that names patients, if a patient may have several rows; no input."),
+    ] = None
     min_category: Annotated[
         int | None,
         typer.Option(min=1, help="The rows of a silo that a category or a sum needs (default: 10)"),

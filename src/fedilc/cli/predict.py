@@ -140,6 +140,13 @@ def evaluate(
         typer.Argument(help="Rows with labels: .csv, .xlsx, .parquet, .npz, ..., or a folder of images."),
     ],
     criterion: Criterion = "validation",
+    patient_column: Annotated[
+        str | None,
+        typer.Option(
+            help="The column that names patients, if a patient may have several rows. (default: as in "
+            "training)"
+        ),
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers to this file.")] = None,
     model: ModelFunction = None,
     token_file: SiloTokenFile = None,
@@ -156,9 +163,9 @@ def evaluate(
         from fedilc.evaluation.intervals import score_intervals
 
     loaded = load_run(run, criterion, model, token_file, ca)
-    y, logits = loaded.labelled(table)
-    found = score_intervals(loaded.loss, y, logits)
-    title = f"{table} · round {loaded.round} · {size(loaded.loss, y)}"
+    y, logits, patients = loaded.labelled_patients(table, patient_column)
+    found = score_intervals(loaded.loss, y, logits, patients)
+    title = f"{table} · round {loaded.round} · {size(loaded.loss, y, patients)}"
     shown = Table(title=title, box=None, title_justify="left")
     shown.add_column("score")
     shown.add_column("value [95% interval]")
@@ -167,7 +174,9 @@ def evaluate(
     make_console().print(shown)
     if json_file is not None:
         numbers = {name: asdict(interval) for name, interval in found.items()}
-        content = {"run": str(run), "round": loaded.round, "rows": len(y), "scores": numbers}
+        content: dict[str, object] = {"run": str(run), "round": loaded.round, "rows": len(y)}
+        content |= {} if patients is None else {"patients": len(set(patients.tolist()))}
+        content["scores"] = numbers
         with writing(json_file):
             json_file.write_text(json.dumps(content, indent=2) + "\n")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -152,6 +152,7 @@ class Federation:
         columns: the names of the inputs, in order, if they are a table's columns.
         label: what the labels are called, if they have a name; run folders keep it with the columns.
         preprocessing: how inputs were made from a table or pictures; run folders keep it, for `fedilc.load`.
+        test_patients: whose each example of the test set is, by number, if patients have several.
 
     Raises:
         DataError: if silos or the test set do not fit together, or labels do not fit the loss.
@@ -171,9 +172,11 @@ class Federation:
         columns: Sequence[str] = (),
         label: str | None = None,
         preprocessing: Preprocessing | ImagePreprocessing | None = None,
+        test_patients: NDArray[Any] | None = None,
     ) -> None:
         self.name = str(name)
         self.preprocessing = preprocessing
+        self.test_patients = test_patients
         self.columns = tuple(map(str, columns))
         self.label = label
         self.first_label = 0
@@ -275,13 +278,21 @@ def _same_shape(x: Examples, reference: Examples, where: str, other: str) -> Non
 
 
 def split_silo(
-    name: str, x: Any, y: NDArray[Any], validation_share: float, seed: int, loss: LossName = "binary"
+    name: str,
+    x: Any,
+    y: NDArray[Any],
+    validation_share: float,
+    seed: int,
+    loss: LossName = "binary",
+    patients: NDArray[Any] | None = None,
 ) -> Silo:
     """Return a silo of examples, some of them held out for validation.
 
-    The choice depends on the labels and the seed, not on the silo's name or position.
+    The choice depends on the labels and the seed, not on the silo's name or position. If `patients` says
+    whose each example is, whole patients are held out.
     """
-    held_out = held_out_rows(y, validation_share, numpy_generator(seed, "files", "validation"), loss)
+    random = numpy_generator(seed, "files", "validation")
+    held_out = by_patient(lambda labels: held_out_rows(labels, validation_share, random, loss), y, patients)
     if held_out.all():
         raise DataError(
             f"validation_share={validation_share:g} leaves silo {name!r}, which has {len(y)} examples, "
@@ -300,6 +311,35 @@ def held_out_rows(
         members = np.flatnonzero(classes == label)
         held_out[random.permutation(members)[: round(share * len(members))]] = True
     return held_out
+
+
+def by_patient(
+    deal: Callable[[NDArray[Any]], NDArray[Any]], y: NDArray[Any], patients: NDArray[Any] | None
+) -> NDArray[Any]:
+    """Return the part of a split in which each example is; all examples of a patient are in one part.
+
+    `deal` returns the part of each label that it is given. A patient is dealt once, by its highest label.
+
+    >>> by_patient(lambda labels: labels * 10, np.array([0, 1, 0, 0]), np.array([5, 5, 3, 3]))
+    array([10, 10,  0,  0])
+    """
+    if patients is None:
+        return deal(y)
+    return deal(label_per_patient(y, patients))[np.unique(patients, return_inverse=True)[1]]
+
+
+def label_per_patient(y: NDArray[Any], patients: NDArray[Any] | None) -> NDArray[Any]:
+    """Return the highest label of each patient, in the order of their numbers.
+
+    >>> label_per_patient(np.array([0, 1, 0, 0]), np.array([5, 5, 3, 3]))
+    array([0, 1])
+    """
+    if patients is None:
+        return y
+    places = np.unique(patients, return_inverse=True)[1]
+    found = np.full(places.max() + 1, y.min())
+    np.maximum.at(found, places, y)
+    return found
 
 
 def note_numbered_from_one(classes: int) -> None:

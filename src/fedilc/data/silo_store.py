@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedilc.algorithms.loss_name import LossName, task_of
@@ -36,6 +37,7 @@ class Outline:
         validates: whether any silo holds out examples for validation; None if that is not known here.
         preprocessing: how inputs are made from a table or pictures, if they are.
         first_label: the label that class 0 had before classes were numbered from 0.
+        test_patients: whose each example of the test set is, by number, if patients have several.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Outline:
     validates: bool | None = None
     preprocessing: Preprocessing | ImagePreprocessing | None = None
     first_label: int = 0
+    test_patients: NDArray[Any] | None = None
 
     @property
     def silos(self) -> tuple[str, ...]:
@@ -84,6 +87,7 @@ class SiloStore(Outline):
         validates: whether any silo holds out examples for validation; None if that is not known.
         preprocessing: how inputs are made from a table or pictures, if they are.
         first_label: the label that class 0 had before classes were numbered from 0.
+        test_patients: whose each example of the test set is, by number, if patients have several.
         make: returns a silo that is not in memory, by name; it checks the silo.
         outputs: how many logits a model for the labels has.
         held: the silos, if they stay in memory between requests; None if they do not.
@@ -118,6 +122,7 @@ class SiloStore(Outline):
             any(silo.x_val is not None for silo in federation.silos),
             federation.preprocessing,
             federation.first_label,
+            federation.test_patients,
             make=_elsewhere,
             outputs=federation.outputs,
             held={silo.name: silo for silo in federation.silos},

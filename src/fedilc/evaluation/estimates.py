@@ -2,6 +2,10 @@
 
 What informs a score are its rarest outcomes, not its rows. The area under the ROC curve has DeLong's
 variance on the logit scale.
+
+If patients have several rows, patients are drawn, not rows: what informs a score are patients with an event
+and patients without, and the influences of a patient's rows are added before they are squared. For the area
+this is Obuchowski's variance of clustered data.
 """
 
 from __future__ import annotations
@@ -54,28 +58,38 @@ class Support:
         return f"{_counted(self.count, self.kind)}, fewer than {limit}" if self.count else f"no {self.kind}"
 
 
-def support(loss: str, y: Any, score: str) -> Support:
-    """Return what a score rests on at examples with these labels.
+def support(loss: str, y: Any, score: str, patients: Any = None) -> Support:
+    """Return what a score rests on at examples with these labels, or at patients if these are given.
 
     >>> support("binary", [1] * 8 + [0] * 7992, "auroc")
     Support(count=8, kind='events')
     >>> support("binary", [1] * 8 + [0] * 7992, "log_loss")
     Support(count=8000, kind='examples')
+    >>> support("binary", [1, 1, 1, 0, 0, 0], "auroc", [5, 5, 6, 6, 7, 8])
+    Support(count=2, kind='patients with events')
     """
     labels = np.asarray(y)
+    of = "patients with " if patients is not None else ""
     if task_of(loss) == "binary" and score in _BY_CLASS:
-        events = int((labels > 0.5).sum())
-        kinds = (Support(events, "events"), Support(len(labels) - events, "non-events"))
+        event = labels > 0.5
+        named = ((event, "events"), (~event, "non-events"))
+        kinds = [Support(_distinct(rows, patients), f"{of}{kind}") for rows, kind in named]
         return min(kinds, key=lambda kind: kind.count)
     if task_of(loss) == "multiclass" and score in _BY_CLASS:
-        counts = np.unique(labels, return_counts=True)[1]
+        counts = [_distinct(labels == label, patients) for label in np.unique(labels)]
         if len(counts) < 2:
-            return Support(0, "examples of a second class")
-        return Support(int(counts.min()), "examples of the rarest class")
-    return Support(len(labels), "examples")
+            return Support(0, f"{of}examples of a second class")
+        return Support(min(counts), f"{of}examples of the rarest class")
+    every = np.ones(len(labels), bool)
+    return Support(_distinct(every, patients), "examples" if patients is None else "patients")
 
 
-def limits_support(loss: str, y: Any, score: str) -> Support:
+def _distinct(rows: NDArray[np.bool_], patients: Any) -> int:
+    """Return how many of the examples, or of the patients that they are from, there are in these rows."""
+    return int(rows.sum()) if patients is None else len(np.unique(np.asarray(patients)[rows]))
+
+
+def limits_support(loss: str, y: Any, score: str, patients: Any = None) -> Support:
     """Return what the interval of a score rests on: of log loss and Brier score, the events too.
 
     The losses of events and of non-events differ, so that a mean of many examples and few events has a value,
@@ -85,20 +99,23 @@ def limits_support(loss: str, y: Any, score: str) -> Support:
     Support(count=8, kind='events')
     """
     by_class = task_of(loss) == "binary" and score in ("log_loss", "brier")
-    return support(loss, y, "auroc" if by_class else score)
+    return support(loss, y, "auroc" if by_class else score, patients)
 
 
-def size(loss: str, y: Any) -> str:
+def size(loss: str, y: Any, patients: Any = None) -> str:
     """Return how many examples there are, in what informs their scores.
 
     >>> size("binary", [1] * 8 + [0] * 7992), size("regression", [0.5] * 1200)
     ('8 events and 7,992 non-events', '1,200 examples')
+    >>> size("binary", [1, 1, 0], [3, 3, 4])
+    '2 events and 1 non-event of 2 patients'
     """
     labels = np.asarray(y)
+    of = "" if patients is None else f" of {_counted(len(np.unique(patients)), 'patients')}"
     if task_of(loss) != "binary":
-        return _counted(len(labels), "examples")
+        return _counted(len(labels), "examples") + of
     events = int((labels > 0.5).sum())
-    return f"{_counted(events, 'events')} and {_counted(len(labels) - events, 'non-events')}"
+    return f"{_counted(events, 'events')} and {_counted(len(labels) - events, 'non-events')}{of}"
 
 
 def _counted(count: int, kind: str) -> str:
@@ -189,7 +206,7 @@ class Estimate:
 
     Attributes:
         value: the score, on the scale of the module's table or on its own.
-        influence: one number per example, on the same scale.
+        influence: one number per example, or per patient if patients have several, on the same scale.
         between_seeds: the variance between seeds over their number.
         smoothed: the score if it is not at an end of its range, or else near that end.
     """
@@ -231,7 +248,7 @@ SCALES: Mapping[str, Scale] = {
 
 
 def estimate(
-    loss: str, score: str, y: Any, outputs: Sequence[Any], *, own_scale: bool = False
+    loss: str, score: str, y: Any, outputs: Sequence[Any], patients: Any = None, *, own_scale: bool = False
 ) -> Estimate | None:
     """Return a score of the models of one or more seeds on a set of examples; None if it is not estimable.
 
@@ -240,13 +257,14 @@ def estimate(
         score: its name, as in the module's table.
         y: one label per example.
         outputs: per seed, one logit or number per example, or one logit per class.
+        patients: whose each example is, by any number; None if every example is a patient of its own.
         own_scale: whether to stay on the score's own scale, as for differences of two methods.
 
     >>> found = estimate("binary", "auroc", [0, 1] * 20, [[0.1, 0.9, 0.6, 0.4] * 10])
     >>> round(found.value, 4), round(found.variance ** 0.5, 4)
     (1.0986, 0.4326)
     """
-    if limits_support(loss, y, score).reason is not None:
+    if limits_support(loss, y, score, patients).reason is not None:
         return None
     labels = np.asarray(y, float)
     found = []
@@ -262,7 +280,21 @@ def estimate(
     if not np.isfinite(values).all():
         return None
     between = float(np.var(values, ddof=1)) / len(values) if len(values) > 1 else 0.0
-    return Estimate(float(np.mean(values)), np.mean([one.influence for one in found], axis=0), between)
+    influence: Floats = np.mean([one.influence for one in found], axis=0)
+    return Estimate(float(np.mean(values)), _per_patient(influence, patients), between)
+
+
+def _per_patient(influence: Floats, patients: Any) -> Floats:
+    """Return one influence per patient: the sum over the patient's examples.
+
+    The usual factor G / (G - 1) of G patients takes the place of n / (n - 1) of n examples.
+    """
+    if patients is None:
+        return influence
+    place = np.unique(patients, return_inverse=True)[1]
+    sums, n = np.bincount(place, influence), len(influence)
+    found: Floats = sums * np.sqrt(len(sums) / max(1, len(sums) - 1) * max(1, n - 1) / n)
+    return found
 
 
 def difference(ours: Estimate, theirs: Estimate) -> Estimate:

@@ -5,7 +5,8 @@ normal (`estimates.py`; the logit of an AUROC, with DeLong's variance), and turn
 bootstrap cover too seldom if events are few, because every resample draws the same few again.
 
 Means over sites, and their differences, take percentiles of a bootstrap: examples are drawn with replacement,
-all alike (not stratified by label), and a resample in which a score is not defined is left out.
+all alike (not stratified by label), and a resample in which a score is not defined is left out. If patients
+have several examples, patients are drawn in place of examples.
 
 A score that rests on too few examples of a kind has neither value nor interval (`estimates.py`). The
 intervals say nothing about other sites.
@@ -68,23 +69,26 @@ class Interval:
 
 
 def resampled(
-    loss: str, y: Any, outputs: Any, *, seed: int = 0, resamples: int = RESAMPLES
+    loss: str, y: Any, outputs: Any, patients: Any = None, *, seed: int = 0, resamples: int = RESAMPLES
 ) -> dict[str, Floats]:
     """Return every score: first of the examples themselves, then of each resample; NaN if not estimable.
 
-    The same seed draws the same examples of a set, so that two models' scores are paired.
+    The same seed draws the same examples of a set, so that two models' scores are paired. If patients are
+    given, they are drawn, each with all its examples.
     """
     labels, given = np.asarray(y), np.asarray(outputs)
+    place = np.arange(len(labels)) if patients is None else np.unique(patients, return_inverse=True)[1]
+    drawable = int(place.max()) + 1
     generator = numpy_generator(seed, "bootstrap")
     parts = [scores(loss, labels, given)]
     rows = max(1, _AT_ONCE // len(labels))
     for begin in range(0, resamples, rows):
-        drawn = generator.integers(0, len(labels), (min(rows, resamples - begin), len(labels)))
-        counts = np.stack([np.bincount(one, minlength=len(labels)) for one in drawn])
+        drawn = generator.integers(0, drawable, (min(rows, resamples - begin), drawable))
+        counts = np.stack([np.bincount(one, minlength=drawable)[place] for one in drawn])
         parts.append(scores(loss, labels, given, counts.astype(float)))
     found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     for name, values in found.items():
-        if support(loss, labels, name).reason is not None:
+        if support(loss, labels, name, patients).reason is not None:
             values[:] = np.nan
     return found
 
@@ -104,7 +108,9 @@ def interval_of(values: Floats, level: float = LEVEL) -> Interval:
     return Interval(float(value), float(low), float(high))
 
 
-def score_interval(loss: str, score: str, y: Any, outputs: Sequence[Any], level: float = LEVEL) -> Interval:
+def score_interval(
+    loss: str, score: str, y: Any, outputs: Sequence[Any], patients: Any = None, level: float = LEVEL
+) -> Interval:
     """Return a score of the models of one or more seeds on a set of examples, with its interval.
 
     The value is the mean over seeds. Log loss and Brier score have no interval if there are so few events or
@@ -115,32 +121,55 @@ def score_interval(loss: str, score: str, y: Any, outputs: Sequence[Any], level:
         score: its name.
         y: one label per example.
         outputs: per seed, one logit or number per example, or one logit per class.
+        patients: whose each example is, by any number; None if every example is a patient of its own.
         level: how often the limits hold the score of the population that the examples are drawn from.
 
     >>> print(score_interval("binary", "auroc", [0, 1] * 50, [[0.1, 0.9, 0.6, 0.4] * 25]))
     0.750 [0.639, 0.836] (caution: 50 events, fewer than 100)
     """
-    found = support(loss, y, score)
+    found = support(loss, y, score, patients)
     values = [float(scores(loss, y, one)[score][0]) for one in outputs]
     if found.reason is not None or not np.isfinite(values).all():
         return Interval(None, None, None, reason=found.reason)
     value = float(np.mean(values))
-    of_limits = limits_support(loss, y, score)
+    of_limits = limits_support(loss, y, score, patients)
     told = Interval(value, None, None, caution=of_limits.caution or of_limits.reason)
-    one = None if of_limits.reason is not None else estimate(loss, score, y, outputs)
+    one = None if of_limits.reason is not None else estimate(loss, score, y, outputs, patients)
     if one is None:
         return told
-    low, high = _limits(score, one, value, level)
+    repeated = patients is not None and len(one.influence) < len(y)
+    low, high = _limits(score, one, value, level, len(one.influence) - 1 if repeated else None)
     return replace(told, low=low, high=high)
 
 
-def score_intervals(loss: str, y: Any, outputs: Any) -> dict[str, Interval]:
+def score_intervals(loss: str, y: Any, outputs: Any, patients: Any = None) -> dict[str, Interval]:
     """Return every score of one model on a set of examples with its interval, as `score_interval` does."""
-    return {score: score_interval(loss, score, y, [outputs]) for score in SCORES[task_of(loss)]}
+    return {score: score_interval(loss, score, y, [outputs], patients) for score in SCORES[task_of(loss)]}
 
 
-def _limits(score: str, found: Estimate, value: float, level: float) -> tuple[float, float]:
-    """Return the limits, on the score's own scale, by the normal distribution on that of the estimate."""
-    reach = NormalDist().inv_cdf((1 + level) / 2) * found.variance**0.5
+def _limits(
+    score: str, found: Estimate, value: float, level: float, freedom: int | None
+) -> tuple[float, float]:
+    """Return the limits, on the score's own scale, by the normal distribution on that of the estimate.
+
+    With degrees of freedom, by Student's t: the variance of sums of few patients is itself uncertain.
+    """
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    reach = (z if freedom is None else t_quantile(z, freedom)) * found.variance**0.5
     low, high = sorted(map(SCALES[score].back, (found.value - reach, found.value + reach)))
     return min(low, value), max(high, value)
+
+
+def t_quantile(z: float, freedom: int) -> float:
+    """Return the quantile of Student's t at the probability of the normal quantile z.
+
+    It is the expansion in 1 / freedom, right to 0.001 from 9 degrees of freedom on, up to z = 2; scipy is not
+    needed to write a model card.
+
+    >>> round(t_quantile(1.959964, 9), 3), round(t_quantile(1.959964, 60), 3)
+    (2.262, 2.0)
+    """
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / freedom + second / freedom**2 + third / freedom**3

@@ -187,12 +187,14 @@ def read_study(folder: Path) -> Study:
 
 
 def _silo_facts(result: StudyResult, site: str) -> dict[str, Any]:
-    y = result.plan.data.labels[site]
+    y, patients = result.plan.data.labels[site], result.plan.data.patients.get(site)
+    about = {} if patients is None else {"patients": len(np.unique(patients))}
     if not has_classes(result.plan.data.loss):
-        return {"examples": len(y), "mean": float(np.mean(y)), "deviation": float(np.std(y))}
+        return {"examples": len(y), **about, "mean": float(np.mean(y)), "deviation": float(np.std(y))}
     values, counts = np.unique(y, return_counts=True)
     return {
         "examples": len(y),
+        **about,
         "classes": {str(int(value)): int(count) for value, count in zip(values, counts, strict=True)},
     }
 

@@ -35,6 +35,7 @@ from fedilc.data.inputs import (
 )
 from fedilc.data.tables.file_reader import read_npz
 from fedilc.data.tables.label_rule import LabelRule
+from fedilc.data.tables.patients import patient_numbers
 from fedilc.data.tables.prediction_rows import Rows, as_frame, as_inputs, plain_inputs, preprocessed, rows_of
 from fedilc.data.tables.preprocessing import Preprocessing
 from fedilc.errors import CheckpointError, ConfigError, DataError, ModelError, listed
@@ -228,15 +229,28 @@ class LoadedModel:
         return self._inputs(*rows_of(table))
 
     def labelled(self, table: Any) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        """Return labels and logits of those rows of a table that have a label."""
+        """Return labels and logits of the rows of a table that have a label."""
+        return self.labelled_patients(table)[:2]
+
+    def labelled_patients(
+        self, table: Any, patient_column: str | None = None
+    ) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.intp] | None]:
+        """Return labels, logits and patients of the rows of a table that have a label.
+
+        Patients are those of a column, or of the column that the model was trained with, if the table has it;
+        None if no patient has several rows.
+        """
         rows, where = rows_of(table)
+        if patient_column is not None and not isinstance(rows, pl.DataFrame):
+            raise DataError(f"{where} has no column {patient_column!r} that names patients; give a table")
         made = self.preprocessing
         if isinstance(rows, list):
             kept = [path for path in rows if path.parent.name in self.classes]
             if not kept or not isinstance(made, ImagePreprocessing):
                 raise DataError(f"{where} has no pictures in folders named {listed(self.classes)}")
             y = np.array([self.classes.index(path.parent.name) for path in kept])
-            return y, np.concatenate([self._logits(self._inputs(part, where)) for part in self._parts(kept)])
+            parts = [self._logits(self._inputs(part, where)) for part in self._parts(kept)]
+            return y, np.concatenate(parts), None
         rule = made.label if isinstance(made, Preprocessing) else None
         column = rule.column if rule is not None else self.label
         if not isinstance(rows, pl.DataFrame):
@@ -244,7 +258,7 @@ class LoadedModel:
                 raise DataError(f"{where} has no labels; give a table with a label column, or an NPZ file")
             held = read_npz(Path(table), column or "y")
             if not isinstance(made, Preprocessing):
-                return self._class_numbers(held.y, where), self.logits(held.x)
+                return self._class_numbers(held.y, where), self.logits(held.x), None
             rows = as_frame(held.x, made, where).with_columns(pl.Series(made.label.column, held.y))
         if column is None:
             raise DataError(
@@ -257,10 +271,13 @@ class LoadedModel:
         frame, labels = LabelRule.labelled_rows(rows, column, missing)
         if frame.is_empty():
             raise DataError(f"{where} has no row with a label in column {column!r}")
+        usual = made.patient_column if isinstance(made, Preprocessing) else None
+        by = patient_column or (usual if usual in frame.columns else None)
+        patients = None if by is None else patient_numbers(frame, by, where)
         if rule is not None:
-            return rule.encode(labels), self.logits(frame)
+            return rule.encode(labels), self.logits(frame), patients
         numbers = labels.cast(pl.Float64, strict=False).to_numpy()
-        return self._class_numbers(numbers, where), self.logits(frame)
+        return self._class_numbers(numbers, where), self.logits(frame), patients
 
     def probabilities(self, logits: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return logits as probabilities."""

@@ -6,11 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from torch import Tensor
-
 from fedilc.algorithms.loss_name import LossName, task_of
 from fedilc.config.options import Options, recorded_options
-from fedilc.data.inputs import Inputs
 from fedilc.data.silo_store import Outline
 from fedilc.errors import CheckpointError, printable
 from fedilc.evaluation.intervals import NOT_ESTIMABLE, Interval, score_intervals
@@ -33,7 +30,7 @@ def model_card(facts: Mapping[str, Any], result: Result, outline: Outline) -> st
     chosen = selections(result.history)
     criterion = "validation" if "validation" in chosen else "last"
     record, made = chosen[criterion], outline.preprocessing
-    intervals = _intervals(facts["loss"], result, criterion, outline.x_test, outline.y_test)
+    intervals = _intervals(facts["loss"], result, criterion, outline)
     tested = {key: _number(value) for key, value in record.items() if key.startswith("test_")}
     found = templates(__package__, code=as_code, codes=_codes, plain=_plain, row=_row, most_silos=_MOST_SILOS)
     return found.get_template("model-card.md.jinja").render(
@@ -45,6 +42,7 @@ def model_card(facts: Mapping[str, Any], result: Result, outline: Outline) -> st
         classes=made.label.classes if made is not None else facts.get("classes"),
         sites=_sites(facts, record),
         labels=outline.y_test,
+        patients=None if outline.test_patients is None else len(set(outline.test_patients.tolist())),
         validation=_validation(record),
         intervals=intervals,
         tested=[(_words(key), value) for key, value in (intervals or tested).items()],
@@ -52,10 +50,9 @@ def model_card(facts: Mapping[str, Any], result: Result, outline: Outline) -> st
     )
 
 
-def _intervals(
-    loss: LossName, result: Result, criterion: str, x: Inputs | None, y: Tensor | None
-) -> Mapping[str, Interval]:
+def _intervals(loss: LossName, result: Result, criterion: str, outline: Outline) -> Mapping[str, Interval]:
     """Return the scores of the test set; none if it is large or not here, or if the weights are lost."""
+    x, y = outline.x_test, outline.y_test
     if x is None or y is None or len(x) > _MOST_EXAMPLES:
         return {}
     try:
@@ -64,7 +61,7 @@ def _intervals(
         return {}
     runner = ModelRunner(model, Loss(loss))
     logits = runner.predict(runner.inputs(x)).double().cpu().numpy()
-    return score_intervals(loss, y.cpu().numpy(), logits)
+    return score_intervals(loss, y.cpu().numpy(), logits, outline.test_patients)
 
 
 def _sites(facts: Mapping[str, Any], record: Mapping[str, Any]) -> list[tuple[object, ...]]:

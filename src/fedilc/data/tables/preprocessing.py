@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import sqrt
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 from torch import Tensor
 
 from fedilc.data.tables.column_values import LARGEST, Kind, column_values, in_order, names_of, numbers_of
@@ -113,6 +113,7 @@ class Preprocessing(BaseModel):
         features: the columns that are used, in order.
         missing: further texts or numbers that mean a missing value.
         left_out: the columns that are not used, and why.
+        patient_column: the column that names patients, if a patient may have several rows.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -121,6 +122,12 @@ class Preprocessing(BaseModel):
     features: tuple[Feature, ...] = Field(min_length=1)
     missing: tuple[str, ...] = ()
     left_out: dict[str, str] = Field(default_factory=dict)
+    patient_column: str | None = None
+
+    @model_serializer(mode="wrap")
+    def _as_recorded(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the content without a column of patients if there is none: earlier runs recorded none."""
+        return {key: value for key, value in dump(self).items() if key != "patient_column" or value}
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -167,6 +174,7 @@ def fit_preprocessing(
         features=tuple(features),
         missing=settings.missing,
         left_out=left_out,
+        patient_column=settings.patient_column,
     )
 
 

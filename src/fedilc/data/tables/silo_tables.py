@@ -18,11 +18,12 @@ from fedilc.data.silo import Federation, Silo, split_silo
 from fedilc.data.tables.column_values import column_values, names_of, value_notes
 from fedilc.data.tables.file_reader import file_kind, read_frame, read_npz
 from fedilc.data.tables.label_rule import LabelRule, folded_label
+from fedilc.data.tables.patients import Patients, patients_at_several
 from fedilc.data.tables.preprocessing import Preprocessing, fit_preprocessing
 from fedilc.data.tables.silo_summary import SiloSummary, label_levels, summarise
 from fedilc.data.tables.site_notes import copied_silos, folded, shared_patients
 from fedilc.data.tables.table_notes import leaking_columns, single_columns, table_notes
-from fedilc.data.tables.table_settings import TableSettings
+from fedilc.data.tables.table_settings import LabelledRows, TableSettings
 from fedilc.errors import DataError, nearest
 
 T = TypeVar("T")
@@ -41,11 +42,13 @@ class SiloTable:
     labels: pl.Series = field(repr=False)
     unlabelled: int = 0
     unused: pl.DataFrame = field(default_factory=pl.DataFrame, repr=False)
+    patients: Patients | None = field(default=None, repr=False)
 
     def silo(self, preprocessing: Preprocessing, validation: float, seed: int) -> Silo:
         """Return a silo of inputs and labels, some held out for validation, each class in proportion."""
         x = preprocessing.transform(self.frame)
-        return split_silo(self.name, x, self.y, validation, seed, preprocessing.label.loss)
+        loss = preprocessing.label.loss
+        return split_silo(self.name, x, self.y, validation, seed, loss, self.patients)
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,7 @@ class SiloTables:
             made.columns,
             self.label.text,
             made,
+            None if held_out is None else held_out.patients,
         )
 
 
@@ -199,6 +203,12 @@ def read_parts(
         counted["no site is named"] = nameless
     kept = without_sites(silos, exclude)
     counted.update(_excluded({name: len(silos[name]) for name in exclude}))
+    by = settings.patient_column
+    if by is not None and (found := patients_at_several(kept, by)) is not None:
+        raise DataError(
+            f"{found}, so that their rows would be in training and in held-out data; keep all rows of a "
+            "patient at one silo, or name patients differently if they are not the same"
+        )
     return kept
 
 
@@ -223,14 +233,23 @@ def tables_of(
 ) -> SiloTables:
     """Return the tables of silos by name; the label is one of their columns."""
     split = {name: settings.split_label(name, frame) for name, frame in frames.items()}
-    rule = _label_rule([label for _, label, _ in split.values()], settings)
+    rule = _label_rule([rows.label for rows in split.values()], settings)
     silos = {
         name: SiloTable(
-            name, features, rule.encode(label), label, unlabelled, _unused(frames[name], rule, settings)
+            name,
+            rows.features,
+            rule.encode(rows.label),
+            rows.label,
+            rows.unlabelled,
+            _unused(frames[name], rule, settings),
+            rows.patients,
         )
-        for name, (features, label, unlabelled) in split.items()
+        for name, rows in split.items()
     }
-    return SiloTables(silos, settings, rule, tuple(notes))
+    by = settings.patient_column
+    shared = patients_at_several(frames, by) if by is not None else None
+    own = [] if shared is None else [f"{shared}; they are taken as different patients"]
+    return SiloTables(silos, settings, rule, (*notes, *own))
 
 
 def _unused(frame: pl.DataFrame, rule: LabelRule, settings: TableSettings) -> pl.DataFrame:
@@ -252,8 +271,8 @@ def _label_rule(labels: Sequence[pl.Series], settings: TableSettings) -> LabelRu
     return settings.rule(found if is_complete else every)
 
 
-def read_features(path: Path, settings: TableSettings, silo: str) -> tuple[pl.DataFrame, pl.Series, int]:
-    """Return features and labels of one silo's file, and how many rows have no label."""
+def read_features(path: Path, settings: TableSettings, silo: str) -> LabelledRows:
+    """Return features, labels and patients of one silo's file, and how many rows have no label."""
     notes: list[str] = []
     found = settings.split_label(silo, _frame(path, settings, notes))
     own = grouped(value_notes({silo: found[0]}, settings))
@@ -293,6 +312,7 @@ def check_columns(known: Sequence[str], settings: TableSettings) -> None:
     """Raise if a column that is named in the settings is not known."""
     named = {"categorical": settings.categorical, "drop": settings.drop, "keep": settings.keep}
     named |= {"categories": tuple(settings.categories), "columns": settings.columns}
+    named["patient_column"] = () if settings.patient_column is None else (settings.patient_column,)
     named["missing"] = tuple(mark.rpartition("=")[0] for mark in settings.missing if "=" in mark)
     for option, columns in named.items():
         for column in columns:

@@ -6,20 +6,38 @@ This file loads neither torch nor polars.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from fedilc.algorithms.loss_name import LossName
 from fedilc.errors import DataError, nearest
 from fedilc.section import Section
 
 if TYPE_CHECKING:
+    import numpy as np
     import polars as pl
+    from numpy.typing import NDArray
 
     from fedilc.data.tables.label_rule import LabelRule
 
 MOST_ROWS = 10**9
+
+
+class LabelledRows(NamedTuple):
+    """The rows of a table that have a label.
+
+    Attributes:
+        features: their columns without label and patients.
+        label: one cell per row.
+        unlabelled: how many other rows there are.
+        patients: whose each row is, by number; None if no patient has several.
+    """
+
+    features: pl.DataFrame
+    label: pl.Series
+    unlabelled: int
+    patients: NDArray[np.intp] | None = None
 
 
 class TableSettings(Section):
@@ -56,6 +74,17 @@ class TableSettings(Section):
         default=None, ge=2, le=MOST_ROWS, description="the unit to which silos round counts and sums"
     )
 
+    patient_column: str | None = Field(
+        default=None,
+        repr=False,  # digests of studies' runs are made of this text, and tables without it stay the same
+        description="the column that names patients, if a patient may have several rows; it is no input",
+    )
+
+    @model_serializer(mode="wrap")
+    def _as_recorded(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the settings without a column of patients if there is none: earlier runs recorded none."""
+        return {key: value for key, value in dump(self).items() if key != "patient_column" or value}
+
     def settings(self) -> TableSettings:
         """Return these settings alone, without those of the source that they are part of."""
         return TableSettings(**{name: getattr(self, name) for name in TableSettings.model_fields})
@@ -72,8 +101,8 @@ class TableSettings(Section):
         rows = merged_levels(levels) if all(levels) else {}
         return rule.with_classes(rows, self.positive, self.loss, self.categories.get(rule.column, ()))
 
-    def split_label(self, name: str, frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series, int]:
-        """Return features and label of the rows that have a label, and how many do not."""
+    def split_label(self, name: str, frame: pl.DataFrame) -> LabelledRows:
+        """Return features, label and patients of the rows that have a label, and how many do not."""
         from fedilc.data.tables.label_rule import LabelRule
 
         column = LabelRule.parse(self.label).column
@@ -83,8 +112,15 @@ class TableSettings(Section):
         if not len(label):
             raise DataError(f"silo {name!r} has no row with a label; remove its rows, or fill in the label")
         features = rows.select(name for name in rows.columns if self.uses(name))
-        return features, label, len(frame) - len(label)
+        patients = None
+        if self.patient_column is not None:
+            from fedilc.data.tables.patients import patient_numbers
+
+            patients = patient_numbers(rows, self.patient_column, f"silo {name!r}")
+        return LabelledRows(features, label, len(frame) - len(label), patients)
 
     def uses(self, column: str) -> bool:
         """Return whether a column may be an input, as far as columns are dropped or named."""
+        if column == self.patient_column:
+            return False
         return column not in self.drop and (not self.columns or column in self.columns)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from fedilc.config.options import recorded_options
 from fedilc.errors import ConfigError
-from fedilc.evaluation.intervals import Interval
+from fedilc.evaluation.intervals import Interval, score_interval
 from fedilc.evaluation.metrics import lower_is_better
 from fedilc.evaluation.selection import Record, select
 from fedilc.evaluation.significance import LEVEL, p_phrase, paired_test, spread
@@ -19,7 +22,6 @@ from fedilc.report.html.charts import (
     band,
     common_limits,
     curves,
-    wilson_limits,
 )
 from fedilc.report.html.page import Part, make_part, setting, settings_table
 from fedilc.report.plots import PANELS
@@ -177,9 +179,9 @@ def _scores(group: RunGroup) -> TableData:
 
 def _silos(group: RunGroup) -> dict[str, Any] | None:
     """Return the validation accuracy (or RMSE) per silo, the worst silos first; None if not measured."""
-    if by_silo := _by_silo(group, "validation_accuracy", _wilson):
+    if by_silo := _by_silo(group, "validation_accuracy", _accuracy):
         name, kind, sign = "accuracy", "95 %", 1
-        told = "95 % Wilson intervals for the silo's number of validation examples; means over seeds."
+        told = "Means over seeds, with the 95 % intervals that `fedilc evaluate` gives for these examples."
     elif by_silo := _by_silo(group, "validation_rmse", _range_over_seeds):
         name, kind, sign = "RMSE", "range", -1
         told = "The mean over seeds, and the range over them."
@@ -209,11 +211,15 @@ def _by_silo(
     return found
 
 
-def _wilson(values: list[float], examples: int) -> Interval:
+def _accuracy(values: list[float], examples: int) -> Interval:
+    """Return the mean over seeds with the interval of as many right predictions among as many examples."""
     mean = spread(values)[0]
     if not examples:
         return Interval(mean, None, None)
-    return Interval(mean, *wilson_limits(mean, examples))
+    place = np.arange(examples)
+    outputs = [np.where(place < round(value * examples), 1.0, -1.0) for value in values]
+    found = score_interval("binary", "accuracy", np.ones(examples), outputs)
+    return found if found.value is None else replace(found, value=mean)
 
 
 def _range_over_seeds(values: list[float], _: int) -> Interval:

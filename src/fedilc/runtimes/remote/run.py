@@ -131,14 +131,15 @@ class RoundLog(Callback):
 
 def _tables_outline(name: str, data: RemoteTables, folder: Path, made: Preprocessing) -> Outline:
     """Return the outline of tables at the silos; the test set is a table of the coordinator."""
-    x = y = None
+    x = y = patients = None
     if data.test is not None:
         from fedilc.data.tables.silo_tables import read_features
 
-        features, label, _ = read_features(folder / data.test, data.settings(), "the test set")
+        features, label, _, patients = read_features(folder / data.test, data.settings(), "the test set")
         x, y = made.transform(features), torch.as_tensor(made.label.encode(label))
     sample, loss, names = torch.zeros(2, *made.inputs), made.label.loss, (made.columns, made.label.text)
-    return Outline(name, {silo: {} for silo in data.silos}, sample, loss, x, y, *names, preprocessing=made)
+    silos: dict[str, dict[str, int]] = {silo: {} for silo in data.silos}
+    return Outline(name, silos, sample, loss, x, y, *names, preprocessing=made, test_patients=patients)
 
 
 def _remote_outline(name: str, data: Remote, folder: Path) -> Outline:

@@ -183,7 +183,7 @@ def summarise_table(name: str, path: Path, survey: Survey, limits: SurveyLimits 
     limits = limits or SurveyLimits()
     settings = limits.tightened(survey.table)
     everything = settings.model_copy(update={"drop": (), "columns": ()})
-    features, label, unlabelled = read_features(path, everything, name)
+    features, label, unlabelled, _ = read_features(path, everything, name)
     column = LabelRule.parse(settings.label).column
     limits.require_columns(column, [column, *features.columns])
     limits.require_rows(name, len(label), settings)
@@ -211,13 +211,13 @@ def silo_from_table(
     made = read_received(Preprocessing, manifest.preprocessing, "the manifest's preprocessing")
     if list(made.inputs) != manifest.model.inputs:
         raise ProtocolError("the manifest's preprocessing does not make the inputs of its network")
-    settings = TableSettings(label=made.label.text, missing=made.missing)
-    features, label, unlabelled = read_features(path, settings, name)
+    settings = TableSettings(label=made.label.text, missing=made.missing, patient_column=made.patient_column)
+    features, label, unlabelled, patients = read_features(path, settings, name)
     limits.require_columns(made.label.column, [made.label.column, *features.columns])
     if limits.columns is not None:
         features = features.select(column for column in features.columns if column in limits.columns)
     _refuse_identifiers(name, features, label, made, limits)
-    table = SiloTable(name, features, made.label.encode(label), label, unlabelled)
+    table = SiloTable(name, features, made.label.encode(label), label, unlabelled, patients=patients)
     return table.silo(made, validation_share, manifest.seed)
 
 

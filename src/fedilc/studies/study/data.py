@@ -48,6 +48,7 @@ class StudyData(ABC):
         leaks: the columns that alone predict the label almost perfectly.
         strongest: the columns that predict the label best, each alone, with their mean AUROC.
         settings: those of the study that the file of the data gives, by name.
+        patients: by silo, whose each example is, by number; only silos at which a patient has several.
     """
 
     name: str
@@ -61,6 +62,7 @@ class StudyData(ABC):
     leaks: tuple[str, ...] = field(default=(), kw_only=True)
     strongest: tuple[tuple[str, float], ...] = field(default=(), kw_only=True)
     settings: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    patients: Mapping[str, NDArray[np.intp]] = field(default_factory=dict, kw_only=True)
 
     @property
     def silos(self) -> tuple[str, ...]:
@@ -116,6 +118,9 @@ class StudyTables(StudyData):
             problems=tuple(details(tables.copies)),
             leaks=tables.leaks,
             strongest=tables.strongest,
+            patients={
+                silo: table.patients for silo, table in tables.silos.items() if table.patients is not None
+            },
         )
 
     @cached_property
@@ -124,6 +129,8 @@ class StudyTables(StudyData):
         texts = {silo: table.frame.write_csv() for silo, table in self.tables.silos.items()}
         how = f"{self.tables.settings!r}{'' if self.indicators else ' without indicators'}"
         wholes = {silo: f"{how}\n{text}" for silo, text in texts.items()}
+        for silo, numbers in self.patients.items():
+            wholes[silo] += f"\n{digest(torch.from_numpy(numbers))}"
         return {silo: hashlib.sha256(whole.encode()).hexdigest()[:16] for silo, whole in wholes.items()}
 
     def inputs(self, training: Sequence[str], silo: str) -> Tensor:

@@ -27,6 +27,7 @@ from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, TypeAdapter,
 from fedilc.algorithms import find_algorithm
 from fedilc.algorithms.loss_name import has_classes, task_of
 from fedilc.data.inputs import example_shape
+from fedilc.data.silo import label_per_patient
 from fedilc.errors import ConfigError, DataError, DataProblemsError, listed, nearest
 from fedilc.evaluation.metrics import SCORES
 from fedilc.models import NETWORKS
@@ -380,7 +381,7 @@ class StudyPlan:
 
     def folds(self, silo: str) -> int:
         """Return how many folds a site's own model is cross-validated in; 0 if it cannot be."""
-        y = self.data.labels[silo]
+        y = label_per_patient(self.data.labels[silo], self.data.patients.get(silo))
         if not has_classes(self.data.loss):
             fewest = len(y) // MIN_PER_FOLD
         else:

@@ -59,10 +59,13 @@ class StudyResult:
         result = cls(plan, choices, outputs, {}, {}, agreement)
         for site, methods in outputs.items():
             y, loss, resamples = plan.data.labels[site], plan.data.loss, plan.settings.resamples
+            patients = plan.data.patients.get(site)
             seed = seed_for(0, "study", site)
             result.scores[site], result.by_seed[site] = {}, {}
             for method, per_seed in methods.items():
-                found = [resampled(loss, y, one, seed=seed, resamples=resamples) for one in per_seed]
+                found = [
+                    resampled(loss, y, one, patients, seed=seed, resamples=resamples) for one in per_seed
+                ]
                 by_score = {name: [one[name] for one in found] for name in found[0]}
                 result.scores[site][method] = {k: np.mean(v, axis=0) for k, v in by_score.items()}
                 result.by_seed[site][method] = {k: [float(one[0]) for one in v] for k, v in by_score.items()}
@@ -125,14 +128,16 @@ class StudyResult:
 
     def support(self, site: str, metric: str) -> Support:
         """Return what a score rests on at a held-out silo."""
-        return support(self.plan.data.loss, self.plan.data.labels[site], metric)
+        data = self.plan.data
+        return support(data.loss, data.labels[site], metric, data.patients.get(site))
 
     def interval(self, site: str, method: str, metric: str) -> Interval:
         """Return a method's score at a held-out silo with its interval over examples."""
         if method not in self.scores[site] or not np.isfinite(self.scores[site][method][metric][0]):
             return Interval(None, None, None, reason=self.support(site, metric).reason)
         data = self.plan.data
-        found = score_interval(data.loss, metric, data.labels[site], self.outputs[site][method])
+        y, patients = data.labels[site], data.patients.get(site)
+        found = score_interval(data.loss, metric, y, self.outputs[site][method], patients)
         return _without_limits(found, method, metric)
 
     def sites_of(self, method: str, metric: str) -> list[str]:
@@ -153,12 +158,14 @@ class StudyResult:
         """Return a method's score at each held-out silo as an estimate with its variance, if it has one."""
         found = {}
         for site, methods in self.outputs.items():
-            given, y = methods.get(method), self.plan.data.labels[site]
+            given, data = methods.get(method), self.plan.data
+            y, patients = data.labels[site], data.patients.get(site)
             if (method, metric) == (NULL, "auroc"):
                 if own_scale and self.support(site, metric).reason is None:
-                    found[site] = Estimate(0.5, np.zeros(len(y)))
+                    drawn = len(y) if patients is None else len(np.unique(patients))
+                    found[site] = Estimate(0.5, np.zeros(drawn))
             elif given is not None and (
-                one := estimate(self.plan.data.loss, metric, y, given, own_scale=own_scale)
+                one := estimate(data.loss, metric, y, given, patients, own_scale=own_scale)
             ):
                 found[site] = one
         return found

@@ -24,6 +24,7 @@ from fedilc.api import train
 from fedilc.data import Federation, Silo
 from fedilc.data.digests import digest
 from fedilc.data.inputs import Shape, example_shape, require_one_input
+from fedilc.data.silo import by_patient
 from fedilc.errors import (
     CheckpointError,
     ConfigError,
@@ -226,8 +227,12 @@ class Units:
         return outputs if self == Units() else outputs.double() * self.scale + self.mean
 
 
-def validation_rows(y: NDArray[Any], share: float, loss: LossName, seed: int) -> NDArray[np.bool_]:
-    """Return which examples are held out: each class in proportion, drawn from the seed."""
+def validation_rows(
+    y: NDArray[Any], share: float, loss: LossName, seed: int, patients: NDArray[Any] | None = None
+) -> NDArray[np.bool_]:
+    """Return which examples are held out: each class in proportion, drawn from the seed, patients whole."""
+    if patients is not None:
+        return by_patient(lambda labels: validation_rows(labels, share, loss, seed), y, patients)
     held = np.zeros(len(y), dtype=bool)
     random = numpy_generator(seed, "study", "validation")
     for label in np.unique(y) if has_classes(loss) else [None]:
@@ -236,8 +241,15 @@ def validation_rows(y: NDArray[Any], share: float, loss: LossName, seed: int) ->
     return held
 
 
-def folds_of(y: NDArray[Any], folds: int, loss: LossName) -> NDArray[np.intp]:
-    """Return the fold of each example: each class in proportion, in an order drawn once and for all."""
+def folds_of(
+    y: NDArray[Any], folds: int, loss: LossName, patients: NDArray[Any] | None = None
+) -> NDArray[np.intp]:
+    """Return the fold of each example: each class in proportion, in an order drawn once and for all.
+
+    All examples of a patient are in one fold.
+    """
+    if patients is not None:
+        return by_patient(lambda labels: folds_of(labels, folds, loss), y, patients)
     found = np.empty(len(y), dtype=np.intp)
     random = numpy_generator(0, "study", "folds")
     order = random.permutation(len(y))
@@ -312,7 +324,9 @@ class RunTask:
         for name in self.training:
             x, y = data.inputs(self.training, name), units.labels(data, name)
             if self.validation:
-                held = validation_rows(y.numpy(), self.validation, data.loss, self.seed)
+                held = validation_rows(
+                    y.numpy(), self.validation, data.loss, self.seed, data.patients.get(name)
+                )
                 if held.any():
                     scored[name] = (x[held], y[held])
                 x, y = x[~held], y[~held]
@@ -355,11 +369,13 @@ class AloneTask:
             return {}, {"failed": str(error)}
 
     def _perform(self, data: StudyData) -> Result:
-        held = folds_of(data.labels[self.site], self.folds, data.loss) == self.fold
+        patients = data.patients.get(self.site)
+        held = folds_of(data.labels[self.site], self.folds, data.loss, patients) == self.fold
         rest = np.flatnonzero(~held)
         units = Units.of(data.loss, [data.labels[self.site][rest]])
         y = units.labels(data, self.site)
-        inner = rest[validation_rows(y[rest].numpy(), 0.25, data.loss, 0)]
+        of_rest = None if patients is None else patients[rest]
+        inner = rest[validation_rows(y[rest].numpy(), 0.25, data.loss, 0, of_rest)]
         first = np.setdiff1d(rest, inner)
         x = data.inputs_by_rows(self.site, first)
         silo, scored = Silo(self.site, x[first], y[first]), {"": (x[inner], y[inner])}
