@@ -217,8 +217,9 @@ def _accuracy(values: list[float], examples: int) -> Interval:
     if not examples:
         return Interval(mean, None, None)
     place = np.arange(examples)
-    outputs = [np.where(place < round(value * examples), 1.0, -1.0) for value in values]
-    found = score_interval("binary", "accuracy", np.ones(examples), outputs)
+    y = place % 2
+    outputs = [np.where(place < round(value * examples), 2 * y - 1, 1 - 2 * y) for value in values]
+    found = score_interval("binary", "accuracy", y, outputs)
     return found if found.value is None else replace(found, value=mean)
 
 
