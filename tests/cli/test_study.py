@@ -116,6 +116,10 @@ def test_mistakes_are_one_sentence(patients: Path) -> None:
         study(str(patients), *COLUMNS, "--learning-rates", "nan")
     with pytest.raises(ConfigError, match="--learning-rates 'x' is not a list of numbers"):
         study(str(patients), *COLUMNS, "--learning-rates", "x")
+    with pytest.raises(ConfigError, match="--hidden '4,x' is not a list of widths like 64,32"):
+        study(str(patients), *COLUMNS, "--hidden", "4,x")
+    with pytest.raises(ConfigError, match="model 'linnear' is unknown; did you mean 'linear'"):
+        study(str(patients), *COLUMNS, "--model", "linnear")
 
 
 def test_folders_of_images_by_site_and_class_are_studied(tmp_path: Path) -> None:

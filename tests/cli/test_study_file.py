@@ -64,6 +64,15 @@ def test_a_study_takes_what_a_run_and_a_study_have_in_common_and_says_so(folder:
     assert (settings.rounds, settings.beside) == (50, ["geometric"])
 
 
+@pytest.mark.parametrize("section", ['[model]\nname = "linear"\n', ""])
+def test_the_network_may_be_linear_or_without_hidden_layers(folder: Path, section: str) -> None:
+    text = DATA + section + STUDY + ("" if section else "hidden = []\n")
+    found = settings_of(folder, text, "--rounds", "2", "--primary", "log_loss")
+    assert (found["model"], found["hidden"]) == (("linear", [32]) if section else (None, []))
+    study = json.loads((folder / "out" / "study.json").read_text())
+    assert (study["metrics"][0], study["deciding_metric"]) == ("log_loss", "log_loss")
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -72,7 +81,7 @@ def test_a_study_takes_what_a_run_and_a_study_have_in_common_and_says_so(folder:
             "sets seed, weight_decay, which a study does not take; leave out settings of a single run, and "
             "give a study's settings in the section [study]",
         ),
-        (DATA + '[model]\nname = "linear"\n', "sets model, which a study does not take"),
+        (DATA + '[model]\nname = "cnn"\n', "sets model, which a study does not take"),
         (DATA + "[study]\nround = 3\n", "the key 'study.round' is unknown; did you mean 'rounds'?"),
         (DATA + "[study]\nseeds = 0\n", "study.seeds=0 is not valid: input should be greater than 0"),
         (DATA + "[study]\nlearning_rates = []\n", "study.learning_rates=[] is not valid"),

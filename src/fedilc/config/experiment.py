@@ -189,6 +189,8 @@ def read_study_file(name: str) -> tuple[str, Source, Path, dict[str, Any]]:
     network = validated(Network, model, "model")
     if model and network.name == "mlp" and network.hidden is not None:
         found["hidden"] = network.hidden
+    elif model == {"name": "linear"}:
+        found["model"] = network.name
     elif model:
         values["model"] = model
     if values:

@@ -230,8 +230,8 @@ def against_tables(study: Study, metrics: Sequence[str] | None = None) -> list[T
         for other in study["methods"] if metrics is None or metric in metrics else ():
             one = found.get(other, {}) if other in others else {}
             if one.get("value") is not None:
-                ends = (one["next_low"], one["next_high"])
-                text = " to ".join(map("{:+.3f}".format, ends)) if one["sites"] > MOST_WITH_PRIOR else "-"
+                ends = (one["next_low"], one["next_high"]) if one["sites"] > MOST_WITH_PRIOR else (None, None)
+                text = "-" if None in ends else " to ".join(map("{:+.3f}".format, ends))
                 limits = Cell(text, parts=tuple(map(_digits, ends)))
                 rows.append((NAMES[metric], other, one["sites"], score_cell(one, "{:+.3f}"), limits))
     if not rows:
