@@ -56,7 +56,7 @@ def test_list_shows_every_data_set_and_whether_it_is_there(tmp_path: Path) -> No
     assert found["eicu-demo"].split()[-1] == "no"
     assert f"folder: {folder}\n" in printed
     assert "or says how to get it (eicu)" in printed
-    assert "part of the package, without download: color-digits, heart-disease" in printed
+    assert "part of the package, no download needed: color-digits, heart-disease" in printed
 
 
 def test_list_fits_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

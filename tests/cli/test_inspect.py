@@ -88,7 +88,7 @@ def test_the_command_that_applies_all_proposals_can_be_pasted(patients: Path) ->
     (pasted,) = [line.strip() for line in said if line.startswith("  fedilc inspect")]
     assert details[-1] == pasted
     again = shell(f"{program} {pasted.removeprefix('fedilc ')}")
-    assert "to apply all of these proposals" not in again
+    assert "to apply all these proposals" not in again
     assert not any(name in again for name in ("billed $", "place", "copy of", "probably means"))
     assert "lab 0" in again
 
@@ -101,6 +101,6 @@ def test_only_some_columns_of_some_sites_are_inspected(
     assert pl.read_csv(tmp_path / "out" / "tables" / "columns.csv")["column"].to_list() == ["age"]
     assert pl.read_csv(tmp_path / "out" / "tables" / "silos.csv")["silo"].to_list() == ["north", "south"]
     assert refusal(*words, "--columns", "age,,x").startswith("--columns 'age,,x' is not a list of columns")
-    assert "--exclude-site names 'wset', which is no silo; did you mean 'west'?" in refusal(
+    assert "--exclude-site names 'wset', which is not a silo; did you mean 'west'?" in refusal(
         *words, "--exclude-site", "wset"
     )

@@ -34,7 +34,7 @@ def test_without_the_option_the_environment_decides(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_second_algorithm_is_refused_and_not_dropped() -> None:
-    with pytest.raises(ConfigError, match=r"^serve trains one algorithm, and --algorithm was given 3 times"):
+    with pytest.raises(ConfigError, match=r"^serve trains one algorithm, but --algorithm was given 3 times"):
         only_one(["fedsgd", "fedcurv", "fedsgd"], "serve")
 
 

@@ -71,7 +71,7 @@ def test_report_has_a_table_and_a_picture_for_each_set_of_data(
     for name in ("report.png", "report-2.png", "report-3.png"):
         assert f"picture: {tmp_path / name}\n" in printed
         assert (tmp_path / name).read_bytes().startswith(PNG)
-    assert printed.endswith("in different tables: their numbers do not compare.\n")
+    assert printed.endswith("in different tables, because their numbers cannot be compared.\n")
 
 
 def test_report_leaves_out_a_run_without_a_completed_round(

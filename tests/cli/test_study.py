@@ -201,5 +201,5 @@ def test_an_implausible_score_is_an_alarm_before_the_verdict(tmp_path: Path) -> 
     assert "highest AUROC: 'coffin' (1.000)" in flat
     assert flat.index("Alarm") < flat.index("Verdict")
     assert (tmp_path / "out" / "verdict.txt").read_text().startswith("Alarm: The AUROC of fedsgd")
-    assert "to apply all of these proposals" in said
+    assert "to apply all these proposals" in said
     assert study_part(tmp_path / "out").verdict[0].startswith("Alarm: ")

@@ -47,5 +47,5 @@ def test_what_was_given_is_what_study_data_takes() -> None:
 
 @pytest.mark.parametrize("text", ["ward", "=a,b", "ward=a,,b", "ward="])
 def test_categories_that_are_none_are_one_sentence(text: str) -> None:
-    with pytest.raises(ConfigError, match="is not a column and its names, such as ward=medical,surgical"):
+    with pytest.raises(ConfigError, match="is not a column and its categories, such as ward=medical"):
         TableOptions(categories=[text]).given()

@@ -27,7 +27,7 @@ from fedilc.cli.token import token
 from fedilc.errors import FedILCError, FedILCWarning, StoppedError, printable
 
 app = typer.Typer(
-    help="Train one model over silos that cannot share data, for a site nobody trained on.",
+    help="Train one model over silos that cannot share data, so that it works at a new site.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -55,7 +55,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in _REPORT:
             raise
-        _say(f"this needs {error.name}, which the plain package leaves out; run pip install 'fedilc[report]'")
+        _say(f"this needs {error.name}, which is not installed; run pip install 'fedilc[report]'")
         sys.exit(2)
     except StoppedError as error:
         _say(str(error))

@@ -1,4 +1,4 @@
-"""What commands print: a console, log lines (--log-format), sentences, tables, and the name of a picture."""
+"""How commands print: a console, sentences, notes, tables, pictures and log lines (--log-format)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,17 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+LogFormat = Annotated[
+    str | None,
+    typer.Option(help="Log to stderr, one line per event: text or json."),
+]
+
 
 @contextmanager
 def quick_imports() -> Iterator[None]:
     """Import modules without garbage collection, which takes a quarter of the time and finds nothing.
 
-    If any were loaded, later collections leave out all that is in memory now.
+    If any were loaded, later collections skip everything that is in memory now.
     """
     enabled, loaded = gc.isenabled(), len(sys.modules)
     gc.disable()
@@ -42,14 +47,8 @@ def quick_imports() -> Iterator[None]:
             gc.enable()
 
 
-LogFormat = Annotated[
-    str | None,
-    typer.Option(help="text or json: write a line with time and level to stderr per event."),
-]
-
-
 def log_to_stderr(kind: str | None) -> None:
-    """Log the package's events on stderr in a format; do nothing if it is None."""
+    """Log the package's events to stderr in this format; do nothing if it is None."""
     if kind is None:
         return
     if kind not in ("text", "json"):
@@ -88,7 +87,7 @@ def make_console() -> Console:
 
 
 def say(console: Console, sentence: str) -> None:
-    """Print text with flags for options: brackets are no markup, and long lines are not broken."""
+    """Print text with flags for options; brackets are not markup, and long lines are not broken."""
     console.print(with_flags(sentence), markup=False, soft_wrap=True)
 
 
@@ -109,9 +108,9 @@ def say_notes(
         say(console, f"note: {note}")
     apply = f"{command_line()} {as_flags(proposals)}" if proposals else ""
     if apply:
-        say(console, f"to apply all of these proposals (leave out what you know better):\n  {apply}")
+        say(console, f"to apply all these proposals (leave out those you disagree with):\n  {apply}")
     path = folder / "notes.txt"
-    lines = [*map(with_flags, details), *([f"\nto apply all of these proposals:\n{apply}"] if apply else [])]
+    lines = [*map(with_flags, details), *([f"\nto apply all these proposals:\n{apply}"] if apply else [])]
     if not lines:
         path.unlink(missing_ok=True)
         return
@@ -119,7 +118,7 @@ def say_notes(
         folder.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     if len(details) > len(notes):
-        say(console, f"each column and site of these notes: {path}")
+        say(console, f"for each column and site, see {path}")
 
 
 def make_table(*headings: str, numbers: Collection[str] = ()) -> Table:

@@ -26,7 +26,7 @@ Name = Annotated[str, typer.Argument(help="A data set, as `fedilc data list` nam
 
 @data_app.command("list")
 def list_(data_dir: DataDir = None) -> None:
-    """Show all data sets, the folder that they are in, and which are present."""
+    """Show all data sets, their folder, and which of them are present."""
     from fedilc.data.download import DATA_SETS, EMBEDDED, data_folder
 
     folder = data_folder(data_dir).absolute()
@@ -40,7 +40,7 @@ def list_(data_dir: DataDir = None) -> None:
     say(console, f"folder: {folder}")
     by_hand = [name for name in DATA_SETS.names() if not DATA_SETS.get(name).mirrors]
     console.print(f"`fedilc data fetch NAME` gets one, or says how to get it ({', '.join(by_hand)})")
-    console.print(f"part of the package, without download: {', '.join(EMBEDDED)}")
+    console.print(f"part of the package, no download needed: {', '.join(EMBEDDED)}")
 
 
 def _present(data: DataSet, folder: Path) -> str:
@@ -70,7 +70,7 @@ def fetch(name: Name, data_dir: DataDir = None) -> None:
 
 @data_app.command()
 def check(name: Name, data_dir: DataDir = None) -> None:
-    """Say whether each file of a data set is fine, missing or damaged."""
+    """Show whether each file of a data set is fine, missing or damaged."""
     from fedilc.data import download
 
     folder = download.data_folder(data_dir).absolute()

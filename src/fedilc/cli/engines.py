@@ -25,6 +25,12 @@ from fedilc.cli.options import (
 nvflare_app = typer.Typer(
     name="nvflare", help="Train over the sites of NVIDIA FLARE.", no_args_is_help=True, callback=lambda: None
 )
+flower_app = typer.Typer(
+    name="flower",
+    help="Train over the nodes of Flower, in simulation or deployed.",
+    no_args_is_help=True,
+    callback=lambda: None,
+)
 
 
 @nvflare_app.command()
@@ -38,16 +44,16 @@ def export(
     rounds: Rounds = None,
     seed: Seed = None,
     min_clients: Annotated[
-        int | None, typer.Option(min=1, help="How many sites the job and a round need (default: all)")
+        int | None, typer.Option(min=1, help="How many sites the job and each round need. (default: all)")
     ] = None,
     changes: Changes = None,
     out: Annotated[
         str | None,
         typer.Option(help="The run's name in the server's folder of runs; a run there is continued."),
     ] = None,
-    timeout: Annotated[int, typer.Option(min=1, help="Seconds that a site has for each task.")] = 600,
+    timeout: Annotated[int, typer.Option(min=1, help="The time for each task of a site, in seconds.")] = 600,
     join_timeout: Annotated[
-        int, typer.Option(min=1, help="Seconds that a site has to load its examples.")
+        int, typer.Option(min=1, help="The time for a site to load its examples, in seconds.")
     ] = 600,
     wire: WireName = "exact",
     data_dir: DataDir = None,
@@ -78,14 +84,6 @@ def export(
         f"run folder, in the server's fedilc-runs: {recipe.run_name}",
     ]
     say(make_console(), "\n".join(lines))
-
-
-flower_app = typer.Typer(
-    name="flower",
-    help="Train over the nodes of Flower, in simulation or deployed.",
-    no_args_is_help=True,
-    callback=lambda: None,
-)
 
 
 @flower_app.command()

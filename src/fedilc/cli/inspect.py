@@ -29,16 +29,16 @@ def inspect(
         ),
     ],
     tables: TableOptions,
-    seed: Annotated[int, typer.Option(min=0, help="Of the small network's initial weights.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the small network's initial weights.")] = 0,
     out: Annotated[
-        Path | None, typer.Option(callback=not_a_file, help="The folder for results (default: inspect/NAME)")
+        Path | None, typer.Option(callback=not_a_file, help="The folder for results. (default: inspect/NAME)")
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Show sizes, labels, missing values and shifts of columns between silos, and what they suggest.
+    """Show how silos differ in size, labels, missing values and columns, and what this suggests.
 
-    DATA may also be the folder of a run over tables elsewhere (fedilc serve): it is then inspected from
-    the counts and sums that the silos sent.
+    DATA may also be the folder of a run over tables of other machines (fedilc serve); the counts and sums
+    that silos sent are then inspected.
     """
     with quick_imports():
         from fedilc.data.checks.notes import as_settings
@@ -60,7 +60,7 @@ def inspect(
     else:
         read = study_data(data, prepared=True, **tables.given())
         if not isinstance(read, StudyTables):
-            raise ConfigError(f"{data[0]} holds no tables; give tables, or an experiment that reads them")
+            raise ConfigError(f"{data[0]} holds no tables; give tables, or an experiment that reads tables")
         found = inspect_tables(read.name, read.tables, seed)
     if is_run:
         forget_flags()
@@ -69,7 +69,7 @@ def inspect(
     say_notes(console, folder, found.notes, found.details, () if is_run else found.proposals)
     if is_run and found.proposals:
         wanted = as_settings(found.proposals)
-        say(console, f"to apply all of these proposals, in the section [data] of the run: {wanted}")
+        say(console, f"to apply all these proposals, set in the section [data] of the run: {wanted}")
     shown = inspection_tables(found)
     for table in shown:
         console.print(table)

@@ -1,4 +1,4 @@
-"""Options of the commands that make many runs, and what does these runs."""
+"""Options of commands that make many runs, and the function that makes them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ if TYPE_CHECKING:
 
     from fedilc.studies.jobs import RunJob
 
-Seeds = Annotated[int, typer.Option(min=1, help="How many seeds, starting from 0.")]
+Seeds = Annotated[int, typer.Option(min=1, help="The number of seeds, starting from 0.")]
 Jobs = Annotated[
     int | None,
-    typer.Option(min=1, help="How many runs at a time; they share the threads. (default: half the cores)"),
+    typer.Option(min=1, help="How many runs at a time, which share the threads. (default: half the cores)"),
 ]
 Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds per run. (default: as in the experiment)")]
 Subset = Annotated[
     float | None, typer.Option(help="The share of the training and validation examples to use.")
 ]
-EvaluateEvery = Annotated[
-    int | None, typer.Option(min=1, help="How many rounds from one evaluation to the next.")
-]
+EvaluateEvery = Annotated[int | None, typer.Option(min=1, help="Evaluate after every this many rounds.")]
 
 
 def job_changes(rounds: int | None, subset: float | None, evaluate_every: int | None) -> list[str]:

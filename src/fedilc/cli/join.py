@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 LINE_SECONDS = 60.0
 _ANOTHER = (
-    "another summary was sent to this address before, and the difference of the two tells about single "
-    "patients"
+    "another summary was sent to this address before, and the difference of the two reveals single patients"
 )
 
 
@@ -42,44 +41,44 @@ def join(
     data: Annotated[
         Path | None, typer.Option(help="The silo's examples: .csv, .xlsx, .parquet, .npz, ...")
     ] = None,
-    label: Annotated[
-        str | None, typer.Option(help="The column of --data that holds the label (default: label)")
-    ] = None,
+    label: Annotated[str | None, typer.Option(help="The label's column in --data. (default: label)")] = None,
     validation_share: Annotated[
         float | None,
-        typer.Option(min=0, max=0.9, help="The share of --data held out for validation (default: 0.3)"),
+        typer.Option(min=0, max=0.9, help="The share of --data to hold out for validation. (default: 0.3)"),
     ] = None,
     provider: Annotated[
         str | None,
         typer.Option(
-            metavar="MODULE:FUNCTION", help="Your own function, which returns the fedilc.Silo of a name."
+            metavar="MODULE:FUNCTION", help="Your own function that returns the fedilc.Silo of a name."
         ),
     ] = None,
     experiment: Annotated[
         str | None, typer.Option(help="Take the silo from an experiment on this machine, for a trial.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="MODULE:FUNCTION", help="Your own network, if not a built-in one.")
+        str | None,
+        typer.Option(metavar="MODULE:FUNCTION", help="Your own network, if the run's is not built in."),
     ] = None,
     ca: Annotated[Path | None, typer.Option(help="The certificate of the authority to trust.")] = None,
     client_cert: Annotated[
-        Path | None, typer.Option(help="This silo's own certificate, in place of a token; PEM.")
+        Path | None, typer.Option(help="This silo's certificate, instead of a token (PEM).")
     ] = None,
-    client_key: Annotated[Path | None, typer.Option(help="The key of --client-cert, PEM.")] = None,
+    client_key: Annotated[Path | None, typer.Option(help="The key of --client-cert (PEM).")] = None,
     allow_insecure: Annotated[
-        bool, typer.Option("--allow-insecure", help="Connect without TLS to another machine.")
+        bool, typer.Option("--allow-insecure", help="Connect to another machine without TLS.")
     ] = False,
     give_up_after: Annotated[
         float | None,
-        typer.Option(min=0, help="Seconds without a response after which to give up (default: never)"),
+        typer.Option(min=0, help="Give up after this many seconds without a response. (default: never)"),
     ] = None,
     manifest_digest: Annotated[
-        str | None, typer.Option(help="Join only the run with this manifest, as `fedilc serve` shows it.")
+        str | None,
+        typer.Option(help="Join only the run with this manifest digest, which `fedilc serve` shows."),
     ] = None,
     state: Annotated[
         Path | None,
         typer.Option(
-            help="A folder that stores which run was joined; another run at this address is refused."
+            help="A folder that records the run joined; other runs at this address are then refused."
         ),
     ] = None,
     min_examples: Annotated[
@@ -88,26 +87,26 @@ def join(
     columns: Annotated[
         list[str] | None,
         typer.Option(
-            help="The columns of --data that the run may use, the label among them, separated by commas; may "
-            "repeat (default: all)"
+            help="The columns of --data that the run may use, including the label, separated by commas; may "
+            "repeat. (default: all)"
         ),
     ] = None,
     min_category: Annotated[
-        int, typer.Option(min=10, help="Name no category, and sum no column, of fewer rows in the summary.")
+        int, typer.Option(min=10, help="Leave categories and sums of fewer rows out of the summary.")
     ] = 10,
     min_rows: Annotated[
         int | None,
-        typer.Option(min=1, help="Send no summary of a table with fewer rows (default: 50, or the run's)"),
+        typer.Option(min=1, help="Send no summary of a table with fewer rows. (default: 50, or the run's)"),
     ] = None,
     round_survey: Annotated[
         int | None,
-        typer.Option(min=2, help="Round counts and sums of the summary to this unit (default: the run's)"),
+        typer.Option(min=2, help="Round counts and sums in the summary to this unit. (default: the run's)"),
     ] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Send the summary of a table without asking, as a service must.")
+        bool, typer.Option("--yes", help="Send the summary of a table without asking, for use in a service.")
     ] = False,
-    max_parameters: Annotated[int, typer.Option(min=1, help="Refuse a larger network.")] = 2**28,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    max_parameters: Annotated[int, typer.Option(min=1, help="Refuse networks with more parameters.")] = 2**28,
+    device: Annotated[str, typer.Option(help="The device: auto, cpu, cuda, cuda:1, ...")] = "auto",
     data_dir: DataDir = None,
     log_format: LogFormat = None,
 ) -> None:
@@ -155,12 +154,12 @@ def _silo(
     from fedilc.runtimes.remote.silo_client import silo_from_experiment, silo_from_file, silo_from_provider
 
     if sum(given is not None for given in (data, provider, experiment)) != 1:
-        raise ConfigError("give the silo's examples by one of --data, --provider and --experiment")
+        raise ConfigError("name the silo's examples with exactly one of --data, --provider and --experiment")
     if data is not None:
         share = 0.3 if validation_share is None else validation_share
         return silo_from_file(name, data, label or "label", share, tell, allowed)
     given = {"--label": label, "--validation-share": validation_share, "--columns": allowed.columns}
-    refuse_given("only a table has them", given)
+    refuse_given("only --data takes this option", given)
     if provider is not None:
         return silo_from_provider(name, provider)
     return silo_from_experiment(name, *read_experiment(experiment or ""))
@@ -198,7 +197,7 @@ def connect(
 
 
 class SiloProgress:
-    """Show the progress of a silo: a line that changes in a terminal, else a line per minute.
+    """Show the progress of a silo: a line that changes in a terminal, otherwise one line per minute.
 
     Without a console, every sentence is a line of the log, and waiting is a warning.
     """
@@ -274,11 +273,11 @@ class SummaryConsent:
         if not sys.stdin.isatty():
             if again:
                 raise ConfigError(
-                    f"nothing more was sent for silo {silo!r}: {_ANOTHER}; --yes is not enough for that, so "
+                    f"nothing more was sent for silo {silo!r}: {_ANOTHER}; --yes is not enough for this, so "
                     "run the command once in a terminal if you agree"
                 )
             raise ConfigError(
-                f"nobody can agree here to send the summary of silo {silo!r}, and nothing was sent; run the "
+                f"nobody is here to agree to the summary of silo {silo!r}, so nothing was sent; run the "
                 "command once in a terminal, or add --yes"
             )
         if not typer.confirm("send this summary to the coordinator?"):

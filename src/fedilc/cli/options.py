@@ -1,4 +1,4 @@
-"""Arguments and options that several subcommands take, those of commands that read users' tables included."""
+"""Arguments and options that several subcommands share, and options in errors written as flags."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def find_command(group: Any, words: Sequence[str]) -> tuple[list[str], Any]:
 
 
 def forget_flags() -> None:
-    """Print options as they are from here on, since they belong in a file and not on this command line."""
+    """Print options as they are from here on, because they belong in a file and not on this command line."""
     _flags.clear()
 
 
@@ -80,7 +80,7 @@ def _spelled(name: str, value: str | None) -> str:
 
 
 def _words(value: str) -> list[str]:
-    """Return what follows a flag, once per time that it is given."""
+    """Return the values of a flag, one for each time that it is given."""
     try:
         found = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
@@ -90,10 +90,11 @@ def _words(value: str) -> list[str]:
     return list(map(shlex.quote, found)) if isinstance(found, list) else [value]
 
 
+Names = list[str] | None
 ExperimentName = Annotated[
     str, typer.Argument(help="A shipped experiment, as `fedilc list` names it, or a TOML file.")
 ]
-Rounds = Annotated[int | None, typer.Option(help="How many rounds. (default: as in the experiment)")]
+Rounds = Annotated[int | None, typer.Option(help="The number of rounds. (default: as in the experiment)")]
 Seed = Annotated[
     int | None, typer.Option(help="The seed of all random choices. (default: as in the experiment)")
 ]
@@ -103,15 +104,13 @@ Changes = Annotated[
 ]
 OnDivergence = Annotated[
     str | None,
-    typer.Option(help="If weights become infinite: stop, or exclude silos that stand out. (default: stop)"),
+    typer.Option(help="What to do if weights become infinite: stop, or exclude outliers. (default: stop)"),
 ]
 Balance = Annotated[
     str | None,
-    typer.Option(help="Let all classes of a silo count equally: none, weights, oversample. (default: none)"),
+    typer.Option(help="How to balance classes within a silo: none, weights or oversample. (default: none)"),
 ]
-WireName = Annotated[
-    str, typer.Option(help="How numbers are sent: exact, or float16, which halves the bytes.")
-]
+WireName = Annotated[str, typer.Option(help="How to send numbers: exact, or float16 for half the bytes.")]
 ModelFunction = Annotated[
     str | None,
     typer.Option(
@@ -175,7 +174,7 @@ def only_one(algorithms: list[str] | None, command: str) -> str | None:
     """
     if algorithms and len(algorithms) > 1:
         raise ConfigError(
-            f"{command} trains one algorithm, and --algorithm was given {len(algorithms)} times; give it once"
+            f"{command} trains one algorithm, but --algorithm was given {len(algorithms)} times; give it once"
         )
     return algorithms[0] if algorithms else None
 
@@ -211,18 +210,15 @@ def as_changes(given: Mapping[str, object]) -> list[str]:
     return [f"{key}={value}" for key, value in given.items() if value is not None]
 
 
-Names = list[str] | None
-
-
 @dataclass(frozen=True)
 class TableOptions:
-    """The options, each as a user may give it."""
+    """The options of commands that read users' tables."""
 
     label: Annotated[
         str | None, typer.Option(help="The label's column, or a comparison such as 'num>0'.")
     ] = None
     silo_column: Annotated[
-        str | None, typer.Option(help="The column that names silos (default: each file is a silo)")
+        str | None, typer.Option(help="The column that names silos. (default: each file is a silo)")
     ] = None
     positive: Annotated[str | None, typer.Option(help="The value of the label that counts as 1.")] = None
     categorical: Annotated[Names, typer.Option(help="A column whose numbers are categories; may repeat.")] = (
@@ -231,22 +227,22 @@ class TableOptions:
     categories: Annotated[
         Names,
         typer.Option(
-            help="The categories of a column, or the label's classes, if not those in the data: "
-            "ward=medical,surgical; may repeat."
+            help="The categories of a column, or the label's classes, such as ward=medical,surgical; may "
+            "repeat. (default: those in the data)"
         ),
     ] = None
     columns: Annotated[
         Names, typer.Option(help="Use only these columns, separated by commas; may repeat. (default: all)")
     ] = None
-    drop: Annotated[Names, typer.Option(help="A column that is not used; may repeat.")] = None
-    exclude_site: Annotated[Names, typer.Option(help="A site to ignore altogether; may repeat.")] = None
+    drop: Annotated[Names, typer.Option(help="A column to leave out; may repeat.")] = None
+    exclude_site: Annotated[Names, typer.Option(help="A site to leave out; may repeat.")] = None
     keep: Annotated[
         Names, typer.Option(help="A column to use although it looks like an identifier; may repeat.")
     ] = None
     missing: Annotated[
         Names,
         typer.Option(
-            help="A further mark of missing values, such as -9, or job=8,9 for one column; may repeat."
+            help="A further value that means missing, such as -9, or job=8,9 for one column; may repeat."
         ),
     ] = None
 
@@ -256,10 +252,10 @@ class TableOptions:
     ] = None
     min_category: Annotated[
         int | None,
-        typer.Option(min=1, help="The rows of a silo that a category or a sum needs (default: 10)"),
+        typer.Option(min=1, help="How many rows of a silo a category or a sum needs. (default: 10)"),
     ] = None
     round_survey: Annotated[
-        int | None, typer.Option(min=2, help="Round silos' counts and sums to this unit (default: exact)")
+        int | None, typer.Option(min=2, help="Round silos' counts and sums to this unit. (default: exact)")
     ] = None
 
     def given(self) -> dict[str, Any]:
@@ -312,6 +308,6 @@ def _categories(text: str) -> tuple[str, list[str]]:
     listed = [name.strip() for name in names.split(",")]
     if not column or not all(listed):
         raise ConfigError(
-            f"--categories {text!r} is not a column and its names, such as ward=medical,surgical"
+            f"--categories {text!r} is not a column and its categories, such as ward=medical,surgical"
         )
     return column, listed

@@ -46,14 +46,14 @@ def predict(
     token_file: SiloTokenFile = None,
     ca: Authority = None,
 ) -> None:
-    """Write the trained model's scores of the rows of a table."""
+    """Write the trained model's scores for the rows of a table."""
     with quick_imports():
         import polars as pl
 
         from fedilc.data.tables.prediction_rows import rows_of
 
     if out.suffix not in (".csv", ".parquet"):
-        raise ConfigError(f"scores are written as .csv or .parquet; --out {out} has neither ending")
+        raise ConfigError(f"scores are written as .csv or .parquet, but --out {out} has neither ending")
     loaded = load_run(run, criterion, model, token_file, ca)
     rows, where = rows_of(table)
     frame = rows if isinstance(rows, pl.DataFrame) else None
@@ -75,9 +75,9 @@ def predict(
 
 
 def without_formulas(frame: DataFrame) -> DataFrame:
-    """Return a table whose texts no spreadsheet takes for formulas: an apostrophe stands before them.
+    """Return a table without texts that a spreadsheet takes for formulas: they get an apostrophe in front.
 
-    A text is one if it begins as a formula does and is not a number.
+    A text is one if it begins like a formula and is not a number.
     """
     import polars as pl
 
@@ -107,7 +107,9 @@ def load_run(
     if not str(run).startswith(("http://", "https://")):
         return load(run, criterion, network)
     if criterion != "validation":
-        raise ConfigError(f"a published model is that of the validation's round; leave out {criterion!r}")
+        raise ConfigError(
+            f"a published model is from the round that validation chose; leave out --criterion {criterion}"
+        )
     from fedilc.cli.join import read_token
     from fedilc.runtimes.rest.http_client import HttpClient, fetch_run
 
@@ -187,7 +189,7 @@ def export(
     criterion: Criterion = "validation",
     model: ModelFunction = None,
 ) -> None:
-    """Write the trained model as a file of torch.export, and its preprocessing as JSON."""
+    """Write the trained model as a torch.export file, and its preprocessing as JSON."""
     with quick_imports():
         from fedilc.training.loaded_model import export_model
 

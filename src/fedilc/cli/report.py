@@ -19,16 +19,16 @@ def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="Run folders, folders of run folders, the folder of a study or of a campaign; for HTML also "
-            "those of inspections."
+            help="Run folders, folders of run folders, or the folder of a study or campaign; for HTML also "
+            "of an inspection."
         ),
     ],
     out: Annotated[
         Path,
-        typer.Option("--out", "-o", help="Where to write the picture, or a report of one page (.html)."),
+        typer.Option("--out", "-o", help="The picture to write, or a one-page report (.html)."),
     ] = Path("report.png"),
 ) -> None:
-    """Compare finished or unfinished runs; those of other data or another test site have their own table.
+    """Compare finished or unfinished runs; runs with other data or another test site get their own table.
 
     For the folder of a study, print its tables and its verdict. For the folder of a campaign without its
     runs, write its tables and pictures again from its numbers.
@@ -70,8 +70,8 @@ def report(
     if len(groups) > 1:
         say(
             console,
-            "Runs of different experiments, examples or test sets are in different tables: their numbers "
-            "do not compare.",
+            "Runs of different experiments, examples or test sets are in different tables, because their "
+            "numbers cannot be compared.",
         )
 
 

@@ -35,7 +35,7 @@ def run(
     experiment: ExperimentName = "color-digits-shift",
     algorithm: Annotated[
         list[str] | None,
-        typer.Option("--algorithm", "-a", help="An algorithm; may repeat; 'all': the paper's six."),
+        typer.Option("--algorithm", "-a", help="An algorithm, or 'all' for the paper's six; may repeat."),
     ] = None,
     rounds: Rounds = None,
     seed: Seed = None,

@@ -52,7 +52,7 @@ _RUN = {
 }
 _UPSTREAM = {"--silo", "--token-file", "--ca", "--client-cert", "--client-key"}
 TokensPath = Annotated[
-    Path | None, typer.Option("--tokens", help="The token file of silos and viewers, which has hashes.")
+    Path | None, typer.Option("--tokens", help="The file with the hashes of silos' and viewers' tokens.")
 ]
 
 
@@ -64,29 +64,32 @@ def serve(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 chooses a free one.")] = 8443,
     tokens: TokensPath = None,
-    cert: Annotated[Path | None, typer.Option(help="The coordinator's TLS certificate, PEM.")] = None,
-    key: Annotated[Path | None, typer.Option(help="The key of --cert, PEM.")] = None,
+    cert: Annotated[Path | None, typer.Option(help="The coordinator's TLS certificate (PEM).")] = None,
+    key: Annotated[Path | None, typer.Option(help="The key of --cert (PEM).")] = None,
     client_ca: Annotated[
         Path | None,
-        typer.Option(help="Accept certificates of this authority in place of silos' tokens; PEM."),
+        typer.Option(help="Accept silos' certificates from this authority instead of tokens (PEM)."),
     ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="No TLS, on a loopback address only.")] = False,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Use no TLS; only on a loopback address.")
+    ] = False,
     allow_insecure: Annotated[
-        bool, typer.Option("--allow-insecure", help="No TLS on any address, because a proxy adds it.")
+        bool, typer.Option("--allow-insecure", help="Use no TLS on any address, because a proxy adds it.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="The run folder; a run in it is continued (default: runs/NAME/served)")
+        Path | None,
+        typer.Option(help="The run folder; a run in it is continued. (default: runs/NAME/served)"),
     ] = None,
     algorithm: Annotated[list[str] | None, typer.Option("--algorithm", "-a", help="An algorithm.")] = None,
     rounds: Rounds = None,
     seed: Seed = None,
     min_silos: Annotated[
-        int | None, typer.Option(help="How many silos a round needs (default: all that it asks)")
+        int | None, typer.Option(help="How many silos a round needs. (default: all that it asks)")
     ] = None,
     round_timeout: Annotated[
         float,
         typer.Option(
-            min=0.1, help="Seconds after which a round continues without a silo that does not reply."
+            min=0.1, help="Continue a round without silos that do not reply within this many seconds."
         ),
     ] = 600.0,
     balance: Balance = None,
@@ -94,37 +97,38 @@ def serve(
     wire: WireName = "exact",
     changes: Changes = None,
     view: Annotated[
-        Path | None, typer.Option(help="Train nothing: show the page of this run folder.", show_default=False)
+        Path | None, typer.Option(help="Do not train: show the page of this run folder.", show_default=False)
     ] = None,
     stay: Annotated[bool, typer.Option("--stay", help="Keep serving the page after the last round.")] = False,
     upstream: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="Be a sub-coordinator: send the sums of the silos here to this coordinator."
+            metavar="URL",
+            help="Be a sub-coordinator: send the sums of its silos to this coordinator.",
         ),
     ] = None,
     silo: Annotated[
-        str | None, typer.Option(help="With --upstream: the name of this sub-coordinator there.")
+        str | None, typer.Option(help="With --upstream: the name of this sub-coordinator.")
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option(help="With --upstream: a file with its token there.")
+        Path | None, typer.Option(help="With --upstream: a file with this sub-coordinator's token.")
     ] = None,
     ca: Annotated[
         Path | None, typer.Option(help="With --upstream: the certificate of the authority to trust.")
     ] = None,
     client_cert: Annotated[
-        Path | None, typer.Option(help="With --upstream: its client certificate, in place of a token; PEM.")
+        Path | None, typer.Option(help="With --upstream: its client certificate, instead of a token (PEM).")
     ] = None,
-    client_key: Annotated[Path | None, typer.Option(help="The key of --client-cert, PEM.")] = None,
+    client_key: Annotated[Path | None, typer.Option(help="The key of --client-cert (PEM).")] = None,
     model: ModelFunction = None,
     data_dir: DataDir = None,
     log_format: LogFormat = None,
 ) -> None:
     """Coordinate a run over silos that join by HTTP, and show it on a page.
 
-    With --model, every silo needs the same network, named with the same option of `join`.
+    With --model, every silo needs the same network and names it with `fedilc join --model`.
 
-    With --upstream this is a sub-coordinator: it replies for its silos to the coordinator above.
+    With --upstream, this is a sub-coordinator, which replies for its silos to the coordinator above.
     """
     from fedilc.runtimes.rest import require_server
 

@@ -15,21 +15,21 @@ from fedilc.errors import ConfigError
 def token(
     name: Annotated[str, typer.Argument(help="The name of a silo or viewer, or `revoke NAME`.")],
     revoked: Annotated[str | None, typer.Argument(metavar="[NAME]", hidden=True)] = None,
-    tokens: Annotated[Path, typer.Option(help="The token file; it is made if it does not exist.")] = Path(
+    tokens: Annotated[Path, typer.Option(help="The token file; it is created if it does not exist.")] = Path(
         "tokens.json"
     ),
     viewer: Annotated[
-        bool, typer.Option("--viewer", help="A viewer's token, which only shows the page.")
+        bool, typer.Option("--viewer", help="Make a viewer's token, which only gives access to the page.")
     ] = False,
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace the token that the name already has.")
     ] = False,
     days: Annotated[
-        float | None, typer.Option(min=0, help="After how many days it expires (default: never)")
+        float | None, typer.Option(min=0, help="The number of days until it expires. (default: never)")
     ] = None,
     carries: Annotated[
         list[str] | None,
-        typer.Option(metavar="SILO", help="A silo that this sub-coordinator may reply for; may repeat."),
+        typer.Option(metavar="SILO", help="A silo for which this sub-coordinator may reply; may repeat."),
     ] = None,
 ) -> None:
     """Make a token for a silo or a viewer, and show it once; the token file stores its hash.

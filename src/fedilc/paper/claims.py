@@ -18,7 +18,6 @@ from fedilc.report.tables import NOTHING, Cell, Column, TableData, mean_cell, p_
 
 BENCHMARKS = ("color-mnist", "rotated-cifar10", "eicu")
 ORDER = ("fedsgd", "geometric", "fedcurv", "fishr-inter-geo", "fishr-intra-arith", "fishr-intra-geo")
-
 FAR = 2.0
 _OTHER_DATA = ("eicu-demo", "eicu-synthetic")
 # The paper's areas are those of thresholded predictions, so they are compared with our thresholded ones.
@@ -30,6 +29,18 @@ _TABLES = {
 }
 _FAIRNESS = {"domain_fairness_variance": "variance_x1000", "domain_fairness_entropy": "entropy_x10"}
 _FACTORS = {"fairness_variance": 1000.0, "fairness_entropy": 10.0}
+_INTER, _INTRA = "fishr-inter-geo", "fishr-intra-geo"
+_TITLES = {
+    "test_loss": "OOD loss",
+    "test_accuracy": "OOD accuracy",
+    "test_thresholded_auroc": "OOD AUCROC†",
+    "test_thresholded_auprc": "OOD AUCPR†",
+    "domain_fairness_variance": "variance over sub-environments (×1000)",
+    "domain_fairness_entropy": "entropy over sub-environments (×10)",
+    f"{INCONSISTENCY}variance": "inconsistency score, C_e",
+    f"{INCONSISTENCY}hessian": "inconsistency score, Hessian",
+}
+_DOMAINS = "accuracy in the sub-environments"
 
 
 @dataclass(frozen=True)
@@ -136,9 +147,6 @@ def distance_cell(values: Sequence[float], number: PaperNumber | None, lower: bo
     return Cell(shown + "!" * (reading == "worse"), parts=(f"{count:.3f}", reading))
 
 
-_INTER, _INTRA = "fishr-inter-geo", "fishr-intra-geo"
-
-
 @dataclass(frozen=True)
 class Claim:
     """The claim that one algorithm, the winner, beats its rivals on a metric."""
@@ -167,19 +175,6 @@ class Judgement:
     means_only: bool = False
 
 
-_TITLES = {
-    "test_loss": "OOD loss",
-    "test_accuracy": "OOD accuracy",
-    "test_thresholded_auroc": "OOD AUCROC†",
-    "test_thresholded_auprc": "OOD AUCPR†",
-    "domain_fairness_variance": "variance over sub-environments (×1000)",
-    "domain_fairness_entropy": "entropy over sub-environments (×10)",
-    f"{INCONSISTENCY}variance": "inconsistency score, C_e",
-    f"{INCONSISTENCY}hessian": "inconsistency score, Hessian",
-}
-_DOMAINS = "accuracy in the sub-environments"
-
-
 def _beats(winner: str, rival: str, metric: str = "test_loss") -> Claim:
     return Claim(metric, winner, (rival,), f"{winner} beats {rival}")
 
@@ -190,14 +185,12 @@ def _best(winner: str, metric: str, but: str | None = None) -> Claim:
 
 
 _PROPOSED = tuple(_beats(proposed, old) for proposed in (_INTER, _INTRA) for old in ("fedsgd", "fedcurv"))
-
 # Section 4: both methods lower the score, since the geometric mean does, and since Fishr does.
 SECTION_4 = tuple(
     Claim(f"{INCONSISTENCY}{curvature}", winner, ("fedsgd",), f"{winner} lowers that of fedsgd")
     for curvature in ("variance", "hessian")
     for winner in (_INTER, _INTRA, "geometric", "fedcurv")
 )
-
 CLAIMS: dict[str, tuple[Claim, ...]] = {
     "color-mnist": (
         _best(_INTER, "test_loss"),

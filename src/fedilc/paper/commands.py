@@ -33,7 +33,7 @@ def reproduce(
         typer.Argument(help="color-mnist, rotated-cifar10, eicu, eicu-demo, eicu-synthetic or color-digits."),
     ] = "color-mnist",
     algorithm: Annotated[
-        list[str] | None, typer.Option("--algorithm", "-a", help="Train only this one; may repeat.")
+        list[str] | None, typer.Option("--algorithm", "-a", help="Train only this algorithm; may repeat.")
     ] = None,
     seeds: Seeds = 5,
     jobs: Jobs = None,
@@ -42,7 +42,8 @@ def reproduce(
     evaluate_every: EvaluateEvery = None,
     changes: Changes = None,
     out: Annotated[
-        Path | None, typer.Option(callback=not_a_file, help="Where results go. (default: results/BENCHMARK)")
+        Path | None,
+        typer.Option(callback=not_a_file, help="The folder for results. (default: results/BENCHMARK)"),
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
@@ -93,11 +94,11 @@ def lambda_(
     evaluate_every: EvaluateEvery = None,
     changes: Changes = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where results go. (default: results/EXPERIMENT-lambda)")
+        Path | None, typer.Option(help="The folder for results. (default: results/EXPERIMENT-lambda)")
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Train with several weights of the penalty (lambda), and choose one by the silos' validation loss.
+    """Train with several penalty weights (lambda), and choose one by the silos' validation loss.
 
     The loss at the test site is shown beside it: at the round of lowest validation loss, and at the round of
     lowest test loss (the oracle's), which nobody can know in practice.
@@ -127,10 +128,10 @@ def eicu(
         Path | None,
         typer.Option(help="The Parquet file to write. (default: eicu.parquet in the data folder)"),
     ] = None,
-    silo_by: Annotated[str, typer.Option(help="What is a silo: hospital, or region.")] = "hospital",
-    silos: Annotated[int, typer.Option(help="Keep this many silos, those with the most patients.")] = 58,
+    silo_by: Annotated[str, typer.Option(help="What to take as a silo: hospital or region.")] = "hospital",
+    silos: Annotated[int, typer.Option(help="Keep this many silos: those with the most patients.")] = 58,
     min_patients: Annotated[int, typer.Option(help="Leave out silos with fewer patients.")] = 50,
-    medicines: Annotated[int, typer.Option(help="Keep this many medicines, the most ordered.")] = 1399,
+    medicines: Annotated[int, typer.Option(help="Keep this many medicines: the most ordered.")] = 1399,
     min_uses: Annotated[int, typer.Option(help="Leave out medicines ordered for fewer patients.")] = 1,
     keep_cancelled: Annotated[
         bool, typer.Option("--keep-cancelled", help="Count cancelled orders too.")

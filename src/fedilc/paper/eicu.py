@@ -19,6 +19,67 @@ from fedilc.models.networks import mlp
 from fedilc.paper.eicu_tables import prepare
 from fedilc.seeds import numpy_generator
 
+HOSPITALS, PATIENTS, MEDICINES, DEATHS = 58, 30_760, 1_399, 9_382
+_CASES, _INFORMATIVE, _SMALLEST = 8, 60, 60
+_ORDERS_PER_PATIENT = 18.0
+_SEED = 2022
+Array = NDArray[np.float64]
+
+
+def eicu_federation(
+    table: PatientTable,
+    seed: int = 0,
+    name: str = "eicu",
+    silos: int = 20,
+    equal_sizes: bool = True,
+    oversample: bool = True,
+    validation_share: float = 0.3,
+    subset: float = 1.0,
+) -> Federation:
+    """Return a federation whose largest silos train; all patients of the others are the test.
+
+    Args:
+        table: the patients.
+        seed: the seed of every random choice below.
+        name: the federation's name.
+        silos: how many silos train.
+        equal_sizes: cut each to the size of the smallest of them, as the paper's authors did.
+        oversample: repeat training examples of the rarer outcome, drawn with replacement, until both
+            outcomes are equally frequent; a silo with one outcome stays unchanged.
+        validation_share: the share of each silo's patients for validation, with the same share of deaths.
+        subset: the share of each training silo that is used.
+    """
+    names, sizes = np.unique(table.silo, return_counts=True)
+    order = np.lexsort((names, -sizes))
+    if not 1 <= silos < len(names):
+        raise ConfigError(
+            f"silos={silos} cannot train: the table has {len(names)}, and one must be left for the test"
+        )
+    chosen = order[:silos]
+    members = []
+    for index in chosen:
+        random = numpy_generator(seed, name, str(names[index]), "split")
+        rows = random.permutation(np.flatnonzero(table.silo == names[index]))
+        rows = rows[: sizes[chosen].min() if equal_sizes else None]
+        rows = np.sort(rows[: max(1, round(subset * len(rows)))])
+        x, y = table.x[rows].astype(np.float32), table.died[rows].astype(np.float32)
+        held_out = held_out_rows(y, validation_share, random)
+        train = np.flatnonzero(~held_out)
+        train = _balanced(train, y, random) if oversample else train
+        members.append(Silo(str(names[index]), x[train], y[train], x[held_out], y[held_out]))
+    outside = ~np.isin(table.silo, names[chosen])
+    x_test, y_test = table.x[outside].astype(np.float32), table.died[outside].astype(np.float32)
+    return Federation(name, members, x_test, y_test, loss="binary")
+
+
+def _balanced(
+    rows: NDArray[np.intp], y: NDArray[np.float32], random: np.random.Generator
+) -> NDArray[np.intp]:
+    """Return rows, followed by repeated ones of the rarer outcome."""
+    rarer, other = sorted((rows[y[rows] == label] for label in (0, 1)), key=len)
+    repeats = random.choice(rarer, len(other) - len(rarer)) if len(rarer) else rarer
+    return np.concatenate([rows, repeats])
+
 
 @dataclass(frozen=True)
 class PatientTable:
@@ -68,70 +129,6 @@ def read_demo(folder: Path) -> PatientTable:
         table = Path(work) / "eicu-demo.parquet"
         prepare(folder, table, silo_by="region", min_uses=5)
         return read_patients(table)
-
-
-def eicu_federation(
-    table: PatientTable,
-    seed: int = 0,
-    name: str = "eicu",
-    silos: int = 20,
-    equal_sizes: bool = True,
-    oversample: bool = True,
-    validation_share: float = 0.3,
-    subset: float = 1.0,
-) -> Federation:
-    """Return a federation whose largest silos train; all patients of the others are the test.
-
-    Args:
-        table: the patients.
-        seed: of every random choice below.
-        name: of the federation.
-        silos: how many silos train.
-        equal_sizes: cut each to the size of the smallest of them, as the paper's authors did.
-        oversample: repeat training examples of the rarer outcome, drawn with replacement, until both
-            outcomes are equally frequent; a silo with one outcome stays unchanged.
-        validation_share: the share of each silo's patients for validation, with the same share of deaths.
-        subset: the share of each training silo that is used.
-    """
-    names, sizes = np.unique(table.silo, return_counts=True)
-    order = np.lexsort((names, -sizes))
-    if not 1 <= silos < len(names):
-        raise ConfigError(
-            f"silos={silos} cannot train: the table has {len(names)}, and one must be left for the test"
-        )
-    chosen = order[:silos]
-    members = []
-    for index in chosen:
-        random = numpy_generator(seed, name, str(names[index]), "split")
-        rows = random.permutation(np.flatnonzero(table.silo == names[index]))
-        rows = rows[: sizes[chosen].min() if equal_sizes else None]
-        rows = np.sort(rows[: max(1, round(subset * len(rows)))])
-        x, y = table.x[rows].astype(np.float32), table.died[rows].astype(np.float32)
-        held_out = held_out_rows(y, validation_share, random)
-        train = np.flatnonzero(~held_out)
-        train = _balanced(train, y, random) if oversample else train
-        members.append(Silo(str(names[index]), x[train], y[train], x[held_out], y[held_out]))
-    outside = ~np.isin(table.silo, names[chosen])
-    x_test, y_test = table.x[outside].astype(np.float32), table.died[outside].astype(np.float32)
-    return Federation(name, members, x_test, y_test, loss="binary")
-
-
-def _balanced(
-    rows: NDArray[np.intp], y: NDArray[np.float32], random: np.random.Generator
-) -> NDArray[np.intp]:
-    """Return rows, followed by repeated ones of the rarer outcome."""
-    rarer, other = sorted((rows[y[rows] == label] for label in (0, 1)), key=len)
-    repeats = random.choice(rarer, len(other) - len(rarer)) if len(rarer) else rarer
-    return np.concatenate([rows, repeats])
-
-
-HOSPITALS, PATIENTS, MEDICINES, DEATHS = 58, 30_760, 1_399, 9_382
-
-_CASES, _INFORMATIVE, _SMALLEST = 8, 60, 60
-_ORDERS_PER_PATIENT = 18.0
-_SEED = 2022
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

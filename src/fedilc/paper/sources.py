@@ -1,4 +1,4 @@
-"""The paper's benchmarks as the section [data] of an experiment. This file needs no torch."""
+"""The paper's benchmarks as the section [data] of an experiment. This file loads no torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ColorMnist(ColorDigits):
     """The paper's Color-MNIST, from MNIST's own files."""
 
     source: str = "color-mnist"
-    subset: Share = Field(1.0, description="of the training and validation images that is used")
+    subset: Share = Field(1.0, description="the share of the training and validation images to use")
 
     def build(self, seed: int, _folder: Path) -> Federation:
         """Return the federation, from the data folder."""
@@ -44,8 +44,8 @@ class RotatedCifar10(Source):
     test_range: list[float] = Field(
         [-90, 90], min_length=2, max_length=2, description="the lowest and the highest angle of the test"
     )
-    subset: Share = Field(1.0, description="of the training and validation images that is used")
-    size: Literal[16, 32] = Field(16, description="pixels per side: every second, as the authors', or all")
+    subset: Share = Field(1.0, description="the share of the training and validation images to use")
+    size: Literal[16, 32] = Field(16, description="pixels per side: 16, as in the authors' code, or 32")
 
     @field_validator("test_range")
     @classmethod
@@ -66,11 +66,11 @@ class RotatedCifar10(Source):
 class EicuSilos(Source):
     """The settings of all eICU sources: how a table of patients becomes silos and a test."""
 
-    silos: int = Field(20, ge=1, description="how many train, those with the most patients")
+    silos: int = Field(20, ge=1, description="the number of silos that train: those with the most patients")
     equal_sizes: bool = Field(True, description="cut each to the size of the smallest of them")
-    oversample: bool = Field(True, description="repeat the rarer outcome until both are as frequent")
+    oversample: bool = Field(True, description="repeat the rarer outcome until both are equally frequent")
     validation_share: float = Field(0.3, ge=0, lt=1)
-    subset: Share = Field(1.0, description="of each training silo that is used")
+    subset: Share = Field(1.0, description="the share of each training silo to use")
 
     @abstractmethod
     def patients(self, folder: Path) -> PatientTable:
@@ -109,7 +109,7 @@ class EicuDemo(EicuSilos):
     """eICU's open demo, with regions as silos."""
 
     source: str = "eicu-demo"
-    silos: int = Field(3, ge=1, description="how many train, those with the most patients")
+    silos: int = Field(3, ge=1, description="the number of silos that train: those with the most patients")
     equal_sizes: bool = Field(False, description="cut each to the size of the smallest of them")
 
     def patients(self, _folder: Path) -> PatientTable:

@@ -25,9 +25,16 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
-
 # By criterion and lambda: the record that the criterion chooses from the run of each seed.
 Swept = dict[str, dict[float, list[Mapping[str, Any]]]]
+_TEST = {"test_loss": "OOD loss", "test_accuracy": "OOD accuracy"}
+_AT_VALIDATION = "at the round of lowest validation loss"
+_AT_ORACLE = "at the oracle's round, which nobody can know"
+_HOW = (
+    "Validation chooses lambda = {best:g} (bold): the lowest mean validation loss over the silos, each run "
+    "at its round of lowest validation loss. The OOD columns show the test site's numbers per lambda, at the "
+    "same round, at the last and at the oracle's; a choice by them would be a choice on the test site."
+)
 
 
 @dataclass(frozen=True)
@@ -101,16 +108,6 @@ class Sweep:
             for criterion in CRITERIA
             if all(criterion in run for runs in chosen.values() for run in runs)
         }
-
-
-_TEST = {"test_loss": "OOD loss", "test_accuracy": "OOD accuracy"}
-_AT_VALIDATION = "at the round of lowest validation loss"
-_AT_ORACLE = "at the oracle's round, which nobody can know"
-_HOW = (
-    "Validation chooses lambda = {best:g} (bold): the lowest mean validation loss over the silos, each run "
-    "at its round of lowest validation loss. The OOD columns show the test site's numbers per lambda, at the "
-    "same round, at the last and at the oracle's; a choice by them would be a choice on the test site."
-)
 
 
 def write_sweep(sweep: Sweep) -> TableData:

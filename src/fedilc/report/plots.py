@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
 COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#da8bc3", "#8c8c8c")
 STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
@@ -35,6 +34,11 @@ STYLE: dict[Any, Any] = {
     "axes.labelsize": 10,
     "legend.frameon": False,
     "font.size": 10,
+}
+PANELS = {
+    "train_loss": "train loss (mean over silos)",
+    "validation_loss": "validation loss (mean over silos)",
+    "test_loss": "OOD test loss",
 }
 
 
@@ -98,13 +102,6 @@ def _with_256_colours(picture: io.BytesIO) -> bytes:
         small = image.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
         small.save(content, "png", optimize=True)
     return content.getvalue()
-
-
-PANELS = {
-    "train_loss": "train loss (mean over silos)",
-    "validation_loss": "validation loss (mean over silos)",
-    "test_loss": "OOD test loss",
-}
 
 
 @dataclass(frozen=True)

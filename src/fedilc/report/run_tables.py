@@ -17,6 +17,15 @@ from fedilc.evaluation.selection import CRITERIA, ORACLE, Record, selections
 from fedilc.report.tables import NOTHING, Cell, Column, TableData, mean_cell, with_best, words
 from fedilc.storage.run_folder import RunFolder
 
+History = Sequence[Mapping[str, Any]]
+_SETS = {"test": "out-of-distribution test set", "validation": "validation sets", "train": "training sets"}
+_CHOSEN_BY = Column("round chosen by", words=True)
+BOTH = ("validation_accuracy", "test_accuracy")  # at the silos, and at the new site
+_READINGS = {"oracle": "lowest OOD loss", "validation": "lowest val. loss", "last": "last round"}
+CLEARLY = 0.05  # the least difference of accuracies that counts
+_COMPARED = ("intra", "inter", "penalty")
+_CALLED = {"geometric": "the weighted geometric mean", "fishr": "the Fishr penalty"}
+
 
 @dataclass(frozen=True)
 class StoredRun:
@@ -113,13 +122,7 @@ def _add(group: RunGroup, method: str, run: StoredRun) -> None:
     group.methods.setdefault(name, {})[seed] = run
 
 
-History = Sequence[Mapping[str, Any]]
-
-_SETS = {"test": "out-of-distribution test set", "validation": "validation sets", "train": "training sets"}
 _PARTS, _TRAIN = (("test", "OOD"), ("validation", "validation")), {"train_loss": "train loss"}
-_CHOSEN_BY = Column("round chosen by", words=True)
-BOTH = ("validation_accuracy", "test_accuracy")  # at the silos, and at the new site
-_READINGS = {"oracle": "lowest OOD loss", "validation": "lowest val. loss", "last": "last round"}
 
 
 def headings() -> dict[str, str]:
@@ -205,11 +208,6 @@ def _worst(record: Record, *, named: bool = False) -> Cell:
         return NOTHING
     worst = max(known, key=known.__getitem__)
     return Cell(f"{known[worst]:.3f}" + f" {worst}" * named)
-
-
-CLEARLY = 0.05  # the least difference of accuracies that counts
-_COMPARED = ("intra", "inter", "penalty")
-_CALLED = {"geometric": "the weighted geometric mean", "fishr": "the Fishr penalty"}
 
 
 def finding(histories: Mapping[str, History], parts: Mapping[str, Algorithm]) -> str | None:

@@ -21,6 +21,19 @@ from fedilc.storage.files import write_atomically
 
 _TERMINAL, _MIN_WIDTH = 80, 5  # characters
 _LONG = 24  # characters, beyond which words in LaTeX get a paragraph column
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "°": r"$^{\circ}$",
+    "†": r"$^{\dagger}$",
+    "σ": r"$\sigma$",
+}
 
 
 @dataclass(frozen=True)
@@ -270,21 +283,6 @@ def _pipes(cells: Sequence[str]) -> str:
 def _markdown(text: str) -> str:
     """Return the text with a backslash before each mark; an underscore inside a word is harmless."""
     return re.sub(r"[\\|*<`\[\]]|(?<!\w)_|_(?!\w)", lambda mark: "\\" + mark[0], " ".join(text.split()))
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "±": r"$\pm$",
-    "×": r"$\times$",
-    "°": r"$^{\circ}$",
-    "†": r"$^{\dagger}$",
-    "σ": r"$\sigma$",
-}
 
 
 def _latex(text: str) -> str:

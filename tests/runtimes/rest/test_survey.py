@@ -108,7 +108,7 @@ def test_a_summary_waits_for_its_owner_and_consent_outlives_restarts(folder: Pat
         coordinator, url = processes.serve(folder / "remote.toml", "--out", folder / "rest")
         alone = joined(processes, url, "a")
         assert alone.ended() == 2
-        assert "nobody can agree here to send the summary of silo 'a', and nothing was sent" in alone.said
+        assert "nobody is here to agree to the summary of silo 'a', so nothing was sent" in alone.said
         first = joined(processes, url, "a", "--yes")
         first.wait_until("waiting for the summaries of other silos")
         first.kill()

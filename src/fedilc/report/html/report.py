@@ -22,6 +22,31 @@ from fedilc.studies.inspection import Inspection, inspect_run, read_inspection
 _MAX_TINT = 35  # per cent of the colour, so that the text keeps its contrast
 
 
+def write_html_report(path: Path, folders: Sequence[Path]) -> None:
+    """Write the report on the studies, inspections and runs in these folders, studies first."""
+    studies, inspections, runs = (
+        list(dict.fromkeys(file.parent for folder in folders for file in sorted(folder.rglob(name))))
+        for name in (STUDY, INSPECTION, "run.json")
+    )
+    groups = run_groups(runs)
+    inspected = [read_inspection(folder) for folder in inspections]
+    inspected += [inspect_run(folder) for folder in runs if (folder / SUMMARIES).exists()]
+    parts: list[Part] = [
+        *(study_part(folder) for folder in studies),
+        *(inspection_part(found, judged=not studies) for found in inspected),
+        *(runs_part(group) for group in groups),
+    ]
+    if not parts:
+        raise ConfigError(
+            f"there is nothing to report in {', '.join(map(str, folders))}; give the folder of a study "
+            "(study.json), of an inspection (inspection.json), or of runs with a completed round (run.json)"
+        )
+    title = "Report: " + ", ".join(dict.fromkeys(part.name for part in parts))
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, page(title, parts).encode())
+
+
 class Cell(NamedTuple):
     """The text of a shaded cell, how much of its colour it has in per cent, and which colour if any."""
 
@@ -77,28 +102,3 @@ def _shift(value: float, is_number: bool) -> Cell:
 
 def _cell(shown: str, value: float, kind: str) -> Cell:
     return Cell(shown, round(_MAX_TINT * min(1.0, abs(value))), kind)
-
-
-def write_html_report(path: Path, folders: Sequence[Path]) -> None:
-    """Write the report on the studies, inspections and runs in these folders, studies first."""
-    studies, inspections, runs = (
-        list(dict.fromkeys(file.parent for folder in folders for file in sorted(folder.rglob(name))))
-        for name in (STUDY, INSPECTION, "run.json")
-    )
-    groups = run_groups(runs)
-    inspected = [read_inspection(folder) for folder in inspections]
-    inspected += [inspect_run(folder) for folder in runs if (folder / SUMMARIES).exists()]
-    parts: list[Part] = [
-        *(study_part(folder) for folder in studies),
-        *(inspection_part(found, judged=not studies) for found in inspected),
-        *(runs_part(group) for group in groups),
-    ]
-    if not parts:
-        raise ConfigError(
-            f"there is nothing to report in {', '.join(map(str, folders))}; give the folder of a study "
-            "(study.json), of an inspection (inspection.json), or of runs with a completed round (run.json)"
-        )
-    title = "Report: " + ", ".join(dict.fromkeys(part.name for part in parts))
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, page(title, parts).encode())
