@@ -79,3 +79,15 @@ def looped_difference(one: Sequence[float], other: Sequence[float]) -> float:
         for values, mean in zip((one, other), means, strict=True)
     ]
     return (means[0] - means[1]) / math.sqrt(sum(squares) / 2)
+
+
+def paired_area(sites: Sequence[tuple[Sequence[int], Sequence[float]]]) -> float:
+    """The share of pairs of an event and a non-event of one site that are in order; ties count half."""
+    right, pairs = 0.0, 0
+    for y, values in sites:
+        for label, value in zip(y, values, strict=True):
+            for other_label, other in zip(y, values, strict=True):
+                if label == 1 and other_label == 0:
+                    pairs += 1
+                    right += 1.0 if value > other else 0.5 if value == other else 0.0
+    return right / pairs

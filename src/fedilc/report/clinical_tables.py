@@ -64,10 +64,13 @@ def subgroup_tables(study: Study) -> list[TableData]:
             if one["place"] in kept
             for method, scores in one["methods"].items()
         ]
-        columns = (*words("subgroup", "method"), *map(score_column, study.get("metrics", [])))
+        scored = [
+            of for one in study.get("subgroups", []) if one["place"] in kept for of in one["methods"].values()
+        ]
+        columns = (*words("subgroup", "method"), *map(score_column, scored[0] if scored else ()))
         notes = ["Means over seeds; 95 % intervals over examples. Tests between subgroups are not made."]
         if first == ALL_SITES and name == "subgroups":
-            notes.append("The AUROC of all sites together compares patients of different sites too.")
+            notes.append("AUROC: over pairs of patients of the same site, since each site has its own model.")
         found += _table(name, study, title, columns, rows, tuple(notes))
     return found
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hospitals import hospitals, made_result
 from sklearn.metrics import brier_score_loss, roc_auc_score
+from slow_clinical import paired_area
 
 from fedilc.data import Federation, Silo
 from fedilc.errors import ConfigError
@@ -78,7 +79,19 @@ def test_scores_are_those_of_the_rows(tmp_path: Path) -> None:
     one = next(one for one in facts if one["level"] == "sex = m")
     assert (one["examples"], one["events"]) == (men.sum(), y[men].sum())
     scores = one["methods"]["fedavg"]
-    assert scores["auroc"]["value"] == pytest.approx(roc_auc_score(y[men], outputs[men]))
+    sites = [
+        (of == "m").to_numpy() for of in (FRAME.filter(hospital=name)["sex"] for name in found.plan.held_out)
+    ]
+    parts = [
+        (
+            found.plan.data.labels[site][own].astype(int).tolist(),
+            found.outputs[site]["fedavg"][0][own, 0].tolist(),
+        )
+        for site, own in zip(found.plan.held_out, sites, strict=True)
+    ]
+    assert scores["auroc"]["value"] == pytest.approx(paired_area(parts))
+    own = next(one for one in facts if (one["level"], one["place"]) == ("sex = m", "H2"))
+    assert own["methods"]["fedavg"]["auroc"]["value"] == pytest.approx(roc_auc_score(*parts[2]))
     assert scores["brier"]["value"] == pytest.approx(
         brier_score_loss(y[men], 1 / (1 + np.exp(-outputs[men])))
     )
@@ -104,7 +117,7 @@ def test_too_few_events_are_not_estimable(tmp_path: Path) -> None:
     found = assessment(result(patients(tmp_path), "age>=95"))["subgroups"]
     few = next(one for one in found if one["level"] == "age >= 95")
     assert few["methods"]["fedavg"]["auroc"]["value"] is None
-    assert few["methods"]["fedavg"]["auroc"]["reason"] == "no non-events"
+    assert few["methods"]["fedavg"]["auroc"]["reason"] == "no site has both events and non-events"
 
 
 @pytest.mark.parametrize(

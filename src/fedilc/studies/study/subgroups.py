@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -18,9 +18,11 @@ from fedilc.data.tables.silo_tables import SiloTable
 from fedilc.errors import ConfigError, nearest
 from fedilc.evaluation.intervals import score_interval
 from fedilc.evaluation.metrics import SCORES
+from fedilc.evaluation.stratified import auroc_within
 from fedilc.studies.study.data import StudyData, StudyTables
 
 _FEW_NUMBERS, _MOST_LEVELS = 5, 20
+_ADDED = ("log_loss", "brier", "accuracy", "calibration_intercept", "rmse", "mae")
 _HOLDS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _HOLDS |= {"==": operator.eq, "!=": operator.ne}
 
@@ -102,7 +104,6 @@ def subgroup_facts(
         levels: of each example, by site.
         places: by name, the sites there, their labels, and each method's outputs by seed, in that order.
     """
-    metrics = [*SCORES[task_of(loss)]]
     found = []
     for place, (sites, y, methods) in places.items():
         own = np.concatenate([levels[site] for site in sites])
@@ -117,11 +118,34 @@ def subgroup_facts(
             if task_of(loss) == "binary":
                 facts["events"] = int((y[rows] > 0.5).sum())
             scores = {
-                method: {
-                    metric: asdict(score_interval(loss, metric, y[rows], [one[rows] for one in outputs]))
-                    for metric in metrics
-                }
+                method: _scores(loss, [levels[site] == level for site in sites], y[rows], outputs, rows)
                 for method, outputs in methods.items()
             }
             found.append({**facts, "methods": scores})
     return found
+
+
+def _scores(
+    loss: str,
+    members: Sequence[NDArray[np.bool_]],
+    y: NDArray[Any],
+    outputs: Sequence[NDArray[Any]],
+    rows: NDArray[np.bool_],
+) -> dict[str, Any]:
+    """Return the scores of a subgroup; `members` are its examples by site, and `rows` among all sites'.
+
+    Of several sites, these are scores to which each example adds its own part, and the AUROC within sites:
+    others would compare predictions of different models.
+    """
+    kept = [one[rows] for one in outputs]
+    if len(members) == 1:
+        names: Sequence[str] = SCORES[task_of(loss)]
+        return {name: asdict(score_interval(loss, name, y, kept)) for name in names}
+    names = [name for name in SCORES[task_of(loss)] if name in _ADDED]
+    found = {name: asdict(score_interval(loss, name, y, kept)) for name in names}
+    if task_of(loss) != "binary":
+        return found
+    ends = np.cumsum([one.sum() for one in members])[:-1]
+    parts = [np.split(one, ends) for one in kept]
+    sites = [(own, [seed[place] for seed in parts]) for place, own in enumerate(np.split(y, ends))]
+    return {"auroc": asdict(auroc_within(sites)), **found}
