@@ -118,7 +118,7 @@ _experiment_folders = [Path(str(files("fedilc"))) / "experiments"]
 
 
 def register_experiments(folder: Path) -> None:
-    """Let `fedilc run NAME`, and every command that takes an experiment, find NAME.toml in a folder."""
+    """Add a folder in which commands that take an experiment, as `fedilc run NAME`, find NAME.toml."""
     if folder not in _experiment_folders:
         _experiment_folders.append(folder)
 

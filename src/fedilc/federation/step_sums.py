@@ -221,7 +221,7 @@ class GroupDRO(_Learnt):
         return self.q[silo] * self._growth(numbers["loss"] or 0.0)
 
     def learn(self, losses: Mapping[str, float]) -> None:
-        """Let the weights of silos that replied grow, and normalise all to sum 1."""
+        """Increase the weights of silos that replied, and normalise all weights to sum 1."""
         grown = {silo: q * self._growth(losses[silo]) if silo in losses else q for silo, q in self.q.items()}
         self.q = _shares(grown)
 
