@@ -208,12 +208,13 @@ def _how_sure(
     found, others = comparisons[name], len(comparisons)
     mean, values = found.over_sites, [one.value or 0.0 for one in found.by_site.values()]
     wins = sum(value > 0 if higher else value < 0 for value in values)
-    many = f", corrected for {others} comparisons" if others > 1 else ""
     details = [f"better at {wins} of {len(values)} sites"]
     if mean.low is not None and mean.high is not None:
-        details.insert(0, f"95 % interval over sites {mean.low:+.3f} to {mean.high:+.3f}{many}")
+        details.insert(0, f"95 % interval over sites {mean.low:+.3f} to {mean.high:+.3f}")
     if found.corrected_p is not None:
-        details.append(f"{p_phrase(found.corrected_p)}{many}")
+        details.append(p_phrase(found.corrected_p))
+    if others > 1 and len(details) > 1:
+        details.append(f"interval and p corrected for {others} comparisons")
     who = "Its mean difference" if name == best else f"The mean difference of the nearest method, {name},"
     start = f"{who} from {reference} is {mean.value or 0.0:+.3f} ({'; '.join(details)})"
     if found.corrected_p is None:
