@@ -187,7 +187,7 @@ def test_trees_are_scored_by_their_number_and_the_chosen_number_is_trained(tmp_p
     assert shorter.perform(data)[1]["curve"]["20"] == curve["20"]
 
 
-def test_a_site_alone_chooses_its_ridge_on_a_part_of_its_own_examples(tmp_path: Path) -> None:
+def test_a_site_alone_chooses_its_ridge_by_cross_validation_of_its_other_examples(tmp_path: Path) -> None:
     data = study_table(tmp_path, hospitals(2, rows=200))
     task = AloneRegressionTask("H0", 0, 5, (0.01, 100.0), 1, 1, None, (0,), algorithm="alone logistic")
     tensors, about = task.perform(data)

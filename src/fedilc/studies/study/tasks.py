@@ -375,27 +375,34 @@ class AloneTask:
         units = Units.of(data.loss, [data.labels[self.site][rest]])
         y = units.labels(data, self.site)
         of_rest = None if patients is None else patients[rest]
-        inner = rest[validation_rows(y[rest].numpy(), 0.25, data.loss, 0, of_rest)]
-        first = np.setdiff1d(rest, inner)
-        x = data.inputs_by_rows(self.site, first)
-        silo, scored = Silo(self.site, x[first], y[first]), {"": (x[inner], y[inner])}
-        best: tuple[float, float, int] | None = None
-        for rate in self.rates:
-            fitted = self._fit(data, silo, rate, self.rounds, self.seeds[0], scored)
-            for number, losses in fitted.curve.items():
-                if np.isfinite(losses[""]) and (best is None or losses[""] < best[0]):
-                    best = losses[""], rate, int(number)
-        if best is None:
+        found: dict[tuple[float, int], list[float]] = {}
+        for left_out in self._parts(y[rest].numpy(), data.loss, of_rest):
+            inner, first = rest[left_out], rest[~left_out]
+            x = data.inputs_by_rows(self.site, first)
+            silo, scored = Silo(self.site, x[first], y[first]), {"": (x[inner], y[inner])}
+            for rate in self.rates:
+                fitted = self._fit(data, silo, rate, self.rounds, self.seeds[0], scored)
+                for number, losses in fitted.curve.items():
+                    if np.isfinite(losses[""]):
+                        found.setdefault((rate, int(number)), []).append(losses[""])
+        if not found:
             return {}, {"failed": "training diverged at every rate"}
+        best_rate, best_round = min(found, key=lambda key: float(np.mean(found[key])))
         x = data.inputs_by_rows(self.site, rest)
         silo = Silo(self.site, x[rest], y[rest])
         tensors = {"rows": torch.from_numpy(np.flatnonzero(held))}
         for seed in self.seeds:
-            fitted = self._fit(data, silo, best[1], best[2], seed)
+            fitted = self._fit(data, silo, best_rate, best_round, seed)
             if fitted.failed:
                 return {}, {"failed": fitted.failed}
             tensors[f"outputs.{seed}"] = units.to_data_units(fitted.predict(x[held]))
-        return tensors, {"failed": None, "learning_rate": best[1], "round": best[2]}
+        return tensors, {"failed": None, "learning_rate": best_rate, "round": best_round}
+
+    def _parts(
+        self, y: NDArray[Any], loss: LossName, patients: NDArray[Any] | None
+    ) -> list[NDArray[np.bool_]]:
+        """Return which of the site's other examples are left out to choose by: a quarter, once."""
+        return [validation_rows(y, 0.25, loss, 0, patients)]
 
     def _fit(
         self,
@@ -412,9 +419,19 @@ class AloneTask:
 
 @dataclass(frozen=True)
 class AloneRegressionTask(AloneTask):
-    """The same for a site's own regression; the rates to choose from are ridges."""
+    """The same for a site's own regression; the rates to choose from are ridges.
+
+    It costs so little that each example is left out once to choose by: a comparator must not be weak for want
+    of a good ridge.
+    """
 
     algorithm: str = field(kw_only=True)
+
+    def _parts(
+        self, y: NDArray[Any], loss: LossName, patients: NDArray[Any] | None
+    ) -> list[NDArray[np.bool_]]:
+        folds = folds_of(y, self.folds, loss, patients)
+        return [folds == fold for fold in range(self.folds)]
 
     def _fit(
         self,
