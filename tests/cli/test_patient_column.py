@@ -15,6 +15,7 @@ from hospitals import hospitals
 from fedilc.data.tables.silo_tables import read_tables
 from fedilc.data.tables.table_settings import TableSettings
 from fedilc.errors import FedILCWarning
+from fedilc.evaluation.estimates import estimate
 from fedilc.evaluation.intervals import Interval, score_intervals
 from fedilc.report.html.study import study_part
 from fedilc.studies.study.data import StudyTables
@@ -67,6 +68,7 @@ def test_the_report_of_a_study_has_the_intervals_that_evaluate_computes(
     visits().write_csv("visits.csv")
     words = ("--silo-column", "hospital", "--label", "died", "--missing", "lactate=-9")
     small = ("-a", "fedavg", "--seeds", 1, "--rounds", 2, "--jobs", 1, "--hold-out", "H0")
+    small += ("--subgroup", "sex")
     fedilc("study", "visits.csv", *words, *small, "--patient-column", "patient", "--out", "out")
     study = json.loads(Path("out/study.json").read_text())
     assert study["silos"]["H0"]["patients"] == 30
@@ -85,6 +87,15 @@ def test_the_report_of_a_study_has_the_intervals_that_evaluate_computes(
         )
         assert float(table[f"{name}_low"]) == pytest.approx(found[name].low, abs=5e-4)
     assert f"{found['auroc'].low:.3f}" in page
+    one = estimate("binary", "oe_ratio", made["label"], [made["output"].to_numpy(writable=True)], patients)
+    ratio = study["calibration"]["H0"]["fedavg"]["oe_ratio"]
+    assert np.log(ratio["high"] / ratio["value"]) == pytest.approx(1.959964 * one.variance**0.5)
+    women = visits().filter(pl.col("hospital") == "H0")["sex"].to_numpy() == "f"
+    (part,) = (p for p in study["subgroups"] if (p["place"], p["level"]) == ("H0", "sex = f"))
+    of_women = score_intervals(
+        "binary", made["label"].to_numpy()[women], made["output"].to_numpy()[women].copy(), patients[women]
+    )
+    assert part["methods"]["fedavg"]["brier"]["low"] == pytest.approx(of_women["brier"].low)
 
 
 def test_a_patient_at_two_sites_of_one_table_is_refused_and_numbers_of_two_files_are_noted(
@@ -120,3 +131,6 @@ def test_changed_settings_keep_the_patients_and_other_tables_have_none(tmp_path:
     assert (set(ours.patients), others.patients) == ({"H0", "H1"}, {})
     assert "patient_column" not in plain.settings.model_dump()
     assert ours.tables.fit(["H0"]).model_dump()["patient_column"] == "patient"
+    both = ours.patients_of(["H0", "H1"])
+    assert len(np.unique(both)) == 60
+    assert others.patients_of(["H0", "H1"]) is None

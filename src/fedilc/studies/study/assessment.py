@@ -8,6 +8,7 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedilc.algorithms.loss_name import task_of
 from fedilc.evaluation.calibration import Floats
@@ -35,7 +36,12 @@ def assessment(result: StudyResult) -> dict[str, Any]:
     thresholds = plan.settings.thresholds
     places = places_of(result)
     facts["calibration"] = {
-        place: {method: calibration_facts(y, outputs) for method, outputs in methods.items()}
+        place: {
+            method: calibration_facts(
+                y, outputs, plan.data.patients_of(plan.held_out if place == ALL_SITES else (place,))
+            )
+            for method, outputs in methods.items()
+        }
         for place, (y, methods) in places.items()
     }
     facts["net_benefit"] = {
@@ -64,7 +70,9 @@ def subgroups(result: StudyResult) -> list[dict[str, Any]]:
     return [
         one
         for text in plan.settings.subgroups
-        for one in subgroup_facts(plan.data.loss, text, subgroup_levels(plan.data, text), places)
+        for one in subgroup_facts(
+            plan.data.loss, text, subgroup_levels(plan.data, text), places, plan.data.patients_of
+        )
     ]
 
 
@@ -89,20 +97,23 @@ def together(outputs: Outputs) -> dict[str, list[Floats]]:
     }
 
 
-def calibration_facts(y: Floats, outputs: Sequence[Floats]) -> dict[str, Any]:
+def calibration_facts(
+    y: Floats, outputs: Sequence[Floats], patients: NDArray[np.intp] | None = None
+) -> dict[str, Any]:
     """Return O:E with its interval and the ICI, or why they are not estimable.
 
     >>> calibration_facts(np.array([0.0, 1.0]), [np.zeros((2, 1))])["oe_ratio"]["reason"]
     '1 event, fewer than 10'
     """
-    reason = support("binary", y, "oe_ratio").reason
-    one = estimate("binary", "oe_ratio", y, outputs)
+    found = support("binary", y, "oe_ratio", patients)
+    reason = found.reason
+    one = estimate("binary", "oe_ratio", y, outputs, patients)
     curve = None if reason is not None else calibration_curve(y, outputs)
     ratio = Interval(None, None, None, reason=reason)
     if one is not None:
         reach = NormalDist().inv_cdf((1 + LEVEL) / 2) * one.variance**0.5
         value, low, high = (float(np.exp(one.value + sign * reach)) for sign in (0, -1, 1))
-        ratio = Interval(value, low, high, caution=support("binary", y, "oe_ratio").caution)
+        ratio = Interval(value, low, high, caution=found.caution)
     index = Interval(None, None, None, reason=reason or SAME)
     if curve is not None:
         index = Interval(curve.ici, None, None, caution=ratio.caution)

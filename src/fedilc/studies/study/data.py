@@ -69,6 +69,16 @@ class StudyData(ABC):
         """Return the names, in order."""
         return tuple(self.labels)
 
+    def patients_of(self, silos: Sequence[str]) -> NDArray[np.intp] | None:
+        """Return whose each example of some silos is, by number; None if no patient there has several."""
+        if not any(silo in self.patients for silo in silos):
+            return None
+        parts: list[NDArray[np.intp]] = []
+        for silo in silos:
+            own = self.patients.get(silo, np.arange(len(self.labels[silo])))
+            parts.append(own + (parts[-1].max() + 1 if parts else 0))
+        return np.concatenate(parts)
+
     @property
     @abstractmethod
     def is_table(self) -> bool:

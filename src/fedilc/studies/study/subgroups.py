@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -95,6 +95,7 @@ def subgroup_facts(
     text: str,
     levels: Levels,
     places: Mapping[str, tuple[tuple[str, ...], NDArray[Any], Mapping[str, list[NDArray[Any]]]]],
+    patients_of: Callable[[Sequence[str]], NDArray[np.intp] | None] = lambda _: None,
 ) -> list[dict[str, Any]]:
     """Return the scores in each level at each place: its examples, and every method's scores with intervals.
 
@@ -103,12 +104,15 @@ def subgroup_facts(
         text: the subgroup as it was given.
         levels: of each example, by site.
         places: by name, the sites there, their labels, and each method's outputs by seed, in that order.
+        patients_of: returns whose each example of these sites is, if patients have several.
     """
     found = []
     for place, (sites, y, methods) in places.items():
         own = np.concatenate([levels[site] for site in sites])
+        everyone = patients_of(sites)
         for level in sorted(set(own.tolist())):
             rows = own == level
+            patients = None if everyone is None else everyone[rows]
             facts: dict[str, Any] = {
                 "subgroup": text,
                 "level": level,
@@ -118,7 +122,9 @@ def subgroup_facts(
             if task_of(loss) == "binary":
                 facts["events"] = int((y[rows] > 0.5).sum())
             scores = {
-                method: _scores(loss, [levels[site] == level for site in sites], y[rows], outputs, rows)
+                method: _scores(
+                    loss, [levels[site] == level for site in sites], y[rows], outputs, rows, patients
+                )
                 for method, outputs in methods.items()
             }
             found.append({**facts, "methods": scores})
@@ -131,6 +137,7 @@ def _scores(
     y: NDArray[Any],
     outputs: Sequence[NDArray[Any]],
     rows: NDArray[np.bool_],
+    patients: NDArray[np.intp] | None,
 ) -> dict[str, Any]:
     """Return the scores of a subgroup; `members` are its examples by site, and `rows` among all sites'.
 
@@ -140,9 +147,9 @@ def _scores(
     kept = [one[rows] for one in outputs]
     if len(members) == 1:
         names: Sequence[str] = SCORES[task_of(loss)]
-        return {name: asdict(score_interval(loss, name, y, kept)) for name in names}
+        return {name: asdict(score_interval(loss, name, y, kept, patients)) for name in names}
     names = [name for name in SCORES[task_of(loss)] if name in _ADDED]
-    found = {name: asdict(score_interval(loss, name, y, kept)) for name in names}
+    found = {name: asdict(score_interval(loss, name, y, kept, patients)) for name in names}
     if task_of(loss) != "binary":
         return found
     ends = np.cumsum([one.sum() for one in members])[:-1]
