@@ -108,7 +108,7 @@ def test_mistakes_are_one_sentence(patients: Path) -> None:
         study("hart-disease")
     with pytest.raises(DataError, match=r"other\.csv does not exist"):
         study(str(patients), "other.csv", "--label", "died")
-    with pytest.raises(ConfigError, match="--categories 'sex' is not a column and its names"):
+    with pytest.raises(ConfigError, match="--categories 'sex' is not a column and its categories"):
         study(str(patients), *COLUMNS, "--categories", "sex")
     with pytest.raises(DataError, match="`categories` names the column 'gender', which no file has"):
         study(str(patients), *COLUMNS, "--categories", "gender=m,f")
