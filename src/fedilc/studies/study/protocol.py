@@ -26,6 +26,8 @@ FILE = "plan.json"
 FORMAT = 1
 INPUTS = {"data", "options", "settings"}
 _REPORTED = (
+    "as the headline, the primary score of the procedure that chooses the method and its settings on the "
+    "training sites",
     "the primary score of every method at every held-out site, with its 95 % interval, whatever it is",
     "what to expect of it at a new site: random effects over the held-out sites, with a 95 % prediction "
     "interval",
@@ -58,6 +60,7 @@ class Protocol:
             "outputs": data.outputs,
             "settings": asdict(plan.settings),
             "methods": {method: plan.grid(method) for method in plan.methods},
+            "chosen_among": plan.algorithms,
             "reference": plan.reference,
             "primary": scores[0],
             "scores": scores,
