@@ -15,7 +15,7 @@ import polars as pl
 
 from fedilc.data.checks.notes import details
 from fedilc.data.download import data_folder
-from fedilc.data.embedded import heart_disease
+from fedilc.data.embedded_data import heart_disease
 from fedilc.data.tables.silo_tables import SiloTables, tables_of
 from fedilc.data.tables.table_settings import TableSettings
 

@@ -10,8 +10,8 @@ from fedilc.evaluation.inconsistency import INCONSISTENCY
 from fedilc.evaluation.metrics import lower_is_better
 from fedilc.evaluation.significance import LEVEL, spread
 from fedilc.paper.campaign import compare, same_choices
+from fedilc.paper.campaign_folder import read_campaign
 from fedilc.paper.claims import Claim, claims_of, in_paper_order, judge, paper_numbers
-from fedilc.paper.folder import read_campaign
 
 ROOT = Path(__file__).parent.parent
 _CHOSEN = {"oracle": "at the oracle's round", "validation": "at the lowest validation loss"}

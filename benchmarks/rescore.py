@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from fedilc.evaluation.inconsistency import Scores, ScoresByCurvature
-from fedilc.paper.folder import SCORES, read_campaign, remake_campaign, scores_csv
+from fedilc.paper.campaign_folder import SCORES, read_campaign, remake_campaign, scores_csv
 from fedilc.paper.reproduce import Plan, score
 from fedilc.storage.run_folder import RunFolder
 

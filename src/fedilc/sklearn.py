@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from fedilc.algorithms.loss_name import LossName
+from fedilc.algorithms.loss_registry import LossName
 from fedilc.api import train
 from fedilc.data import Federation, Silo
 from fedilc.data.silo_store import SiloStore

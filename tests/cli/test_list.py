@@ -6,8 +6,8 @@ from command import Refusal, fedilc
 from worked_examples import OWN_ALGORITHM, OWN_PENALTY
 
 from fedilc import algorithms
-from fedilc.algorithms.loss_name import LOSSES
-from fedilc.algorithms.metric_name import METRICS
+from fedilc.algorithms.loss_registry import LOSSES
+from fedilc.algorithms.metric_registry import METRICS
 from fedilc.algorithms.parts import REGISTRIES
 from fedilc.config import shipped_experiments
 from fedilc.config.experiment import SOURCES

@@ -13,8 +13,8 @@ from hospitals import hospitals
 
 from fedilc import __version__
 from fedilc.report.html.study import study_part
+from fedilc.studies.study.declaration import Protocol
 from fedilc.studies.study.plan import StudySettings
-from fedilc.studies.study.protocol import Protocol
 
 SMALL = ("-a", "fedavg", "-a", "geometric", "--seeds", 1, "--rounds", 2, "--no-references")
 GRID = ("--learning-rates", 0.1, "--penalty-weights", 1, "--hold-out", "H0")

@@ -13,7 +13,7 @@ from torch import nn
 from fedilc import Algorithm, Federation, algorithms, train
 from fedilc.algorithms import find_algorithm
 from fedilc.config import parse_experiment, read_experiment, shipped_experiments
-from fedilc.data.embedded import color_digits
+from fedilc.data.embedded_data import color_digits
 from fedilc.errors import ConfigError
 
 TOML = """

@@ -20,8 +20,8 @@ from torch import nn
 
 import fedilc as package
 from fedilc import Algorithm, EarlyStopping, Federation, Silo, train
-from fedilc.algorithms.loss_name import LOSSES
-from fedilc.algorithms.metric_name import METRICS
+from fedilc.algorithms.loss_registry import LOSSES
+from fedilc.algorithms.metric_registry import METRICS
 from fedilc.algorithms.parts import AGGREGATORS, OPTIMIZERS, PENALTIES
 from fedilc.config import read_experiment
 from fedilc.config.experiment import SOURCES

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedilc import Federation
 from fedilc.data import Silo
-from fedilc.data.embedded import color_digits, color_digits_shift, many_silos, read_digits
+from fedilc.data.embedded_data import color_digits, color_digits_shift, many_silos, read_digits
 
 PEAK = """
 import sys

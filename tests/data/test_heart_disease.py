@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedilc.config import read_experiment
-from fedilc.data import embedded as module
-from fedilc.data.embedded import HOSPITALS, heart_disease
+from fedilc.data import embedded_data as module
+from fedilc.data.embedded_data import HOSPITALS, heart_disease
 from fedilc.errors import DataError
 
 

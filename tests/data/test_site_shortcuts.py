@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedilc.data.embedded import site_shortcuts
+from fedilc.data.embedded_data import site_shortcuts
 
 FEDERATION = site_shortcuts(seed=1, silos=4, examples=4000, validation=50)
 

@@ -12,8 +12,8 @@ import pytest
 from benchmarks.findings import ROOT, Findings
 from benchmarks.reproduction_page import PAGE, PARTS, filled
 
+from fedilc.paper.campaign_folder import read_campaign
 from fedilc.paper.claims import claims_of, judge, paper_numbers
-from fedilc.paper.folder import read_campaign
 from fedilc.paper.tables import campaign_tables
 from fedilc.report.tables import markdown
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from fedilc import Federation, Silo, train
-from fedilc.algorithms.loss_name import LOSSES
-from fedilc.algorithms.metric_name import METRICS
+from fedilc.algorithms.loss_registry import LOSSES
+from fedilc.algorithms.metric_registry import METRICS
 
 PAGE = Path(__file__).parents[2] / "docs" / "tasks.md"
 

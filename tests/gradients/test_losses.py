@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedilc import Algorithm, Federation, Silo, algorithms, train
-from fedilc.algorithms.loss_name import LOSSES as REGISTERED
+from fedilc.algorithms.loss_registry import LOSSES as REGISTERED
 from fedilc.errors import ConfigError, ModelError
 from fedilc.evaluation.inconsistency import curvatures
 from fedilc.gradients import Loss, ModelRunner, SiloComputation

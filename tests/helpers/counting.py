@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from fedilc.errors import DataError
-from fedilc.studies.engine import Job
+from fedilc.studies.worker_pool import Job
 
 
 @dataclass(frozen=True, eq=False)

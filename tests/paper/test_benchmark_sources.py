@@ -9,7 +9,7 @@ import pytest
 from fedilc.config import validated
 from fedilc.data.sources import ColorDigits, ColorDigitsShift, ManySilos, SiteShortcuts, Source
 from fedilc.errors import ConfigError, DataError
-from fedilc.paper.sources import Eicu, EicuSynthetic, RotatedCifar10
+from fedilc.paper.plugin import Eicu, EicuSynthetic, RotatedCifar10
 
 
 @pytest.mark.parametrize(

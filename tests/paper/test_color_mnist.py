@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedilc.data.embedded import colour, moved, read_digits
+from fedilc.data.embedded_data import colour, moved, read_digits
 from fedilc.errors import DataError
-from fedilc.paper.pictures import color_mnist
+from fedilc.paper.image_benchmarks import color_mnist
 
 
 def digits(number: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

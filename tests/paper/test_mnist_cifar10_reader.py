@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from real_data import real_data
 
 from fedilc.errors import DataError
-from fedilc.paper.pictures import read_cifar10, read_idx, read_mnist
+from fedilc.paper.image_benchmarks import read_cifar10, read_idx, read_mnist
 
 AGAIN = "; `fedilc data fetch {}` downloads the published files$"
 

@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from fedilc import algorithms
-from fedilc.paper import folder as campaign_plots
+from fedilc.paper import campaign_folder as campaign_plots
 from fedilc.paper.campaign import Campaign
-from fedilc.paper.folder import (
+from fedilc.paper.campaign_folder import (
     bars_picture,
     campaign_pictures,
     curves_picture,

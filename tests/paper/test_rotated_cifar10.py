@@ -17,8 +17,8 @@ from real_data import real_data
 from fedilc import Federation, train
 from fedilc.config import read_experiment
 from fedilc.errors import DataError
-from fedilc.paper.pictures import ANGLES, rotate, rotated_cifar10
-from fedilc.paper.sources import RotatedCifar10
+from fedilc.paper.image_benchmarks import ANGLES, rotate, rotated_cifar10
+from fedilc.paper.plugin import RotatedCifar10
 from fedilc.seeds import numpy_generator
 
 Bytes = NDArray[np.uint8]

@@ -11,7 +11,7 @@ from histories import History, record
 from rich.console import Console
 
 from fedilc.report.progress import ProgressBar, work_bars
-from fedilc.studies.engine import JobError, working
+from fedilc.studies.worker_pool import JobError, working
 from fedilc.training.callbacks import Run
 
 

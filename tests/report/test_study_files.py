@@ -15,8 +15,8 @@ from fedilc.data import Federation, Silo
 from fedilc.errors import ConfigError
 from fedilc.report.study_files import predictions, read_study, study_facts, write_study
 from fedilc.studies.study.data import StudyArrays
+from fedilc.studies.study.declaration import declaration
 from fedilc.studies.study.plan import StudyPlan, StudySettings
-from fedilc.studies.study.protocol import declaration
 from fedilc.studies.study.result import StudyResult
 
 

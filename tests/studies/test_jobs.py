@@ -16,8 +16,8 @@ from command import Refusal, fedilc
 
 from fedilc.data.sources import Files
 from fedilc.errors import CheckpointError, ConfigError, FedILCWarning, StoppedError
-from fedilc.studies.engine import JobError, Work, cores, working
 from fedilc.studies.jobs import RunJob, require_same_data, run_jobs
+from fedilc.studies.worker_pool import JobError, Work, cores, working
 from processes import wait_until_empty
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ from small_silos import QUICK, silo
 from torch import nn
 
 from fedilc import Federation, train
-from fedilc.data.embedded import color_digits
+from fedilc.data.embedded_data import color_digits
 from fedilc.errors import ConfigError
 from fedilc.storage.run_folder import RunFolder
 from rest import remote, training_of

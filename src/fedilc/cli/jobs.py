@@ -36,8 +36,8 @@ def run_all(console: Console, jobs: list[RunJob], at_a_time: int | None) -> None
     from fedilc.report.plots import loss_picture
     from fedilc.report.progress import work_bars
     from fedilc.storage.run_folder import RunFolder
-    from fedilc.studies.engine import cores
     from fedilc.studies.jobs import run_jobs
+    from fedilc.studies.worker_pool import cores
 
     with work_bars(console) as show:
         done_now = run_jobs(jobs, at_a_time or max(1, cores() // 2), show)

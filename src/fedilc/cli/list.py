@@ -42,8 +42,8 @@ def list_(
 
 def _registries() -> tuple[Registry[Any], ...]:
     """Return all registries whose entries an experiment can name."""
-    from fedilc.algorithms.loss_name import LOSSES
-    from fedilc.algorithms.metric_name import METRICS
+    from fedilc.algorithms.loss_registry import LOSSES
+    from fedilc.algorithms.metric_registry import METRICS
     from fedilc.algorithms.parts import REGISTRIES
     from fedilc.config.experiment import SOURCES
     from fedilc.models.registry import NETWORKS

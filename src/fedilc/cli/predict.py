@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedilc.algorithms.loss_name import has_classes, task_of
+from fedilc.algorithms.loss_registry import has_classes, task_of
 from fedilc.cli.console import make_console, quick_imports, say
 from fedilc.cli.options import (
     Authority,

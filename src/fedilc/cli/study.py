@@ -192,13 +192,13 @@ def study(
     require_report("fedilc study")
     from fedilc.report.progress import work_bars
     from fedilc.report.study_files import write_study
-    from fedilc.studies.engine import cores
     from fedilc.studies.inspection import inspect_tables, write_inspection
     from fedilc.studies.study.data import StudyTables, study_data
+    from fedilc.studies.study.declaration import Protocol
     from fedilc.studies.study.plan import IMAGES, StudyPlan, StudySettings
-    from fedilc.studies.study.protocol import Protocol
     from fedilc.studies.study.run import run_study
     from fedilc.studies.study.sensitivity import run_without_indicators
+    from fedilc.studies.worker_pool import cores
 
     use_data_folder(data_dir)
     if protocol is not None and follow is not None:
@@ -273,7 +273,7 @@ def study(
 def show_study(console: Console, study: Study) -> None:
     """Print the tables that answer the question, and the verdict."""
     from fedilc.report.study_tables import summary_tables
-    from fedilc.studies.study.protocol import declaration
+    from fedilc.studies.study.declaration import declaration
 
     for table in summary_tables(study):
         console.print()

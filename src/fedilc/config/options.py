@@ -14,8 +14,8 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from fedilc.algorithms.algorithm import require_weights
-from fedilc.algorithms.loss_name import LossName
-from fedilc.algorithms.metric_name import METRICS
+from fedilc.algorithms.loss_registry import LossName
+from fedilc.algorithms.metric_registry import METRICS
 from fedilc.algorithms.parts import LocalSteps, check_option, option_names
 from fedilc.errors import ConfigError, FedILCWarning, nearest
 from fedilc.section import SENTENCE, Section

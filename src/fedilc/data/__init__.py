@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedilc.algorithms.loss_name import LossName
+    from fedilc.algorithms.loss_registry import LossName
     from fedilc.data.silo import Federation, Silo
 
 __all__ = ["Federation", "LossName", "Silo"]

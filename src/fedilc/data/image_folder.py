@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from fedilc.algorithms.loss_name import LossName
+from fedilc.algorithms.loss_registry import LossName
 from fedilc.data.silo import Federation, split_silo
 from fedilc.data.tables.label_rule import LabelRule
 from fedilc.errors import DataError, listed, nearest, require_extra

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedilc.algorithms.loss_name import LOSSES, LossName, has_classes, task_of
+from fedilc.algorithms.loss_registry import LOSSES, LossName, has_classes, task_of
 from fedilc.data.inputs import (
     Examples,
     Inputs,

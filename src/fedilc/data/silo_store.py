@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedilc.algorithms.loss_name import LossName, task_of
+from fedilc.algorithms.loss_registry import LossName, task_of
 from fedilc.data.digests import digest, silo_digest
 from fedilc.data.inputs import Inputs, Shape, example_shape
 from fedilc.data.silo import Federation, Silo, check_classes

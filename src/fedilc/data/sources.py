@@ -23,7 +23,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from fedilc.algorithms.loss_name import LossName, task_of
+from fedilc.algorithms.loss_registry import LossName, task_of
 from fedilc.algorithms.registry import Registry
 from fedilc.data.tables.table_settings import TableSettings
 from fedilc.errors import ConfigError, DataError, FedILCWarning, WrongTypeError
@@ -32,7 +32,7 @@ from fedilc.section import Section, validated
 if TYPE_CHECKING:
     from fedilc.data import Federation
     from fedilc.data.silo_store import SiloStore
-    from fedilc.data.tables.numeric_files import Examined, SiloFiles
+    from fedilc.data.tables.silo_files import Examined, SiloFiles
     from fedilc.data.tables.silo_tables import SiloTables
 
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -119,7 +119,7 @@ class TableSource(FileSource):
 
     def examine(self, seed: int, folder: Path, _keep: bool = True) -> Examined:
         """Read all silos; they stay in memory."""
-        from fedilc.data.tables.numeric_files import examine_tables
+        from fedilc.data.tables.silo_files import examine_tables
 
         found = examine_tables(self.tables(folder), self.source, self.test, seed, self.validation_share)
         if not self.says_notes:
@@ -177,7 +177,7 @@ class Tables(FileSource, TableSettings):
 
     def reader(self, folder: Path) -> SiloFiles:
         """Return the files and how they are read; `folder` is the experiment's folder."""
-        from fedilc.data.tables.numeric_files import SiloFiles
+        from fedilc.data.tables.silo_files import SiloFiles
 
         files = [self.files] if isinstance(self.files, str) else self.files or ()
         return SiloFiles(
@@ -302,7 +302,7 @@ class ColorDigits(Source):
 
     def build(self, seed: int, _folder: Path) -> Federation:
         """Return the federation; it needs no download."""
-        from fedilc.data.embedded import color_digits
+        from fedilc.data.embedded_data import color_digits
 
         return color_digits(seed, self.flips, self.test_flip, self.test_label_flip)
 
@@ -318,7 +318,7 @@ class ColorDigitsShift(Source):
 
     def build(self, seed: int, _folder: Path) -> Federation:
         """Return the federation; it needs no download."""
-        from fedilc.data.embedded import color_digits_shift
+        from fedilc.data.embedded_data import color_digits_shift
 
         return color_digits_shift(seed, self.flips, self.test_flip, self.label_flip, self.copies)
 
@@ -333,7 +333,7 @@ class ManySilos(Source):
 
     def store(self, seed: int, _folder: Path) -> SiloStore:
         """Return the silos, each made when it is opened."""
-        from fedilc.data.embedded import many_silos
+        from fedilc.data.embedded_data import many_silos
 
         return many_silos(seed, self.silos, self.examples, self.validation)
 
@@ -360,7 +360,7 @@ class SiteShortcuts(Source):
 
     def build(self, seed: int, _folder: Path) -> Federation:
         """Return the federation; it needs no download."""
-        from fedilc.data.embedded import site_shortcuts
+        from fedilc.data.embedded_data import site_shortcuts
 
         return site_shortcuts(seed, **self.model_dump(exclude={"source"}))
 
@@ -375,7 +375,7 @@ class HeartDisease(TableSource):
     def tables(self, _folder: Path) -> SiloTables:
         """Return the four hospitals' tables, from the data folder if they are there, or from the package."""
         from fedilc.data.download import data_folder
-        from fedilc.data.embedded import heart_disease
+        from fedilc.data.embedded_data import heart_disease
 
         return heart_disease(data_folder() / "heart-disease")
 

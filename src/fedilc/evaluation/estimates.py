@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedilc.algorithms.loss_name import task_of
+from fedilc.algorithms.loss_registry import task_of
 from fedilc.evaluation.calibration import Floats, calibration_intercept, calibration_slope, sigmoid
 
 MIN_COUNT, CAUTION_COUNT = 10, 100

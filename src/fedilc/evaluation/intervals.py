@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from fedilc.algorithms.loss_name import task_of
+from fedilc.algorithms.loss_registry import task_of
 from fedilc.evaluation.calibration import Floats
 from fedilc.evaluation.estimates import SCALES, Estimate, estimate, limits_support, support
 from fedilc.evaluation.metrics import SCORES, scores

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedilc.algorithms.loss_name import Task, task_of
-from fedilc.algorithms.metric_name import METRICS, metric_of, register
+from fedilc.algorithms.loss_registry import Task, task_of
+from fedilc.algorithms.metric_registry import METRICS, metric_of, register
 from fedilc.errors import ConfigError
 from fedilc.evaluation.calibration import Floats, calibration_intercept, calibration_slope, sigmoid
 from fedilc.evaluation.estimates import support

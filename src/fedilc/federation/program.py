@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from fedilc.aggregation import Aggregator, Clipped, Mean, Sum
 from fedilc.algorithms import Algorithm, LocalSteps
-from fedilc.algorithms.loss_name import LossName, has_classes
-from fedilc.algorithms.metric_name import Metric, metrics_of
+from fedilc.algorithms.loss_registry import LossName, has_classes
+from fedilc.algorithms.metric_registry import Metric, metrics_of
 from fedilc.algorithms.parts import LEVELS, OPTIMIZERS, taken
 from fedilc.config import Options
 from fedilc.config.options import SiloOptions

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedilc.algorithms.loss_name import LOSSES, LossEntry, LossName, register
+from fedilc.algorithms.loss_registry import LOSSES, LossEntry, LossName, register
 from fedilc.errors import ConfigError, FedILCError, ModelError
 
 _OUTPUTS = {"binary": "one logit", "multiclass": "one logit for each class"}

@@ -54,7 +54,7 @@ def reproduce(
     Finished runs are kept: interrupt the command and run it again to continue.
     """
     require_report("fedilc reproduce")
-    from fedilc.paper.folder import write_campaign
+    from fedilc.paper.campaign_folder import write_campaign
     from fedilc.paper.reproduce import Plan, score
     from fedilc.report.tables import rich_table
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedilc.algorithms.loss_name import task_of
+from fedilc.algorithms.loss_registry import task_of
 from fedilc.data.tables.column_values import in_order
 from fedilc.report.study_tables import Study, score_cell, score_column
 from fedilc.report.tables import Cell, Column, TableData, words

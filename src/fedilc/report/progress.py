@@ -19,7 +19,7 @@ from rich.progress import (
 from rich.table import Column
 
 from fedilc.federation import Record
-from fedilc.studies.engine import Job, Work
+from fedilc.studies.worker_pool import Job, Work
 from fedilc.training.callbacks import Callback, Run
 
 _LOSSES = {"train_loss": "train", "validation_loss": "val", "test_loss": "OOD"}

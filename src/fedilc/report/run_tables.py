@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedilc.algorithms import Algorithm
-from fedilc.algorithms.metric_name import METRICS
+from fedilc.algorithms.metric_registry import METRICS
 from fedilc.config.options import recorded_options
 from fedilc.evaluation.metrics import lower_is_better
 from fedilc.evaluation.selection import CRITERIA, ORACLE, Record, selections

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from fedilc.algorithms.loss_name import has_classes, task_of
+from fedilc.algorithms.loss_registry import has_classes, task_of
 from fedilc.errors import ConfigError, writing
 from fedilc.evaluation.metrics import HIGHER_IS_BETTER
 from fedilc.report.checklist import FILE as CHECKLIST
@@ -22,8 +22,8 @@ from fedilc.storage.files import parse_json, write_atomically
 from fedilc.storage.run_identity import command_line
 from fedilc.studies.study.assessment import assessment, edge_notes
 from fedilc.studies.study.comparators import CHOSEN, NULL, kind_of
+from fedilc.studies.study.declaration import declaration
 from fedilc.studies.study.description import description
-from fedilc.studies.study.protocol import declaration
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.sensitivity import sensitivity_facts
 from fedilc.studies.study.verdict import CALIBRATION, alarm, deciding_metric, verdict

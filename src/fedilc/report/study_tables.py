@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedilc.algorithms.loss_name import task_of
+from fedilc.algorithms.loss_registry import task_of
 from fedilc.errors import listed
 from fedilc.evaluation.intervals import NOT_ESTIMABLE, Interval
 from fedilc.evaluation.next_site import MOST_WITH_PRIOR

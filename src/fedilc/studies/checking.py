@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from fedilc.algorithms.loss_name import has_classes
+from fedilc.algorithms.loss_registry import has_classes
 from fedilc.config import Experiment
 from fedilc.data.checks.federation import Report
 from fedilc.data.checks.profile import TEST

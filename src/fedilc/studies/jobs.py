@@ -18,7 +18,7 @@ from fedilc.storage.files import complete_lines, json_bytes, parse_json
 from fedilc.storage.run_folder import RunFolder
 from fedilc.storage.run_identity import require_same
 from fedilc.studies.checking import prepare
-from fedilc.studies.engine import Job, Show, working
+from fedilc.studies.worker_pool import Job, Show, working
 from fedilc.training.result import Result
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, NoReturn
 
 from torch import Tensor
 
-from fedilc.algorithms.metric_name import metric_of
+from fedilc.algorithms.metric_registry import metric_of
 from fedilc.config.options import recorded_options
 from fedilc.errors import CheckpointError, ConfigError, FedILCWarning, nearest
 from fedilc.evaluation.selection import CRITERIA, selections

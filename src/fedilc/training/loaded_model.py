@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from fedilc.algorithms.loss_name import LossName, has_classes, task_of
+from fedilc.algorithms.loss_registry import LossName, has_classes, task_of
 from fedilc.data.image_folder import ImagePreprocessing
 from fedilc.data.inputs import (
     Inputs,

@@ -21,7 +21,7 @@ from torch import nn
 
 from fedilc.aggregation import WeightedGeometricMean
 from fedilc.algorithms import Algorithm, LocalSteps, find_algorithm
-from fedilc.algorithms.loss_name import LOSSES, task_of
+from fedilc.algorithms.loss_registry import LOSSES, task_of
 from fedilc.config import Options
 from fedilc.data.digests import weights_digest
 from fedilc.data.inputs import Inputs, require_one_input, shape_of, shape_text, tensors_of

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedilc.algorithms.loss_name import LossName, task_of
+from fedilc.algorithms.loss_registry import LossName, task_of
 from fedilc.config.options import Options, recorded_options
 from fedilc.data.silo_store import Outline
 from fedilc.errors import CheckpointError, printable

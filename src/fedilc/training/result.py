@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedilc.algorithms.metric_name import METRICS
+from fedilc.algorithms.metric_registry import METRICS
 from fedilc.errors import CheckpointError
 from fedilc.evaluation import fairness, select
 from fedilc.federation import Record

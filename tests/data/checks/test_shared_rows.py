@@ -12,7 +12,7 @@ from torch import nn
 
 from fedilc import Federation, Silo, train
 from fedilc.errors import FedILCWarning
-from fedilc.paper.sources import EicuSynthetic
+from fedilc.paper.plugin import EicuSynthetic
 
 
 def test_train_notes_rows_that_are_in_two_places_with_counts_and_names() -> None:

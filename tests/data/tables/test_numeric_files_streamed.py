@@ -16,7 +16,7 @@ from fedilc import train
 from fedilc.config import read_experiment
 from fedilc.data import Silo
 from fedilc.data.sources import Files
-from fedilc.data.tables import numeric_files
+from fedilc.data.tables import silo_files as numeric_files
 from fedilc.errors import CheckpointError, DataError, FedILCWarning
 
 NAMES = ("a", "b", "c")

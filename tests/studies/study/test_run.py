@@ -14,7 +14,6 @@ from sklearn.metrics import roc_auc_score
 from fedilc.data import Federation, Silo
 from fedilc.errors import FedILCWarning
 from fedilc.storage.files import read_tensors
-from fedilc.studies.engine import Work
 from fedilc.studies.study.comparators import ALONE, POOLED
 from fedilc.studies.study.data import StudyArrays, StudyData
 from fedilc.studies.study.plan import StudyPlan, StudySettings
@@ -22,6 +21,7 @@ from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.run import run_study
 from fedilc.studies.study.tasks import task_file
 from fedilc.studies.study.verdict import verdict
+from fedilc.studies.worker_pool import Work
 
 SMALL = {
     "algorithms": ("fedavg", "fishr-inter-geo"),

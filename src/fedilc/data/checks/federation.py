@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedilc.algorithms.loss_name import LossName, has_classes, task_of
+from fedilc.algorithms.loss_registry import LossName, has_classes, task_of
 from fedilc.data.checks.columns import missing_values, places
 from fedilc.data.checks.profile import TEST, Profile, is_trained_on, overlaps, profile_of, same_rows
 from fedilc.data.silo import Federation, Silo

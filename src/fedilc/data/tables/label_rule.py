@@ -12,7 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from fedilc.algorithms.loss_name import LossName, has_classes, task_of
+from fedilc.algorithms.loss_registry import LossName, has_classes, task_of
 from fedilc.data.tables.column_values import column_values, in_order, names_of, number_of, numbers_of
 from fedilc.errors import DataError, listed, nearest, option
 

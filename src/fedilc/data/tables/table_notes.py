@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from fedilc.algorithms.loss_name import task_of
+from fedilc.algorithms.loss_registry import task_of
 from fedilc.data.checks.columns import ColumnFacts, missing_values, places
 from fedilc.data.checks.notes import CATEGORICAL, CURE, DROP, KEEP, MISSING, Note
 from fedilc.data.tables.formats import MISSING as MISSING_WORDS

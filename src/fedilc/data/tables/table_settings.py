@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
-from fedilc.algorithms.loss_name import LossName
+from fedilc.algorithms.loss_registry import LossName
 from fedilc.errors import DataError, nearest
 from fedilc.section import Section
 

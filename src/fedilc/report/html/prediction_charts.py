@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
-from fedilc.algorithms.loss_name import has_classes, task_of
+from fedilc.algorithms.loss_registry import has_classes, task_of
 from fedilc.evaluation.calibration_curve import calibration_curve
 from fedilc.evaluation.decision_curve import net_benefit, treat_all
 from fedilc.evaluation.estimates import support

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedilc.algorithms.loss_name import task_of
+from fedilc.algorithms.loss_registry import task_of
 from fedilc.evaluation.intervals import Interval
 from fedilc.evaluation.next_site import MOST_WITH_PRIOR
 from fedilc.report.clinical_tables import clinical_tables
@@ -38,7 +38,7 @@ from fedilc.report.study_tables import (
     scores_table,
 )
 from fedilc.studies.study.comparators import ESTIMATED
-from fedilc.studies.study.protocol import declaration
+from fedilc.studies.study.declaration import declaration
 from fedilc.studies.study.verdict import NAMES
 
 

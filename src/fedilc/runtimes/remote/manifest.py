@@ -27,7 +27,7 @@ from pydantic import (
 from torch import Tensor, nn
 
 from fedilc.algorithms import Algorithm
-from fedilc.algorithms.loss_name import LossName
+from fedilc.algorithms.loss_registry import LossName
 from fedilc.algorithms.parts import LEVELS
 from fedilc.config.experiment import Network
 from fedilc.config.options import SiloOptions

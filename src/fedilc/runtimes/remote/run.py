@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedilc.algorithms.loss_name import task_of
+from fedilc.algorithms.loss_registry import task_of
 from fedilc.config import Experiment
 from fedilc.config.experiment import Network
 from fedilc.data import Federation, Silo

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fedilc.algorithms.loss_name import task_of
+from fedilc.algorithms.loss_registry import task_of
 from fedilc.config import Experiment
 from fedilc.data import Silo
 from fedilc.data.checks.federation import Report, silo_notes

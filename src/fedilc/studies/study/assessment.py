@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedilc.algorithms.loss_name import task_of
+from fedilc.algorithms.loss_registry import task_of
 from fedilc.evaluation.calibration import Floats
 from fedilc.evaluation.calibration_curve import calibration_curve
 from fedilc.evaluation.decision_curve import net_benefit, treat_all

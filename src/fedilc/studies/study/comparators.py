@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedilc.algorithms.loss_name import LossName, has_classes, task_of
+from fedilc.algorithms.loss_registry import LossName, has_classes, task_of
 
 CHOSEN, NULL, POOLED, ALONE = "chosen", "null", "pooled", "site alone"
 POOLED_TREES = "pooled trees"

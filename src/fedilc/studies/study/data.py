@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedilc.algorithms.loss_name import LossName
+from fedilc.algorithms.loss_registry import LossName
 from fedilc.config import read_study_file
 from fedilc.config.experiment import SOURCES, shipped_experiments
 from fedilc.data import Federation

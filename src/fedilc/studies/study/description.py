@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from fedilc.algorithms.loss_name import has_classes
+from fedilc.algorithms.loss_registry import has_classes
 from fedilc.data.tables.column_values import in_order, names_of, numbers_of
 from fedilc.studies.study.data import StudyArrays, StudyData, StudyTables
 from fedilc.studies.study.plan import StudyPlan

@@ -25,7 +25,7 @@ import numpy as np
 from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
 
 from fedilc.algorithms import find_algorithm
-from fedilc.algorithms.loss_name import has_classes, task_of
+from fedilc.algorithms.loss_registry import has_classes, task_of
 from fedilc.data.inputs import example_shape
 from fedilc.data.silo import label_per_patient
 from fedilc.errors import ConfigError, DataError, DataProblemsError, listed, nearest

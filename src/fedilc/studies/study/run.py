@@ -1,7 +1,7 @@
 """Do a whole study: the runs that choose settings, then the final ones without each held-out silo in turn.
 
 `plan.py` says which runs these are, `tasks.py` what one run is, how it is trained and where it is stored;
-`studies/engine.py` does several at a time.
+`studies/worker_pool.py` does several at a time.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedilc.errors import FedILCError
-from fedilc.studies.engine import Show, Work, working
 from fedilc.studies.study.comparators import ALONE, NULL, alone_regression, null_outputs
 from fedilc.studies.study.plan import Choice, StudyPlan, choose
 from fedilc.studies.study.result import Agreement, StudyResult, mean_agreement
 from fedilc.studies.study.tasks import AloneTask, RunTask, Task, TaskJob, read_result, task_file
+from fedilc.studies.worker_pool import Show, Work, working
 
 
 class StudyError(FedILCError):

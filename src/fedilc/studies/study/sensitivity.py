@@ -16,12 +16,12 @@ import numpy as np
 
 from fedilc.evaluation.intervals import interval_of
 from fedilc.evaluation.significance import mean_over_sites
-from fedilc.studies.engine import Show
 from fedilc.studies.study.comparators import NULL
 from fedilc.studies.study.data import StudyTables
 from fedilc.studies.study.plan import StudyPlan
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.run import run_study
+from fedilc.studies.worker_pool import Show
 
 NOTHING = "no column has missing values, so that there are no indicators to leave out"
 

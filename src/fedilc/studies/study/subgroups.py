@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from fedilc.algorithms.loss_name import task_of
+from fedilc.algorithms.loss_registry import task_of
 from fedilc.data.tables.column_values import column_values, names_of, numbers_of
 from fedilc.data.tables.label_rule import LabelRule
 from fedilc.data.tables.silo_tables import SiloTable

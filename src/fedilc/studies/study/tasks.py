@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fedilc import __version__
 from fedilc.algorithms import find_algorithm
-from fedilc.algorithms.loss_name import LossName, has_classes, task_of
+from fedilc.algorithms.loss_registry import LossName, has_classes, task_of
 from fedilc.api import train
 from fedilc.data import Federation, Silo
 from fedilc.data.digests import digest
@@ -40,9 +40,9 @@ from fedilc.models import build_model
 from fedilc.models.user_models import user_network
 from fedilc.seeds import numpy_generator
 from fedilc.storage.files import read_tensors, write_tensors
-from fedilc.studies.engine import Job
 from fedilc.studies.study.comparators import ALONE, ESTIMATED, ON_POOLED_DATA, POOLED, Estimator
 from fedilc.studies.study.data import StudyData
+from fedilc.studies.worker_pool import Job
 from fedilc.training.callbacks import Callback, Run
 
 _ROWS = 2048  # examples predicted at a time

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedilc.algorithms.loss_name import has_classes
+from fedilc.algorithms.loss_registry import has_classes
 from fedilc.data.tables.table_notes import LEAK
 from fedilc.errors import listed
 from fedilc.evaluation.estimates import MIN_COUNT, size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedilc.algorithms.metric_name import METRICS, metric_of, metrics_of, register
+from fedilc.algorithms.metric_registry import METRICS, metric_of, metrics_of, register
 from fedilc.errors import ConfigError
 from fedilc.evaluation import measure
 from fedilc.gradients import Loss

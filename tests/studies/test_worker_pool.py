@@ -14,7 +14,7 @@ import torch
 from counting import Counting
 
 from fedilc.errors import StoppedError
-from fedilc.studies.engine import JobError, Work, cores, working
+from fedilc.studies.worker_pool import JobError, Work, cores, working
 from processes import wait_until_empty
 
 pytestmark = pytest.mark.slow
@@ -123,7 +123,7 @@ import sys
 from pathlib import Path
 from counting import Counting
 from processes import wait_until_empty
-from fedilc.studies.engine import working
+from fedilc.studies.worker_pool import working
 
 if __name__ == "__main__":
     jobs = [Counting.of(Path(sys.argv[1]), name, 200, 0.05) for name in ("a", "b", "c")]

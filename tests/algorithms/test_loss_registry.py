@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedilc.algorithms.loss_name import LOSSES, has_classes
+from fedilc.algorithms.loss_registry import LOSSES, has_classes
 
 
 def test_the_losses_with_classes_are_the_cross_entropies() -> None:

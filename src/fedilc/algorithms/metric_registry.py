@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, get_args
 
-from fedilc.algorithms.loss_name import Task, task_of
+from fedilc.algorithms.loss_registry import Task, task_of
 from fedilc.algorithms.registry import Registry, first_line
 from fedilc.errors import ConfigError, WrongTypeError, listed, nearest
 

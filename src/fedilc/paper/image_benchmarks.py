@@ -15,7 +15,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from fedilc.data.download import find_data_set
-from fedilc.data.embedded import FLIPS, coloured_federation
+from fedilc.data.embedded_data import FLIPS, coloured_federation
 from fedilc.data.silo import Federation, Silo
 from fedilc.errors import DataError, require_extra
 from fedilc.seeds import numpy_generator

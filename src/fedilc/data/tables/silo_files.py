@@ -18,7 +18,7 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
-from fedilc.algorithms.loss_name import LossName, task_of
+from fedilc.algorithms.loss_registry import LossName, task_of
 from fedilc.data.checks.federation import Report, class_problems, compare, numbered_from_one, trained_labels
 from fedilc.data.checks.notes import details, grouped
 from fedilc.data.checks.profile import TEST, Profile, profile_of

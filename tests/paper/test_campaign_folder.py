@@ -12,7 +12,7 @@ from campaigns import campaign, history
 from fedilc.errors import ConfigError
 from fedilc.evaluation.inconsistency import Scores
 from fedilc.paper.campaign import Campaign, summarise
-from fedilc.paper.folder import history_csv, read_campaign, remake_campaign, write_campaign
+from fedilc.paper.campaign_folder import history_csv, read_campaign, remake_campaign, write_campaign
 
 
 def test_a_campaign_is_read_as_it_was_written_and_made_again_with_the_same_tables(tmp_path: Path) -> None:
