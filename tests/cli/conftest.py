@@ -47,7 +47,7 @@ def table_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def new_rows(tmp_path: Path) -> Path:
-    """Patients that took no part in the run, with a column that it does not know."""
+    """Patients held out of the run, with a column that it does not know."""
     patients(30, 5).with_columns(pl.int_range(30).alias("mrn")).write_csv(tmp_path / "new.csv")
     return tmp_path / "new.csv"
 

@@ -44,7 +44,7 @@ TRIPOD_AI = (
     Item("1", "title", (), "say that a model is developed and evaluated, for whom, and for which outcome"),
     Item("2", "abstract", (), "follow the checklist for abstracts; the verdict has the numbers"),
     Item("3a-c", "background", (), "the care pathway, the reason for a model, known inequalities"),
-    Item("4", "objectives", (), "development, evaluation at sites that took no part, or both"),
+    Item("4", "objectives", (), "development, evaluation at held-out sites, or both"),
     Item("5a-b", "sources of data and dates", (), "where the data come from, when they were collected"),
     Item("6a-c", "participants", (), "setting, eligibility, and treatments of each site"),
     Item("7", "preparation of data", (_NOTES, _COMMAND), "cleaning before the tables were read"),

@@ -3,7 +3,7 @@
 Silos are dealt into at most four groups. The settings for a held-out silo are chosen without its whole group:
 
     choose_by="silo"         models are trained without this group and without another one, and scored on that
-                             other one, so that settings are chosen for silos that took no part
+                             other one, so that settings are chosen for held-out silos
     choose_by="validation"   models are trained without this group on 80 % of each silo, scored on the rest
 
 The settings and the round with the lowest loss (see `choosing_loss`), each scored silo counting equally, are
@@ -178,7 +178,7 @@ class StudyPlan:
         for text in settings.subgroups:
             subgroup_levels(self.data, text)
         if settings.choose_by == "silo" and len(names) < 3:
-            raise ConfigError("choosing by silos that took no part needs three silos; choose by validation")
+            raise ConfigError("choosing by held-out silos needs three silos; choose by validation")
 
     def _check_model(self) -> None:
         """Raise if the network is unknown, or cannot be built for these data."""
