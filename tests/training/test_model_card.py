@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -13,12 +14,13 @@ import torch
 from small_silos import QUICK, silo
 from torch import nn
 
-from fedilc import Federation, train
+from fedilc import Federation, load, train
 from fedilc.data.tables.silo_tables import tables_of
 from fedilc.data.tables.table_settings import TableSettings
 from fedilc.models import build_model
+from fedilc.report.html.report import write_html_report
 from fedilc.storage.run_folder import RunFolder
-from fedilc.training.model_card import as_code
+from fedilc.training.model_card import as_code, coefficients
 
 
 def patients(seed: int) -> pl.DataFrame:
@@ -52,6 +54,29 @@ def test_the_card_of_tables_has_columns_data_results_and_settings(tmp_path: Path
     for score in ("auroc", "calibration slope"):
         assert re.search(rf"^\| {score} \| \d\.\d+ \[", card, re.MULTILINE)
     assert "outlier_factor" not in card
+
+
+def test_the_coefficients_of_a_logistic_regression_give_its_logits_from_the_columns_as_they_are(
+    tmp_path: Path,
+) -> None:
+    frames = {name: patients(seed) for seed, name in enumerate("abc")}
+    tables = tables_of(frames, TableSettings(label="died", positive="yes"))
+    federation = tables.federation("patients", test=None, seed=0, validation=0.0)
+    model = build_model("linear", federation.inputs, 1, 0)
+    options = {"rounds": 20, "learning_rate": 1.0, "weight_decay": 0.01, "out": tmp_path}
+    train(federation, model, "logistic", **options, settings={"model": {"name": "linear"}})
+    loaded, rows = load(tmp_path, "last"), frames["b"]
+    found = coefficients(loaded.model, loaded.columns, loaded.preprocessing)
+    assert list(found) == ["(intercept)", "age", "sex=f", "sex=m"]
+    expected = found["(intercept)"] + found["age"] * rows["age"].to_numpy()
+    expected += np.where(rows["sex"].to_numpy() == "f", found["sex=f"], found["sex=m"])
+    assert np.allclose(loaded.logits(rows)[:, 0], expected, atol=1e-5)
+    card = (tmp_path / "model-card.md").read_text()
+    assert f"| age | {found['age']:.4g} | {math.exp(found['age']):.4g} |" in card
+    page = tmp_path / "report.html"
+    write_html_report(page, [tmp_path])
+    assert "Coefficients of logistic" in page.read_text()
+    assert f"{math.exp(found['age']):.4g}" in page.read_text()
 
 
 def test_scores_of_few_events_are_not_estimable_in_the_card_and_its_means_say_so(tmp_path: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from torch import nn
 
 from fedilc.algorithms.loss_registry import LossName, task_of
 from fedilc.config.options import Options, recorded_options
@@ -40,6 +43,7 @@ def model_card(facts: Mapping[str, Any], result: Result, outline: Outline) -> st
         record=record,
         made=made,
         classes=made.label.classes if made is not None else facts.get("classes"),
+        coefficients=_coefficient_rows(facts, result, criterion, made),
         sites=_sites(facts, record),
         labels=outline.y_test,
         patients=None if outline.test_patients is None else len(set(outline.test_patients.tolist())),
@@ -62,6 +66,40 @@ def _intervals(loss: LossName, result: Result, criterion: str, outline: Outline)
     runner = ModelRunner(model, Loss(loss))
     logits = runner.predict(runner.inputs(x)).double().cpu().numpy()
     return score_intervals(loss, y.cpu().numpy(), logits, outline.test_patients)
+
+
+def coefficients(model: nn.Module, columns: Sequence[str], made: Any) -> dict[str, float]:
+    """Return the intercept and the coefficients of a linear model with one output, in the columns' own units.
+
+    A number enters the model as (value - mean) / scale, so its coefficient per unit is w / scale, and the
+    intercept takes up w mean / scale. Without column names, or with hidden layers, the result is empty.
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    if len(layers) != 1 or layers[0].weight.shape != (1, len(columns)) or not columns:
+        return {}
+    found = dict(zip(columns, layers[0].weight[0].detach().double().tolist(), strict=True))
+    intercept = 0.0 if layers[0].bias is None else float(layers[0].bias.detach().double())
+    for feature in getattr(made, "features", ()):
+        if hasattr(feature, "scale"):
+            found[feature.name] /= feature.scale
+            intercept -= found[feature.name] * feature.mean
+    return {"(intercept)": intercept, **found}
+
+
+def _coefficient_rows(
+    facts: Mapping[str, Any], result: Result, criterion: str, made: Any
+) -> list[tuple[str, ...]]:
+    """Return a row per coefficient of a linear model; for two classes, with its odds ratio."""
+    try:
+        model = result.best_model(criterion)
+    except CheckpointError:
+        return []
+    found = coefficients(model, getattr(made, "columns", None) or facts.get("columns") or (), made)
+    binary = task_of(facts["loss"]) == "binary"
+    return [
+        (_plain(name), f"{value:.4g}", *([f"{math.exp(min(value, 700)):.4g}"] if binary else []))
+        for name, value in found.items()
+    ]
 
 
 def _sites(facts: Mapping[str, Any], record: Mapping[str, Any]) -> list[tuple[object, ...]]:

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from fedilc.algorithms.loss_registry import task_of
 from fedilc.config.options import recorded_options
-from fedilc.errors import ConfigError
+from fedilc.errors import ConfigError, FedILCError
 from fedilc.evaluation.intervals import Interval, score_interval
 from fedilc.evaluation.metrics import lower_is_better
 from fedilc.evaluation.selection import Record, select
@@ -29,6 +30,8 @@ from fedilc.report.run_tables import RunGroup, headings
 from fedilc.report.tables import Cell, TableData, mean_cell, with_best, words
 from fedilc.studies.study.plan import REFERENCES
 from fedilc.studies.study.result import mean_agreement
+from fedilc.training.loaded_model import load
+from fedilc.training.model_card import coefficients
 
 _MAX_SILOS, _MAX_ROWS = 24, 100
 
@@ -47,6 +50,7 @@ def runs_part(group: RunGroup) -> Part:
         curves=_curves(group),
         agreement=_agreement(group),
         commands=dict.fromkeys(line for run in group.runs for line in run.commands),
+        coefficients=_coefficients(group),
         settings=_settings(group.name, methods),
         silo_table=_silo_table(methods),
         software=_software(methods),
@@ -55,10 +59,7 @@ def runs_part(group: RunGroup) -> Part:
 
 def _chosen(history: Sequence[Record]) -> Record:
     """Return the round that validation chooses, or the last one without validation."""
-    try:
-        return select(history, "validation")
-    except ConfigError:
-        return select(history, "last")
+    return select(history, "validation" if _validates(history) else "last")
 
 
 def _values(group: RunGroup, method: str, metric: str) -> dict[int, float]:
@@ -259,6 +260,35 @@ def _settings(name: str, methods: Mapping[str, Mapping[str, Any]]) -> TableData:
         if key != "seed" and any(setting(given.get(key)) != "none" for given in methods.values())
     ]
     return settings_table("Settings of each method", name, keys, methods)
+
+
+def _coefficients(group: RunGroup) -> list[TableData]:
+    """Return the coefficients of the linear models, those of each method's first run."""
+    tables = []
+    for method, runs in group.methods.items():
+        run = next(iter(runs.values()))
+        try:
+            loaded = load(run.folder, "validation" if _validates(run.history) else "last")
+        except FedILCError:  # a network of the user's own, or weights that are not there any more
+            continue
+        found = coefficients(loaded.model, loaded.columns, loaded.preprocessing)
+        binary = task_of(loaded.loss) == "binary"
+        rows = [
+            (name, f"{value:.4g}", *([f"{np.exp(value):.4g}"] if binary else []))
+            for name, value in found.items()
+        ]
+        columns = words("input", "coefficient", *(["odds ratio"] if binary else []))
+        if rows:
+            tables.append(TableData.of("coefficients", "", f"Coefficients of {method}", columns, rows, []))
+    return tables
+
+
+def _validates(history: Sequence[Record]) -> bool:
+    try:
+        select(history, "validation")
+    except ConfigError:
+        return False
+    return True
 
 
 def _silo_table(methods: Mapping[str, Mapping[str, Any]]) -> TableData:
