@@ -79,7 +79,7 @@ def test_what_is_not_published_is_one_sentence(
 ) -> None:
     refused, site = Refusal(monkeypatch, capsys), run.parent / "site.csv"
     assert "give a silo's token with --token-file" in refused("evaluate", url, site)
-    assert "leave out 'last'" in refused("evaluate", url, site, "--criterion", "last")
+    assert "leave out --criterion last" in refused("evaluate", url, site, "--criterion", "last")
     with listening(make_app(FolderView(run), None), Address(port=0, insecure=True)) as port:
         assert "publishes no model" in refused("evaluate", f"http://127.0.0.1:{port}", site)
 
