@@ -15,6 +15,7 @@ from command import Refusal, fedilc, one_sentence
 from fleets import PATIENCE, forked
 
 from fedilc import __version__, cli
+from fedilc.cli.app import app
 from fedilc.errors import FedILCWarning
 from fedilc.storage.run_folder import RunFolder, examine
 
@@ -95,7 +96,7 @@ def test_version_is_the_packages_version() -> None:
 
 def test_the_help_names_every_command_and_each_explains_itself() -> None:
     shown = fedilc("--help")
-    for name, command in typer.main.get_command(cli.app.app).commands.items():
+    for name, command in typer.main.get_command(app).commands.items():
         assert re.search(rf"^. {name} +\S", shown, re.MULTILINE), name
         assert "Usage: " in fedilc(name, "--help")
         assert command.help, name

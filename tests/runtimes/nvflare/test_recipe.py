@@ -146,7 +146,7 @@ def test_a_simulator_that_cannot_work_is_refused(experiment: Path, tmp_path: Pat
         recipe.process_env(SimEnv(num_clients=3, num_threads=1, workspace_root=str(tmp_path)))
     with pytest.raises(ConfigError, match="the 2 sites site-1, site-2 do not match the 3 silos"):
         recipe.process_env(SimEnv(num_clients=2, workspace_root=str(tmp_path)))
-    with pytest.raises(ConfigError, match=r"does not accept dots in the names of sites, such as 'flip-0\.20'"):
+    with pytest.raises(ConfigError, match=r"does not accept dots in the names of sites, such as 'flip-0\.20"):
         recipe.process_env(SimEnv(clients=["flip-0.20", "flip-0.50", "flip-0.80"]))
     (tmp_path / "hospitals.toml").write_text(REMOTE)
     with pytest.raises(ConfigError, match="the silos of this experiment are elsewhere"):
