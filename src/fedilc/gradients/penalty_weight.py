@@ -1,9 +1,10 @@
 """lambda, the weight of a penalty: its value in each round, and how the penalty gradient is added.
 
 w is updated with (aggregate of the silos' gradients) + lambda * (sum over silos of J_e^T v_e). With local
-steps, or if silos are aggregated by an unweighted mean, each silo adds its own term to its gradient, times
-lambda E because the mean divides by E, and sends one group of tensors (`Algorithm.adds_up_in_silo`).
-Otherwise it sends both, and the server adds the sum of the terms after the aggregation.
+steps, or if silos are aggregated by an unweighted mean, a trimmed mean or a median, each silo adds its own
+term to its gradient, times lambda E because the mean divides by E, and sends one group of tensors
+(`Algorithm.adds_up_in_silo`). Otherwise it sends both, and the server adds the sum of the terms after the
+aggregation.
 
 A silo whose environments do not vote multiplies v_e instead of the product, which is the same because
 J_e^T (lambda E v_e) = lambda E J_e^T v_e, and needs only one backward pass (`SiloComputation`). All others

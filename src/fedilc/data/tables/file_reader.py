@@ -1,4 +1,4 @@
-"""Read the examples of one file: a table (CSV, Parquet, Excel, ...) or arrays (NPZ)."""
+"""Read the examples of one file: a table, whose text `formats.py` parses (CSV, Excel, ...), or arrays."""
 
 from __future__ import annotations
 
