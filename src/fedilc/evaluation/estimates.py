@@ -238,10 +238,12 @@ def _expit(x: float) -> float:
 IDENTITY = Scale(float, float, lambda _: 1.0)
 _LOGIT = Scale(lambda a: float(np.log(a) - np.log1p(-a)), _expit, lambda a: 1 / (a * (1 - a)))
 _LOG = Scale(lambda a: float(np.log(a)), lambda x: float(np.exp(x)), lambda a: 1 / a)
+_LOG_UP_TO_ONE = Scale(lambda a: float(np.log(a)), lambda x: float(np.exp(min(x, 0.0))), lambda a: 1 / a)
 _LOG_REST = Scale(lambda a: float(np.log1p(-a)), lambda x: float(-np.expm1(x)), lambda a: -1 / (1 - a))
 SCALES: Mapping[str, Scale] = {
     **dict.fromkeys(("auroc", "auprc", "accuracy"), _LOGIT),
-    **dict.fromkeys(("log_loss", "log_loss_refitted", "brier", "rmse", "mae", "oe_ratio"), _LOG),
+    **dict.fromkeys(("log_loss", "log_loss_refitted", "rmse", "mae", "oe_ratio"), _LOG),
+    "brier": _LOG_UP_TO_ONE,
     **dict.fromkeys(("calibration_slope", "calibration_intercept"), IDENTITY),
     "r2": _LOG_REST,
 }

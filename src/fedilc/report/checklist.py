@@ -93,7 +93,12 @@ TRIPOD_CLUSTER = (
     ),
     Item("8a-b", "predictors, model and validation", (_CHOSEN, _COMMAND), "why these methods"),
     Item("8c", "sites in the model", (_COMMAND,), "why parameters are shared by all sites"),
-    Item("8d", "how predictions are made", (_EACH,), "nothing: each site is predicted without its own data"),
+    Item(
+        "8d",
+        "how predictions are made",
+        (_EACH,),
+        "nothing; 'alone' models and refitted log losses use the site's own labels",
+    ),
     Item("8e", "measures of performance", (_EACH, _CALIBRATION, _DECISIONS), "why these thresholds"),
     Item("8f", "heterogeneity of performance", (_NEXT,), "nothing, or comments"),
     Item("8g", "updating", (), "that no model was updated, unless one was"),

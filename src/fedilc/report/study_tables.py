@@ -180,8 +180,9 @@ def next_site_notes(study: Study, method: str) -> list[str]:
         how[found["headline"]],
         "by REML: the usual interval, mean ± t(k-2) √(tau² + se²), with Hartung-Knapp; if sites are few, it "
         "misses the next one in more than 5 % of studies.",
-        f"tau {found['tau']:.3f} on the scale of the analysis, I² {found['i2']:.0%}. The sites' models share "
-        "training sites, which the intervals ignore; docs/study.md has their simulated coverage.",
+        f"For the {NAMES[study['deciding_metric']]} of {method}, tau is {found['tau']:.3f} on the scale of "
+        f"the analysis and I² {found['i2']:.0%}. The sites' models share training sites, which the intervals "
+        "ignore; docs/study.md has their simulated coverage.",
     ]
 
 
@@ -210,6 +211,12 @@ def next_site_tables(study: Study) -> list[TableData]:
         *words("prior"),
     )
     notes = next_site_notes(study, headline(study)) if forest_table(study) else []
+    notes += [
+        "prior: 'empirical' rows use how far sites differed for other clinical models, 'flat' rows these "
+        "sites alone.",
+        "Intervals of mean differences in this table are corrected neither for shared training sites nor for "
+        "the number of methods, and can be far too narrow where tau is 0; those of 'Compared with' are.",
+    ]
     title = "What to expect at the next site"
     return [TableData.of("next-site", study["name"], title, columns, rows, notes, grouped=True)]
 
@@ -419,8 +426,8 @@ def _hindsight(study: Study) -> list[str]:
     if not study.get("chosen"):
         return []
     return [
-        f"{CHOSEN} is the answer: its method was chosen without these sites. Which other is best here is "
-        "exploration: the best of several looks better than it is."
+        f"{CHOSEN} is the answer: for each site, its method was chosen without that site. Which other is "
+        "best here is exploration: the best of several looks better than it is."
     ]
 
 

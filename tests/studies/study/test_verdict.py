@@ -203,8 +203,9 @@ def test_the_first_sentence_says_what_to_expect_at_a_new_site(tmp_path: Path) ->
     assert (found.sites, found.headline) == (4, "empirical")
     assert verdict(result)[0] == (
         f"At a new site like these, expect AUROC between {found.low:.2f} and {found.high:.2f} with fedavg "
-        "(95 % prediction interval from 4 sites and how far sites differed in other validations of clinical "
-        f"models; from these sites alone, {found.reml_low:.2f} to {found.reml_high:.2f})."
+        "(prediction interval, nominally 95 %, from 4 sites and how far sites differed in other validations "
+        "of clinical models; from these sites alone, by REML, "
+        f"{found.reml_low:.2f} to {found.reml_high:.2f})."
     )
     result = informed(few_events(tmp_path, [30, 25, 20, 30, 20]))
     found = result.next_site("fedavg", "auroc")
@@ -250,14 +251,17 @@ def test_the_second_sentence_says_which_simpler_models_the_procedure_does_not_be
         "The chosen procedure, which takes for each site the federated method of lowest loss at the others "
         "(fedavg for 4), had AUROC 0.805 on average over 4 held-out sites (a constant prediction 0.500; "
         "plain logistic regression 0.810); it does not beat plain logistic regression (difference of AUROC "
-        "-0.005, "
+        "over 4 sites -0.005, "
     )
     assert "a constant prediction (" not in said
-    assert "difference of log loss +0.005" in said
+    assert "difference of log loss over 4 sites +0.005" in said
     best = procedure(tmp_path, areas, {"fedavg": 0.6, "geometric": 0.5, "logistic": 0.6})
     assert best.endswith("(a constant prediction 0.500; plain logistic regression 0.810).")
     plain = procedure(tmp_path, areas, {"fedavg": 0.6, "geometric": 0.6, "logistic": 0.5})
     assert plain.endswith("; it is plain logistic regression for every site.")
     nothing = areas | {"fedavg": [0.45, 0.55, 0.52, 0.47]}
     worse = procedure(tmp_path, nothing, {"fedavg": 0.5, "geometric": 0.6, "logistic": 0.6})
-    assert "it does not beat a constant prediction (difference of AUROC -0.002, 95 % interval over" in worse
+    assert (
+        "it does not beat a constant prediction (difference of AUROC over 4 sites -0.002, 95 % interval"
+        in worse
+    )
