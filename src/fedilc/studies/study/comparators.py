@@ -100,7 +100,7 @@ class Estimator:
         from sklearn.dummy import DummyClassifier
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
         from sklearn.linear_model import LogisticRegression, Ridge
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # comes with scikit-learn
 
         model: Any
         if has_classes(loss) and len(np.unique(y)) < 2:

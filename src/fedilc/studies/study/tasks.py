@@ -438,8 +438,8 @@ class AloneRegressionTask(AloneTask):
         data: StudyData,
         silo: Silo,
         rate: float,
-        rounds: int,  # noqa: ARG002
-        seed: int,  # noqa: ARG002
+        rounds: int,  # noqa: ARG002 - part of the signature that runs share
+        seed: int,  # noqa: ARG002 - part of the signature that runs share
         scored: Mapping[str, Examples] | None = None,
     ) -> Fitted:
         return fit_estimator(data, silo, self.algorithm, {"weight_decay": rate}, scored)
