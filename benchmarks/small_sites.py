@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from fedilc.evaluation.intervals import Interval, interval_of, score_intervals
+from fedilc.evaluation.intervals import Interval, score_intervals
 from fedilc.evaluation.metrics import SCORES, scores
 from fedilc.seeds import numpy_generator
 
@@ -70,7 +70,12 @@ def bootstrap(y: Floats, logits: Floats, seed: int) -> dict[str, Interval]:
     drawn = numpy_generator(seed, "small sites", "bootstrap").integers(0, len(y), (RESAMPLES, len(y)))
     counts = np.stack([np.bincount(one, minlength=len(y)) for one in drawn]).astype(float)
     whole, parts = scores("binary", y, logits), scores("binary", y, logits, counts)
-    return {name: interval_of(np.append(whole[name], parts[name])) for name in whole}
+    found = {}
+    for name, (value,) in whole.items():
+        defined = parts[name][np.isfinite(parts[name])]
+        low, high = np.percentile(defined, [2.5, 97.5]) if len(defined) else (None, None)
+        found[name] = Interval(value, low, high)
+    return found
 
 
 def rows_of(patients: int, each: int, events: float, repetitions: int) -> Iterator[Row]:

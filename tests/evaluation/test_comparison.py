@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from site_test import site_test
 
+from fedilc.evaluation.estimates import Estimate
 from fedilc.evaluation.significance import compare_methods, holm, mean_difference, overlap_factor
 
 SITES = ("a", "b", "c", "d", "e")
@@ -20,14 +21,13 @@ ERRORS = Path(__file__).parents[2] / "results" / "coverage" / "family-wise-error
 found_differences = st.lists(st.integers(-400, 400), min_size=3, max_size=12)
 
 
-def made(shift: float, spread: float, seed: int = 0, noise: float = 0.03) -> dict[str, np.ndarray]:
-    """Scores around 0.8 at each site, each followed by 200 resamples."""
+def made(shift: float, spread: float, seed: int = 0) -> dict[str, Estimate]:
+    """Scores around 0.8 at each site, with the same influences of 200 examples whatever the method."""
     random = np.random.default_rng(seed)
     shared = np.random.default_rng(99)
-    found = {}
-    for site in SITES:
-        found[site] = 0.8 + shift + spread * random.normal() + np.append(0.0, shared.normal(0, noise, 200))
-    return found
+    return {
+        site: Estimate(0.8 + shift + spread * random.normal(), shared.normal(0, 0.002, 200)) for site in SITES
+    }
 
 
 @given(found_differences, st.integers(2, 30))
@@ -74,7 +74,7 @@ def test_equal_differences_never_have_p_0(difference: int, sites: int, unit: flo
     theirs = unit * np.arange(1, sites + 1)
     ours = unit * (np.arange(1, sites + 1) + difference)
     scores = {
-        name: {str(i): np.array([value]) for i, value in enumerate(of)}
+        name: {str(i): Estimate(value, np.zeros(1)) for i, value in enumerate(of)}
         for name, of in (("fedavg", theirs), ("x", ours))
     }
     found = compare_methods(scores, "fedavg", training=sites - 1, higher_is_better=True)["x"]
@@ -88,7 +88,9 @@ def test_p_values_are_corrected_by_holm_and_intervals_hold_together() -> None:
     methods = {"fedavg": made(0, 0.01), "one": made(0.08, 0.01, 1), "two": made(0.005, 0.01, 2)}
     found = compare_methods(methods, "fedavg", training=4, higher_is_better=True)
     expected = {
-        name: mean_difference([methods[name][s][0] - methods["fedavg"][s][0] for s in SITES], 4, level=0.025)
+        name: mean_difference(
+            [methods[name][s].value - methods["fedavg"][s].value for s in SITES], 4, level=0.025
+        )
         for name in ("one", "two")
     }
     p_values = [p for _, p in expected.values() if p is not None]
@@ -111,7 +113,7 @@ def test_a_score_that_does_not_decide_has_an_interval_and_no_p() -> None:
     assert found.over_sites == tested.over_sites
 
 
-def test_intervals_over_examples_are_of_paired_resamples_so_that_shared_noise_cancels() -> None:
+def test_intervals_over_examples_are_paired_so_that_shared_noise_cancels() -> None:
     methods = {"fedavg": made(0, 0.0), "one": made(0.05, 0.0)}
     found = compare_methods(methods, "fedavg", training=4, higher_is_better=True)["one"]
     assert (found.difference.low, found.difference.high) == pytest.approx((0.05, 0.05))
@@ -119,14 +121,12 @@ def test_intervals_over_examples_are_of_paired_resamples_so_that_shared_noise_ca
 
 
 def test_sites_that_agree_by_chance_are_not_surer_than_their_examples() -> None:
-    random = np.random.default_rng(0)
-    noise = {site: np.append(0.0, random.normal(0, 0.05, 400)) for site in SITES}
     methods = {
-        "fedavg": {site: np.full(401, 0.8) for site in SITES},
-        "one": {site: 0.81 + noise[site] for site in SITES},
+        "fedavg": {site: Estimate(0.8, np.zeros(1)) for site in SITES},
+        "one": {site: Estimate(0.81, np.array([0.03, 0.04])) for site in SITES},
     }
     found = compare_methods(methods, "fedavg", training=4, higher_is_better=True)["one"]
-    error = np.mean(list(noise.values()), axis=0)[1:].std(ddof=1)
+    error = 0.05 / np.sqrt(len(SITES))
     assert found.p == pytest.approx(2 * stats.t.sf(0.01 / error, 4))
 
 

@@ -1,4 +1,4 @@
-"""Intervals over examples: DeLong's and others that cover; percentiles as scipy's from the same draws."""
+"""Intervals over examples: DeLong's and others that cover; means over sites as wide as a bootstrap's."""
 
 from __future__ import annotations
 
@@ -6,19 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 from scipy.special import expit
-from sklearn.metrics import roc_auc_score
 
-from fedilc.evaluation import intervals
-from fedilc.evaluation.estimates import area
-from fedilc.evaluation.intervals import (
-    Interval,
-    interval_of,
-    resampled,
-    score_interval,
-    score_intervals,
-)
+from fedilc.evaluation.estimates import area, difference, own_estimate
+from fedilc.evaluation.intervals import Interval, mean_error, mean_interval, score_interval, score_intervals
 from fedilc.evaluation.metrics import SCORES, scores
-from fedilc.seeds import numpy_generator
 
 
 def drawn(seed: int, examples: int = 60) -> tuple[np.ndarray, np.ndarray]:
@@ -27,24 +18,44 @@ def drawn(seed: int, examples: int = 60) -> tuple[np.ndarray, np.ndarray]:
     return (generator.random(examples) < expit(logits)).astype(float), logits
 
 
-def test_percentiles_are_scipys_of_the_same_draws() -> None:
-    y, logits = drawn(1)
-    ours = resampled("binary", y, logits, seed=7, resamples=300)
-    for name, statistic in (
-        ("auroc", lambda chosen: roc_auc_score(y[chosen], logits[chosen])),
-        ("brier", lambda chosen: float(np.mean((expit(logits[chosen]) - y[chosen]) ** 2))),
-    ):
-        theirs = stats.bootstrap(
-            (np.arange(len(y)),),
-            statistic,
-            n_resamples=300,
-            method="percentile",
-            vectorized=False,
-            random_state=numpy_generator(7, "bootstrap"),
-        ).confidence_interval
-        found = interval_of(ours[name])
-        assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
-        assert found.value == pytest.approx(statistic(np.arange(len(y))))
+def resampled_mean(sites: list[tuple[np.ndarray, np.ndarray, np.ndarray]], score: str) -> np.ndarray:
+    """Means over sites of a score, and differences of two models, of 1,000 samples drawn with replacement."""
+    random, means = np.random.default_rng(5), []
+    for y, one, two in sites:
+        drawn = random.integers(0, len(y), (1000, len(y)))
+        counts = np.stack([np.bincount(rows, minlength=len(y)) for rows in drawn]).astype(float)
+        both = [scores("binary", y, logits, counts)[score] for logits in (one, two)]
+        means.append([both[0], both[1] - both[0]])
+    return np.mean(means, axis=0)
+
+
+@pytest.mark.parametrize("score", SCORES["binary"])
+def test_means_over_sites_and_paired_differences_have_the_spread_of_a_bootstrap(score: str) -> None:
+    sites = []
+    for seed in range(3):
+        y, logits = drawn(seed, 400)
+        sites.append((y, logits, 0.8 * logits + np.random.default_rng(9 + seed).normal(0, 0.4, 400)))
+    ours, others = ([own_estimate("binary", score, site[0], [site[n]]) for site in sites] for n in (1, 2))
+    apart = [difference(two, one) for one, two in zip(ours, others, strict=True)]
+    means, differences = resampled_mean(sites, score)
+    assert mean_error(ours) == pytest.approx(means.std(), rel=0.15)
+    assert mean_error(apart) == pytest.approx(differences.std(), rel=0.2)
+    found = mean_interval(ours, score)
+    assert (found.low, found.high) == pytest.approx(np.percentile(means, [2.5, 97.5]), abs=0.4 * means.std())
+    assert found.value == pytest.approx(np.mean([one.value for one in ours]))
+
+
+def test_a_mean_at_the_end_of_its_range_has_limits_inside_it_and_an_unknown_score_has_no_mean() -> None:
+    y = np.repeat([1.0, 0.0], 20)
+    perfect = [own_estimate("binary", "auroc", y, [y - 0.5])] * 2
+    found = mean_interval(perfect, "auroc")
+    assert found.value == found.high == 1.0
+    assert found.low is not None
+    assert 0.9 < found.low < 1.0
+    unknown = own_estimate("binary", "auroc", y[:25], [y[:25]])
+    assert np.isnan(unknown.value)
+    assert mean_interval([*perfect, unknown], "auroc") == Interval(None, None, None)
+    assert mean_interval([]) == Interval(None, None, None)
 
 
 def test_the_interval_of_an_auroc_is_delongs_on_the_logit_scale() -> None:
@@ -56,34 +67,13 @@ def test_the_interval_of_an_auroc_is_delongs_on_the_logit_scale() -> None:
     assert (found.low, found.high) == pytest.approx((expit(middle - reach), expit(middle + reach)))
 
 
-def test_the_same_seed_draws_the_same_examples_for_two_models_and_in_parts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    y, logits = drawn(2)
-    whole = resampled("binary", y, logits, seed=3, resamples=50)
-    monkeypatch.setattr(intervals, "_AT_ONCE", 7 * len(y))
-    parts = resampled("binary", y, logits, seed=3, resamples=50)
-    assert parts["brier"] == pytest.approx(whole["brier"], abs=1e-14)
-    assert np.array_equal(whole["auroc"], parts["auroc"])
-    other = resampled("binary", y, logits + 1, seed=3, resamples=50)
-    assert np.array_equal(whole["auroc"], other["auroc"])
-    assert not np.array_equal(whole["auroc"], resampled("binary", y, logits, seed=4, resamples=50)["auroc"])
-
-
-def test_resamples_without_a_score_are_left_out_and_a_set_without_it_has_none() -> None:
-    found = interval_of(np.array([0.5, np.nan, 0.4, 0.6, np.nan]))
-    assert (found.value, found.low, found.high) == pytest.approx((0.5, 0.405, 0.595))
-    assert interval_of(np.full(3, np.nan)) == Interval(None, None, None)
-    assert interval_of(np.array([0.5, np.nan])) == Interval(0.5, None, None)
-
-
 def test_eight_events_in_eight_thousand_examples_have_no_area_and_a_log_loss_without_limits() -> None:
     y = np.repeat([1.0, 0.0], [8, 7992])
     logits = np.random.default_rng(0).normal(-7, 1, 8000)
     found = score_intervals("binary", y, logits)
     for name in ("auroc", "auprc", "calibration_slope", "calibration_intercept"):
         assert found[name] == Interval(None, None, None, reason="8 events, fewer than 10")
-        assert np.isnan(resampled("binary", y, logits, resamples=2)[name]).all()
+        assert np.isnan(own_estimate("binary", name, y, [logits]).value)
     assert str(found["auroc"]) == "not estimable (8 events, fewer than 10)"
     assert found["log_loss"].value is not None
     assert (found["log_loss"].low, found["log_loss"].caution) == (None, "8 events, fewer than 10")

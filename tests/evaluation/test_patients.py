@@ -1,4 +1,4 @@
-"""Patients with several rows: variances of whole patients, resamples and splits that keep them together."""
+"""Patients with several rows: variances of whole patients, and splits that keep them together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scipy.stats import norm, t
 
 from fedilc.data.silo import split_silo
 from fedilc.evaluation.estimates import estimate
-from fedilc.evaluation.intervals import resampled, score_interval, score_intervals, t_quantile
+from fedilc.evaluation.intervals import score_interval, score_intervals, t_quantile
 from fedilc.evaluation.metrics import SCORES
 from fedilc.studies.study.tasks import folds_of, validation_rows
 
@@ -66,16 +66,6 @@ def test_copied_rows_add_no_information_and_patients_of_one_row_change_nothing(l
     assert thrice.high - thrice.low == pytest.approx(once.high - once.low, rel=0.02)
     fooled = score_interval(loss, score, np.tile(y, 3), copies)
     assert fooled.high - fooled.low < 0.62 * (once.high - once.low)
-
-
-def test_patients_are_drawn_with_all_their_rows() -> None:
-    y, outputs = examples(40, 1)
-    once = resampled("binary", y, outputs, seed=5, resamples=30)
-    twice = resampled(
-        "binary", np.tile(y, 2), np.tile(outputs, 2), np.tile(np.arange(40), 2), seed=5, resamples=30
-    )
-    for score in ("auroc", "auprc", "log_loss", "brier", "accuracy"):
-        np.testing.assert_allclose(twice[score], once[score], rtol=1e-9)
 
 
 def test_many_rows_of_few_patients_are_not_estimable_and_the_reason_counts_patients() -> None:

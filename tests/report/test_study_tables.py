@@ -13,6 +13,7 @@ from hospitals import hospitals, made_result, study_table
 from rich.console import Console
 
 from fedilc.cli.study import show_study
+from fedilc.evaluation.estimates import Estimate
 from fedilc.evaluation.next_site import random_effects
 from fedilc.report.study_files import study_facts
 from fedilc.report.study_tables import Study, study_tables, summary_tables
@@ -27,7 +28,7 @@ def made(folder: Path, sites: int) -> Study:
     plan = StudyPlan(data, StudySettings(algorithms=("fedavg", "geometric"), references=False))
     result = made_result(plan, {"fedavg": 0.7, "geometric": 0.8})
     for methods in result.scores["H0"].values():
-        methods["auroc"] = np.full(51, np.nan)
+        methods["auroc"] = Estimate(np.nan, np.zeros(0))
     return study_facts(result)
 
 

@@ -268,6 +268,28 @@ def estimate(
     """
     if limits_support(loss, y, score, patients).reason is not None:
         return None
+    return _over_seeds(loss, score, y, outputs, patients, IDENTITY if own_scale else SCALES[score])
+
+
+def own_estimate(loss: str, score: str, y: Any, outputs: Sequence[Any], patients: Any = None) -> Estimate:
+    """Return a score on its own scale, for means over sites and differences; NaN if it is not estimable.
+
+    Log loss and Brier score of few events are among them: one site's interval must not rest on its few
+    events, but a mean over sites does so only in part.
+
+    >>> own_estimate("binary", "brier", [0, 1] * 5, [[-1.0, 1.0] * 5]).value.__round__(4)
+    0.0723
+    """
+    found = None
+    if support(loss, y, score, patients).reason is None:
+        found = _over_seeds(loss, score, y, outputs, patients, IDENTITY)
+    return Estimate(float("nan"), np.zeros(0)) if found is None else found
+
+
+def _over_seeds(
+    loss: str, score: str, y: Any, outputs: Sequence[Any], patients: Any, scale: Scale
+) -> Estimate | None:
+    """Return the mean of a score over seeds on a scale; None if a seed has none."""
     labels = np.asarray(y, float)
     found = []
     for given in outputs:
@@ -277,7 +299,7 @@ def estimate(
         )
         if one is None:
             return None
-        found.append(one if own_scale else _transformed(one, SCALES[score]))
+        found.append(one if scale is IDENTITY else _transformed(one, scale))
     values = [one.value for one in found]
     if not np.isfinite(values).all():
         return None

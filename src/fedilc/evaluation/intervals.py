@@ -4,9 +4,8 @@ The interval of a score on one set is estimate +- z standard errors on the scale
 normal (`estimates.py`; the logit of an AUROC, with DeLong's variance), and turned back. Percentiles of a
 bootstrap cover too seldom if events are few, because every resample draws the same few again.
 
-Means over sites, and their differences, take percentiles of a bootstrap: examples are drawn with replacement,
-all alike (not stratified by label), and a resample in which a score is not defined is left out. If patients
-have several examples, patients are drawn in place of examples.
+Means over sites, and differences of two methods, follow from the same estimates: sites are independent, and
+two methods at one site share its examples, so that their influences are subtracted before they are squared.
 
 A score that rests on too few examples of a kind has neither value nor interval (`estimates.py`). The
 intervals say nothing about other sites.
@@ -22,15 +21,11 @@ from typing import Any
 import numpy as np
 
 from fedilc.algorithms.loss_registry import task_of
-from fedilc.evaluation.calibration import Floats
-from fedilc.evaluation.estimates import SCALES, Estimate, estimate, limits_support, support
+from fedilc.evaluation.estimates import IDENTITY, SCALES, Estimate, estimate, limits_support, support
 from fedilc.evaluation.metrics import SCORES, scores
-from fedilc.seeds import numpy_generator
 
 LEVEL = 0.95
-RESAMPLES = 1000
 NOT_ESTIMABLE = "not estimable"
-_AT_ONCE = 2_000_000  # counts in memory at a time
 
 
 @dataclass(frozen=True)
@@ -68,44 +63,42 @@ class Interval:
         return f"{self.value:.3f}{limits}{caution}"
 
 
-def resampled(
-    loss: str, y: Any, outputs: Any, patients: Any = None, *, seed: int = 0, resamples: int = RESAMPLES
-) -> dict[str, Floats]:
-    """Return every score: first of the examples themselves, then of each resample; NaN if not estimable.
+def mean_interval(found: Sequence[Estimate], score: str | None = None, level: float = LEVEL) -> Interval:
+    """Return the mean of sites' estimates, each counting equally, with its interval over their examples.
 
-    The same seed draws the same examples of a set, so that two models' scores are paired. If patients are
-    given, they are drawn, each with all its examples.
+    The sites' examples are independent, so that the variances of their estimates add up. Limits are on the
+    scale where the score is close to normal, unless its mean is at an end of its range.
+
+    Args:
+        found: one estimate per site, on the score's own scale.
+        score: its name; None is a difference of two methods.
+        level: how often the limits hold the mean of these sites' populations.
+
+    >>> sites = [Estimate(0.8, np.array([0.03])), Estimate(0.9, np.array([0.04]))]
+    >>> print(mean_interval(sites, "auroc"), mean_interval(sites))
+    0.850 [0.794, 0.893] 0.850 [0.801, 0.899]
     """
-    labels, given = np.asarray(y), np.asarray(outputs)
-    place = np.arange(len(labels)) if patients is None else np.unique(patients, return_inverse=True)[1]
-    drawable = int(place.max()) + 1
-    generator = numpy_generator(seed, "bootstrap")
-    parts = [scores(loss, labels, given)]
-    rows = max(1, _AT_ONCE // len(labels))
-    for begin in range(0, resamples, rows):
-        drawn = generator.integers(0, drawable, (min(rows, resamples - begin), drawable))
-        counts = np.stack([np.bincount(one, minlength=drawable)[place] for one in drawn])
-        parts.append(scores(loss, labels, given, counts.astype(float)))
-    found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    for name, values in found.items():
-        if support(loss, labels, name, patients).reason is not None:
-            values[:] = np.nan
-    return found
-
-
-def interval_of(values: Floats, level: float = LEVEL) -> Interval:
-    """Return the interval of a score from its value and those of its resamples, as `resampled` gives them.
-
-    >>> print(interval_of(np.array([0.5, *np.linspace(0, 1, 101)]), 0.9))
-    0.500 [0.050, 0.950]
-    """
-    value, drawn = values[0], values[1:][np.isfinite(values[1:])]
-    if not np.isfinite(value):
+    if not found or not all(np.isfinite(one.value) for one in found):
         return Interval(None, None, None)
-    if not len(drawn):
-        return Interval(float(value), None, None)
-    low, high = np.percentile(drawn, [50 * (1 - level), 50 * (1 + level)])
-    return Interval(float(value), float(low), float(high))
+    value = float(np.mean([one.value for one in found]))
+    reach = NormalDist().inv_cdf((1 + level) / 2) * mean_error(found)
+    scale = IDENTITY if score is None else SCALES[score]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        middle = scale.to(value)
+    if not np.isfinite(middle):
+        return Interval(value, max(value - reach, 0.0), min(value + reach, 1.0))
+    reach *= abs(scale.slope(value))
+    low, high = sorted((scale.back(middle - reach), scale.back(middle + reach)))
+    return Interval(value, low, high)
+
+
+def mean_error(found: Sequence[Estimate]) -> float:
+    """Return the standard error, over examples and seeds, of the mean of sites' estimates.
+
+    >>> round(mean_error([Estimate(0.8, np.array([0.03])), Estimate(0.9, np.array([0.04]))]), 4)
+    0.025
+    """
+    return float(np.sqrt(sum(one.variance for one in found))) / len(found)
 
 
 def score_interval(

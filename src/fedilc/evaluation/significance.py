@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from fedilc.errors import ConfigError
 from fedilc.evaluation.calibration import Floats
-from fedilc.evaluation.intervals import Interval, interval_of
+from fedilc.evaluation.estimates import Estimate, difference
+from fedilc.evaluation.intervals import Interval, mean_error, mean_interval
 
 LEVEL = 0.05
 FEWEST_SEEDS = 3
@@ -88,8 +89,8 @@ def sign_flip_p(differences: Sequence[float] | NDArray[np.float64]) -> float:
     0.25
     """
     sums = np.zeros(1)
-    for difference in differences:
-        sums = np.concatenate((sums + difference, sums - difference))
+    for one in differences:
+        sums = np.concatenate((sums + one, sums - one))
     slack = _ROUNDING * float(np.abs(differences).sum())
     return float(np.mean(np.abs(sums) >= abs(float(np.sum(differences))) - slack))
 
@@ -154,8 +155,7 @@ def spread(values: Sequence[float]) -> tuple[float, float]:
     return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
 
 
-# By site, a method's score and then that of each resample, as `resampled` gives them, averaged over seeds.
-BySite = Mapping[str, Floats]
+BySite = Mapping[str, Estimate]  # a method's score at each site, on its own scale
 
 
 @dataclass(frozen=True)
@@ -235,12 +235,6 @@ def mean_difference(
     return Interval(mean, mean - reach, mean + reach), float(2 * t.sf(abs(mean) / se, degrees))
 
 
-def mean_over_sites(by_site: BySite) -> Floats:
-    """Return the mean score over sites, each counting equally; a resample without one at a site has none."""
-    found: Floats = np.mean(list(by_site.values()), axis=0)
-    return found
-
-
 def compare_methods(
     methods: Mapping[str, BySite],
     reference: str,
@@ -253,7 +247,7 @@ def compare_methods(
     """Compare every other method with the reference over the sites, corrected for being many.
 
     Args:
-        methods: by method and site, its score and those of the resamples.
+        methods: by method and site, its score.
         reference: the method that the others are compared with.
         training: how many sites each model was trained on.
         higher_is_better: whether a higher score is better.
@@ -275,13 +269,14 @@ def compare_methods(
 
 
 def _compare(ours: BySite, reference: BySite, training: int, level: float) -> Comparison:
-    differences = {site: ours[site] - reference[site] for site in ours}
-    mean = mean_over_sites(differences)
-    drawn = mean[1:][np.isfinite(mean[1:])]
-    values, theirs = ([float(of[site][0]) for site in ours] for of in (ours, reference))
-    error = float(drawn.std(ddof=1)) if len(drawn) > 1 else 0.0
-    scale = float(np.abs([values, theirs]).max())
-    here = _differences(values, theirs)
-    over_sites, p = mean_difference(here, training, error=error, level=level, scale=scale)
-    by_site = {site: interval_of(values) for site, values in differences.items()}
-    return Comparison(interval_of(mean), by_site, over_sites, p, None, "not tested")
+    apart = {site: difference(ours[site], reference[site]) for site in ours}
+    values, theirs = ([of[site].value for site in ours] for of in (ours, reference))
+    over_sites, p = mean_difference(
+        _differences(values, theirs),
+        training,
+        error=mean_error(list(apart.values())),
+        level=level,
+        scale=float(np.abs([values, theirs]).max()),
+    )
+    by_site = {site: mean_interval([one]) for site, one in apart.items()}
+    return Comparison(mean_interval(list(apart.values())), by_site, over_sites, p, None, "not tested")

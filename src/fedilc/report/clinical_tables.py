@@ -42,7 +42,7 @@ def sensitivity_table(study: Study) -> list[TableData]:
         Column("without minus with [95 %]", ("difference", "low", "high")),
     )
     notes = (
-        "Means over held-out sites and seeds; 95 % bootstrap intervals over the examples of these sites.",
+        "Means over held-out sites and seeds; 95 % intervals over the examples of these sites.",
         "Without indicators, a missing number is the training sites' mean, and a missing name is in no "
         "category; all settings were chosen anew.",
     )

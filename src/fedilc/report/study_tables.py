@@ -290,7 +290,7 @@ def means_table(study: Study, *, brief: bool = False) -> TableData:
         notes = [*_hindsight(study), *ideal, *_fewer_sites(study)]
         return TableData.of("all-means", study["name"], title, (_METHOD, *titles), rows, notes)
     title = "At held-out sites: mean over sites"
-    note = "Means over held-out sites and seeds; 95 % bootstrap intervals over the examples of these sites."
+    note = "Means over held-out sites and seeds; 95 % intervals over the examples of these sites."
     columns = (_METHOD, *map(score_column, metrics))
     notes = [note, *_hindsight(study), *_fewer_sites(study), *_ends(study)]
     return TableData.of("means", study["name"], title, columns, rows, notes)

@@ -32,7 +32,6 @@ SMALL = {
     "rounds": 4,
     "learning_rates": (0.1,),
     "hidden": (4,),
-    "resamples": 20,
     "weight_decays": (0.01, 0.1),
 }
 
@@ -77,7 +76,7 @@ def test_the_scores_of_the_null_are_those_of_the_closed_form(tmp_path: Path) -> 
     result = studied(data, tmp_path / "study", hold_out=("H1",))
     training = np.concatenate([y for site, y in data.labels.items() if site != "H1"])
     p, q = training.mean(), data.labels["H1"].mean()
-    scores = {name: values[0] for name, values in result.scores["H1"]["null"].items()}
+    scores = {name: one.value for name, one in result.scores["H1"]["null"].items()}
     assert scores["log_loss"] == pytest.approx(-q * np.log(p) - (1 - q) * np.log(1 - p))
     assert scores["brier"] == pytest.approx(q * (1 - p) ** 2 + (1 - q) * p**2)
     assert scores["auroc"] == 0.5
@@ -156,7 +155,7 @@ def test_several_classes_have_pooled_regression_and_trees_but_no_federated_regre
         assert result.mean(method, "accuracy").value > 0.7  # chance is a third
     y, outputs = data.labels["s1"], result.outputs["s1"]["pooled logistic"][0]
     shares = np.exp(outputs) / np.exp(outputs).sum(1, keepdims=True)
-    assert result.scores["s1"]["pooled logistic"]["log_loss"][0] == pytest.approx(log_loss(y, shares))
+    assert result.scores["s1"]["pooled logistic"]["log_loss"].value == pytest.approx(log_loss(y, shares))
 
 
 def test_classes_that_the_training_examples_lack_have_logits_below_all_others() -> None:

@@ -31,7 +31,6 @@ SMALL = {
     "local_learning_rates": (0.5,),
     "penalty_weights": (1.0,),
     "hidden": (4,),
-    "resamples": 50,
 }
 
 

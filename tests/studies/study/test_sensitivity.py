@@ -28,7 +28,6 @@ SETTINGS = StudySettings(
     sensitivity=True,
     seeds=1,
     rounds=2,
-    resamples=20,
     learning_rates=(0.01,),
     local_learning_rates=(0.1,),
 )

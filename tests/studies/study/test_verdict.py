@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 from hospitals import hospitals, study_table
 
+from fedilc.evaluation.estimates import Estimate
 from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings
 from fedilc.studies.study.result import StudyResult
 from fedilc.studies.study.verdict import alarm, verdict
@@ -20,10 +21,10 @@ def found(folder: Path, areas: dict[str, list[float]], sites: int = 4, rows: int
     data = study_table(folder, frame)
     names = tuple(name for name in areas if name != "null")
     plan = StudyPlan(data, StudySettings(algorithms=names, references=False))
-    noise = {site: np.random.default_rng(n).normal(0, 0.01, 100) for n, site in enumerate(data.silos)}
+    influence = np.array([0.01])
     scores = {
         site: {
-            name: {metric: np.append(values[n], values[n] + noise[site]) for metric in ("auroc", "log_loss")}
+            name: {metric: Estimate(values[n], influence) for metric in ("auroc", "log_loss")}
             for name, values in areas.items()
         }
         for n, site in enumerate(data.silos)
@@ -228,7 +229,7 @@ def procedure(folder: Path, areas: dict[str, list[float]], losses: dict[str, flo
     study = found(folder, areas)
     for methods in study.scores.values():
         for scores in methods.values():
-            scores["log_loss"] = 1 - scores["auroc"]
+            scores["log_loss"] = replace(scores["auroc"], value=1 - scores["auroc"].value)
     settings = replace(study.plan.settings, algorithms=("fedavg", "geometric"), references=True)
     choices = {
         site: {name: Choice({}, 1, losses[name], {}) for name in losses} for site in study.plan.held_out

@@ -84,7 +84,6 @@ class StudySettings:
         choose_by: "silo" or "validation"; None is "silo", or "validation" if there are fewer than four silos.
         references: whether comparators are trained too: a federated regression, which is then one of the
             algorithms, a constant, models of a site's own data, and models of pooled data.
-        resamples: of the bootstrap.
         thresholds: risks at which the net benefit of binary predictions is tabulated.
         subgroups: columns of tables, or comparisons such as "age>=65", by which scores are given too.
         sensitivity: whether to do the runs once more without indicators of missing values, for tables.
@@ -104,7 +103,6 @@ class StudySettings:
     primary: Primary | None = None
     choose_by: ChooseBy | None = None
     references: bool = True
-    resamples: PositiveInt = 1000
     thresholds: Annotated[tuple[Threshold, ...], Field(min_length=1)] = (0.1, 0.2, 0.3, 0.5)
     subgroups: tuple[str, ...] = ()
     sensitivity: bool = False

@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedilc.evaluation.calibration import Floats
-from fedilc.evaluation.estimates import Estimate, Support, difference, estimate, support
-from fedilc.evaluation.intervals import Interval, interval_of, resampled, score_interval
-from fedilc.evaluation.metrics import HIGHER_IS_BETTER
+from fedilc.evaluation.estimates import Estimate, Support, difference, estimate, own_estimate, support
+from fedilc.evaluation.intervals import Interval, mean_interval, score_interval
+from fedilc.evaluation.metrics import HIGHER_IS_BETTER, scores
 from fedilc.evaluation.next_site import NextSite, next_site
-from fedilc.evaluation.significance import Comparison, compare_methods, mean_over_sites
-from fedilc.seeds import seed_for
+from fedilc.evaluation.significance import Comparison, compare_methods
 from fedilc.studies.study.comparators import CHOSEN, NULL
 from fedilc.studies.study.plan import Choice, StudyPlan, chosen_method
 
@@ -31,7 +29,8 @@ class StudyResult:
         plan: what was trained.
         choices: by held-out silo and method, the settings chosen on the other silos.
         outputs: by held-out silo and method, the outputs for its examples, per seed.
-        scores: by held-out silo, method and score, the mean over seeds and that of each resample.
+        scores: by held-out silo, method and score, the mean over seeds on the score's own scale, with its
+            influences; NaN if it is not estimable.
         by_seed: by held-out silo, method and score, the value of each seed.
         agreement: by method, round and layer, how far the training silos' signs agree: the mean over the runs
             that got to that round.
@@ -40,7 +39,7 @@ class StudyResult:
     plan: StudyPlan
     choices: dict[str, dict[str, Choice]]
     outputs: Outputs
-    scores: dict[str, dict[str, dict[str, Floats]]]
+    scores: dict[str, dict[str, dict[str, Estimate]]]
     by_seed: dict[str, dict[str, dict[str, list[float]]]]
     agreement: dict[str, Agreement]
 
@@ -52,23 +51,21 @@ class StudyResult:
         outputs: Outputs,
         agreement: dict[str, Agreement],
     ) -> StudyResult:
-        """Return the result with all scores, of which the bootstrap makes resamples.
-
-        All methods and seeds share a silo's resamples, so that their differences are paired.
-        """
-        result = cls(plan, choices, outputs, {}, {}, agreement)
+        """Return the result with all scores."""
+        result, loss = cls(plan, choices, outputs, {}, {}, agreement), plan.data.loss
         for site, methods in outputs.items():
-            y, loss, resamples = plan.data.labels[site], plan.data.loss, plan.settings.resamples
-            patients = plan.data.patients.get(site)
-            seed = seed_for(0, "study", site)
+            y, patients = plan.data.labels[site], plan.data.patients.get(site)
             result.scores[site], result.by_seed[site] = {}, {}
             for method, per_seed in methods.items():
-                found = [
-                    resampled(loss, y, one, patients, seed=seed, resamples=resamples) for one in per_seed
-                ]
-                by_score = {name: [one[name] for one in found] for name in found[0]}
-                result.scores[site][method] = {k: np.mean(v, axis=0) for k, v in by_score.items()}
-                result.by_seed[site][method] = {k: [float(one[0]) for one in v] for k, v in by_score.items()}
+                each = [scores(loss, y, one) for one in per_seed]
+                estimated = {name: own_estimate(loss, name, y, per_seed, patients) for name in plan.metrics}
+                if method == NULL and "auroc" in estimated:  # a constant has this area in every sample
+                    estimated["auroc"] = replace(estimated["auroc"], influence=np.zeros(1))
+                result.scores[site][method] = estimated
+                result.by_seed[site][method] = {
+                    name: [float(one[name][0]) if np.isfinite(found.value) else np.nan for one in each]
+                    for name, found in estimated.items()
+                }
         for site, method in result.chosen.items():
             outputs[site] = {CHOSEN: outputs[site][method], **outputs[site]}
             result.scores[site] = {CHOSEN: result.scores[site][method], **result.scores[site]}
@@ -123,7 +120,7 @@ class StudyResult:
         return [
             site
             for site, methods in self.scores.items()
-            if all(np.isfinite(methods[name][metric][0]) for name in names)
+            if all(np.isfinite(methods[name][metric].value) for name in names)
         ]
 
     def support(self, site: str, metric: str) -> Support:
@@ -133,7 +130,7 @@ class StudyResult:
 
     def interval(self, site: str, method: str, metric: str) -> Interval:
         """Return a method's score at a held-out silo with its interval over examples."""
-        if method not in self.scores[site] or not np.isfinite(self.scores[site][method][metric][0]):
+        if method not in self.scores[site] or not np.isfinite(self.scores[site][method][metric].value):
             return Interval(None, None, None, reason=self.support(site, metric).reason)
         data = self.plan.data
         y, patients = data.labels[site], data.patients.get(site)
@@ -143,7 +140,7 @@ class StudyResult:
     def sites_of(self, method: str, metric: str) -> list[str]:
         """Return those of `sites_with` at which this method has the score; a small site has no own model."""
         found = [site for site in self.sites_with(metric) if method in self.scores[site]]
-        return [site for site in found if np.isfinite(self.scores[site][method][metric][0])]
+        return [site for site in found if np.isfinite(self.scores[site][method][metric].value)]
 
     def mean(self, method: str, metric: str) -> Interval:
         """Return a method's mean over the sites at which it has this score."""
@@ -151,7 +148,7 @@ class StudyResult:
         if not sites:
             known = all(self.support(site, metric).reason for site in self.scores)
             return Interval(None, None, None, reason="at no held-out site" if known else None)
-        found = interval_of(mean_over_sites({site: self.scores[site][method][metric] for site in sites}))
+        found = mean_interval([self.scores[site][method][metric] for site in sites], metric)
         return _without_limits(found, method, metric)
 
     def estimates(self, method: str, metric: str, *, own_scale: bool = False) -> dict[str, Estimate]:

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from fedilc.evaluation.intervals import interval_of
-from fedilc.evaluation.significance import mean_over_sites
+from fedilc.evaluation.estimates import difference
+from fedilc.evaluation.intervals import mean_interval
 from fedilc.studies.study.comparators import NULL
 from fedilc.studies.study.data import StudyTables
 from fedilc.studies.study.plan import StudyPlan
@@ -51,19 +51,16 @@ def sensitivity_facts(result: StudyResult, without: StudyResult | None) -> dict[
 
 
 def _compared(result: StudyResult, without: StudyResult, method: str, metric: str) -> dict[str, Any]:
-    """Return the mean over sites with, without, and the difference, whose resamples are the same examples."""
+    """Return the mean over sites with, without, and the difference, which is paired by example."""
     sites = _sites([result, without], method, metric)
-    means = {
-        name: asdict(interval_of(mean_over_sites({site: one.scores[site][method][metric] for site in sites})))
-        if sites
-        else asdict(interval_of(np.array([np.nan])))
-        for name, one in (("with", result), ("without", without))
+    ours, others = ([one.scores[site][method][metric] for site in sites] for one in (result, without))
+    apart = [difference(there, here) for here, there in zip(ours, others, strict=True)]
+    return {
+        "with": asdict(mean_interval(ours, metric)),
+        "without": asdict(mean_interval(others, metric)),
+        "difference": asdict(mean_interval(apart)),
+        "sites": len(sites),
     }
-    apart = {
-        site: without.scores[site][method][metric] - result.scores[site][method][metric] for site in sites
-    }
-    change = interval_of(mean_over_sites(apart) if sites else np.array([np.nan]))
-    return {**means, "difference": asdict(change), "sites": len(sites)}
 
 
 def _sites(results: Sequence[StudyResult], method: str, metric: str) -> list[str]:
@@ -72,7 +69,7 @@ def _sites(results: Sequence[StudyResult], method: str, metric: str) -> list[str
         site
         for site in results[0].scores
         if all(
-            method in one.scores.get(site, {}) and np.isfinite(one.scores[site][method][metric][0])
+            method in one.scores.get(site, {}) and np.isfinite(one.scores[site][method][metric].value)
             for one in results
         )
     ]

@@ -149,7 +149,7 @@ def alarm(result: StudyResult) -> str | None:
     if not result.plan.data.is_table or "auroc" not in result.metrics:
         return None
     best, sites = result.best("auroc"), result.sites_with("auroc")
-    over = [site for site in sites if float(result.scores[site][best]["auroc"][0]) > LEAK]
+    over = [site for site in sites if float(result.scores[site][best]["auroc"].value) > LEAK]
     if 2 * len(over) <= len(sites):
         return None
     strong = [f"{name!r} ({area:.3f})" for name, area in result.plan.data.strongest[:3]]
