@@ -107,3 +107,27 @@ def test_a_plan_of_another_version_another_plan_and_runs_before_the_plan_are_ref
     older.write(Path("older.json"))
     said = refusal("study", "--follow", "older.json")
     assert said.startswith(f"older.json was declared with fedilc 0.1.0, and this is {__version__}")
+
+
+NETWORK = "from torch import nn\n\n\ndef small(shape, outputs):\n    return nn.Linear(shape[0], outputs)\n"
+
+
+def test_changed_code_of_an_own_network_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Refusal
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    hospitals(4).write_csv("patients.csv")
+    own = tmp_path / "declared_network.py"
+    own.write_text(NETWORK)
+    given = (*COLUMNS, *SMALL, *GRID, "--model", "declared_network:small")
+    fedilc("study", "patients.csv", *given, "--protocol", "plan.json")
+    fedilc("study", "--follow", "plan.json", "--jobs", 1, "--out", "out")
+    runs = set(Path("out/runs").iterdir())
+    own.write_text(NETWORK.replace("(shape[0]", "(shape[-1]"))
+    assert refusal("study", "--follow", "plan.json", "--out", "out") == (
+        "the code of the network 'declared_network:small' changed since plan.json was written; restore it, "
+        "or write a new plan with --protocol"
+    )
+    fedilc("study", "patients.csv", *given, "--jobs", 1, "--out", "out")
+    assert len(set(Path("out/runs").iterdir()) - runs) == len(runs)  # no run of the other code is used

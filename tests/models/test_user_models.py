@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedilc.errors import ConfigError, DataError
-from fedilc.models.user_models import call_user_code, find_function
+from fedilc.models.user_models import call_user_code, code_digest, find_function
 
 
 @pytest.fixture
@@ -22,6 +22,18 @@ def _own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_own_module")
 def test_a_function_is_found_in_the_working_folder() -> None:
     assert call_user_code(find_function("own_functions:double", "provider"), "double", 4) == 8
+
+
+@pytest.mark.usefixtures("_own_module")
+def test_the_digest_of_a_module_changes_with_its_source_and_needs_one() -> None:
+    source = Path("own_digested.py")
+    source.write_text("def double(x):\n    return 2 * x\n")
+    before = code_digest("own_digested:double")
+    assert before == code_digest("own_digested:double")
+    source.write_text("def double(x):\n    return x + x  # in another way\n")
+    assert code_digest("own_digested:double") != before
+    with pytest.raises(ConfigError, match="in a module without source"):
+        code_digest("math:sqrt")
 
 
 @pytest.mark.usefixtures("_own_module")

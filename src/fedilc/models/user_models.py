@@ -5,6 +5,7 @@ The user of this machine names these functions; a message over a network never d
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import inspect
 import sys
@@ -42,6 +43,22 @@ def network_from(builder: str) -> Callable[[Manifest], nn.Module]:
     """Return a function that builds the network of the user's own `module:function`."""
     find_function(builder, "model")
     return lambda manifest: user_network(builder, manifest.seed)
+
+
+def code_digest(builder: str) -> str:
+    """Return the SHA-256 of the source of the module that a `module:function` is in.
+
+    What that module imports is not part of it.
+    """
+    find_function(builder, "model")
+    module = sys.modules[builder.partition(":")[0]]
+    try:
+        return hashlib.sha256(inspect.getsource(module).encode()).hexdigest()
+    except (OSError, TypeError) as error:
+        raise ConfigError(
+            f"model {builder!r} is in a module without source, so that its code cannot be named by a digest; "
+            "put the function into a Python file"
+        ) from error
 
 
 def find_function(name: str, option: str) -> Callable[..., Any]:

@@ -18,6 +18,7 @@ import torch
 from fedilc import __version__
 from fedilc.data.digests import digest
 from fedilc.errors import ConfigError, DataError, writing
+from fedilc.models.user_models import code_digest
 from fedilc.storage.files import parse_json, read_plain, write_atomically
 from fedilc.studies.study.data import StudyData, StudyTables
 from fedilc.studies.study.plan import StudyPlan
@@ -59,6 +60,7 @@ class Protocol:
             "loss": data.loss,
             "outputs": data.outputs,
             "settings": asdict(plan.settings),
+            "network_code": _network_code(plan.settings.model),
             "methods": {method: plan.grid(method) for method in plan.methods},
             "chosen_among": plan.algorithms,
             "reference": plan.reference,
@@ -116,6 +118,12 @@ class Protocol:
             declared, here = self.content.get(key), found.content.get(key)
             if key == "inputs" or here == declared:
                 continue
+            if key == "network_code" and self.content["settings"] == found.content["settings"]:
+                model = self.content["settings"]["model"]
+                raise ConfigError(
+                    f"the code of the network {model!r} changed since {path} was written; restore it, or "
+                    "write a new plan with `protocol`"
+                )
             place, declared, here = _first_difference((key,), declared, here)
             if key == "data":
                 raise DataError(f"{_changed(place, declared, here)}; {path} declares other data")
@@ -148,6 +156,11 @@ def declaration(protocol: str | None) -> str:
     if protocol is None:
         return "Exploratory: no plan was declared before the data were analysed."
     return f"Declared before the data were analysed: sha256 {protocol}."
+
+
+def _network_code(model: str | None) -> str | None:
+    """Return a digest of the code of the user's own network, `module:function`; None for other networks."""
+    return code_digest(model) if model is not None and ":" in model else None
 
 
 def _digests(data: StudyData) -> dict[str, dict[str, Any]]:

@@ -37,7 +37,7 @@ from fedilc.evaluation.calibration import calibration_intercept
 from fedilc.federation import Record
 from fedilc.gradients import Loss
 from fedilc.models import build_model
-from fedilc.models.user_models import user_network
+from fedilc.models.user_models import code_digest, user_network
 from fedilc.seeds import numpy_generator
 from fedilc.storage.files import read_tensors, write_tensors
 from fedilc.studies.study.comparators import ALONE, ESTIMATED, ON_POOLED_DATA, POOLED, Estimator
@@ -450,7 +450,9 @@ Task = RunTask | AloneTask
 
 def _identity(task: Task, data: StudyData) -> dict[str, Any]:
     """Return what every run depends on, besides its features and labels."""
-    return {"version": __version__, **asdict(task), "loss": data.loss, "outputs": data.outputs}
+    own = isinstance(task.hidden, str) and ":" in task.hidden
+    code = {"code": code_digest(str(task.hidden))} if own else {}
+    return {"version": __version__, **asdict(task), **code, "loss": data.loss, "outputs": data.outputs}
 
 
 def task_file(folder: Path, task: Task, data: StudyData) -> Path:
