@@ -107,6 +107,10 @@ def train(
             and Muon, which need more than dense gradients), "fedadam" or "yogi"; and its options.
         learning_rate_schedule: "constant", "step" (with `decay_rounds`, `decay_factor`) or "cosine".
         warmup_rounds: number of first rounds, in which the learning rate rises.
+        average: "ema" or "last" for an average of the weights over rounds, which is evaluated, saved and
+            returned in place of the last weights; None is none.
+        average_decay: decay per round of "ema"; None is 0.95.
+        average_share: share of the rounds that "last" averages; None is 0.25.
         inter: aggregation across silos, in place of the algorithm's own: "mean", "geometric", "and-mask",
             "absolute-geometric", "trimmed-mean" or "median"; the last two keep all replies in memory.
         zeros, agreement, min_side: options of aggregations by sign; see `weighted_geometric_mean`.

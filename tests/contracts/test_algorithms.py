@@ -15,6 +15,7 @@ from torch.nn import functional
 from fedilc import Algorithm, Federation, LocalSteps, Silo, algorithms, train
 from fedilc.errors import ConfigError, FedILCWarning
 from fedilc.gradients.local_steps import batches
+from fedilc.training.callbacks import Callback, Run
 
 Weights = dict[str, Tensor]
 RATE = 0.3
@@ -272,6 +273,8 @@ STATEFUL = {
     "fedadam": Algorithm(optimizer="fedadam"),
     "yogi": Algorithm(optimizer="yogi"),
     "cosine": Algorithm(optimizer="sgd"),
+    "average of all rounds": algorithms.get("fishr-inter-geo"),
+    "average of the last rounds": algorithms.get("scaffold"),
     "fishr with local steps": algorithms.get("fishr-inter-geo-local"),
 }
 
@@ -285,6 +288,8 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_bits(
         options["batch_size"] = 3
     if name == "cosine":
         options |= {"learning_rate_schedule": "cosine", "warmup_rounds": 1}
+    if name.startswith("average"):
+        options |= {"average": "ema"} if "all" in name else {"average": "last", "average_share": 0.75}
     model = network()
 
     def trained(folder: Path, stop: int | None = None, resume: bool = False) -> tuple[Weights, list[Any]]:
@@ -379,6 +384,40 @@ def test_every_entry_trains_and_lowers_the_loss(name: str, federation: Federatio
         **options,
     )
     assert result.history[-1]["train_loss"] < result.history[0]["train_loss"]
+
+
+@pytest.mark.parametrize("average", ["ema", "last"])
+@pytest.mark.parametrize("name", NETWORK_ALGORITHMS)
+def test_the_average_of_any_entry_is_evaluated_and_returned_and_changes_no_round(
+    name: str, average: str, federation: Federation
+) -> None:
+    entry = algorithms.get(name)
+    options: dict[str, Any] = {"learning_rate": 0.02, "weight_decay": 0.0} | dict(entry.defaults)
+    options |= {"rounds": 4, "outlier_factor": 0, "environment_size": 3 if entry.intra != "whole" else None}
+    path: list[Weights] = []
+
+    class Follow(Callback):
+        def on_round(self, run: Run, _record: Any) -> None:
+            path.append({key: value.clone() for key, value in run.weights.items()})
+
+    plain = train(federation, network(), name, callbacks=[Follow()], **options)
+    shares = {"average_decay": 0.7} if average == "ema" else {"average_share": 0.5}
+    by = [0.7**3, 0.7**2, 0.7, 1.0] if average == "ema" else [0.0, 0.0, 1.0, 1.0]
+    result = train(federation, network(), name, average=average, **shares, **options)
+    assert_same(weights_of(result.model), mean_of(path, by))
+    losses = [[record["train_loss"] for record in found.history] for found in (plain, result)]
+    assert losses[0] == losses[1]
+    measured = [loss_of(weights_of(result.model), s.x_val, s.y_val) for s in federation.silos]
+    assert result.history[-1]["validation_loss"] == pytest.approx(float(sum(measured)) / 3, rel=1e-6)
+
+
+def test_newtons_method_ends_at_the_minimum_and_is_not_averaged(federation: Federation) -> None:
+    options: dict[str, Any] = {"rounds": 20, **algorithms.get("logistic").defaults}
+    model = nn.Linear(4, 1).double()
+    plain = train(federation, model, "logistic", **options)
+    with pytest.warns(FedILCWarning, match="average=ema has no effect in logistic"):
+        found = train(federation, model, "logistic", average="ema", **options)
+    assert all(torch.equal(weights_of(found.model)[k], v) for k, v in weights_of(plain.model).items())
 
 
 def test_clipping_is_a_wrapper_around_any_aggregation(federation: Federation) -> None:

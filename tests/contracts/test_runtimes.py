@@ -82,8 +82,12 @@ def test_a_runtime_gives_the_bits_of_local(
     [
         *(("rest", name) for name in ("fedavg", "scaffold", "group-dro", OWN_ALGORITHM, OWN_PENALTY)),
         ("rest", "fedcurv inter=trimmed-mean trim=0.4"),
+        ("rest", "fishr-inter-geo average=ema"),
+        ("rest", "scaffold average=last average_share=0.5 evaluate_every=2"),
         ("distributed", "scaffold"),
         ("distributed", "fedcurv inter=median"),
+        ("distributed", "fishr-inter-geo average=last average_share=0.5"),
+        ("distributed", "fedavg average=ema average_decay=0.5"),
     ],
 )
 def test_so_it_does_with_local_steps_silo_state_adaptive_weights_and_parts_of_ones_own(

@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import fedilc
 from fedilc import Federation, Result, Silo, train
 from fedilc.errors import CheckpointError, ConfigError, FedILCWarning
 from fedilc.models import build_model
 from fedilc.storage.files import read_tensors
+from fedilc.storage.run_folder import RunFolder
 
 ROUNDS = 8
 
@@ -75,6 +77,27 @@ def test_train_writes_the_best_rounds_weights_as_the_command_does(
         assert_same(found, weights(result.best_model(criterion)))
 
 
+def test_averaged_weights_are_kept_measured_and_loaded(
+    federation: Federation, model: nn.Module, tmp_path: Path
+) -> None:
+    result = go(federation, model, out=tmp_path, average="ema")
+    chosen = result.best("oracle")
+    found = result.best_model("oracle")
+    assert_same(weights(found), weights(go(federation, model, chosen["round"], average="ema").model))
+    last = zip(weights(result.model).values(), weights(go(federation, model).model).values(), strict=True)
+    assert not any(torch.equal(averaged, plain) for averaged, plain in last)
+    assert federation.x_test is not None
+    assert federation.y_test is not None
+    with torch.no_grad():
+        logits = found(federation.x_test)[:, 0]
+    loss = nn.functional.binary_cross_entropy_with_logits(logits, federation.y_test)
+    assert chosen["test_loss"] == pytest.approx(float(loss), rel=1e-6)
+    for criterion in ("oracle", "last"):
+        loaded = fedilc.load(tmp_path, criterion, model=model)
+        assert_same(weights(loaded.model), weights(result.best_model(criterion)))
+    assert RunFolder(tmp_path).settings()["average"] == "ema"
+
+
 def test_without_validation_and_test_there_is_nothing_to_keep(
     federation: Federation, model: nn.Module, tmp_path: Path
 ) -> None:
@@ -86,13 +109,14 @@ def test_without_validation_and_test_there_is_nothing_to_keep(
     assert_same(weights(result.best_model("last")), weights(result.model))
 
 
+@pytest.mark.parametrize("average", [None, "ema"])
 @pytest.mark.parametrize("done", [5, ROUNDS])
 def test_a_resumed_run_takes_the_best_model_from_its_folder(
-    federation: Federation, model: nn.Module, tmp_path: Path, done: int
+    federation: Federation, model: nn.Module, tmp_path: Path, done: int, average: str | None
 ) -> None:
-    go(federation, model, done, out=tmp_path)
-    resumed = go(federation, model, out=tmp_path, resume=True)
-    straight = go(federation, model)
+    go(federation, model, done, out=tmp_path, average=average)
+    resumed = go(federation, model, out=tmp_path, resume=True, average=average)
+    straight = go(federation, model, average=average)
     for criterion in ("validation", "oracle"):
         assert_same(weights(resumed.best_model(criterion)), weights(straight.best_model(criterion)))
 

@@ -96,6 +96,15 @@ class Options(SiloOptions):
         None, ge=1, description="Rounds between two steps of the learning rate; none is a third of all rounds"
     )
     decay_factor: float = Field(0.1, gt=0, le=1, description="Factor of the learning rate at each such step")
+    average: Literal["ema", "last"] | None = Field(
+        None, description="Average of the weights over rounds, which is evaluated and saved: ema or last"
+    )
+    average_decay: float | None = Field(
+        None, gt=0, lt=1, description="Decay per round of average=ema; none is 0.95"
+    )
+    average_share: float | None = Field(
+        None, gt=0, le=1, description="Share of the rounds that average=last averages; none is 0.25"
+    )
     device: str = Field("auto", description="Device: auto, cpu, cuda, cuda:1, ...")
     penalty_anneal_rounds: int = Field(
         0, ge=0, description="Number of first rounds, in which lambda is penalty_start"
@@ -163,6 +172,11 @@ class Options(SiloOptions):
                 hint = nearest(str(key), [*cls.model_fields, *option_names()])
                 raise PydanticCustomError(SENTENCE, "{why}", {"why": f"the key {key!r} is unknown{hint}"})
         return {key: value for key, value in values.items() if key not in given or value is not None}
+
+    @field_validator("average", mode="before")
+    @classmethod
+    def _no_average(cls, value: object) -> object:
+        return None if value == "none" else value
 
     @field_validator("silo_weights", mode="before")
     @classmethod

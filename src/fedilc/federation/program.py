@@ -232,6 +232,11 @@ def unused_options(algorithm: Algorithm, options: Options) -> dict[str, Any]:
         unused |= options.given("weights_power")
     if options.learning_rate_schedule != "step":
         unused |= options.given("decay_rounds", "decay_factor")
+    if algorithm.is_newton:  # its last round is at the minimum already
+        unused |= options.given("average")
+    for key, kind in (("average_decay", "ema"), ("average_share", "last")):
+        if options.average != kind:
+            unused |= options.given(key)
     return unused
 
 

@@ -7,7 +7,8 @@
    `_ask` sends w to them, adds up their replies as they arrive, and aggregates the sums. `client.py` has what
    a silo computes.
 3. `_update` takes an optimiser step with the aggregate, and undoes it if w is no longer finite.
-4. `_evaluate` asks for the metrics of the new w on the silos' validation sets.
+4. `_evaluate` asks for the metrics of the new w, or of its average (`averaging.py`), on the silos' validation
+   sets.
 
 If a silo is lost or set aside in 2 or 3, the round is repeated without it from 2 on.
 """
@@ -27,6 +28,7 @@ from fedilc.aggregation import Aggregate, norm_of
 from fedilc.aggregation.base import is_finite
 from fedilc.config import Options
 from fedilc.errors import DivergedError, FedILCWarning, NonFiniteError, SilosLostError, silos_with_reasons
+from fedilc.federation.averaging import WeightAverage
 from fedilc.federation.control_variates import ControlVariates, StateMismatchError
 from fedilc.federation.outliers import NormBound, Norms, Opposition, suspects
 from fedilc.federation.program import (
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 # may overflow, so that honest silos reply with infinities.
 EXTREME = 1000.0
 DIRECTION = "direction"
+PLAIN = "unaveraged"
 Record = dict[str, Any]
 OnDivergence = Literal["stop", "exclude"]
 
@@ -70,6 +73,7 @@ class Server:
         silo_weights: the weight of each silo in a mean.
         schedule: lambda per round; None without a penalty.
         rate: the factor of the learning rate per round.
+        average: the average of w that is evaluated and saved.
         on_divergence: "stop" ends the run if weights or optimiser become infinite; "exclude" repeats the
             round without the silos that stand out.
     """
@@ -82,6 +86,7 @@ class Server:
     silo_weights: SiloWeights = field(default_factory=SiloWeights)
     schedule: PenaltySchedule | None = None
     rate: RateSchedule = field(default_factory=RateSchedule)
+    average: WeightAverage = field(default_factory=WeightAverage)
     on_divergence: OnDivergence = "stop"
     version: int = 0
     opposition: Opposition = field(init=False, default_factory=Opposition)
@@ -104,7 +109,7 @@ class Server:
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """Return w by name: views of the parameters, without a graph."""
+        """Return w by name, between rounds its average: views of the parameters, without a graph."""
         return {name: parameter.detach() for name, parameter in self._parameters.items()}
 
     @property
@@ -117,6 +122,7 @@ class Server:
 
         If a silo is lost in any step, all steps are repeated without it (see `SiloSelection`).
         """
+        self.version += self.average.leave(self.weights)
         aside: dict[str, str] = {}
         asked = self.selection.draw(number, aside)
         # This ends: a repetition has fewer silos, or follows a reset of control variates, which then match.
@@ -130,6 +136,7 @@ class Server:
                 self.control.reset(number, str(mismatch))
         if aside:
             record["set_aside"] = aside
+        self.version += self.average.enter(number, self.weights)
         if self.converged if isinstance(self.optimizer, Newton) else evaluate:
             record |= self._evaluate(number, asked)
         return record
@@ -326,7 +333,7 @@ class Server:
         return DivergedError(f"{what}; no silo stands out: lower the learning rate or the penalty")
 
     def _evaluate(self, number: int, silos: tuple[str, ...]) -> Record:
-        """Return the metrics of each silo's validation set at the new w; silos that are lost have none."""
+        """Return the metrics of each silo's validation set; silos that are lost have none."""
         step = self.program.steps[EVALUATE]
         request = self._request(step, number, silos, {}, {})
         total = StepSums(step, {}, self.silo_weights)
@@ -374,7 +381,8 @@ class Server:
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors that the next round depends on, for a checkpoint."""
         direction = _named(DIRECTION, self.opposition.direction)
-        return {**self._updated(), **_named(CONTROL, self.control.tensors), **direction}
+        plain = _named(PLAIN, self.average.plain)
+        return {**self._updated(), **plain, **_named(CONTROL, self.control.tensors), **direction}
 
     def _updated(self) -> dict[str, Tensor]:
         """Return what an update of w changes: w and the state of the optimiser."""
@@ -395,6 +403,7 @@ class Server:
     ) -> None:
         """Restore the state after the last round of a history from `tensors` and `facts` of then."""
         self._restore_updated(tensors)
+        self.average.plain = tensors_below(tensors, PLAIN)
         self.control.restore(tensors_below(tensors, CONTROL), facts)
         self.silo_weights.restore(facts.get("silo_weights", {}))
         self.selection.bound.restore(history, facts.get("past_norms", {}))

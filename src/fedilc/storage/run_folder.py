@@ -273,7 +273,8 @@ class Checkpoint:
 
     Attributes:
         round: the round after which it was written.
-        tensors: `weights.*`, `optimizer.*` and `control.*`, as `Server.tensors` returns them.
+        tensors: `weights.*`, `optimizer.*`, `control.*` and, if `weights.*` are an average, `unaveraged.*`,
+            as `Server.tensors` returns them.
         facts: the weights of silos and the rounds of their states, as `Server.facts` returns them.
         stopped: why training stopped early, if it did.
         history: the records up to the round.

@@ -36,6 +36,7 @@ from fedilc.errors import (
 )
 from fedilc.evaluation import measure, thresholded_areas
 from fedilc.federation import Program, Record, Server
+from fedilc.federation.averaging import DECAY, SHARE, WeightAverage
 from fedilc.federation.control_variates import FOLDER as SILO_STATES
 from fedilc.federation.outliers import AGAINST_ROUNDS, NormBound, against_sentence
 from fedilc.federation.program import unused_options
@@ -242,6 +243,12 @@ def make_server(model: nn.Module, runtime: Runtime, program: Program, options: O
         options.decay_rounds,
         options.decay_factor,
     )
+    average = WeightAverage(
+        None if algorithm.is_newton else options.average,
+        options.rounds,
+        options.average_decay or DECAY,
+        options.average_share or SHARE,
+    )
     return Server(
         model=model,
         optimizer=make_optimizer(
@@ -257,6 +264,7 @@ def make_server(model: nn.Module, runtime: Runtime, program: Program, options: O
         silo_weights=make_weights(algorithm.silo_weights, silos, options.weights_step, options.weights_power),
         schedule=schedule if program.penalty is not None else None,
         rate=rate,
+        average=average,
         on_divergence=options.on_divergence,
     )
 

@@ -22,6 +22,18 @@ def test_the_strategy_trains_what_local_does_to_the_bit(algorithm: str) -> None:
     strategy = FedILC(algorithm=algorithm, model=make_model(), **SETTINGS)
     result = strategy.start(near.grid_of(3), num_rounds=10, timeout=10)
     assert same(result.weights, locally(3, 10, algorithm))
+
+
+@pytest.mark.parametrize("average", ["ema", "last"])
+def test_averaged_weights_are_those_of_local_and_what_evaluate_fn_is_given(average: str) -> None:
+    strategy = FedILC(algorithm="fedavg", model=make_model(), average=average, **SETTINGS)
+    given: list[Any] = []
+    result = strategy.start(
+        near.grid_of(3), num_rounds=6, timeout=10, evaluate_fn=lambda _, arrays: given.append(arrays)
+    )
+    expected = locally(3, 6, "fedavg", average=average)
+    assert same(result.weights, expected)
+    assert same(dict(given[-1].to_torch_state_dict()), expected)
     assert list(result.history[-1]["silos"]) == ["clinic-0", "clinic-1", "clinic-2"]
     assert same(dict(result.arrays.to_torch_state_dict()), result.weights)
 

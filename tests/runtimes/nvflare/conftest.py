@@ -60,8 +60,9 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def locally(experiment: Path) -> Callable[..., dict[str, Tensor]]:
     """What `local` trains with an algorithm, for some rounds."""
 
-    def trained(algorithm: str, rounds: int = 5) -> dict[str, Tensor]:
-        settings, folder = read_experiment(str(experiment), [f"algorithm={algorithm}", f"rounds={rounds}"])
+    def trained(algorithm: str, rounds: int = 5, *changes: str) -> dict[str, Tensor]:
+        given = [f"algorithm={algorithm}", f"rounds={rounds}", *changes]
+        settings, folder = read_experiment(str(experiment), given)
         store = settings.data.store(settings.seed, folder)
         model = settings.model.build(store, settings.seed)
         result = train(store, model, algorithm, **settings.options())

@@ -69,6 +69,19 @@ def test_every_algorithm_gives_the_weights_of_local(
     same_weights(tmp_path / "run", locally(algorithm, 10), 10)
 
 
+@pytest.mark.parametrize("average", ["ema", "last"])
+def test_averaged_weights_are_those_of_local(
+    average: str,
+    experiment: Path,
+    tmp_path: Path,
+    locally: Callable[..., dict[str, Tensor]],
+    same_weights: Callable[[Path, dict[str, Tensor], int], None],
+) -> None:
+    changes = "algorithm=fedavg", "rounds=6", f"average={average}"
+    Sites(experiment).train(experiment, tmp_path / "run", *changes)
+    same_weights(tmp_path / "run", locally("fedavg", 6, f"average={average}"), 6)
+
+
 def test_weights_travel_once_for_each_step(experiment: Path, tmp_path: Path) -> None:
     sites = Sites(experiment)
     sites.train(experiment, tmp_path / "run", "algorithm=fishr-inter-geo", "rounds=2")
