@@ -52,6 +52,13 @@ def new_rows(tmp_path: Path) -> Path:
     return tmp_path / "new.csv"
 
 
+@pytest.fixture
+def site_rows(tmp_path: Path) -> Path:
+    """A site with enough patients for a learning curve."""
+    patients(160, 7).with_columns(pl.int_range(160).alias("mrn")).write_csv(tmp_path / "site.csv")
+    return tmp_path / "site.csv"
+
+
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A run of three rounds that no test changes, and what it printed."""

@@ -41,3 +41,26 @@ def test_mistakes_are_one_sentence(table_run: Path, new_rows: Path, tmp_path: Pa
     nowhere = tmp_path / "no" / "scores.json"
     said = refusal("evaluate", table_run, new_rows, "--json", nowhere)
     assert said == f"{nowhere} cannot be written: No such file or directory"
+
+
+def test_recalibration_writes_a_run_and_says_how_many_patients_it_takes(
+    table_run: Path, site_rows: Path, tmp_path: Path, refusal: Refusal
+) -> None:
+    out, file = tmp_path / "new", tmp_path / "scores.json"
+    options = ("--recalibrate", "slope", "--out", out, "--patient-column", "mrn")
+    printed = " ".join(fedilc("evaluate", table_run, site_rows, *options, "--json", file).split())
+    update = json.loads(file.read_text())["recalibration"]
+    assert update["answer"] in printed
+    assert [point["patients"] for point in update["learning_curve"]] == [50, 100]
+    assert f"recalibrated model: {out}" in printed
+    again = tmp_path / "again.json"
+    fedilc("evaluate", out, site_rows, "--json", again)
+    found = json.loads(again.read_text())["scores"]["calibration_slope"]["value"]
+    assert abs(found - update["scores"]["apparent"]["calibration_slope"]["value"]) < 1e-4
+    fedilc("predict", out, site_rows, "-o", tmp_path / "p.csv")
+    assert "was recalibrated after training" in fedilc("report", out, "-o", tmp_path / "report.png")
+    said = refusal("evaluate", table_run, site_rows, *options)
+    assert said == f"{out} already holds a run; name another folder with --out, or remove it"
+    few = refusal("evaluate", table_run, site_rows, "--recalibrate", "all", "--out", tmp_path / "x")
+    assert few.startswith("--recalibrate is intercept or slope, not 'all'")
+    assert "give --recalibrate" in refusal("evaluate", table_run, site_rows, "--out", tmp_path / "x")

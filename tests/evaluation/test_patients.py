@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm, t
 
-from fedilc.data.silo import split_silo
+from fedilc.data.silo import folds_of, split_silo
 from fedilc.evaluation.estimates import estimate
 from fedilc.evaluation.intervals import score_interval, score_intervals, t_quantile
 from fedilc.evaluation.metrics import SCORES
-from fedilc.studies.study.tasks import folds_of, validation_rows
+from fedilc.studies.study.tasks import validation_rows
 
 
 def examples(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

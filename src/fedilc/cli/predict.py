@@ -18,11 +18,16 @@ from fedilc.cli.options import (
     RunFolderOrUrl,
     RunFolderPath,
     SiloTokenFile,
+    not_a_file,
 )
 from fedilc.errors import ConfigError, DataError, nearest, writing
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
     from polars import DataFrame
+    from rich.console import Console
 
     from fedilc.training.loaded_model import LoadedModel
 
@@ -150,11 +155,31 @@ def evaluate(
         ),
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers to this file.")] = None,
+    recalibrate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="intercept|slope",
+            help="Fit the model's intercept, or slope and intercept, to these rows, write the updated model, "
+            "and show how many local patients it takes.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="The run folder for the recalibrated model. (default: beside RUN, with its name and "
+            "-recalibrated)",
+        ),
+    ] = None,
     model: ModelFunction = None,
     token_file: SiloTokenFile = None,
     ca: Authority = None,
 ) -> None:
-    """Measure the trained model on a site's table, with 95 % intervals; nothing leaves the machine."""
+    """Measure the trained model on a site's table, with 95 % intervals; nothing leaves the machine.
+
+    With --recalibrate, also update the model for this site; RUN stays as it is.
+    """
     with quick_imports():
         import json
         from dataclasses import asdict
@@ -163,7 +188,11 @@ def evaluate(
 
         from fedilc.evaluation.estimates import size
         from fedilc.evaluation.intervals import score_intervals
+        from fedilc.storage.run_folder import UPDATES
 
+    target = None if recalibrate is None else _target(run, out)
+    if out is not None and recalibrate is None:
+        raise ConfigError(f"--out {out} is for a recalibrated model; give --recalibrate intercept or slope")
     loaded = load_run(run, criterion, model, token_file, ca)
     y, logits, patients = loaded.labelled_patients(table, patient_column)
     found = score_intervals(loaded.loss, y, logits, patients)
@@ -173,14 +202,43 @@ def evaluate(
     shown.add_column("value [95% interval]")
     for name, interval in found.items():
         shown.add_row(name.replace("_", " "), str(interval))
-    make_console().print(shown)
+    console = make_console()
+    console.print(shown)
+    update = None
+    if recalibrate is not None and target is not None:
+        updated = loaded.recalibrated(table, recalibrate, patient_column, target)
+        update = updated.facts[UPDATES][-1]
+        _show_update(console, update, target)
     if json_file is not None:
         numbers = {name: asdict(interval) for name, interval in found.items()}
         content: dict[str, object] = {"run": str(run), "round": loaded.round, "rows": len(y)}
         content |= {} if patients is None else {"patients": len(set(patients.tolist()))}
         content["scores"] = numbers
+        content |= {} if update is None else {"recalibration": update}
         with writing(json_file):
             json_file.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def _target(run: str, out: Path | None) -> Path:
+    """Return the folder for a recalibrated model; raise before anything is computed if it holds a run."""
+    if out is None and run.startswith(("http://", "https://")):
+        raise ConfigError("name a folder for the recalibrated model with --out: a URL has none beside it")
+    place = Path(run).resolve()
+    found = not_a_file(out) or place.with_name(f"{place.name}-recalibrated")
+    if (found / "run.json").exists():
+        raise ConfigError(f"{found} already holds a run; name another folder with --out, or remove it")
+    return found
+
+
+def _show_update(console: Console, update: Mapping[str, Any], target: Path) -> None:
+    """Print the fitted coefficients, scores before and after, and the learning curve."""
+    from fedilc.report.recalibration_tables import recalibration_tables
+    from fedilc.report.tables import rich_table
+
+    for table in recalibration_tables(update):
+        console.print(rich_table(table))
+    say(console, update["answer"])
+    say(console, f"recalibrated model: {target} (its model-card.md has these tables)")
 
 
 def export(

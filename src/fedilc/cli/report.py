@@ -37,6 +37,7 @@ def report(
     with quick_imports():
         from fedilc.report.plots import comparison_picture
         from fedilc.report.run_tables import comparison_table, run_groups
+        from fedilc.storage.run_folder import UPDATES
 
     console = make_console()
     if out.suffix.lower() in (".html", ".htm"):
@@ -67,6 +68,13 @@ def report(
         comparison_picture(picture, group.title, group.histories)
         console.print(comparison_table(group.title, group.histories, first="run"))
         say(console, f"picture: {picture}")
+        for run in group.runs:
+            if updates := run.settings.get(UPDATES):
+                say(
+                    console,
+                    f"{run.folder} was recalibrated after training, which these numbers leave out: "
+                    f"{updates[-1]['answer']}",
+                )
     if len(groups) > 1:
         say(
             console,

@@ -328,6 +328,24 @@ def by_patient(
     return deal(label_per_patient(y, patients))[np.unique(patients, return_inverse=True)[1]]
 
 
+def folds_of(
+    y: NDArray[Any], folds: int, loss: LossName, patients: NDArray[Any] | None = None
+) -> NDArray[np.intp]:
+    """Return the fold of each example: each class in proportion, in an order drawn once and for all.
+
+    All examples of a patient are in one fold.
+    """
+    if patients is not None:
+        return by_patient(lambda labels: folds_of(labels, folds, loss), y, patients)
+    found = np.empty(len(y), dtype=np.intp)
+    random = numpy_generator(0, "study", "folds")
+    order = random.permutation(len(y))
+    if has_classes(loss):
+        order = order[np.argsort(y[order], kind="stable")]
+    found[order] = np.arange(len(y)) % folds
+    return found
+
+
 def label_per_patient(y: NDArray[Any], patients: NDArray[Any] | None) -> NDArray[Any]:
     """Return the highest label of each patient, in the order of their numbers.
 

@@ -25,22 +25,34 @@ def calibration_slope(y: Floats, logits: Floats, counts: Floats | None = None) -
     >>> calibration_slope(np.array([0.0, 1, 0, 1]), np.array([-2.0, -1, 1, 2])).round(4)
     array([0.4196])
     """
-    scale = float(np.std(logits)) or 1.0
-    z = (logits - logits.mean()) / scale
+    return calibration_line(y, logits, counts)[:, 1]
+
+
+def calibration_line(y: Floats, logits: Floats, counts: Floats | None = None) -> Floats:
+    """Return a and b of P(y = 1) = sigmoid(a + b z) under each row of `counts`; NaN if undefined.
+
+    >>> calibration_line(np.array([0.0, 1, 0, 1]), np.array([-1.0, 0, 2, 3])).round(4)
+    array([[-0.4196,  0.4196]])
+    """
+    scale, centre = float(np.std(logits)) or 1.0, logits.mean()
+    z = (logits - centre) / scale
     fitted = _regression(y, z, np.ones((1, len(y))), np.zeros((1, 2)))
     if counts is not None:
         fitted = _regression(y, z, counts, np.repeat(np.nan_to_num(fitted), len(counts), 0))
-    found: Floats = fitted[:, 1] / scale
-    return found
+    slope = fitted[:, 1] / scale
+    return np.stack([fitted[:, 0] - slope * centre, slope], 1)
 
 
 def calibration_intercept(y: Floats, logits: Floats, counts: Floats | None = None) -> Floats:
     """Return the intercept with slope 1 under each row of `counts`; NaN if one class alone occurs.
 
+    With counts, each of their rows may have logits of its own, in the same row of `logits`.
+
     >>> calibration_intercept(np.array([0.0, 1, 1]), np.zeros(3)).round(4)
     array([0.6931])
     """
-    start = 0.0 if counts is None else float(np.nan_to_num(calibration_intercept(y, logits)[0]))
+    alike = counts is not None and logits.ndim == 1
+    start = float(np.nan_to_num(calibration_intercept(y, logits)[0])) if alike else 0.0
     counts = np.ones((1, len(y))) if counts is None else counts
     total, positive = counts.sum(1), counts @ y
     one_class = (positive == 0) | (positive == total)
@@ -48,7 +60,7 @@ def calibration_intercept(y: Floats, logits: Floats, counts: Floats | None = Non
     with np.errstate(divide="ignore"):
         odds = np.log(positive) - np.log(total - positive)
     odds[one_class] = 0.0
-    low, high = odds - logits.max(), odds - logits.min()
+    low, high = odds - logits.max(-1), odds - logits.min(-1)
     at = np.clip(start, low, high)
     for _ in range(_STEPS):
         p = sigmoid(at[:, None] + logits)

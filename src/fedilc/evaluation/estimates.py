@@ -305,10 +305,10 @@ def _over_seeds(
         return None
     between = float(np.var(values, ddof=1)) / len(values) if len(values) > 1 else 0.0
     influence: Floats = np.mean([one.influence for one in found], axis=0)
-    return Estimate(float(np.mean(values)), _per_patient(influence, patients), between)
+    return Estimate(float(np.mean(values)), per_patient(influence, patients), between)
 
 
-def _per_patient(influence: Floats, patients: Any) -> Floats:
+def per_patient(influence: Floats, patients: Any) -> Floats:
     """Return one influence per patient: the sum over the patient's examples.
 
     The usual factor G / (G - 1) of G patients takes the place of n / (n - 1) of n examples.
@@ -383,7 +383,7 @@ def _auprc(y: Floats, outputs: Floats) -> Estimate | None:
     moved = np.where(event, precision[place] - value + below[place], 0.0) - missed[place]
     influence = moved / events
     variance = max(float(influence @ influence), value * (1 - value) / events)
-    return _share(value, _with_variance(value, influence, variance).influence, event)
+    return _share(value, with_variance(value, influence, variance).influence, event)
 
 
 def _accuracy(y: Floats, outputs: Floats) -> Estimate:
@@ -430,7 +430,7 @@ def _slope(y: Floats, logits: Floats) -> Estimate | None:
     risks = sigmoid(float(calibration_intercept(y, value * logits)[0]) + value * logits)
     weights = risks * (1 - risks)
     centred = logits - weights @ logits / weights.sum()
-    return _with_variance(value, centred * (y - risks), 1 / float(weights @ centred**2))
+    return with_variance(value, centred * (y - risks), 1 / float(weights @ centred**2))
 
 
 def _intercept(y: Floats, logits: Floats) -> Estimate | None:
@@ -438,10 +438,10 @@ def _intercept(y: Floats, logits: Floats) -> Estimate | None:
     if not np.isfinite(value):
         return None
     risks = sigmoid(value + logits)
-    return _with_variance(value, y - risks, 1 / float((risks * (1 - risks)).sum()))
+    return with_variance(value, y - risks, 1 / float((risks * (1 - risks)).sum()))
 
 
-def _with_variance(value: float, direction: Floats, variance: float) -> Estimate:
+def with_variance(value: float, direction: Floats, variance: float) -> Estimate:
     """Return an estimate whose examples pull in these proportions, and whose variance is the model's."""
     length = float(np.sqrt(direction @ direction))
     return Estimate(value, direction * (np.sqrt(variance) / length if length else 0.0))

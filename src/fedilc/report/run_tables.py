@@ -15,7 +15,7 @@ from fedilc.config.options import recorded_options
 from fedilc.evaluation.metrics import lower_is_better
 from fedilc.evaluation.selection import CRITERIA, ORACLE, Record, selections
 from fedilc.report.tables import NOTHING, Cell, Column, TableData, mean_cell, with_best, words
-from fedilc.storage.run_folder import RunFolder
+from fedilc.storage.run_folder import UPDATES, RunFolder
 
 History = Sequence[Mapping[str, Any]]
 _SETS = {"test": "out-of-distribution test set", "validation": "validation sets", "train": "training sets"}
@@ -110,7 +110,8 @@ def _method(run: StoredRun, runs: Sequence[StoredRun]) -> str:
         for key in dict.fromkeys(key for one in same for key in recorded_options(one))
         if key != "seed" and any(one.get(key) != run.settings.get(key) for one in same)
     ]
-    return ", ".join([run.settings["algorithm"], *differs])
+    updates = [f"recalibrated ({one['kind']})" for one in run.settings.get(UPDATES, ())]
+    return ", ".join([run.settings["algorithm"], *differs, *updates])
 
 
 def _add(group: RunGroup, method: str, run: StoredRun) -> None:

@@ -45,6 +45,7 @@ from fedilc.storage.run_identity import changed_facts, command_line, machine_fac
 PREPROCESSING = "preprocessing.json"
 SUMMARIES = "summaries.json"
 FILES = "files"  # the key of run.json under which other files have their digests
+UPDATES = "recalibrations"  # the key of run.json with what was fitted to a model after its training
 
 
 class RunFolder:
@@ -72,7 +73,7 @@ class RunFolder:
         with self._os_errors("the run cannot begin"):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._acquire_lock()
-            machines = [{"from_round": 1, **machine_facts()}]
+            machines = settings.get("machines") or [{"from_round": 1, **machine_facts()}]
             for name, content in (files or {}).items():
                 write_atomically(self.path / name, content)
             present = [name for name in (PREPROCESSING, SUMMARIES) if (self.path / name).exists()]

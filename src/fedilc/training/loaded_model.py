@@ -6,8 +6,8 @@ import copy
 import json
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,8 @@ from fedilc.errors import CheckpointError, ConfigError, DataError, ModelError, l
 from fedilc.evaluation import select
 from fedilc.models import build_model
 from fedilc.storage.files import parse_json, read_plain, read_tensors
-from fedilc.storage.run_folder import PREPROCESSING, RunFolder, require_record
+from fedilc.storage.run_folder import PREPROCESSING, UPDATES, RunFolder, require_record
+from fedilc.training.recalibrated_model import recalibrated_model, save_recalibrated
 
 _BATCH = 4096
 MOST_NUMBERS = 1 << 27
@@ -79,7 +80,8 @@ def load(
     about = facts["model"]
     shape = about.get("inputs") or [len(facts.get("columns") or ())]
     inputs: Shape = shape if is_several(shape) else tuple(shape)
-    chosen, weights = _weights(folder, criterion)
+    # A recalibrated model has one set of weights, whatever the criterion.
+    chosen, weights = _weights(folder, "validation" if UPDATES in facts else criterion, UPDATES in facts)
     network = model if model is not None else _network(folder.path, about, inputs, facts, weights)
     _take_weights(network, weights, folder.path)
     made = read_preprocessing(folder.path)
@@ -97,6 +99,8 @@ def load(
         tuple(facts.get("columns") or ()),
         facts.get("label"),
         made,
+        facts,
+        folder.history(),
     )
 
 
@@ -123,10 +127,14 @@ def _network(
     return build_model(*arguments, **sizes)
 
 
-def _weights(folder: RunFolder, criterion: str) -> tuple[int, dict[str, Tensor]]:
-    """Return the round that the criterion chooses, and its weights; a published run has no history."""
+def _weights(folder: RunFolder, criterion: str, only: bool) -> tuple[int, dict[str, Tensor]]:
+    """Return the round that the criterion chooses, and its weights; a published run has no history.
+
+    With `only`, the folder has weights of no other round, so that nothing is chosen.
+    """
     best, history = folder.path / f"best-{criterion}.safetensors", folder.history()
-    chosen = int(select(history, criterion)["round"]) if history or not best.exists() else None
+    by_history = (not only and bool(history)) or not best.exists()
+    chosen = int(select(history, criterion)["round"]) if by_history else None
     if best.exists():
         weights, about = read_tensors(best)
         if chosen in (None, about["round"]):
@@ -183,6 +191,8 @@ class LoadedModel:
         columns: names of the inputs, if they have names.
         label: column of the label, if it is known.
         preprocessing: how a table becomes inputs; None if its numbers are the inputs.
+        facts: content of run.json.
+        history: the records of its rounds; a published model has none.
     """
 
     model: nn.Module
@@ -193,6 +203,37 @@ class LoadedModel:
     columns: tuple[str, ...] = ()
     label: str | None = None
     preprocessing: Preprocessing | ImagePreprocessing | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    history: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
+
+    def recalibrated(
+        self,
+        table: Any,
+        kind: str = "intercept",
+        patient_column: str | None = None,
+        out: str | os.PathLike[str] | None = None,
+    ) -> LoadedModel:
+        """Return this model recalibrated at a new site, from the site's labelled rows; this one stays.
+
+        Args:
+            table: the site's rows with labels, as for `labelled`.
+            kind: "intercept", or "slope" for slope and intercept.
+            patient_column: column that names patients, if a patient may have several rows; by default that of
+                training, if the table has it.
+            out: run folder to write, with a model card.
+
+        Returns:
+            The updated model. The last entry of its `facts["recalibrations"]` has the fitted coefficients
+            with intervals, scores before and after, and how many local patients it takes.
+
+        Raises:
+            DataError: if the table cannot carry it, such as with fewer than 10 events or non-events.
+            ModelError: if the network does not end with a linear layer.
+        """
+        found = recalibrated_model(self, table, kind, patient_column)
+        if out is not None:
+            save_recalibrated(found, Path(out))
+        return found
 
     def predict(self, table: Any) -> NDArray[Any]:
         """Return the most probable class of each row, by name; for a regression, the predicted number."""

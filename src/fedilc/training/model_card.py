@@ -14,8 +14,10 @@ from fedilc.config.options import Options, recorded_options
 from fedilc.data.silo_store import Outline
 from fedilc.errors import CheckpointError, printable
 from fedilc.evaluation.intervals import NOT_ESTIMABLE, Interval, score_intervals
+from fedilc.evaluation.learning_curve import Spread
 from fedilc.evaluation.selection import selections
 from fedilc.gradients import Loss, ModelRunner
+from fedilc.storage.run_folder import UPDATES
 from fedilc.storage.templating import templates
 from fedilc.training.result import Result
 
@@ -25,6 +27,7 @@ _BAR = re.compile(r"(?<!\\)\|")
 _MOST_EXAMPLES = 20_000
 _MOST_SILOS = 50
 _AREAS = ("validation_auroc", "validation_auprc")  # None if there are few events
+_WAYS = ("before", "cross_validated", "apparent")
 _ALWAYS = ("rounds", "learning_rate", "weight_decay", "penalty_weight", "seed")
 
 
@@ -35,23 +38,89 @@ def model_card(facts: Mapping[str, Any], result: Result, outline: Outline) -> st
     record, made = chosen[criterion], outline.preprocessing
     intervals = _intervals(facts["loss"], result, criterion, outline)
     tested = {key: _number(value) for key, value in record.items() if key.startswith("test_")}
+    return _rendered(
+        facts,
+        record,
+        made,
+        criterion=criterion,
+        coefficients=_coefficient_rows(facts, _model(result, criterion), made),
+        labels=outline.y_test,
+        patients=None if outline.test_patients is None else len(set(outline.test_patients.tolist())),
+        intervals=intervals,
+        tested=[(_words(key), value) for key, value in (intervals or tested).items()],
+    )
+
+
+def updated_card(facts: Mapping[str, Any], record: Mapping[str, Any], model: nn.Module, made: Any) -> str:
+    """Return the card of a model that was recalibrated after training; `record` is that of its round."""
+    updates = [_update(one) for one in facts[UPDATES]]
+    return _rendered(facts, record, made, coefficients=_coefficient_rows(facts, model, made), updates=updates)
+
+
+def _rendered(facts: Mapping[str, Any], record: Mapping[str, Any], made: Any, **more: Any) -> str:
     found = templates(__package__, code=as_code, codes=_codes, plain=_plain, row=_row, most_silos=_MOST_SILOS)
     return found.get_template("model-card.md.jinja").render(
         facts=facts,
         task=task_of(facts["loss"]),
-        criterion=criterion,
         record=record,
         made=made,
         classes=made.label.classes if made is not None else facts.get("classes"),
-        coefficients=_coefficient_rows(facts, result, criterion, made),
         sites=_sites(facts, record),
-        labels=outline.y_test,
-        patients=None if outline.test_patients is None else len(set(outline.test_patients.tolist())),
         validation=_validation(record),
-        intervals=intervals,
-        tested=[(_words(key), value) for key, value in (intervals or tested).items()],
-        settings=_settings(facts),
+        settings=_settings(facts) if "algorithm" in facts else [],
+        **{"updates": [], "labels": None, "intervals": {}, "tested": [], **more},
     )
+
+
+def _update(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the card shows of one recalibration."""
+    head, curve = curve_rows(facts)
+    named = [(_plain(name), value) for name, value in coefficient_rows(facts)]
+    return {**facts, "coefficients": named, "scores": score_rows(facts), "curve_head": head, "curve": curve}
+
+
+def coefficient_rows(update: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the coefficients that a recalibration fitted, with their intervals."""
+    return [(name, _interval(one)) for name, one in update["coefficients"].items()]
+
+
+def score_rows(update: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return each score of the model as it was, recalibrated and cross-validated, and apparent.
+
+    A caution is beside the first alone: all three are of the same rows.
+    """
+    first, *others = (update["scores"][way] for way in _WAYS)
+    return [
+        (_words(name), _interval(one), *(_interval({**way[name], "caution": None}) for way in others))
+        for name, one in first.items()
+    ]
+
+
+def curve_rows(update: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Return the headings and the rows of a learning curve: two rows per number of local patients."""
+    points = update["learning_curve"]
+    names = list(points[0]["before"]) if points else []
+    rows = [
+        (str(point["patients"]), refitted, model, *(str(Spread(**point[when][name])) for name in names))
+        for point in points
+        for when, model, refitted in (
+            ("before", "as it is", "-"),
+            ("after", "recalibrated", f"{point['refitted']} of {point['draws']}"),
+        )
+    ]
+    return ["local patients", "draws refitted", "model", *map(_words, names)], rows
+
+
+def _interval(facts: Mapping[str, Any]) -> str:
+    return str(Interval(**facts))
+
+
+def _model(result: Result, criterion: str) -> nn.Module | None:
+    """Return the model of a round; None if its weights are lost."""
+    try:
+        return result.best_model(criterion)
+    except CheckpointError:
+        return None
 
 
 def _intervals(loss: LossName, result: Result, criterion: str, outline: Outline) -> Mapping[str, Interval]:
@@ -59,9 +128,8 @@ def _intervals(loss: LossName, result: Result, criterion: str, outline: Outline)
     x, y = outline.x_test, outline.y_test
     if x is None or y is None or len(x) > _MOST_EXAMPLES:
         return {}
-    try:
-        model = result.best_model(criterion)
-    except CheckpointError:
+    model = _model(result, criterion)
+    if model is None:
         return {}
     runner = ModelRunner(model, Loss(loss))
     logits = runner.predict(runner.inputs(x)).double().cpu().numpy()
@@ -86,13 +154,9 @@ def coefficients(model: nn.Module, columns: Sequence[str], made: Any) -> dict[st
     return {"(intercept)": intercept, **found}
 
 
-def _coefficient_rows(
-    facts: Mapping[str, Any], result: Result, criterion: str, made: Any
-) -> list[tuple[str, ...]]:
+def _coefficient_rows(facts: Mapping[str, Any], model: nn.Module | None, made: Any) -> list[tuple[str, ...]]:
     """Return a row per coefficient of a linear model; for two classes, with its odds ratio."""
-    try:
-        model = result.best_model(criterion)
-    except CheckpointError:
+    if model is None:
         return []
     found = coefficients(model, getattr(made, "columns", None) or facts.get("columns") or (), made)
     binary = task_of(facts["loss"]) == "binary"
@@ -112,7 +176,7 @@ def _sites(facts: Mapping[str, Any], record: Mapping[str, Any]) -> list[tuple[ob
             measured.get(name, {}).get("validation_examples", "-"),
             about.get("digest") or "-",
         )
-        for name, about in list(facts["silos"].items())[:_MOST_SILOS]
+        for name, about in list((facts.get("silos") or {}).items())[:_MOST_SILOS]
     ]
 
 

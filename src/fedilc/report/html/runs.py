@@ -26,8 +26,10 @@ from fedilc.report.html.charts import (
 )
 from fedilc.report.html.page import Part, make_part, setting, settings_table
 from fedilc.report.plots import PANELS
+from fedilc.report.recalibration_tables import recalibration_tables
 from fedilc.report.run_tables import RunGroup, headings
 from fedilc.report.tables import Cell, TableData, mean_cell, with_best, words
+from fedilc.storage.run_folder import UPDATES
 from fedilc.studies.study.plan import REFERENCES
 from fedilc.studies.study.result import mean_agreement
 from fedilc.training.loaded_model import load
@@ -51,6 +53,7 @@ def runs_part(group: RunGroup) -> Part:
         agreement=_agreement(group),
         commands=dict.fromkeys(line for run in group.runs for line in run.commands),
         coefficients=_coefficients(group),
+        updates=_updates(group),
         settings=_settings(group.name, methods),
         silo_table=_silo_table(methods),
         software=_software(methods),
@@ -281,6 +284,16 @@ def _coefficients(group: RunGroup) -> list[TableData]:
         if rows:
             tables.append(TableData.of("coefficients", "", f"Coefficients of {method}", columns, rows, []))
     return tables
+
+
+def _updates(group: RunGroup) -> list[tuple[list[TableData], str]]:
+    """Return the tables of each recalibration of each run, and how many local patients it takes."""
+    return [
+        (recalibration_tables(update, method), update["answer"])
+        for method, runs in group.methods.items()
+        for run in runs.values()
+        for update in run.settings.get(UPDATES, ())
+    ]
 
 
 def _validates(history: Sequence[Record]) -> bool:

@@ -24,7 +24,7 @@ from fedilc.api import train
 from fedilc.data import Federation, Silo
 from fedilc.data.digests import digest
 from fedilc.data.inputs import Shape, example_shape, require_one_input
-from fedilc.data.silo import by_patient
+from fedilc.data.silo import by_patient, folds_of
 from fedilc.errors import (
     CheckpointError,
     ConfigError,
@@ -239,24 +239,6 @@ def validation_rows(
         members = np.arange(len(y)) if label is None else np.flatnonzero(y == label)
         held[random.permutation(members)[: round(share * len(members))]] = True
     return held
-
-
-def folds_of(
-    y: NDArray[Any], folds: int, loss: LossName, patients: NDArray[Any] | None = None
-) -> NDArray[np.intp]:
-    """Return the fold of each example: each class in proportion, in an order drawn once and for all.
-
-    All examples of a patient are in one fold.
-    """
-    if patients is not None:
-        return by_patient(lambda labels: folds_of(labels, folds, loss), y, patients)
-    found = np.empty(len(y), dtype=np.intp)
-    random = numpy_generator(0, "study", "folds")
-    order = random.permutation(len(y))
-    if has_classes(loss):
-        order = order[np.argsort(y[order], kind="stable")]
-    found[order] = np.arange(len(y)) % folds
-    return found
 
 
 PLAIN = "fedsgd"  # on one silo it is plain full-batch training with the server's optimiser
