@@ -47,6 +47,29 @@ def quick_imports() -> Iterator[None]:
             gc.enable()
 
 
+@contextmanager
+def feature_progress(console: Console) -> Iterator[None]:
+    """Show how many pictures have features while a backbone computes them; do nothing without one."""
+    with quick_imports():
+        from fedilc.data.backbone_features import showing_features
+
+    with console.status("") as status:
+        status.stop()
+
+        def show(done: int, pictures: int) -> None:
+            text = f"features of {done} of {pictures} pictures"
+            if not console.is_terminal:
+                say(console, text)
+            elif done < pictures:
+                status.update(text)
+                status.start()
+            else:
+                status.stop()
+
+        with showing_features(show):
+            yield
+
+
 def log_to_stderr(kind: str | None) -> None:
     """Log the package's events to stderr in this format; do nothing if it is None."""
     if kind is None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedilc.cli.console import LogFormat, log_to_stderr, make_console, quick_imports
-from fedilc.cli.options import DataDir, refuse_given, use_data_folder, with_flags
+from fedilc.cli.options import BackboneName, DataDir, refuse_given, use_data_folder, with_flags
 from fedilc.errors import ConfigError, StoppedError, printable
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def join(
     silo: Annotated[str, typer.Option(help="This silo's name in the run.")],
     token_file: Annotated[Path | None, typer.Option(help="A file with this silo's token.")] = None,
     data: Annotated[
-        Path | None, typer.Option(help="The silo's examples: .csv, .xlsx, .parquet, .npz, ...")
+        Path | None,
+        typer.Option(help="The silo's examples: .csv, .xlsx, .parquet, .npz, ..., or a folder of images."),
     ] = None,
     label: Annotated[str | None, typer.Option(help="The label's column in --data. (default: label)")] = None,
     validation_share: Annotated[
@@ -59,6 +60,7 @@ def join(
         str | None,
         typer.Option(metavar="MODULE:FUNCTION", help="Your own network, if the run's is not built in."),
     ] = None,
+    backbone: BackboneName = None,
     ca: Annotated[Path | None, typer.Option(help="The certificate of the authority to trust.")] = None,
     client_cert: Annotated[
         Path | None, typer.Option(help="This silo's certificate, instead of a token (PEM).")
@@ -112,6 +114,7 @@ def join(
 ) -> None:
     """Take part in a run as one silo; its examples stay here."""
     with quick_imports():
+        from fedilc.data.backbone_features import showing_features
         from fedilc.models.user_models import network_from
         from fedilc.runtimes.remote.survey import SurveyLimits, summarise_table, table_digest
         from fedilc.runtimes.rest.participant import Participant, SiloLimits, TableAccess
@@ -121,16 +124,16 @@ def join(
     progress = SiloProgress(silo, make_console() if log_format is None else None)
     listed = tuple(name.strip() for text in columns or () for name in text.split(",")) or None
     allowed = SurveyLimits(listed, min_category, min_rows, round_survey)
-    make_silo = _silo(silo, data, label, validation_share, provider, experiment, progress, allowed)
+    make_silo = _silo(silo, data, label, validation_share, provider, experiment, progress, allowed, backbone)
     build = network_from(model) if model is not None else None
     limits = SiloLimits(max_parameters, min_examples, manifest_digest, state)
     table = None
-    if data is not None:
+    if data is not None and not data.is_dir():
         read, digest = partial(summarise_table, silo, data, limits=allowed), partial(table_digest, data)
         table = TableAccess(read, digest, SummaryConsent(progress, allowed, yes))
     http = connect(url, token_file, ca, client_cert, client_key, allow_insecure, progress, give_up_after)
     try:
-        with progress.status or nullcontext():
+        with progress.status or nullcontext(), showing_features(progress.features):
             member = Participant(http, silo, make_silo, build, device, progress, limits, table)
             outcome = member.take_part()
     except KeyboardInterrupt:
@@ -149,6 +152,7 @@ def _silo(
     experiment: str | None,
     tell: Callable[[str], None],
     allowed: SurveyLimits,
+    backbone: str | None,
 ) -> Callable[[Manifest], Silo]:
     from fedilc.config import read_experiment
     from fedilc.runtimes.remote.silo_client import silo_from_experiment, silo_from_file, silo_from_provider
@@ -157,8 +161,13 @@ def _silo(
         raise ConfigError("name the silo's examples with exactly one of --data, --provider and --experiment")
     if data is not None:
         share = 0.3 if validation_share is None else validation_share
-        return silo_from_file(name, data, label or "label", share, tell, allowed)
-    given = {"--label": label, "--validation-share": validation_share, "--columns": allowed.columns}
+        return silo_from_file(name, data, label or "label", share, tell, allowed, backbone)
+    given = {
+        "--backbone": backbone,
+        "--label": label,
+        "--validation-share": validation_share,
+        "--columns": allowed.columns,
+    }
     refuse_given("only --data takes this option", given)
     if provider is not None:
         return silo_from_provider(name, provider)
@@ -216,6 +225,10 @@ class SiloProgress:
         """Show the line again."""
         if self.status is not None:
             self.status.start()
+
+    def features(self, done: int, pictures: int) -> None:
+        """Show how many pictures have features."""
+        self(f"features of {done} of {pictures} pictures", "round")
 
     def __call__(self, sentence: str, kind: Kind = "event", /) -> None:
         """Show a sentence; one about a round only if the last line is not too recent."""

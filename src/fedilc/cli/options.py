@@ -119,6 +119,15 @@ ModelFunction = Annotated[
         help="Your own network: a function without arguments, in a module of the working folder.",
     ),
 ]
+BackboneName = Annotated[
+    str | None,
+    typer.Option(
+        "--backbone",
+        metavar="NAME|MODULE:FUNCTION",
+        help="A frozen pretrained network for pictures, whose features are the inputs: efficientnet-lite0, "
+        "or your own function without arguments.",
+    ),
+]
 RunFolderPath = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")]
 RunFolderOrUrl = Annotated[
     str,

@@ -13,6 +13,7 @@ from fedilc.algorithms.loss_registry import has_classes, task_of
 from fedilc.cli.console import make_console, quick_imports, say
 from fedilc.cli.options import (
     Authority,
+    BackboneName,
     Criterion,
     ModelFunction,
     RunFolderOrUrl,
@@ -48,6 +49,7 @@ def predict(
     ] = None,
     criterion: Criterion = "validation",
     model: ModelFunction = None,
+    backbone: BackboneName = None,
     token_file: SiloTokenFile = None,
     ca: Authority = None,
 ) -> None:
@@ -59,7 +61,7 @@ def predict(
 
     if out.suffix not in (".csv", ".parquet"):
         raise ConfigError(f"scores are written as .csv or .parquet, but --out {out} has neither ending")
-    loaded = load_run(run, criterion, model, token_file, ca)
+    loaded = load_run(run, criterion, model, token_file, ca, backbone)
     rows, where = rows_of(table)
     frame = rows if isinstance(rows, pl.DataFrame) else None
     columns = [] if frame is None else frame.columns
@@ -99,6 +101,7 @@ def load_run(
     model: str | None,
     token_file: Path | None = None,
     authority: Path | None = None,
+    backbone: str | None = None,
 ) -> LoadedModel:
     """Return the model of a run folder or URL; its network may be that of the user's own function."""
     with quick_imports():
@@ -110,7 +113,7 @@ def load_run(
 
         network = user_network(model, 0)
     if not str(run).startswith(("http://", "https://")):
-        return load(run, criterion, network)
+        return load(run, criterion, network, backbone)
     if criterion != "validation":
         raise ConfigError(
             f"a published model is from the round that validation chose; leave out --criterion {criterion}"
@@ -124,7 +127,7 @@ def load_run(
             fetch_run(client, Path(folder))
         finally:
             client.close()
-        return load(folder, criterion, network)
+        return load(folder, criterion, network, backbone)
 
 
 def _scores(loaded: LoadedModel, rows: object) -> dict[str, object]:
@@ -173,6 +176,7 @@ def evaluate(
         ),
     ] = None,
     model: ModelFunction = None,
+    backbone: BackboneName = None,
     token_file: SiloTokenFile = None,
     ca: Authority = None,
 ) -> None:
@@ -193,7 +197,7 @@ def evaluate(
     target = None if recalibrate is None else _target(run, out)
     if out is not None and recalibrate is None:
         raise ConfigError(f"--out {out} is for a recalibrated model; give --recalibrate intercept or slope")
-    loaded = load_run(run, criterion, model, token_file, ca)
+    loaded = load_run(run, criterion, model, token_file, ca, backbone)
     y, logits, patients = loaded.labelled_patients(table, patient_column)
     found = score_intervals(loaded.loss, y, logits, patients)
     title = f"{table} · round {loaded.round} · {size(loaded.loss, y, patients)}"
@@ -246,10 +250,11 @@ def export(
     out: Annotated[Path, typer.Argument(help="The file for the model, such as model.pt2.")],
     criterion: Criterion = "validation",
     model: ModelFunction = None,
+    backbone: BackboneName = None,
 ) -> None:
     """Write the trained model as a torch.export file, and its preprocessing as JSON."""
     with quick_imports():
         from fedilc.training.loaded_model import export_model
 
-    written = export_model(load_run(run, criterion, model), out)
+    written = export_model(load_run(run, criterion, model, backbone=backbone), out)
     say(make_console(), f"written: {', '.join(map(str, written))}")

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedilc.cli.console import drawn, make_console, quick_imports, say
+from fedilc.cli.console import drawn, feature_progress, make_console, quick_imports, say
 from fedilc.cli.options import (
+    BackboneName,
     Balance,
     Changes,
     DataDir,
@@ -47,6 +48,7 @@ def run(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue after the last complete round.")] = False,
     model: ModelFunction = None,
+    backbone: BackboneName = None,
     data_dir: DataDir = None,
 ) -> None:
     """Train one or several algorithms, print a table and draw a picture."""
@@ -64,6 +66,7 @@ def run(
         "seed": seed,
         "balance": balance,
         "on_divergence": on_divergence,
+        "data.backbone": backbone,
     }
     asked = [*(changes or []), *as_changes(short)]
     settings, folder = read_experiment(experiment, asked)
@@ -137,7 +140,8 @@ def _train(
 
     bar = ProgressBar(console, settings.algorithm)
     try:
-        result = run_experiment(settings, folder, own, out=out, resume=resume, callbacks=[bar])
+        with feature_progress(console):
+            result = run_experiment(settings, folder, own, out=out, resume=resume, callbacks=[bar])
     except KeyboardInterrupt:
         done = len(RunFolder(out).history())
         sentence = f"stopped after round {done}; run the same command with --resume to continue"

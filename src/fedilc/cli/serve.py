@@ -17,6 +17,7 @@ import typer
 from fedilc.cli.console import LogFormat, drawn, log_to_stderr, make_console, quick_imports
 from fedilc.cli.join import SiloProgress, connect
 from fedilc.cli.options import (
+    BackboneName,
     Balance,
     Changes,
     DataDir,
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 _FOREVER = 1e9
 _RUN = {
     *("the experiment", "--algorithm", "--rounds", "--seed", "--min-silos", "--balance", "--on-divergence"),
-    *("--wire", "--set", "--model", "--stay", "--data-dir"),
+    *("--wire", "--set", "--model", "--backbone", "--stay", "--data-dir"),
 }
 _UPSTREAM = {"--silo", "--token-file", "--ca", "--client-cert", "--client-key"}
 TokensPath = Annotated[
@@ -121,6 +122,7 @@ def serve(
     ] = None,
     client_key: Annotated[Path | None, typer.Option(help="The key of --client-cert (PEM).")] = None,
     model: ModelFunction = None,
+    backbone: BackboneName = None,
     data_dir: DataDir = None,
     log_format: LogFormat = None,
 ) -> None:
@@ -164,6 +166,7 @@ def serve(
     use_data_folder(data_dir)
     short = {"rounds": rounds, "seed": seed, "min_silos": min_silos, "balance": balance}
     short |= {"algorithm": only_one(algorithm, "serve"), "on_divergence": on_divergence}
+    short |= {"data.backbone": backbone}
     settings, folder = read_experiment(experiment, [*(changes or []), *as_changes(short)])
     target = out or Path("runs") / settings.name / "served"
     _Serving(console, settings, folder, target, address, known, patience, find_wire(wire), model, stay).run()

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedilc.cli.console import make_console, say, say_notes
+from fedilc.cli.console import feature_progress, make_console, say, say_notes
 from fedilc.cli.options import (
+    BackboneName,
     DataDir,
     Names,
     TableOptions,
@@ -67,9 +68,12 @@ def study(
     image_size: Annotated[
         int | None,
         typer.Option(
-            min=16, help="Pixels per side, for a folder of images by domain and class. (default: 32)"
+            min=16,
+            help="Pixels per side, for a folder of images by domain and class. (default: 32, or those of "
+            "--backbone)",
         ),
     ] = None,
+    backbone: BackboneName = None,
     hold_out: Annotated[
         Names, typer.Option(help="Leave out this site only; may repeat. (default: each in turn)")
     ] = None,
@@ -119,7 +123,7 @@ def study(
         str | None,
         typer.Option(
             help="linear, mlp, cnn, or module:function, which takes the shape of an input and the number of "
-            "outputs. (default: mlp, or cnn for images)"
+            "outputs. (default: mlp, cnn for images, or linear with --backbone)"
         ),
     ] = None,
     hidden: Annotated[
@@ -195,7 +199,7 @@ def study(
     from fedilc.studies.inspection import inspect_tables, write_inspection
     from fedilc.studies.study.data import StudyTables, study_data
     from fedilc.studies.study.declaration import Protocol
-    from fedilc.studies.study.plan import IMAGES, StudyPlan, StudySettings
+    from fedilc.studies.study.plan import StudyPlan, usual_settings
     from fedilc.studies.study.run import run_study
     from fedilc.studies.study.sensitivity import run_without_indicators
     from fedilc.studies.worker_pool import cores
@@ -204,7 +208,9 @@ def study(
     if protocol is not None and follow is not None:
         raise ConfigError("--protocol declares an analysis and --follow does it; give one of them")
     declared = Protocol.read(follow) if follow is not None else None
-    given = tables.given() | ({} if image_size is None else {"image_size": image_size})
+    given = tables.given() | {
+        key: value for key, value in (("image_size", image_size), ("backbone", backbone)) if value is not None
+    }
     if declared is None and not data and given:
         raise ConfigError("DATA is missing; name the table to study before the options that describe it")
     chosen = {
@@ -234,12 +240,13 @@ def study(
         before = declared.content["inputs"]
         inputs["data"] = data or before["data"]
         inputs |= {key: before[key] | inputs[key] for key in ("options", "settings")}
-    read = study_data(inputs["data"], **inputs["options"])
-    usual = StudySettings() if read.is_table else IMAGES
+    console = make_console()
+    with feature_progress(console):
+        read = study_data(inputs["data"], **inputs["options"])
+    usual = usual_settings(read, dict(read.settings) | inputs["settings"])
     settings = usual.with_given(read.settings, "study").with_given(inputs["settings"])
     plan = StudyPlan(read, settings)
     folder = out or Path("results") / f"{read.name}-study"
-    console = make_console()
     if protocol is not None:
         plan_of = Protocol.of(plan, inputs)
         plan_of.write(protocol)

@@ -39,6 +39,7 @@ SOURCES = SourceRegistry(
         "images": sources.Images,
         "many-silos": sources.ManySilos,
         "remote": sources.Remote,
+        "remote-images": sources.RemoteImages,
         "remote-tables": sources.RemoteTables,
         "site-shortcuts": sources.SiteShortcuts,
         "tables": sources.Tables,
@@ -94,6 +95,8 @@ def parse_experiment(values: Mapping[str, Any]) -> Experiment:
     values = dict(values)
     values.pop("study", None)  # settings of `fedilc study`, which the file of a run may hold too
     values["data"] = _source(values.pop("data", None))
+    if getattr(values["data"], "backbone", None) is not None:
+        values.setdefault("model", {"name": "linear"})
     values["model"] = validated(Network, values.pop("model", {}), "model")
     experiment = validated(Experiment, values)
     _ = experiment.parts  # cached; raises now if the parts do not fit together
@@ -140,6 +143,8 @@ def read_experiment(name: str, changes: Sequence[str] = ()) -> tuple[Experiment,
     values, path = _read(name)
     written = values.get("algorithm", _ALGORITHM)
     changed = [_change(values, change) for change in changes]
+    if "data.backbone" in changed and not any(key.startswith("model") for key in changed):
+        values.pop("model", None)  # a network for pictures does not take features
     chosen = values.get("algorithm", _ALGORITHM)
     if chosen != written:
         entry = find_algorithm(chosen)[1]

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 from torch import Tensor
 
 from fedilc.algorithms.loss_registry import LossName
+from fedilc.data.backbone_features import file_features
+from fedilc.data.backbones import Backbone, BackboneFacts, find_backbone
 from fedilc.data.silo import Federation, split_silo
 from fedilc.data.tables.label_rule import LabelRule
 from fedilc.errors import DataError, listed, nearest, require_extra
@@ -24,6 +26,7 @@ from fedilc.errors import DataError, listed, nearest, require_extra
 if TYPE_CHECKING:
     from PIL import Image
 
+SIZE = 32  # pixels per side, if none are given
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 
@@ -34,6 +37,7 @@ class ImagePreprocessing(BaseModel):
         label: the classes, by the names of their folders.
         size: pixels per side; pictures are resized, whatever their shape.
         channels: 1 for grey pictures, 3 for colours.
+        backbone: the frozen network whose features are the inputs; None if pixels are.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -43,14 +47,27 @@ class ImagePreprocessing(BaseModel):
     size: int = Field(ge=1, le=4096)
     channels: Literal[1, 3]
     columns: tuple[str, ...] = ()
+    backbone: BackboneFacts | None = None
+
+    @property
+    def pixels(self) -> tuple[int, int, int]:
+        """Return the shape of one picture."""
+        return (self.channels, self.size, self.size)
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """Return the shape of one input."""
-        return (self.channels, self.size, self.size)
+        """Return the shape of one input: of a picture, or of its features."""
+        return self.pixels if self.backbone is None else (self.backbone.features,)
 
-    def transform(self, files: Sequence[Path]) -> Tensor:
-        """Return the inputs of picture files."""
+    @model_serializer(mode="wrap")
+    def _without_backbone(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out `backbone` if there is none, so that a run has the identity that it had without it."""
+        return {key: value for key, value in dump(self).items() if key != "backbone" or value is not None}
+
+    def transform(self, files: Sequence[Path], backbone: Backbone | None = None) -> Tensor:
+        """Return the inputs of picture files; `backbone` is the network that `self.backbone` describes."""
+        if backbone is not None:
+            return file_features(backbone, self.size, files, self._pixels)
         found = torch.empty(len(files), *self.inputs)
         for place, path in enumerate(files):
             found[place] = torch.from_numpy(self._pixels(path))
@@ -88,17 +105,16 @@ class ImageFolder:
 
     silos: dict[str, dict[str, list[Path]]]
     preprocessing: ImagePreprocessing
+    backbone: Backbone | None = None
 
     @cached_property
     def arrays(self) -> dict[str, tuple[Tensor, NDArray[Any]]]:
         """Return the inputs and labels of each domain."""
         classes, found = self.preprocessing.label.classes, {}
         for name, parts in self.silos.items():
-            x = self.preprocessing.transform([path for files in parts.values() for path in files])
-            found[name] = (
-                x,
-                np.repeat([classes.index(part) for part in parts], list(map(len, parts.values()))),
-            )
+            files = [path for files in parts.values() for path in files]
+            y = np.repeat([classes.index(part) for part in parts], list(map(len, parts.values())))
+            found[name] = (self.preprocessing.transform(files, self.backbone), y)
         return found
 
     @property
@@ -126,10 +142,11 @@ class ImageFolder:
         return Federation(name, silos, x_test, y_test, made.label.loss, preprocessing=made)
 
 
-def read_image_folder(folder: Path, size: int) -> ImageFolder:
+def read_image_folder(folder: Path, size: int | None = None, backbone: str | None = None) -> ImageFolder:
     """Find the pictures of a folder of domains and classes; they are read when they are needed.
 
-    The first picture of every domain decides whether all have one channel or three.
+    The first picture of every domain decides whether all have one channel or three. With a backbone, by name
+    or as `module:function`, they have three and its size, unless another size is given.
     """
     found: dict[str, dict[str, list[Path]]] = {}
     for place in sorted(folder.glob("[!.]*/*/")):
@@ -142,10 +159,34 @@ def read_image_folder(folder: Path, size: int) -> ImageFolder:
     classes = sorted({name for domain in found.values() for name in domain})
     if len(classes) < 2:
         raise DataError(f"{folder} has only one class ({classes[0]}); there is nothing to learn")
-    loss: LossName = "binary" if len(classes) == 2 else "multiclass"
-    rule = LabelRule(text="class", column="class", loss=loss, classes=tuple(classes))
+    rule = class_rule(classes)
+    if backbone is not None:
+        network, made = image_features(rule, size, backbone)
+        return ImageFolder(found, made, network)
     first = [next(iter(parts.values()))[0] for parts in found.values()]
-    return ImageFolder(found, ImagePreprocessing(label=rule, size=size, channels=_channels(first)))
+    return ImageFolder(found, ImagePreprocessing(label=rule, size=size or SIZE, channels=_channels(first)))
+
+
+def image_features(rule: LabelRule, size: int | None, name: str) -> tuple[Backbone, ImagePreprocessing]:
+    """Return a backbone, and the preprocessing of pictures to its features."""
+    backbone = find_backbone(name)
+    chosen = size or backbone.size
+    facts = backbone.facts(chosen)
+    return backbone, ImagePreprocessing(label=rule, size=chosen, channels=3, backbone=facts)
+
+
+def class_rule(classes: Sequence[str]) -> LabelRule:
+    """Return the label of pictures whose classes are folders; raise if there is only one class."""
+    loss: LossName = "binary" if len(classes) == 2 else "multiclass"
+    return LabelRule(text="class", column="class", loss=loss, classes=tuple(classes))
+
+
+def labelled_pictures(folder: Path, classes: Sequence[str]) -> tuple[list[Path], NDArray[Any]]:
+    """Return the pictures in folders named as classes, below a folder, and their class numbers."""
+    kept = [path for path in pictures_below(folder) if path.parent.name in classes]
+    if not kept:
+        raise DataError(f"{folder} has no pictures in folders named {listed(classes)}")
+    return kept, np.array([classes.index(path.parent.name) for path in kept])
 
 
 def _channels(pictures: Sequence[Path]) -> Literal[1, 3]:

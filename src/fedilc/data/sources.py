@@ -223,9 +223,25 @@ class Images(Source):
 
     source: str = "images"
     folder: str = Field(description="the folder with one folder per domain, each with one folder per class")
-    image_size: int = Field(ge=1, le=4096, description="pixels per side to which pictures are resized")
+    image_size: int | None = Field(
+        None, ge=1, le=4096, description="pixels per side to which pictures are resized"
+    )
+    backbone: str | None = Field(
+        None, description="a frozen network, by name or module:function, whose features are the inputs"
+    )
     test: str | None = Field(None, description="the domain that is held out as the test set")
     validation_share: float = Field(0.3, ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _has_size(self) -> Images:
+        if self.image_size is None and self.backbone is None:
+            raise ValueError("give image_size, the pixels per side, or a backbone, which has its own")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_recorded(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the settings without a backbone if there is none, as earlier versions recorded them."""
+        return {key: value for key, value in dump(self).items() if key != "backbone" or value is not None}
 
     def build(self, seed: int, folder: Path) -> Federation:
         """Return the federation, from a folder relative to the experiment's own."""
@@ -234,7 +250,7 @@ class Images(Source):
         place = folder / self.folder
         if not place.is_dir():
             raise DataError(f"{place} is not a folder; correct data.folder")
-        found = read_image_folder(place, self.image_size)
+        found = read_image_folder(place, self.image_size, self.backbone)
         for note in found.notes:
             warnings.warn(note, FedILCWarning, stacklevel=2)
         name = place.resolve().name
@@ -290,6 +306,19 @@ class RemoteTables(RemoteSource, TableSettings):
     source: str = "remote-tables"
     test: str | None = Field(None, description="a table with the coordinator's own test set")
     min_category: int = Field(10, ge=10, description="as for local tables; silos may only raise it")
+
+
+class RemoteImages(RemoteSource):
+    """Pictures of silos that join a coordinator, which sees neither pictures nor features of them.
+
+    Every silo names its backbone itself; it must have the digest of the coordinator's.
+    """
+
+    source: str = "remote-images"
+    classes: list[str] = Field(min_length=2, description="the classes, by the names of their folders")
+    backbone: str = Field(description="a frozen network, by name or module:function")
+    image_size: int | None = Field(None, ge=1, le=4096, description="pixels per side; none is the backbone's")
+    test: str | None = Field(None, description="a folder CLASS/picture.png with the coordinator's test set")
 
 
 class ColorDigits(Source):

@@ -19,7 +19,8 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from fedilc.algorithms.loss_registry import LossName, has_classes, task_of
-from fedilc.data.image_folder import ImagePreprocessing
+from fedilc.data.backbones import Backbone, require_same
+from fedilc.data.image_folder import ImagePreprocessing, labelled_pictures
 from fedilc.data.inputs import (
     Inputs,
     Shape,
@@ -50,7 +51,10 @@ MOST_NUMBERS = 1 << 27
 
 
 def load(
-    run: str | os.PathLike[str], criterion: str = "validation", model: nn.Module | None = None
+    run: str | os.PathLike[str],
+    criterion: str = "validation",
+    model: nn.Module | None = None,
+    backbone: str | None = None,
 ) -> LoadedModel:
     """Return the model of a run folder, with its preprocessing.
 
@@ -58,13 +62,16 @@ def load(
         run: the run folder.
         criterion: how to choose the round: "validation" (lowest mean validation loss), "last" or "oracle".
         model: network, if the run used your own: the run folder has its weights, but not its code.
+        backbone: name or `module:function` of the frozen network for pictures, if it is your own; it must
+            have the digest that it had in training.
 
     Returns:
         The trained network in evaluation mode, with `predict`, `predict_proba` and `transform` for tables.
 
     Raises:
         CheckpointError: if the folder is not a run folder, is damaged, or has no weights of that round.
-        ConfigError: if there is no such criterion, or the run used your own network and `model` is missing.
+        ConfigError: if there is no such criterion, the run used your own network and `model` is missing, or
+            the backbone is missing or has changed.
 
     >>> import tempfile, fedilc
     >>> x = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
@@ -89,6 +96,7 @@ def load(
         raise CheckpointError(
             f"{folder.path} has a preprocessing for {made.inputs}, but a network for {inputs}", "train again"
         )
+    frozen = _backbone(made, backbone, folder.path)
     classes = made.label.classes if made is not None else tuple(map(str, facts.get("classes") or ()))
     return LoadedModel(
         network.eval(),
@@ -101,7 +109,20 @@ def load(
         made,
         facts,
         folder.history(),
+        frozen,
     )
+
+
+def _backbone(
+    made: Preprocessing | ImagePreprocessing | None, given: str | None, path: Path
+) -> Backbone | None:
+    """Return the backbone of a run, if it has one; raise if it is another one here."""
+    facts = made.backbone if isinstance(made, ImagePreprocessing) else None
+    if facts is not None:
+        return require_same(facts, given, str(path))
+    if given is not None:
+        raise ConfigError(f"{path} was trained without a backbone; leave out `backbone`")
+    return None
 
 
 def _network(
@@ -193,6 +214,7 @@ class LoadedModel:
         preprocessing: how a table becomes inputs; None if its numbers are the inputs.
         facts: content of run.json.
         history: the records of its rounds; a published model has none.
+        backbone: the frozen network that makes inputs of pictures, if there is one.
     """
 
     model: nn.Module
@@ -205,6 +227,7 @@ class LoadedModel:
     preprocessing: Preprocessing | ImagePreprocessing | None = None
     facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
     history: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
+    backbone: Backbone | None = None
 
     def recalibrated(
         self,
@@ -286,10 +309,7 @@ class LoadedModel:
             raise DataError(f"{where} has no column {patient_column!r} that names patients; give a table")
         made = self.preprocessing
         if isinstance(rows, list):
-            kept = [path for path in rows if path.parent.name in self.classes]
-            if not kept or not isinstance(made, ImagePreprocessing):
-                raise DataError(f"{where} has no pictures in folders named {listed(self.classes)}")
-            y = np.array([self.classes.index(path.parent.name) for path in kept])
+            kept, y = labelled_pictures(Path(table), self.classes)
             parts = [self._logits(self._inputs(part, where)) for part in self._parts(kept)]
             return y, np.concatenate(parts), None
         rule = made.label if isinstance(made, Preprocessing) else None
@@ -352,6 +372,9 @@ class LoadedModel:
             else:
                 rows = as_inputs(rows, where)
         if isinstance(rows, Tensor):
+            made = self.preprocessing
+            if self.backbone is not None and tuple(rows.shape[1:]) == getattr(made, "pixels", None):
+                return self.backbone.all_features(rows)
             if tuple(rows.shape[1:]) != self.inputs:
                 raise DataError(
                     f"{where} has rows of shape {tuple(rows.shape[1:])}, but the model takes {self.inputs}"
@@ -362,7 +385,7 @@ class LoadedModel:
                 raise DataError(
                     f"{where} is a folder, but the model was not trained with pictures; give a file"
                 )
-            return self.preprocessing.transform(rows)
+            return self.preprocessing.transform(rows, self.backbone)
         if rows.is_empty():
             raise DataError(f"{where} is empty: it has no rows")
         if isinstance(self.preprocessing, Preprocessing):
@@ -407,11 +430,17 @@ def export_model(loaded: LoadedModel, out: Path) -> list[Path]:
     """Write the model as a `torch.export` program to `out`, and its meaning as JSON beside it; return both.
 
     The program takes (examples, *inputs) in float32, with any number of examples, and returns logits; it
-    takes several inputs as the network does.
+    takes several inputs as the network does. With a backbone, the program contains it and takes pictures, as
+    numbers from 0 to 1.
     """
     if not out.parent.is_dir():
         raise DataError(f"{out.parent} is not a folder; create it first")
-    sample, network = zeros(loaded.inputs), copy.deepcopy(loaded.model).float()
+    network, made = copy.deepcopy(loaded.model).float(), loaded.preprocessing
+    if loaded.backbone is not None and isinstance(made, ImagePreprocessing):
+        sample: Inputs = zeros(made.pixels)
+        network = nn.Sequential(copy.deepcopy(loaded.backbone.network), network)
+    else:
+        sample = zeros(loaded.inputs)
     args, named = arguments(tree_of(sample))
     examples = {0: torch.export.Dim("examples", min=1)}
     dynamic = dict.fromkeys(named, examples) if named else tuple(examples for _ in args)
@@ -422,7 +451,6 @@ def export_model(loaded: LoadedModel, out: Path) -> list[Path]:
         raise ModelError(f"torch.export cannot take this network: {reason}") from error
     torch.export.save(program, out)
     about = out.with_suffix(".json")
-    made = loaded.preprocessing
     meaning = {
         "loss": loaded.loss,
         "classes": list(loaded.classes),

@@ -436,8 +436,10 @@ def run_facts(spec: Specification) -> dict[str, Any]:
     label, if they have names, and the class of each logit (a single logit is for class 1 against 0).
     """
     outline = spec.outline
+    backbone = getattr(outline.preprocessing, "backbone", None)
     return {
         "federation": outline.name,
+        **({"backbone": backbone.model_dump()} if backbone is not None else {}),
         **data_facts(outline),
         "loss": outline.loss,
         "columns": list(outline.columns) or None,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from fedilc.algorithms.user_code import call_user_code, find_function
 from fedilc.config import read_experiment
 from fedilc.data import Silo
 from fedilc.data.download import cache_folder
@@ -25,7 +26,6 @@ from fedilc.data.sources import Remote
 from fedilc.errors import ConfigError, DataError, FedILCError
 from fedilc.federation.client import SiloClient
 from fedilc.gradients.forward import KEPT_BYTES
-from fedilc.models.user_models import call_user_code, find_function
 from fedilc.runtimes.flower import require_flower
 from fedilc.runtimes.flower.runtime import STEP, make_content, read_about, read_body
 from fedilc.runtimes.remote.manifest import Manifest, read_manifest

@@ -16,9 +16,10 @@ from fedilc.config import Experiment
 from fedilc.config.experiment import Network
 from fedilc.data import Federation, Silo
 from fedilc.data.checks.federation import Report
+from fedilc.data.image_folder import class_rule, image_features, labelled_pictures
 from fedilc.data.inputs import shape_of, zeros
 from fedilc.data.silo_store import Outline
-from fedilc.data.sources import Remote, RemoteTables
+from fedilc.data.sources import Remote, RemoteImages, RemoteTables
 from fedilc.errors import ConfigError
 from fedilc.federation import Record
 from fedilc.models.user_models import user_network
@@ -70,6 +71,9 @@ class RemoteRun:
                 raise ConfigError("a run over tables of silos starts with a survey; use `fedilc serve`")
             outline = _tables_outline(settings.name, data, folder, preprocessing)
             outputs = preprocessing.label.outputs
+        elif isinstance(data, RemoteImages):
+            outline = _images_outline(settings.name, data, folder)
+            outputs = class_rule(data.classes).outputs
         else:
             store = data.store(settings.seed, folder)
             outline, outputs = store.outline(), store.outputs
@@ -140,6 +144,17 @@ def _tables_outline(name: str, data: RemoteTables, folder: Path, made: Preproces
     sample, loss, names = torch.zeros(2, *made.inputs), made.label.loss, (made.columns, made.label.text)
     silos: dict[str, dict[str, int]] = {silo: {} for silo in data.silos}
     return Outline(name, silos, sample, loss, x, y, *names, preprocessing=made, test_patients=patients)
+
+
+def _images_outline(name: str, data: RemoteImages, folder: Path) -> Outline:
+    """Return the outline of pictures at the silos; the test set is a folder of the coordinator."""
+    backbone, made = image_features(class_rule(data.classes), data.image_size, data.backbone)
+    x = y = None
+    if data.test is not None:
+        files, labels = labelled_pictures(folder / data.test, data.classes)
+        x, y = made.transform(files, backbone), torch.as_tensor(labels)
+    silos: dict[str, dict[str, int]] = {silo: {} for silo in data.silos}
+    return Outline(name, silos, torch.zeros(2, *made.inputs), made.label.loss, x, y, preprocessing=made)
 
 
 def _remote_outline(name: str, data: Remote, folder: Path) -> Outline:

@@ -14,20 +14,22 @@ import torch
 from torch import nn
 
 from fedilc.algorithms.loss_registry import task_of
+from fedilc.algorithms.user_code import call_user_code, find_function
 from fedilc.config import Experiment
 from fedilc.data import Silo
+from fedilc.data.backbones import require_same
 from fedilc.data.checks.federation import Report, silo_notes
+from fedilc.data.image_folder import ImagePreprocessing, labelled_pictures
 from fedilc.data.inputs import is_several, require_one_input, shape_of
 from fedilc.data.silo import check_classes, check_labels, split_silo
 from fedilc.data.sources import ManySilos, Source
-from fedilc.errors import ConfigError, DataError
+from fedilc.errors import ConfigError, DataError, ProtocolError
 from fedilc.evaluation import measure
 from fedilc.federation.client import SiloClient
 from fedilc.federation.control_variates import SiloState
 from fedilc.gradients import Loss, ModelRunner, find_device, require_supported
 from fedilc.gradients.newton import prepared_for_newton
-from fedilc.models.user_models import call_user_code, find_function
-from fedilc.runtimes.remote.manifest import Manifest
+from fedilc.runtimes.remote.manifest import Manifest, read_received
 from fedilc.runtimes.remote.survey import SurveyLimits, silo_from_table
 
 _ROWS_PER_COEFFICIENT = 10
@@ -113,15 +115,21 @@ def silo_from_file(
     validation_share: float,
     log: Callable[[str], None],
     limits: SurveyLimits | None = None,
+    backbone: str | None = None,
 ) -> Callable[[Manifest], Silo]:
     """Return a function that reads the silo from a table, with its columns in the order of the manifest.
 
-    `limits` has the columns that the table's owner allows.
+    `limits` has the columns that the table's owner allows. A folder has pictures in folders by class, of
+    which the silo's own `backbone` makes features.
     """
     from fedilc.data.tables.file_reader import read_examples, same_columns
 
     if not path.exists():
         raise DataError(f"{path} does not exist; name the file of the silo's table")
+    if path.is_dir():
+        return partial(_silo_of_pictures, name, path, validation_share, backbone)
+    if backbone is not None:
+        raise ConfigError(f"`backbone` is for pictures, and {path} is a table; leave it out")
 
     def make(manifest: Manifest) -> Silo:
         if manifest.preprocessing is not None:
@@ -139,6 +147,30 @@ def silo_from_file(
         return silo
 
     return make
+
+
+def _silo_of_pictures(
+    name: str, folder: Path, validation_share: float, backbone: str | None, manifest: Manifest
+) -> Silo:
+    """Return the silo of a folder of pictures; raise if its backbone is not that of the run."""
+    kind = (manifest.preprocessing or {}).get("kind")
+    if kind != "images":
+        raise ConfigError(f"{folder} is a folder, but the run does not take pictures; give a file")
+    made = read_received(ImagePreprocessing, manifest.preprocessing, "the manifest's preprocessing")
+    if list(made.inputs) != manifest.model.inputs:
+        raise ProtocolError("the manifest's preprocessing does not make the inputs of its network")
+    network = None
+    if made.backbone is not None and backbone is None:
+        raise ConfigError(
+            f"the run takes features of the backbone {made.backbone.name!r}; name it with `backbone` if silo "
+            f"{name!r} agrees to run it"
+        )
+    if made.backbone is not None:
+        network = require_same(made.backbone, backbone, f"the run of silo {name!r}")
+    elif backbone is not None:
+        raise ConfigError("`backbone` is given, but the run takes pictures without one; leave it out")
+    files, y = labelled_pictures(folder, made.label.classes)
+    return split_silo(name, made.transform(files, network), y, validation_share, manifest.seed, manifest.loss)
 
 
 def silo_from_provider(name: str, provider: str) -> Callable[[Manifest], Silo]:

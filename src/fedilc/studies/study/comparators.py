@@ -116,7 +116,10 @@ class Estimator:
             )
         elif has_classes(loss):
             ridge = len(x) * options["weight_decay"]
-            model = LogisticRegression(C=1 / ridge, solver="newton-cholesky", tol=1e-10, max_iter=100)
+            wide = x.shape[1] * outputs > _NEWTON_COLUMNS
+            how: dict[str, Any] = {"solver": "newton-cholesky", "tol": 1e-10, "max_iter": 100}
+            how = {"solver": "lbfgs", "tol": 1e-4, "max_iter": 5000} if wide else how
+            model = LogisticRegression(C=1 / ridge, **how)
         else:
             model = Ridge(alpha=len(x) * options["weight_decay"], solver="cholesky")
         with threadpool_limits(1):  # sums in one order, whatever the number of cores
@@ -163,4 +166,5 @@ class Estimator:
         return found[:, 1:] - found[:, :1] if self.classes == 2 else found
 
 
+_NEWTON_COLUMNS = 1000  # the Hessian of more coefficients costs more than L-BFGS needs
 _UNSEEN = 10.0  # logits that a class without training examples lies below all others

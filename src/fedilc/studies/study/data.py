@@ -19,9 +19,10 @@ from fedilc.algorithms.loss_registry import LossName
 from fedilc.config import read_study_file
 from fedilc.config.experiment import SOURCES, shipped_experiments
 from fedilc.data import Federation
+from fedilc.data.backbones import BackboneFacts
 from fedilc.data.checks.notes import details, proposals
 from fedilc.data.digests import digest
-from fedilc.data.image_folder import read_image_folder
+from fedilc.data.image_folder import ImagePreprocessing, read_image_folder
 from fedilc.data.inputs import require_one_input
 from fedilc.data.sources import Source, validated
 from fedilc.data.tables.preprocessing import Preprocessing
@@ -49,6 +50,7 @@ class StudyData(ABC):
         strongest: the columns that predict the label best, each alone, with their mean AUROC.
         settings: those of the study that the file of the data gives, by name.
         patients: by silo, whose each example is, by number; only silos at which a patient has several.
+        backbone: the frozen network whose features of pictures are the inputs, if they are.
     """
 
     name: str
@@ -63,6 +65,7 @@ class StudyData(ABC):
     strongest: tuple[tuple[str, float], ...] = field(default=(), kw_only=True)
     settings: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     patients: Mapping[str, NDArray[np.intp]] = field(default_factory=dict, kw_only=True)
+    backbone: BackboneFacts | None = field(default=None, kw_only=True)
 
     @property
     def silos(self) -> tuple[str, ...]:
@@ -192,7 +195,10 @@ class StudyArrays(StudyData):
             parts = [require_one_input(one, "a study") for one in (silo.x, silo.x_val) if one is not None]
             x[silo.name] = (parts[0] if len(parts) == 1 else torch.cat(parts)).float()
             labels[silo.name] = (silo.y if silo.y_val is None else torch.cat([silo.y, silo.y_val])).numpy()
-        return cls(federation.name, federation.loss, federation.outputs, labels, x)
+        facts = getattr(federation.preprocessing, "backbone", None)
+        notes = tuple(_backbone_notes(federation.preprocessing))
+        name, loss, outputs = federation.name, federation.loss, federation.outputs
+        return cls(name, loss, outputs, labels, x, notes=notes, backbone=facts)
 
     @property
     def is_table(self) -> bool:
@@ -218,7 +224,8 @@ def study_data(
     *,
     label: str | None = None,
     silo_column: str | None = None,
-    image_size: int = 32,
+    image_size: int | None = None,
+    backbone: str | None = None,
     exclude_site: Sequence[str] = (),
     prepared: bool = False,
     **settings: Any,
@@ -230,17 +237,23 @@ def study_data(
             experiment, or one folder of images by domain and class.
         label: the label's column or comparison, for tables.
         silo_column: the column that names silos, for one table.
-        image_size: pixels per side, for a folder of images.
+        image_size: pixels per side, for a folder of images; None is 32, or the backbone's own.
+        backbone: a frozen network by name or `module:function` whose features of pictures are the inputs.
         exclude_site: names of silos that are ignored, for tables.
         prepared: whether tables of an experiment are prepared although it takes their numbers as they are.
         settings: further `TableSettings`, for tables.
     """
     paths = [Path(source) for source in sources]
+    if backbone is not None and not (len(paths) == 1 and paths[0].is_dir()):
+        raise ConfigError(
+            f"`backbone` is for a folder of images by domain and class, and {sources[0]} is none; leave it "
+            "out, or give it as `backbone` in the section [data] of an experiment of images"
+        )
     if len(paths) == 1 and (not paths[0].exists() or paths[0].suffix == ".toml"):
         own = {key: value for key, value in (("label", label), ("silo_column", silo_column)) if value}
         return _named(sources[0], exclude_site, settings | own, prepared)
     if len(paths) == 1 and paths[0].is_dir():
-        images = _images(paths[0], image_size)
+        images = _images(paths[0], image_size, backbone)
         _refuse_table_options(sources[0], exclude_site, settings)
         return images
     for path in paths:
@@ -258,9 +271,9 @@ def study_data(
     return StudyTables.of(name, read_tables(paths, chosen, silo_column, exclude_site))
 
 
-def _images(folder: Path, size: int) -> StudyData:
+def _images(folder: Path, size: int | None, backbone: str | None) -> StudyData:
     try:
-        images = read_image_folder(folder, size)
+        images = read_image_folder(folder, size, backbone)
     except DataError as error:
         tables = sorted(path for path in folder.iterdir() if path.suffix in _TABLES)
         if not tables:
@@ -273,7 +286,27 @@ def _images(folder: Path, size: int) -> StudyData:
     rule = images.preprocessing.label
     labels = {site: y for site, (_, y) in images.arrays.items()}
     x = {site: x for site, (x, _) in images.arrays.items()}
-    return StudyArrays(folder.resolve().name, rule.loss, rule.outputs, labels, x, notes=tuple(images.notes))
+    return StudyArrays(
+        folder.resolve().name,
+        rule.loss,
+        rule.outputs,
+        labels,
+        x,
+        notes=(*images.notes, *_backbone_notes(images.preprocessing)),
+        backbone=images.preprocessing.backbone,
+    )
+
+
+def _backbone_notes(made: object) -> list[str]:
+    """Return a sentence on what a pretrained network may have seen."""
+    facts = made.backbone if isinstance(made, ImagePreprocessing) else None
+    if facts is None:
+        return []
+    return [
+        f"inputs are {facts.features} features of the backbone {facts.name} (digest {facts.digest[:16]}); "
+        "its pretraining may have seen pictures like those of a held-out site, so scores there may be better "
+        "than at a site that is new to it"
+    ]
 
 
 def _named(name: str, exclude: Sequence[str], changed: Mapping[str, Any], prepared: bool) -> StudyData:

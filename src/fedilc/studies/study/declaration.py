@@ -16,9 +16,9 @@ from typing import Any
 import torch
 
 from fedilc import __version__
+from fedilc.algorithms.user_code import code_digest
 from fedilc.data.digests import digest
 from fedilc.errors import ConfigError, DataError, writing
-from fedilc.models.user_models import code_digest
 from fedilc.storage.files import parse_json, read_plain, write_atomically
 from fedilc.studies.study.data import StudyData, StudyTables
 from fedilc.studies.study.plan import StudyPlan

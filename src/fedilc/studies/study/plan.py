@@ -17,7 +17,7 @@ held-out silo of the method that was chosen without it are those of the whole pr
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import combinations, product
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -127,6 +127,14 @@ class StudySettings:
 IMAGES = StudySettings(
     rounds=30, learning_rates=(0.001,), local_learning_rates=(0.03,), penalty_weights=(1.0,), hidden=None
 )  # a convolutional network costs a thousand times as much as a small one for tables
+FEATURES = StudySettings(model="linear", hidden=None)  # of a pretrained network
+
+
+def usual_settings(data: StudyData, given: Mapping[str, Any]) -> StudySettings:
+    """Return the settings of a study of these data; a head has hidden layers if their widths are given."""
+    if data.backbone is not None:
+        return replace(FEATURES, model="mlp") if given.get("hidden") is not None else FEATURES
+    return StudySettings() if data.is_table else IMAGES
 
 
 @dataclass(frozen=True)
@@ -248,7 +256,8 @@ class StudyPlan:
         """Return the comparators by scikit-learn over the training silos; none without it, or for images."""
         if not (self.settings.references and self.data.is_table and has_sklearn()):
             return ()
-        return (pooled_regression(self.data.loss), POOLED_TREES)
+        trees = () if self.data.backbone is not None else (POOLED_TREES,)  # slow with thousands of columns
+        return (pooled_regression(self.data.loss), *trees)
 
     @property
     def methods(self) -> tuple[str, ...]:

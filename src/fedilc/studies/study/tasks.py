@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from fedilc import __version__
 from fedilc.algorithms import find_algorithm
 from fedilc.algorithms.loss_registry import LossName, has_classes, task_of
+from fedilc.algorithms.user_code import code_digest
 from fedilc.api import train
 from fedilc.data import Federation, Silo
 from fedilc.data.digests import digest
@@ -37,7 +38,7 @@ from fedilc.evaluation.calibration import calibration_intercept
 from fedilc.federation import Record
 from fedilc.gradients import Loss
 from fedilc.models import build_model
-from fedilc.models.user_models import code_digest, user_network
+from fedilc.models.user_models import user_network
 from fedilc.seeds import numpy_generator
 from fedilc.storage.files import read_tensors, write_tensors
 from fedilc.studies.study.comparators import ALONE, ESTIMATED, ON_POOLED_DATA, POOLED, Estimator

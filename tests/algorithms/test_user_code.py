@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fedilc.algorithms.user_code import call_user_code, code_digest, find_function
 from fedilc.errors import ConfigError, DataError
-from fedilc.models.user_models import call_user_code, code_digest, find_function
 
 
 @pytest.fixture
