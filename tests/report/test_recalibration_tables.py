@@ -18,5 +18,7 @@ def test_tables_name_the_rows_and_leave_out_a_curve_that_is_not_there() -> None:
     title = f"Recalibration of fedavg: slope fitted to 80 rows of 40 patients, {int(y.sum())} events"
     assert fitted.title == title
     assert [row[0].text for row in fitted.rows] == ["intercept", "slope"]
-    assert "calibration slope" in [row[0].text for row in scored.rows]
+    assert "calibration slope†" in [row[0].text for row in scored.rows]
+    assert not any("caution" in cell.text for row in scored.rows for cell in row)
+    assert scored.notes[-1].startswith("† Caution: ")
     assert ["caution" in cell.text for cell in scored.rows[0]] == [False, True, False, False]

@@ -26,6 +26,7 @@ from fedilc.evaluation.metrics import SCORES, scores
 
 LEVEL = 0.95
 NOT_ESTIMABLE = "not estimable"
+CAUTION_MARK = "†"  # beside a score that rests on few events
 
 
 @dataclass(frozen=True)

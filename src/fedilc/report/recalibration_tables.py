@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedilc.report.tables import TableData, words
-from fedilc.training.model_card import coefficient_rows, curve_rows, score_rows
+from fedilc.training.model_card import caution_note, coefficient_rows, curve_rows, score_rows
 
 
 def recalibration_tables(update: Mapping[str, Any], name: str = "") -> list[TableData]:
@@ -23,6 +23,7 @@ def recalibration_tables(update: Mapping[str, Any], name: str = "") -> list[Tabl
         coefficient_rows(update),
         ["Before, the slope is 1 and the intercept 0."],
     )
+    caution = caution_note(update)
     scored = TableData.of(
         "recalibration-scores",
         name,
@@ -31,7 +32,8 @@ def recalibration_tables(update: Mapping[str, Any], name: str = "") -> list[Tabl
         score_rows(update),
         [
             f"Cross-validated in {update['folds']} folds of patients. Apparent: on the rows that it was "
-            "fitted to, and too good."
+            "fitted to, and too good.",
+            *([caution] if caution else []),
         ],
     )
     head, points = curve_rows(update)

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedilc.algorithms.loss_registry import task_of
 from fedilc.errors import listed
-from fedilc.evaluation.intervals import NOT_ESTIMABLE, Interval
+from fedilc.evaluation.intervals import CAUTION_MARK, NOT_ESTIMABLE, Interval
 from fedilc.evaluation.next_site import MOST_WITH_PRIOR
 from fedilc.report.tables import NOTHING, Cell, Column, TableData, p_text, words
 from fedilc.studies.study.comparators import ALONE, CHOSEN, NULL, kind_of
@@ -23,7 +23,6 @@ _SHORT = {
     "calibration_slope": "slope",
     "calibration_intercept": "intercept",
 }
-_CAUTION = "†"  # beside a score that rests on few events
 _KINDS = {
     NULL: "the same prediction for every example, from the training sites' labels alone",
     "alone": "trained on the site's own examples, cross-validated",
@@ -369,7 +368,7 @@ def choices_table(study: Study) -> TableData:
 def few_notes(study: Study, metrics: Sequence[str]) -> list[str]:
     """Say which of these scores are not estimable at which held-out sites, which need caution, and why."""
     notes = []
-    for key, told in (("reason", "Not estimable"), ("caution", f"{_CAUTION} Caution")):
+    for key, told in (("reason", "Not estimable"), ("caution", f"{CAUTION_MARK} Caution")):
         sites: dict[tuple[str, ...], list[str]] = {}
         for site in study["held_out"]:
             why: dict[str, list[str]] = {}
@@ -443,7 +442,7 @@ def score_cell(found: Mapping[str, Any] | None, form: str = "{:.3f}", limits: bo
         return NOTHING if one.reason is None else Cell(NOT_ESTIMABLE)
     ends = (one.low, one.high) if limits else (None, None)
     shown = [form.format(end) for end in (one.value, *ends) if end is not None]
-    shown[0] += _CAUTION * (one.caution is not None)
+    shown[0] += CAUTION_MARK * (one.caution is not None)
     text = f"{shown[0]} [{shown[1]},{shown[2]}]" if len(shown) == 3 else shown[0]
     return Cell(text, parts=tuple(_digits(end) for end in (one.value, *ends)))
 
@@ -457,7 +456,7 @@ def _short_cell(found: Mapping[str, Any] | None) -> Cell:
         (f"{end:.2f}" if abs(end) < 10 else f"{end:.3g}").replace("0.", ".", abs(end) < 1)
         for end in (one.low, one.high)
     )
-    return Cell(f"{one.value:.3f}{_CAUTION * (one.caution is not None)} [{low},{high}]")
+    return Cell(f"{one.value:.3f}{CAUTION_MARK * (one.caution is not None)} [{low},{high}]")
 
 
 def _digits(value: float | None, digits: int = 6) -> str:

@@ -13,7 +13,7 @@ from fedilc.algorithms.loss_registry import LossName, task_of
 from fedilc.config.options import Options, recorded_options
 from fedilc.data.silo_store import Outline
 from fedilc.errors import CheckpointError, printable
-from fedilc.evaluation.intervals import NOT_ESTIMABLE, Interval, score_intervals
+from fedilc.evaluation.intervals import CAUTION_MARK, NOT_ESTIMABLE, Interval, score_intervals
 from fedilc.evaluation.learning_curve import Spread
 from fedilc.evaluation.selection import selections
 from fedilc.gradients import Loss, ModelRunner
@@ -76,7 +76,14 @@ def _update(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the card shows of one recalibration."""
     head, curve = curve_rows(facts)
     named = [(_plain(name), value) for name, value in coefficient_rows(facts)]
-    return {**facts, "coefficients": named, "scores": score_rows(facts), "curve_head": head, "curve": curve}
+    return {
+        **facts,
+        "coefficients": named,
+        "scores": score_rows(facts),
+        "caution": caution_note(facts),
+        "curve_head": head,
+        "curve": curve,
+    }
 
 
 def coefficient_rows(update: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -87,13 +94,22 @@ def coefficient_rows(update: Mapping[str, Any]) -> list[tuple[str, str]]:
 def score_rows(update: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return each score of the model as it was, recalibrated and cross-validated, and apparent.
 
-    A caution is beside the first alone: all three are of the same rows.
+    The name of a score that is to be read with caution has a mark, which `caution_note` explains.
     """
     first, *others = (update["scores"][way] for way in _WAYS)
     return [
-        (_words(name), _interval(one), *(_interval({**way[name], "caution": None}) for way in others))
+        (
+            f"{_words(name)}{CAUTION_MARK * (one['caution'] is not None)}",
+            *(_interval({**way[name], "caution": None}) for way in (first, *others)),
+        )
         for name, one in first.items()
     ]
+
+
+def caution_note(update: Mapping[str, Any]) -> str | None:
+    """Return why scores are to be read with caution; None if none is. All are of the same rows."""
+    told = {one["caution"]: None for one in update["scores"][_WAYS[0]].values() if one["caution"] is not None}
+    return f"{CAUTION_MARK} Caution: {'; '.join(told)}." if told else None
 
 
 def curve_rows(update: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, ...]]]:
