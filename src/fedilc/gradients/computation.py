@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast, overload
 
 import torch
@@ -32,6 +33,7 @@ from fedilc.gradients.forward import (
 from fedilc.gradients.losses import Loss
 from fedilc.gradients.penalty_weight import add_penalty
 from fedilc.gradients.per_example import Plan, plan_layers, stream_environments
+from fedilc.gradients.perceptron import Perceptron
 from fedilc.models import find_classifier
 from fedilc.models.requirements import set_training
 from fedilc.seeds import seed_for
@@ -123,6 +125,13 @@ class SiloComputation:
         With `weight` (lambda E) the product is added to the gradient, in one backward pass unless
         environments vote; without it, the product is returned beside the gradient.
         """
+        by_hand = self.by_hand(len(self.x)) if vector is None else None
+        if by_hand is not None:
+            with torch.no_grad():
+                logits, found = by_hand(self.x, self.y)
+                loss = float(self.example_losses(logits, self.y).double().sum()) / len(self.x)
+            self.forget()
+            return Computed(dict(zip(self.runner.parameters, found, strict=True)), None, loss)
         if vector is not None:
             self.prepare(round_)
         layout, parameters = self.layout(round_), self.runner.parameters
@@ -160,6 +169,24 @@ class SiloComputation:
         if penalty_gradient is not None and weight is not None:
             return Computed(add_penalty(gradient, penalty_gradient, weight), None, loss / len(self.x))
         return Computed(gradient, penalty_gradient, loss / len(self.x))
+
+    def by_hand(self, examples: int) -> Callable[[Any, Tensor], tuple[Tensor, list[Tensor]]] | None:
+        """Return a function that computes logits and gradients of this many examples without autograd.
+
+        It has autograd's bits. None stands for all that it does not compute: votes, networks other than
+        perceptrons, other losses than the built-in ones, and more examples than one chunk may hold.
+        """
+        perceptron, loss = self.runner.perceptron, self.loss or self.runner.loss
+        if perceptron is None or self.intra is not None or self.environment_size is not None:
+            return None
+        if not perceptron.takes(self.x, examples, loss) or examples > self.runner.most_examples(self.x):
+            return None
+        self.runner.keep_memory()
+        return partial(perceptron.gradients, loss=loss)
+
+    def example_losses(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return the loss of each example."""
+        return (self.loss or self.runner.loss).per_example(logits, y)
 
     def layout(self, round_: int) -> Layout:
         """Return how the examples are cut into environments and chunks in a round."""
@@ -250,6 +277,7 @@ class ModelRunner:
             self.format = torch.channels_last
             convert_conv2d_weight_memory_format(self.model, self.format)
         self.loss = loss
+        self.perceptron = Perceptron.of(model)
         self.chunk_bytes = chunk_bytes
         self.use_classifier(classifier)
         self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
@@ -272,15 +300,19 @@ class ModelRunner:
 
     def forward(self, x: Inputs, y: Tensor, taps: Mapping[str, nn.Module], loss: Loss | None = None) -> Pass:
         """Return the forward pass of a chunk with features and the given taps; `loss` may be a silo's own."""
-        if not self._keeps_memory:
-            keep_freed_memory(self)
-            self._keeps_memory = True
+        self.keep_memory()
         with classifier_input(self.classifier) as seen, tapped(dict(taps)) as recorded, FastLinear():
             logits = self.loss.logits(call(self.model, x.clone() if self._clones else x))
         parameters = list(self.parameters.values())
         return Pass(
             x, y, logits, seen, recorded, loss or self.loss, parameters, self.classifier, self.classifier_name
         )
+
+    def keep_memory(self) -> None:
+        """Keep freed memory in the process while the runner exists."""
+        if not self._keeps_memory:
+            keep_freed_memory(self)
+            self._keeps_memory = True
 
     def predict(self, x: Examples) -> Tensor:
         """Return the logits of any number of examples, in evaluation mode and without a graph."""

@@ -80,14 +80,33 @@ class Loss:
         """
         if self.entry.function is not None:
             return self._own_gradient(logits, y)
-        if self.name == "multiclass":
-            delta = torch.softmax(logits, 1) - functional.one_hot(y, logits.shape[1])
-        elif self.name == "binary":
-            delta = torch.sigmoid(logits) - y.unsqueeze(1)
-        else:
-            delta = logits - y.unsqueeze(1)
-            delta = delta.clamp(-1, 1) if self.name == "huber" else delta
+        delta = self._plain_gradient(logits, y)
         return delta if self.class_weights is None else delta * self._weights(delta, y).unsqueeze(1)
+
+    def _plain_gradient(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return prediction minus target, without weights of classes."""
+        if self.name == "multiclass":
+            return torch.softmax(logits, 1) - functional.one_hot(y, logits.shape[1])
+        if self.name == "binary":
+            return torch.sigmoid(logits) - y.unsqueeze(1)
+        delta = logits - y.unsqueeze(1)
+        return delta.clamp(-1, 1) if self.name == "huber" else delta
+
+    def mean_gradient(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return the gradient of a built-in loss's mean at the logits, without a graph, to autograd's bits.
+
+        For those bits the operations are autograd's, with the share of an example in place of the gradient
+        that autograd starts with.
+        """
+        share = logits.new_ones(()) / len(y)
+        if self.class_weights is not None:
+            share = share * self._weights(logits, y).unsqueeze(1)
+        if self.name != "multiclass":
+            return self._plain_gradient(logits, y).mul_(share)
+        at_target = torch.zeros_like(logits).scatter_(1, y.unsqueeze(1), -share.expand(len(y), 1))
+        log_p = torch.log_softmax(logits, 1)
+        found: Tensor = torch.ops.aten._log_softmax_backward_data(at_target, log_p, 1, logits.dtype)
+        return found
 
     def try_out(self, logits: Tensor) -> None:
         """Call a registered function with these logits and labels of 0, to find mistakes before a round."""

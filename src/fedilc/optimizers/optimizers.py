@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from fedilc.errors import ConfigError, nearest
 
 def make_optimizer(
     name: str,
-    parameters: list[nn.Parameter],
+    parameters: Sequence[Tensor],
     learning_rate: float,
     weight_decay: float = 0.0,
     options: Mapping[str, Any] | None = None,
