@@ -90,6 +90,7 @@ def _regression(y: Floats, z: Floats, counts: Floats, start: Floats) -> Floats:
     separated = _separated(y, z, counts)
     found = np.where(separated[:, None], np.nan, start)
     left = np.flatnonzero(~separated)
+    loss = _loss(y, z, counts[left], found[left])
     for _ in range(_STEPS):
         at, drawn = found[left], counts[left]
         p = sigmoid(at[:, :1] + at[:, 1:] * z)
@@ -101,24 +102,35 @@ def _regression(y: Floats, z: Floats, counts: Floats, start: Floats) -> Floats:
         inverse = np.divide(1.0, determinant, out=np.zeros_like(a), where=usable)
         step = np.stack([c * gradient[:, 0] - b * gradient[:, 1], a * gradient[:, 1] - b * gradient[:, 0]], 1)
         step *= inverse[:, None]
-        loss = _loss(y, z, drawn, at)
-        worse = np.arange(len(left))
+        before, worse = loss.copy(), np.arange(len(left))
         for _ in range(30):
-            following = _loss(y, z, drawn[worse], at[worse] + step[worse])
-            worse = worse[following > loss[worse] + 1e-12 * np.abs(loss[worse])]
+            loss[worse] = _loss(y, z, drawn[worse], at[worse] + step[worse])
+            worse = worse[loss[worse] > before[worse] + 1e-12 * np.abs(before[worse])]
             if not len(worse):
                 break
             step[worse] /= 2
         found[left] = at + step
-        left = left[np.abs(step).max(1) >= _TOLERANCE]
+        moving = np.abs(step).max(1) >= _TOLERANCE
+        left, loss = left[moving], loss[moving]
         if not len(left):
             break
     return found
 
 
 def _loss(y: Floats, z: Floats, counts: Floats, at: Floats) -> Floats:
-    signed = (1 - 2 * y) * (at[:, :1] + at[:, 1:] * z)
-    found: Floats = (counts * np.logaddexp(0.0, signed)).sum(1)
+    found: Floats = (counts * log_losses(y, at[:, :1] + at[:, 1:] * z)).sum(1)
+    return found
+
+
+def log_losses(y: Floats, logits: Floats) -> Floats:
+    """Return -log of the probability that each logit gives to its label.
+
+    It is numpy's logaddexp(0, (1 - 2 y) z) to one unit in the last place, several times as fast.
+
+    >>> log_losses(np.array([1.0, 0.0]), np.array([0.0, 800.0])).round(4)
+    array([6.931e-01, 8.000e+02])
+    """
+    found: Floats = -torch.nn.functional.logsigmoid(torch.from_numpy((2 * y - 1) * logits)).numpy()
     return found
 
 

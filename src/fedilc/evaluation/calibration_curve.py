@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from fedilc.evaluation.calibration import Floats, sigmoid
+from fedilc.evaluation.calibration import Floats, log_losses, sigmoid
 from fedilc.evaluation.estimates import CAUTION_COUNT
 
 POINTS = 50
@@ -137,10 +137,12 @@ def _fit(y: Floats, logits: Floats) -> _Fit | None:
     centre = float(logits.mean())
     z = (logits - centre) / spread
     knots = np.unique(np.quantile(z, _QUANTILES[4 if rarer >= CAUTION_COUNT else 3]))
-    if np.linalg.matrix_rank(spline_basis(z, knots)) < len(knots):  # few distinct predictions
-        knots = knots[:0]
     rows = spline_basis(z, knots)
+    if _rank(rows) < len(knots):  # few distinct predictions
+        knots = knots[:0]
+        rows = rows[:, :2]
     beta = np.zeros(rows.shape[1])
+    before = _loss(y, rows @ beta)
     for _ in range(_STEPS):
         risks = sigmoid(rows @ beta)
         slope = rows.T @ (y - risks)
@@ -151,15 +153,19 @@ def _fit(y: Floats, logits: Floats) -> _Fit | None:
         if slope @ step < _TOLERANCE:
             inverse = np.linalg.inv(information).astype(np.float64, copy=False)
             return _Fit(centre, spread, knots, beta, inverse, (rows * (y - risks)[:, None]) @ inverse)
-        before = _loss(y, rows @ beta)
-        while _loss(y, rows @ (beta + step)) > before + 1e-12 * before:
+        while (following := _loss(y, rows @ (beta + step))) > before + 1e-12 * before:
             step = step / 2
-        beta = beta + step
+        beta, before = beta + step, following
     return None
 
 
 def _loss(y: Floats, logits: Floats) -> float:
-    return float(np.logaddexp(0.0, (1 - 2 * y) * logits).sum())
+    return float(log_losses(y, logits).sum())
+
+
+def _rank(rows: Floats) -> int:
+    """Return the rank of a matrix with few columns, which its triangular factor shares."""
+    return int(np.linalg.matrix_rank(np.linalg.qr(rows, mode="r"), rtol=len(rows) * np.finfo(float).eps))
 
 
 def spline_basis(z: Floats, knots: Floats) -> Floats:
@@ -173,10 +179,12 @@ def spline_basis(z: Floats, knots: Floats) -> Floats:
         last, before = knots[-1], knots[-2]
 
         def cubed(knot: float) -> Floats:
-            found: Floats = np.maximum(z - knot, 0.0) ** 3
-            return found
+            above: Floats = np.maximum(z - knot, 0.0)
+            return above * above * above  # the power function takes far longer
+
+        ends = cubed(before), cubed(last)
 
         for knot in knots[:-2]:
-            tail = cubed(before) * (last - knot) - cubed(last) * (before - knot)
+            tail = ends[0] * (last - knot) - ends[1] * (before - knot)
             columns.append((cubed(knot) - tail / (last - before)) / (last - knots[0]) ** 2)
     return np.stack(columns, axis=1)

@@ -122,7 +122,7 @@ def score_interval(
     0.750 [0.639, 0.836] (caution: 50 events, fewer than 100)
     """
     found = support(loss, y, score, patients)
-    values = [float(scores(loss, y, one)[score][0]) for one in outputs]
+    values = [float(scores(loss, y, one, only=score)[score][0]) for one in outputs]
     if found.reason is not None or not np.isfinite(values).all():
         return Interval(None, None, None, reason=found.reason)
     value = float(np.mean(values))

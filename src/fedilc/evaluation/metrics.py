@@ -14,7 +14,13 @@ from torch import Tensor
 from fedilc.algorithms.loss_registry import Task, task_of
 from fedilc.algorithms.metric_registry import METRICS, metric_of, register
 from fedilc.errors import ConfigError
-from fedilc.evaluation.calibration import Floats, calibration_intercept, calibration_slope, sigmoid
+from fedilc.evaluation.calibration import (
+    Floats,
+    calibration_intercept,
+    calibration_slope,
+    log_losses,
+    sigmoid,
+)
 from fedilc.evaluation.estimates import support
 from fedilc.evaluation.inconsistency import INCONSISTENCY
 from fedilc.gradients import Loss
@@ -36,7 +42,9 @@ SCORES: Mapping[Task, tuple[str, ...]] = {
 }
 
 
-def scores(loss: str, y: Any, outputs: Any, counts: Floats | None = None) -> dict[str, Floats]:
+def scores(
+    loss: str, y: Any, outputs: Any, counts: Floats | None = None, only: str | None = None
+) -> dict[str, Floats]:
     """Return every score under each row of `counts` (by default one row of ones); NaN if undefined.
 
     Args:
@@ -44,6 +52,7 @@ def scores(loss: str, y: Any, outputs: Any, counts: Floats | None = None) -> dic
         y: one label per example.
         outputs: the model's outputs: one logit or number per example, or one logit per class.
         counts: (rows, examples), how often each example occurs.
+        only: the one score to compute; None is all of them.
 
     >>> found = scores("binary", [0, 1, 0, 1], [-2.0, -1.0, 1.0, 3.0])
     >>> float(found["auroc"][0]), float(found["accuracy"][0])
@@ -54,59 +63,65 @@ def scores(loss: str, y: Any, outputs: Any, counts: Floats | None = None) -> dic
     if task != "multiclass":
         given = given.reshape(len(labels))
     rows = np.ones((1, len(labels))) if counts is None else counts
-    found = _BY_TASK[task](labels, given, rows)
-    if task == "binary":
-        intercept = calibration_intercept(labels, given, rows)
-        with np.errstate(invalid="ignore"):  # a resample with one class has no intercept
-            refitted = np.logaddexp(0.0, (1 - 2 * labels) * (intercept[:, None] + given))
-        found["log_loss_refitted"] = (rows * refitted).sum(1) / rows.sum(1)
-        found["calibration_slope"] = calibration_slope(labels, given, rows)
-        found["calibration_intercept"] = intercept
+    names = SCORES[task] if only is None else (only,)
+    return {name: _SCORES[task, name](labels, given, rows) for name in names}
+
+
+_Score = Callable[[Floats, Floats, Floats], Floats]  # from labels, outputs and counts
+
+
+def _mean_under(counts: Floats, values: Any) -> Floats:
+    found: Floats = counts @ values / counts.sum(1)
     return found
 
 
-def _binary(y: Floats, logits: Floats, counts: Floats) -> dict[str, Floats]:
-    total = counts.sum(1)
-    auroc, auprc = areas(y > 0.5, logits, counts)
-    return {
-        "auroc": auroc,
-        "auprc": auprc,
-        "log_loss": counts @ np.logaddexp(0.0, (1 - 2 * y) * logits) / total,
-        "brier": counts @ (sigmoid(logits) - y) ** 2 / total,
-        "accuracy": counts @ ((logits > 0) == (y > 0.5)) / total,
-    }
+def _log_loss_refitted(y: Floats, logits: Floats, counts: Floats) -> Floats:
+    intercept = calibration_intercept(y, logits, counts)  # a resample with one class has none, and gives NaN
+    refitted = log_losses(y, intercept[:, None] + logits)
+    found: Floats = (counts * refitted).sum(1) / counts.sum(1)
+    return found
 
 
-def _multiclass(y: Floats, logits: Floats, counts: Floats) -> dict[str, Floats]:
-    classes, total = y.astype(int), counts.sum(1)
-    given = -torch.from_numpy(logits).log_softmax(1).numpy()[np.arange(len(y)), classes]
-    by_class = []
+def _multiclass_auroc(y: Floats, logits: Floats, counts: Floats) -> Floats:
+    classes, by_class = y.astype(int), []
     for number in np.unique(classes):
         rest = torch.from_numpy(np.delete(logits, number, axis=1))
         odds = logits[:, number] - rest.logsumexp(1).numpy()  # ranks as the probability, and never saturates
         by_class.append(areas(classes == number, odds, counts)[0])
     defined = ~np.isnan(by_class)
     sums, among = np.where(defined, by_class, 0.0).sum(0), defined.sum(0)
-    return {
-        "accuracy": counts @ (logits.argmax(1) == classes) / total,
-        "log_loss": counts @ given / total,
-        "auroc": np.divide(sums, among, out=np.full(len(counts), np.nan), where=among > 0),
-    }
+    found: Floats = np.divide(sums, among, out=np.full(len(counts), np.nan), where=among > 0)
+    return found
 
 
-def _regression(y: Floats, predicted: Floats, counts: Floats) -> dict[str, Floats]:
-    total = counts.sum(1)
-    squares = counts @ (predicted - y) ** 2
+def _class_losses(y: Floats, logits: Floats) -> Floats:
+    found: Floats = -torch.from_numpy(logits).log_softmax(1).numpy()[np.arange(len(y)), y.astype(int)]
+    return found
+
+
+def _r2(y: Floats, predicted: Floats, counts: Floats) -> Floats:
     centred = y - y.mean()  # the variance does not depend on the centre, its rounding does
-    spread = counts @ centred**2 - (counts @ centred) ** 2 / total
-    r2 = 1 - np.divide(squares, spread, out=np.full_like(squares, np.nan), where=spread > 0)
-    return {"rmse": np.sqrt(squares / total), "mae": counts @ np.abs(predicted - y) / total, "r2": r2}
+    spread = counts @ centred**2 - (counts @ centred) ** 2 / counts.sum(1)
+    squares = counts @ (predicted - y) ** 2
+    found: Floats = 1 - np.divide(squares, spread, out=np.full_like(squares, np.nan), where=spread > 0)
+    return found
 
 
-_BY_TASK: Mapping[Task, Callable[[Floats, Floats, Floats], dict[str, Floats]]] = {
-    "binary": _binary,
-    "multiclass": _multiclass,
-    "regression": _regression,
+_SCORES: Mapping[tuple[Task, str], _Score] = {
+    ("binary", "auroc"): lambda y, logits, counts: areas(y > 0.5, logits, counts)[0],
+    ("binary", "auprc"): lambda y, logits, counts: areas(y > 0.5, logits, counts)[1],
+    ("binary", "log_loss"): lambda y, logits, counts: _mean_under(counts, log_losses(y, logits)),
+    ("binary", "log_loss_refitted"): _log_loss_refitted,
+    ("binary", "brier"): lambda y, logits, counts: _mean_under(counts, (sigmoid(logits) - y) ** 2),
+    ("binary", "accuracy"): lambda y, logits, counts: _mean_under(counts, (logits > 0) == (y > 0.5)),
+    ("binary", "calibration_slope"): calibration_slope,
+    ("binary", "calibration_intercept"): calibration_intercept,
+    ("multiclass", "accuracy"): lambda y, logits, counts: _mean_under(counts, logits.argmax(1) == y),
+    ("multiclass", "log_loss"): lambda y, logits, counts: _mean_under(counts, _class_losses(y, logits)),
+    ("multiclass", "auroc"): _multiclass_auroc,
+    ("regression", "rmse"): lambda y, outputs, counts: np.sqrt(_mean_under(counts, (outputs - y) ** 2)),
+    ("regression", "mae"): lambda y, outputs, counts: _mean_under(counts, np.abs(outputs - y)),
+    ("regression", "r2"): _r2,
 }
 
 

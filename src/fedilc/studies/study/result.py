@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedilc.evaluation.estimates import Estimate, Support, difference, estimate, own_estimate, support
+from fedilc.evaluation.estimates import (
+    Estimate,
+    Support,
+    difference,
+    estimate,
+    limits_support,
+    own_estimate,
+    support,
+)
 from fedilc.evaluation.intervals import Interval, mean_interval, score_interval
 from fedilc.evaluation.metrics import HIGHER_IS_BETTER, scores
 from fedilc.evaluation.next_site import NextSite, next_site
@@ -42,6 +50,7 @@ class StudyResult:
     scores: dict[str, dict[str, dict[str, Estimate]]]
     by_seed: dict[str, dict[str, dict[str, list[float]]]]
     agreement: dict[str, Agreement]
+    _estimates: dict[tuple[str, str, str], Estimate] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -155,17 +164,35 @@ class StudyResult:
         """Return a method's score at each held-out silo as an estimate with its variance, if it has one."""
         found = {}
         for site, methods in self.outputs.items():
-            given, data = methods.get(method), self.plan.data
-            y, patients = data.labels[site], data.patients.get(site)
+            y, patients = self.plan.data.labels[site], self.plan.data.patients.get(site)
             if (method, metric) == (NULL, "auroc"):
                 if own_scale and self.support(site, metric).reason is None:
                     drawn = len(y) if patients is None else len(np.unique(patients))
                     found[site] = Estimate(0.5, np.zeros(drawn))
-            elif given is not None and (
-                one := estimate(data.loss, metric, y, given, patients, own_scale=own_scale)
-            ):
+            elif method in methods and (one := self._estimate(site, method, metric, own_scale)):
                 found[site] = one
         return found
+
+    def _estimate(self, site: str, method: str, metric: str, own_scale: bool) -> Estimate | None:
+        """Return one estimate; it is made once, since several tables are made from it.
+
+        On the scale of the analysis nothing is subtracted from it, so that its influences are kept as their
+        sum of squares alone: those of 100,000 examples, many methods and scores would fill the memory.
+        """
+        data, given = self.plan.data, self.outputs[site][method]
+        y, patients, known = data.labels[site], data.patients.get(site), self.scores[site][method].get(metric)
+        if own_scale:
+            if known is None:
+                return estimate(data.loss, metric, y, given, patients, own_scale=True)
+            limits = limits_support(data.loss, y, metric, patients)
+            return known if limits.reason is None and np.isfinite(known.value) else None
+        key = (site, method, metric)
+        if key not in self._estimates:
+            one = estimate(data.loss, metric, y, given, patients)
+            if one is None:
+                return None
+            self._estimates[key] = replace(one, influence=np.sqrt([one.influence @ one.influence]))
+        return self._estimates[key]
 
     def next_site(self, method: str, metric: str) -> NextSite:
         """Return what to expect of a method's score at the next site."""
