@@ -43,14 +43,31 @@ class Primary(StrEnum):
     LOG_LOSS = "log_loss"
 
 
-def _widths(text: str | None) -> tuple[int, ...] | None:
+def _widths(text: str | None, option: str = "--hidden", between: str = ",") -> tuple[int, ...] | None:
     """Return the widths of layers, in their order; None if they were not given."""
     if text is None:
         return None
     try:
-        return tuple(int(part) for part in text.split(","))
+        return tuple(int(part) for part in text.split(between))
     except ValueError as error:
-        raise ConfigError(f"--hidden {text!r} is not a list of widths like 64,32") from error
+        raise ConfigError(f"{option} {text!r} is not a list of widths like 64{between}32") from error
+
+
+def _networks(text: str | None) -> tuple[tuple[int, ...], ...] | None:
+    """Return the widths of several networks; None if they were not given.
+
+    >>> _networks("linear,64-32")
+    ((), (64, 32))
+    """
+    if text is None:
+        return None
+    found = (() if one == "linear" else _widths(one, "--networks", "-") for one in text.split(","))
+    return tuple(widths for widths in found if widths is not None)
+
+
+def _words(text: str | None) -> tuple[str, ...]:
+    """Return the words of a list; none if it was not given."""
+    return () if text is None else tuple(dict.fromkeys(text.split(",")))
 
 
 @with_table_options
@@ -129,6 +146,28 @@ def study(
     hidden: Annotated[
         str | None,
         typer.Option(help="Widths of the hidden layers of mlp, separated by commas. (default: 32)"),
+    ] = None,
+    networks: Annotated[
+        str | None,
+        typer.Option(
+            help="Other widths to choose from: linear, or widths such as 64 or 64-32, separated by commas. "
+            "(default: linear,64-32; none with --hidden or --model)"
+        ),
+    ] = None,
+    network_decays: Annotated[
+        str | None,
+        typer.Option(help="Weight decays of networks to choose from, separated by commas. (default: 0,0.01)"),
+    ] = None,
+    averages: Annotated[
+        str | None,
+        typer.Option(help="Averages of weights to choose from: none, ema. (default: none,ema)"),
+    ] = None,
+    scalings: Annotated[
+        str | None,
+        typer.Option(
+            help="How numbers may be scaled: moments (mean and deviation), robust (median and quartiles, "
+            "tails clipped). (default: moments,robust)"
+        ),
     ] = None,
     primary: Annotated[
         Primary | None,
@@ -224,6 +263,10 @@ def study(
         "weight_decays": comma_numbers(weight_decays, "--weight-decays"),
         "model": model,
         "hidden": _widths(hidden),
+        "networks": _networks(networks),
+        "network_decays": comma_numbers(network_decays, "--network-decays", zero=True),
+        "averages": _words(averages),
+        "scalings": _words(scalings),
         "primary": primary.value if primary else None,
         "references": references,
         "sensitivity": sensitivity or None,

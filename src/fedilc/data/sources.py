@@ -141,7 +141,7 @@ class Tables(FileSource, TableSettings):
     )
     scale: bool = Field(True, description="false: all cells are numbers and are used as they are")
     in_memory: bool = Field(True, description="false: read each file only when its silo is asked")
-    later: ClassVar[frozenset[str]] = frozenset({"silos", "scale", "in_memory", "patient_column"})
+    later: ClassVar[frozenset[str]] = frozenset({"silos", "scale", "in_memory", "patient_column", "scaling"})
 
     @field_validator("silos", mode="before")
     @classmethod

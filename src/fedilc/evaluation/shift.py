@@ -91,7 +91,7 @@ def describe_silo(table: SiloTable, preprocessing: Preprocessing) -> SiloDescrip
         _, values = feature.read(column, preprocessing.missing)
         if isinstance(feature, NumberFeature):
             numbers = numbers_of(values).drop_nulls().to_numpy()
-            scaled = (numbers - feature.mean) / feature.scale
+            scaled = (feature.clipped(numbers) - feature.mean) / feature.scale
             bins = np.bincount(np.searchsorted(_EDGES, scaled, side="right"), minlength=_BINS).tolist()
             sums = math.fsum(scaled), math.fsum(scaled**2)
         else:

@@ -11,21 +11,22 @@ from hospitals import hospitals, study_table
 
 from fedilc.errors import ConfigError, DataError
 from fedilc.studies.study.comparators import POOLED
-from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings, choose
+from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings, choose, chosen_method
 
 RATES = {"learning_rates": (0.01, 0.1), "local_learning_rates": (0.1, 0.5)}
+ONE = {"networks": (), "network_decays": (0.0,), "averages": ("none",), "scalings": ("moments",)}
 
 
 def test_settings_are_chosen_by_the_silos_outside_the_group_alone(tmp_path: Path) -> None:
     data = study_table(tmp_path, hospitals(4))
-    plan = StudyPlan(data, StudySettings(**RATES))
+    plan = StudyPlan(data, StudySettings(**RATES, **ONE))
     good, bad = {"H1": 0.5, "H2": 0.5, "H3": 0.5}, {"H1": 0.6, "H2": 0.6, "H3": 0.6}
     scored = [
         [{"failed": None, "curve": {"3": {**bad, "H0": 0.0}, "6": {**good, "H0": 9.0}}}],
         [{"failed": None, "curve": {"3": {**bad, "H0": 0.0}, "6": {**bad, "H0": 0.0}}}],
     ]
     chosen = choose(plan, "fedavg", 0, scored)
-    assert chosen == Choice(plan.grid("fedavg")[0], 6, 0.5, {3: 0.6, 6: 0.5})
+    assert chosen == Choice(plan.grid("fedavg")[0], 6, 0.5, {3: 0.6, 6: 0.5}, good)
     failed = [[{"failed": "diverged", "curve": {}}], scored[1]]
     assert choose(plan, "fedavg", 0, failed).options == plan.grid("fedavg")[1]
     assert choose(plan, "fedavg", 0, [failed[0], failed[0]]) is None
@@ -57,7 +58,7 @@ def test_one_site_unknown_sites_and_unknown_algorithms_are_refused_in_a_sentence
 
 
 def test_a_method_with_a_penalty_chooses_its_weight_too_and_local_steps_their_rate(tmp_path: Path) -> None:
-    settings = StudySettings(**RATES, penalty_weights=(1.0, 100.0))
+    settings = StudySettings(**RATES, **ONE, penalty_weights=(1.0, 100.0))
     plan = StudyPlan(study_table(tmp_path, hospitals(4, rows=8)), settings)
     assert [one["learning_rate"] for one in plan.grid("fedsgd")] == [0.01, 0.1]
     assert plan.grid(POOLED) == plan.grid("fedsgd")
@@ -87,9 +88,62 @@ def test_few_or_tiny_sites_are_said(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_not_finite_is_never_chosen(tmp_path: Path) -> None:
-    plan = StudyPlan(study_table(tmp_path, hospitals(4, rows=8)), StudySettings(learning_rates=(0.1,)))
+    settings = StudySettings(learning_rates=(0.1,), **ONE)
+    plan = StudyPlan(study_table(tmp_path, hospitals(4, rows=8)), settings)
     curve = {"1": {"H1": np.nan, "H2": np.inf}, "2": {"H1": 0.7, "H2": np.nan}}
     found = choose(plan, "fedsgd", 0, [[{"failed": None, "curve": curve}]])
     assert found is not None
     assert (found.round, found.loss) == (2, 0.7)
     assert choose(plan, "fedsgd", 0, [[{"failed": None, "curve": {"1": {"H1": np.nan}}}]]) is None
+
+
+def test_what_methods_share_is_chosen_in_order_and_not_as_a_product(tmp_path: Path) -> None:
+    settings = StudySettings(networks=((), (8,)), network_decays=(0.0, 0.1), averages=("none", "ema"))
+    plan = StudyPlan(study_table(tmp_path, hospitals(4)), settings)
+    assert plan.steps[:2] == (("logistic",), ("fedavg",))
+    assert {name for step in plan.steps for name in step} == set(plan.methods)
+    assert len(plan.grid("logistic")) == 2 * len(settings.weight_decays)
+    assert len(plan.networks) == 5
+    usual = plan.networks[0]
+    assert all(sum(one[key] != usual[key] for key in usual) == 1 for one in plan.networks[1:])
+
+    def chosen(**options: object) -> Choice:
+        return Choice({"scaling": "robust", **options}, 3, 0.5, {})
+
+    one = {"logistic": chosen(weight_decay=0.1)}
+    assert plan.base(one) == {"scaling": "robust"}
+    entries = plan.grid("fedavg", plan.base(one))
+    assert len(entries) == 5 * len(settings.local_learning_rates)
+    assert {entry["scaling"] for entry in entries} == {"robust"}
+    two = one | {"fedavg": chosen(hidden=(), weight_decay=0.1, average="ema", local_learning_rate=0.03)}
+    base = plan.base(two)
+    assert base == {"scaling": "robust", "hidden": (), "weight_decay": 0.1, "average": "ema"}
+    entries = plan.grid("geometric", base)
+    assert len(entries) == len(settings.learning_rates)
+    assert all(entry.items() >= base.items() for entry in entries)
+    (task, *_), *_ = plan.choosing("geometric", 0, base)
+    assert (task.hidden, task.scaling, task.options["average"]) == ((), "robust", "ema")
+    assert not {"hidden", "scaling"} & set(task.options)
+
+
+def test_a_network_that_is_given_has_no_others_to_choose_from() -> None:
+    assert StudySettings().with_given({"hidden": (16,)}).networks == ()
+    assert StudySettings().with_given({"model": "linear"}).networks == ()
+    assert StudySettings().with_given({"hidden": (16,), "networks": ((8,),)}).networks == ((8,),)
+
+
+@pytest.mark.parametrize(
+    ("gains", "taken"), [((0.02, 0.03, 0.02), "fedavg"), ((0.2, -0.15, 0.01), "logistic")]
+)
+def test_the_regression_is_taken_unless_a_method_is_clearly_better(
+    gains: tuple[float, ...], taken: str
+) -> None:
+    plain = {f"H{place}": 0.6 for place in range(3)}
+    other = {site: loss - gain for (site, loss), gain in zip(plain.items(), gains, strict=True)}
+    choices = {
+        name: Choice({}, 1, float(np.mean(list(losses.values()))), {}, losses)
+        for name, losses in (("fedavg", other), ("logistic", plain))
+    }
+    assert choices["fedavg"].loss < choices["logistic"].loss
+    assert chosen_method(choices, ("fedavg", "logistic"), "logistic") == taken
+    assert chosen_method(choices, ("fedavg", "logistic")) == "fedavg"

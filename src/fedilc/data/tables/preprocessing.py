@@ -9,9 +9,11 @@ used as they are, and empty cells are refused (`file_reader.py`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import sqrt
+from statistics import NormalDist
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -29,6 +31,7 @@ from fedilc.data.tables.silo_summary import (
     ColumnSummary,
     SiloSummary,
     columns_by_silo,
+    quantile,
 )
 from fedilc.data.tables.table_settings import TableSettings
 from fedilc.errors import DataError
@@ -42,13 +45,19 @@ BEYOND = f"its numbers are infinite or above {LARGEST:.1g}; rescale it"
 TOO_SMALL = "its numbers are so close to 0 that their squares are 0; rescale it"
 TOO_RARE = "no value of it occurs in {} rows of a silo"
 TOO_MANY_NAMES = "it holds more than {} different names"
+FENCES = 3  # interquartile ranges from the quartiles to the limits; a normal value beyond has p = 2e-6
+_NORMAL_WIDTH = 2 * NormalDist().inv_cdf(0.75)
 _NUMBER_SHARE = 0.8
 _WHOLE = 2.0**53  # above it, different whole numbers may be one in float64
 _LEAST_SQUARE = Fraction(1, 10**280)  # below it, squares in float64 are rounded to few digits or to 0
 
 
 class NumberFeature(BaseModel):
-    """A column of numbers: (value - mean) / scale, and 0 if it is missing."""
+    """A column of numbers: (value - mean) / scale, and 0 if it is missing.
+
+    With the scaling "robust", `mean` is the median and `scale` the interquartile range of a normal
+    distribution with deviation 1; values are first clipped to `low` and `high`.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -56,7 +65,16 @@ class NumberFeature(BaseModel):
     name: str
     mean: float
     scale: float = Field(gt=0)
+    low: float | None = None
+    high: float | None = None
     indicator: bool = False
+
+    @model_serializer(mode="wrap")
+    def _as_recorded(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the content without limits if there are none: earlier runs recorded none."""
+        return {
+            key: value for key, value in dump(self).items() if key not in ("low", "high") or value is not None
+        }
 
     def read(self, column: pl.Series, missing: Sequence[str]) -> tuple[Kind, pl.Series]:
         """Return the kind and the values of a column; texts such as <5 are numbers."""
@@ -71,8 +89,12 @@ class NumberFeature(BaseModel):
         """Return the inputs of a column, examples first."""
         numbers = numbers_of(values)
         gaps = numbers.is_null().to_numpy()
-        scaled = (numbers.fill_null(self.mean).to_numpy() - self.mean) / self.scale
+        scaled = (self.clipped(numbers.fill_null(self.mean).to_numpy()) - self.mean) / self.scale
         return np.stack([scaled, gaps] if self.indicator else [scaled], axis=1)
+
+    def clipped(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return numbers within the limits, if there are any."""
+        return numbers if self.low is None else np.clip(numbers, self.low, self.high)
 
 
 class CategoryFeature(BaseModel):
@@ -163,6 +185,8 @@ def fit_preprocessing(
         declared = name in settings.categorical or given is not None
         reason = None if name in settings.keep else _reason(parts, declared)
         made = reason or _feature(name, parts, rows, settings.min_category, declared, given)
+        if settings.scaling == "robust" and isinstance(made, NumberFeature):
+            made = _robust(made, parts)
         if isinstance(made, str):
             left_out[name] = made
         else:
@@ -251,6 +275,25 @@ def _feature(
     if len(union) == 1 and not indicator and not any(part.other for part in named):
         return CONSTANT
     return CategoryFeature(name=name, categories=in_order(union), indicator=indicator)
+
+
+def _robust(feature: NumberFeature, parts: Sequence[ColumnSummary]) -> NumberFeature:
+    """Return the feature scaled by median and quartiles, with Tukey's outer fences as limits.
+
+    A column whose quartiles are equal stays as it is: half of its values or more are one number.
+    """
+    counted: Counter[float] = Counter()
+    for part in parts:
+        counted.update(dict(part.histogram or ()))
+    counts = sorted(counted.items())
+    if not counts:
+        return feature
+    lower, middle, upper = (quantile(counts, part, 4) for part in (1, 2, 3))
+    width = upper - lower
+    if width == 0:
+        return feature
+    limits = {"low": lower - FENCES * width, "high": upper + FENCES * width}
+    return feature.model_copy(update={"mean": middle, "scale": width / _NORMAL_WIDTH, **limits})
 
 
 def _is_too_small(parts: Sequence[ColumnSummary]) -> bool:

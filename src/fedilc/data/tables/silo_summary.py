@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from fedilc.data.checks.columns import column_code, is_identifier, names_patients
 from fedilc.data.tables.column_values import Kind, column_values, names_of, numbers_of
@@ -25,6 +25,8 @@ from fedilc.data.tables.table_settings import MOST_ROWS, TableSettings
 MOST_LEVELS = 100
 MOST_DECLARED = 1000
 MOST_COLUMNS = 10_000
+MOST_CELLS = 40_000  # fewer than numbers of float32 with so many digits
+DIGITS = 7  # binary, so that whole numbers up to 127 are exact, and others to 1.6 %
 _FEWEST_ROWS = 20  # from which on texts that all differ are an identifier
 _FEW_NUMBERS = 20  # different ones, which may then be categories
 _LONGEST = 200
@@ -34,6 +36,7 @@ _FEWEST_PER_CLASS = 3
 _FEW_VALUES = 20  # different ones, which may then be codes and not quantities
 _FOLDS = 5
 _MANTISSA_BITS = 53  # of float64
+_SMALLEST = -126  # the exponent, by frexp, of the smallest normal number of float32, less 1
 _LOWEST = 1126  # frexp gives exponents from -1073, so that no mantissa of 53 bits is shifted to the right
 _LOW_BITS = 26  # a half of a mantissa has at most 27 bits, so int64 holds the sum of 2^36 of them
 _SPLIT = 2.0**27 + 1  # by which Dekker splits a float64 into two halves of 26 bits
@@ -53,6 +56,8 @@ class ColumnSummary(BaseModel):
         strays: cells with a text that is neither a number nor a mark of missing values.
         total: the sum of its numbers, exact, as a fraction.
         squares: the sum of their squares.
+        histogram: its numbers, truncated to `DIGITS` binary digits, with how many there are (see
+            `truncated_counts`); None unless numbers are scaled by quantiles.
         levels: its different values, if it holds names or few numbers; None if they are too many.
         other: whether it has further values, each of too few rows to be named.
         identifier: whether its values or its name are like those of an identifier; it then has no value and
@@ -73,12 +78,20 @@ class ColumnSummary(BaseModel):
     strays: int = Field(0, ge=0)
     total: Exact = "0"
     squares: Exact = "0"
+    histogram: tuple[tuple[float, Annotated[int, Field(ge=1, le=MOST_ROWS)]], ...] | None = Field(
+        None, max_length=MOST_CELLS
+    )
     levels: tuple[Level, ...] | None = Field(None, max_length=MOST_DECLARED)
     other: bool = False
     identifier: bool = False
     auroc: float | None = Field(None, ge=0, le=1)
     zero: bool = False
     code: float | None = None
+
+    @model_serializer(mode="wrap")
+    def _as_recorded(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the content without a histogram if there is none: earlier silos recorded none."""
+        return {key: value for key, value in dump(self).items() if key != "histogram" or value is not None}
 
     @property
     def sums(self) -> tuple[int, Fraction, Fraction]:
@@ -226,6 +239,9 @@ def _values(
         base["numbers"] = len(numbers)
         base["total"], base["squares"] = str(exact_sum(numbers)), str(exact_squares(numbers))
         base["zero"] = not bool(numbers.any())
+        if settings.scaling == "robust" or not sent:
+            least = max(settings.min_category, settings.round_survey or 1)
+            base["histogram"] = truncated_counts(numbers, least)
         code = column_code(numbers)
         is_counted = code is not None and code[1]
         if code is not None and sent:
@@ -291,7 +307,16 @@ def _rounded_column(column: ColumnSummary, unit: int, numbers: NDArray[np.float6
             total = round(total / (unit * step)) * unit * step
             spread = round(spread / (unit * step**2)) * unit * step**2
         squares = spread + total**2 / kept
-    change = {"count": count, "strays": strays, "numbers": kept, "total": str(total), "squares": str(squares)}
+    change: dict[str, Any] = {
+        "count": count,
+        "strays": strays,
+        "numbers": kept,
+        "total": str(total),
+        "squares": str(squares),
+    }
+    if column.histogram is not None:
+        rounded = tuple((value, _near(rows, unit)) for value, rows in column.histogram)
+        change["histogram"] = rounded if kept else None
     return column.model_copy(update=change)
 
 
@@ -381,6 +406,53 @@ def _ranks(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _enough(ones: int, zeros: int) -> bool:
     return min(ones, zeros) >= _FEWEST_PER_CLASS and ones + zeros >= _FEWEST_SCORED
+
+
+def truncated(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return numbers with so many binary digits, nearer to 0; as 0 if float32 has no such number.
+
+    >>> truncated(np.array([127.9, -1.9999, 1e-50, 6.0]))
+    array([127.       ,  -1.984375,   0.       ,   6.       ])
+    """
+    mantissas, exponents = np.frexp(values)
+    cut = np.ldexp(np.trunc(mantissas * 2.0**DIGITS), exponents - DIGITS)
+    return np.where(exponents > _SMALLEST, cut, 0.0)
+
+
+def truncated_counts(values: NDArray[np.float64], least: int) -> tuple[tuple[float, int], ...]:
+    """Return truncated numbers in ascending order, each with how many there are: at least `least`.
+
+    Neighbours are put together from the lowest on until they are enough, what is left with the last ones, and
+    count as the number in the middle of them. With `least` = 1 these are the counts of all truncated numbers,
+    which may be added over silos.
+
+    >>> truncated_counts(np.array([1.0, 2.0, 3.0, 4.0, 4.0, 9.0]), 2)
+    ((1.0, 2), (4.0, 4))
+    """
+    found, rows = np.unique(truncated(values) + 0.0, return_counts=True)
+    groups: list[list[tuple[float, int]]] = [[]]
+    for value, count in zip(found.tolist(), rows.tolist(), strict=True):
+        if sum(of for _, of in groups[-1]) >= least:
+            groups.append([])
+        groups[-1].append((value, count))
+    if len(groups) > 1 and sum(of for _, of in groups[-1]) < least:
+        last = groups.pop()
+        groups[-1] += last
+    return tuple((quantile(group, 1, 2), sum(of for _, of in group)) for group in groups if group)
+
+
+def quantile(counts: Sequence[tuple[float, int]], part: int, of: int) -> float:
+    """Return the lowest number that at least `part` / `of` of the numbers do not exceed.
+
+    >>> quantile([(1.0, 2), (3.0, 3), (9.0, 1)], 3, 4)
+    3.0
+    """
+    total, below = sum(rows for _, rows in counts), 0
+    for value, rows in counts:
+        below += rows
+        if of * below >= part * total:
+            return value
+    raise AssertionError("there are no numbers")
 
 
 def exact_sum(values: NDArray[np.float64]) -> Fraction:

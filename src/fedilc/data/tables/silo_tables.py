@@ -23,7 +23,7 @@ from fedilc.data.tables.preprocessing import Preprocessing, fit_preprocessing
 from fedilc.data.tables.silo_summary import SiloSummary, label_levels, summarise
 from fedilc.data.tables.site_notes import copied_silos, folded, shared_patients
 from fedilc.data.tables.table_notes import leaking_columns, single_columns, table_notes
-from fedilc.data.tables.table_settings import LabelledRows, TableSettings
+from fedilc.data.tables.table_settings import LabelledRows, Scaling, TableSettings
 from fedilc.errors import DataError, nearest
 
 T = TypeVar("T")
@@ -135,10 +135,11 @@ class SiloTables:
         out = {name: len(self.silos[name].y) + self.silos[name].unlabelled for name in exclude}
         return replace(made, silos=silos, left_out={**self.left_out, **_excluded(out)})
 
-    def fit(self, silos: Sequence[str]) -> Preprocessing:
-        """Return the preprocessing that fits these silos only."""
+    def fit(self, silos: Sequence[str], scaling: Scaling | None = None) -> Preprocessing:
+        """Return the preprocessing that fits these silos only; without a scaling, by that of the settings."""
         summaries = [self.summaries[name] for name in silos]
-        return fit_preprocessing(summaries, self.label, self.settings)
+        changed = {} if scaling is None else {"scaling": scaling}
+        return fit_preprocessing(summaries, self.label, self.settings.model_copy(update=changed))
 
     def federation(self, name: str, *, test: str | None, seed: int, validation: float) -> Federation:
         """Return a federation of all silos; the `test` silo is held out, and the preprocessing ignores it."""

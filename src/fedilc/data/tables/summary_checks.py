@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from fedilc.data.tables.label_rule import LabelRule, folded_label, label_names
-from fedilc.data.tables.silo_summary import ColumnSummary, SiloSummary
+from fedilc.data.tables.silo_summary import ColumnSummary, SiloSummary, truncated
 from fedilc.errors import DataError, listed, printable
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ def _facts(column: ColumnSummary, min_category: int) -> Iterator[str]:
         yield "an identifier: no value, no sum"
     if column.numbers:
         yield f"{column.numbers} numbers, sum {_shown(column.total)}, sum of squares {_shown(column.squares)}"
+    if column.histogram is not None:
+        groups = [f"{rows} near {value:g}" for value, rows in column.histogram]
+        yield f"of these numbers {listed(groups, 100)}"
     if column.zero:
         yield "all 0"
     if column.code is not None:
@@ -95,6 +98,7 @@ def _contradictions(summary: SiloSummary, settings: TableSettings) -> Iterator[s
         yield f"a value of its label is counted in fewer than {floor} rows"
     for column in summary.columns:
         wrong = _wrong_counts(column, rows, floor, unit) or _wrong_sums(column)
+        wrong = wrong or _wrong_histogram(column, floor, unit)
         if wrong is not None:
             yield f"column {column.name!r} {wrong}"
 
@@ -110,6 +114,19 @@ def _wrong_counts(column: ColumnSummary, rows: int, floor: int, unit: int) -> st
         return f"has {len(column.levels)} categories, each of at least {floor} rows, in {column.count} values"
     if column.levels and len(set(column.levels)) < len(column.levels):
         return "names a category twice"
+    return None
+
+
+def _wrong_histogram(column: ColumnSummary, floor: int, unit: int) -> str | None:
+    if column.histogram is None:
+        return None
+    values, counts = [value for value, _ in column.histogram], [rows for _, rows in column.histogram]
+    if values != sorted(set(values)) or values != truncated(np.array(values)).tolist():
+        return "has a histogram whose numbers are not ascending, or have too many digits"
+    if any(rows < floor - unit for rows in counts):
+        return f"counts fewer than {floor} values in a group of its histogram"
+    if abs(sum(counts) - column.numbers) > (0 if unit == 1 else unit * (len(counts) + 1)):
+        return "has a histogram of more or fewer numbers than it has"
     return None
 
 

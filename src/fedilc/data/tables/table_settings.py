@@ -6,7 +6,7 @@ This file loads neither torch nor polars.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fedilc.data.tables.label_rule import LabelRule
 
 MOST_ROWS = 10**9
+Scaling = Literal["moments", "robust"]
 
 
 class LabelledRows(NamedTuple):
@@ -79,11 +80,17 @@ class TableSettings(Section):
         repr=False,  # digests of studies' runs are made of this text, and tables without it stay the same
         description="the column that names patients, if a patient may have several rows; it is no input",
     )
+    scaling: Scaling = Field(
+        default="moments",
+        repr=False,
+        description="moments: mean and standard deviation; robust: median and quartiles, tails clipped",
+    )
 
     @model_serializer(mode="wrap")
     def _as_recorded(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Return the settings without a column of patients if there is none: earlier runs recorded none."""
-        return {key: value for key, value in dump(self).items() if key != "patient_column" or value}
+        """Return the settings without those that earlier runs did not record, unless they are used."""
+        unused = {"patient_column": None, "scaling": "moments"}
+        return {key: value for key, value in dump(self).items() if key not in unused or value != unused[key]}
 
     def settings(self) -> TableSettings:
         """Return these settings alone, without those of the source that they are part of."""

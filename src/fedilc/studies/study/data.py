@@ -27,7 +27,7 @@ from fedilc.data.inputs import require_one_input
 from fedilc.data.sources import Source, validated
 from fedilc.data.tables.preprocessing import Preprocessing
 from fedilc.data.tables.silo_tables import SiloTables, read_tables
-from fedilc.data.tables.table_settings import TableSettings
+from fedilc.data.tables.table_settings import Scaling, TableSettings
 from fedilc.errors import ConfigError, DataError, listed, nearest
 
 _TABLES = {".csv", ".tsv", ".xlsx", ".parquet", ".dta", ".sav"}
@@ -93,7 +93,7 @@ class StudyData(ABC):
         """Return, by silo, a digest of its features and of how they are read, without its labels."""
 
     @abstractmethod
-    def inputs(self, training: Sequence[str], silo: str) -> Tensor:
+    def inputs(self, training: Sequence[str], silo: str, scaling: Scaling = "moments") -> Tensor:
         """Return a silo's inputs, preprocessed by what the training silos hold."""
 
     @abstractmethod
@@ -146,12 +146,12 @@ class StudyTables(StudyData):
             wholes[silo] += f"\n{digest(torch.from_numpy(numbers))}"
         return {silo: hashlib.sha256(whole.encode()).hexdigest()[:16] for silo, whole in wholes.items()}
 
-    def inputs(self, training: Sequence[str], silo: str) -> Tensor:
+    def inputs(self, training: Sequence[str], silo: str, scaling: Scaling = "moments") -> Tensor:
         """Return a silo's inputs, preprocessed by what the training silos hold."""
-        key = tuple(training)
+        key = (scaling, *training)
         if key not in self._kept:
             self._kept.clear()
-            fitted = self._prepared(self.tables.fit(key))
+            fitted = self._prepared(self.tables.fit(training, scaling))
             frames = {name: table.frame for name, table in self.tables.silos.items()}
             self._kept[key] = {name: fitted.transform(frame) for name, frame in frames.items()}
         return self._kept[key][silo]
@@ -162,6 +162,17 @@ class StudyTables(StudyData):
         part = replace(table, frame=table.frame[rows], y=table.y[rows], labels=table.labels[rows])
         fitted = replace(self.tables, silos={silo: part}).fit([silo])
         return self._prepared(fitted).transform(table.frame)
+
+    def scalings(self, offered: Sequence[Scaling]) -> tuple[Scaling, ...]:
+        """Return which scalings may be chosen: those offered, or the one that the tables' settings name.
+
+        Without a column that they scale in different ways, it is the first.
+        """
+        if (named := self.tables.settings.scaling) != "moments":
+            return (named,)
+        silos = list(self.tables.silos)
+        made = {name: self.tables.fit(silos, name).features for name in offered}
+        return tuple(name for place, name in enumerate(offered) if made[name] not in [*made.values()][:place])
 
     @property
     def has_indicators(self) -> bool:
@@ -210,7 +221,7 @@ class StudyArrays(StudyData):
         """Return, by silo, a digest of its inputs."""
         return {silo: digest(x) for silo, x in self.x.items()}
 
-    def inputs(self, _training: Sequence[str], silo: str) -> Tensor:
+    def inputs(self, _training: Sequence[str], silo: str, _scaling: Scaling = "moments") -> Tensor:
         """Return a silo's inputs as they are."""
         return self.x[silo]
 

@@ -10,24 +10,39 @@ The settings and the round with the lowest loss (see `choosing_loss`), each scor
 then used to train on all silos but the held-out one, once per seed. With four silos, "silo" is nested
 leave-one-silo-out; with more, groups keep the number of models that are trained for choosing the same.
 
-The method is chosen like its settings: the federated method with the lowest such loss. The scores at each
-held-out silo of the method that was chosen without it are those of the whole procedure, free of hindsight.
+What all methods share is chosen in order, so that the number of models is a sum and not a product: how
+numbers are scaled, with the regression; then the network, with the reference. Networks, weight decays and
+averages are a list of candidates that each differ from the first in one thing. Every method then chooses its
+own rates and penalties with these.
+
+The method is chosen like its settings: the federated method with the lowest such loss, or the regression if
+that loss is not clearly lower than the regression's. The scores at each held-out silo of the method that was
+chosen without it are those of the whole procedure, free of hindsight.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import combinations, product
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, TypeAdapter, ValidationError
+from pydantic import (
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+)
 
 from fedilc.algorithms import find_algorithm
 from fedilc.algorithms.loss_registry import has_classes, task_of
 from fedilc.data.inputs import example_shape
 from fedilc.data.silo import label_per_patient
+from fedilc.data.tables.table_settings import Scaling
 from fedilc.errors import ConfigError, DataError, DataProblemsError, listed, nearest
 from fedilc.evaluation.metrics import SCORES
 from fedilc.models import NETWORKS
@@ -55,11 +70,14 @@ SCORED_ROUNDS = 20
 NEWTON_ROUNDS = 25  # at most; Newton's method stops by itself
 REGRESSIONS = {"binary": "logistic", "regression": "ridge"}  # the federated regression of a loss
 TINY = 20
+CLEARLY = 1.0  # standard errors by which a method must beat the regression; see docs/study.md
 
 ChooseBy = Literal["silo", "validation"]
 Threshold = Annotated[float, Field(gt=0, lt=1)]
 Primary = Literal["auroc", "log_loss"]
+Average = Literal["none", "ema"]
 Rates = Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]
+Widths = tuple[PositiveInt, ...]
 
 
 @dataclass(frozen=True)
@@ -76,6 +94,11 @@ class StudySettings:
             the server of their own (fedavg).
         penalty_weights: lambdas to choose from, in algorithms with a penalty.
         weight_decays: ridges per example to choose from, in regressions.
+        scalings: how numbers of tables may be scaled: "moments" (mean and standard deviation) or "robust"
+            (median and quartiles, tails clipped).
+        networks: widths of hidden layers to choose from besides `hidden`; () among them is a linear network.
+        network_decays: weight decays to choose from, in networks; the first is the usual one.
+        averages: averages of the weights over rounds to choose from, in networks; the first is the usual one.
         environment_size: of algorithms that aggregate inside a silo.
         model: the network: "mlp", "linear", "cnn", another registered name, or "module:function", which takes
             the shape of an input and the number of outputs; None is "mlp" for tables and "cnn" for images.
@@ -97,9 +120,13 @@ class StudySettings:
     local_learning_rates: Rates = (0.01, 0.03, 0.1)
     penalty_weights: Rates = (1.0, 100.0)
     weight_decays: Rates = (0.0001, 0.001, 0.01, 0.1, 1.0)
+    scalings: Annotated[tuple[Scaling, ...], Field(min_length=1)] = ("moments", "robust")
+    networks: tuple[Widths, ...] = ((), (64, 32))
+    network_decays: Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)] = (0.0, 0.01)
+    averages: Annotated[tuple[Average, ...], Field(min_length=1)] = ("none", "ema")
     environment_size: PositiveInt = 32
     model: str | None = None
-    hidden: tuple[PositiveInt, ...] | None = (32,)
+    hidden: Widths | None = (32,)
     primary: Primary | None = None
     choose_by: ChooseBy | None = None
     references: bool = True
@@ -113,21 +140,30 @@ class StudySettings:
     def with_given(self, given: Mapping[str, Any], where: str = "") -> StudySettings:
         """Return the settings with those that are given, by name, in place of these; raise on a mistake.
 
+        If the network is given, there are no others to choose from, unless they are given too.
+
         >>> StudySettings().with_given({"round": 5}, "study")
         Traceback (most recent call last):
         fedilc.errors.ConfigError: the key 'study.round' is unknown; did you mean 'rounds'?
         """
         values = {field.name: getattr(self, field.name) for field in fields(self)}
+        fixed = {"networks": ()} if given.keys() & {"model", "hidden"} else {}
         try:
-            return TypeAdapter(StudySettings).validate_python({**values, **given})
+            return TypeAdapter(StudySettings).validate_python({**values, **fixed, **given})
         except ValidationError as error:
             raise ConfigError(first_mistake(error, values, where)) from error
 
 
+_ONE_NETWORK: dict[str, Any] = {"networks": (), "network_decays": (0.0,), "averages": ("none",)}
 IMAGES = StudySettings(
-    rounds=30, learning_rates=(0.001,), local_learning_rates=(0.03,), penalty_weights=(1.0,), hidden=None
+    rounds=30,
+    learning_rates=(0.001,),
+    local_learning_rates=(0.03,),
+    penalty_weights=(1.0,),
+    hidden=None,
+    **_ONE_NETWORK,
 )  # a convolutional network costs a thousand times as much as a small one for tables
-FEATURES = StudySettings(model="linear", hidden=None)  # of a pretrained network
+FEATURES = StudySettings(model="linear", hidden=None, **_ONE_NETWORK)  # of a pretrained network
 
 
 def usual_settings(data: StudyData, given: Mapping[str, Any]) -> StudySettings:
@@ -139,12 +175,16 @@ def usual_settings(data: StudyData, given: Mapping[str, Any]) -> StudySettings:
 
 @dataclass(frozen=True)
 class Choice:
-    """The settings chosen for a held-out silo's group, the round, and the loss that they had there."""
+    """The settings chosen for a held-out silo's group, the round, and the loss that they had there.
+
+    `losses` has the loss by scored silo, and `options` the entry of the grid (see `StudyPlan.grid`).
+    """
 
     options: Mapping[str, Any]
     round: int
     loss: float
     curve: Mapping[int, float]
+    losses: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -289,20 +329,69 @@ class StudyPlan:
         """Return the number of a silo's group."""
         return next(number for number, group in enumerate(self.groups) if silo in group)
 
-    def grid(self, method: str) -> list[dict[str, Any]]:
-        """Return the settings that a method chooses from.
+    @property
+    def steps(self) -> tuple[tuple[str, ...], ...]:
+        """Return the methods in the order in which they choose: each step begins with what the last chose."""
+        first = [name for name in (self.regression, self.reference) if name in self.algorithms]
+        names = list(dict.fromkeys(first))
+        rest = tuple(name for name in self.methods if name not in names)
+        return (*((name,) for name in names), *([rest] if rest else []))
+
+    @property
+    def scalings(self) -> tuple[dict[str, Any], ...]:
+        """Return how numbers may be scaled; there is one way for inputs that are ready, and none is named."""
+        if not isinstance(self.data, StudyTables):
+            return ({},)
+        return tuple({"scaling": name} for name in self.data.scalings(self.settings.scalings))
+
+    @property
+    def networks(self) -> tuple[dict[str, Any], ...]:
+        """Return the candidates for network and training; each differs from the first in one thing."""
+        settings, usual = self.settings, self.network
+        others = [] if isinstance(usual, str) or usual is None else settings.networks
+        first: dict[str, Any] = {
+            "hidden": usual,
+            "weight_decay": settings.network_decays[0],
+            "average": settings.averages[0],
+        }
+        more: list[dict[str, Any]] = [
+            *({"hidden": widths} for widths in others if widths != usual),
+            *({"weight_decay": decay} for decay in settings.network_decays[1:]),
+            *({"average": average} for average in settings.averages[1:]),
+        ]
+        return (first, *(first | one for one in more))
+
+    def base(self, chosen: Mapping[str, Choice | None]) -> dict[str, Any]:
+        """Return what methods share, as far as it is chosen: the scaling and the network."""
+        found = dict(self.scalings[0]) if len(self.scalings) == 1 else {}
+        for name in (self.regression, self.reference):
+            choice = chosen.get(name) if name is not None else None
+            if choice is not None:
+                shared = ("scaling",) if self.without_chance(str(name)) else ("scaling", *self.networks[0])
+                found |= {key: choice.options[key] for key in shared if key in choice.options}
+        return found
+
+    def grid(self, method: str, base: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+        """Return the settings that a method chooses from: options of `train`, "scaling" and "hidden".
 
         A method with a penalty has more of them than one without, as a user who tunes both would.
+
+        Args:
+            method: by name.
+            base: what is chosen already (see `base`); None is nothing, which gives all that may occur.
         """
-        settings = self.settings
-        if method == POOLED_TREES:
-            return [{"max_depth": depth, "learning_rate": TREE_RATE} for depth in TREE_DEPTHS]
+        settings, known = self.settings, base or {}
+        scalings = ({"scaling": known["scaling"]},) if "scaling" in known else self.scalings
         if method in ESTIMATED:
-            return [{"weight_decay": ridge} for ridge in settings.weight_decays]
+            usual = self.scalings[0]
+            if method == POOLED_TREES:
+                return [usual | {"max_depth": depth, "learning_rate": TREE_RATE} for depth in TREE_DEPTHS]
+            return [usual | {"weight_decay": ridge} for ridge in settings.weight_decays]
         parts = find_algorithm(PLAIN if method == POOLED else method)[1]
         fixed: dict[str, Any] = dict(parts.defaults)
         if parts.is_newton:
-            return [fixed | {"weight_decay": ridge} for ridge in settings.weight_decays]
+            ridges = [fixed | {"weight_decay": ridge} for ridge in settings.weight_decays]
+            return [scaling | ridge for scaling in self.scalings for ridge in ridges]
         fixed.setdefault("learning_rate", settings.learning_rates[0])
         axes: dict[str, Sequence[Any]] = {}
         if parts.local is not None and "learning_rate" in parts.defaults:
@@ -313,21 +402,27 @@ class StudyPlan:
             axes["penalty_weight"] = settings.penalty_weights
         if parts.intra != "whole":
             fixed["environment_size"] = settings.environment_size
-        return [fixed | dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+        own = [fixed | dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+        networks = [{key: known[key] for key in self.networks[0]}] if "hidden" in known else self.networks
+        shared = [scaling | networks[0] for scaling in scalings]
+        shared += [scalings[0] | network for network in networks[1:]]
+        return [one | entry for one in shared for entry in own]
 
     @property
     def score_every(self) -> int:
         """Return after how many rounds models are scored for choosing."""
         return max(1, self.settings.rounds // SCORED_ROUNDS)
 
-    def choosing(self, method: str, group: int) -> Iterator[list[RunTask]]:
+    def choosing(
+        self, method: str, group: int, base: Mapping[str, Any] | None = None
+    ) -> Iterator[list[RunTask]]:
         """Yield, per entry of the grid, the runs that score it for a group's held-out silos."""
         pairs = [
             (*one, *other)
             for one, other in combinations(self.groups, 2)
             if self.groups[group] in (one, other)
         ]
-        for entry in self.grid(method):
+        for entry in self.grid(method, base):
             options = {**entry, **self._length(method)}
             if self.choose_by == "validation":
                 yield [self._run(method, options, self.groups[group], 0, validation=VALIDATION_SHARE)]
@@ -401,12 +496,19 @@ class StudyPlan:
     ) -> RunTask:
         """Return the run on all silos but those left out."""
         training = tuple(name for name in self.data.silos if name not in left_out)
-        network = None if self.without_chance(method) else self.network
-        return RunTask(method, options, training, network, seed, **more)
+        apart = {"hidden": None, "scaling": "moments", **options}
+        given = {key: value for key, value in options.items() if key not in ("hidden", "scaling")}
+        if given.get("average") == "none":
+            del given["average"]
+        return RunTask(method, given, training, apart["hidden"], seed, scaling=apart["scaling"], **more)
 
 
 def choose(
-    plan: StudyPlan, method: str, group: int, scored: Sequence[Sequence[Mapping[str, Any]]]
+    plan: StudyPlan,
+    method: str,
+    group: int,
+    scored: Sequence[Sequence[Mapping[str, Any]]],
+    base: Mapping[str, Any] | None = None,
 ) -> Choice | None:
     """Return the entry of the grid and the round of lowest loss over the silos outside a group.
 
@@ -415,24 +517,39 @@ def choose(
         method: whose settings are chosen.
         group: whose held-out silos the choice is for; what was scored on its own silos is not looked at.
         scored: per entry of the grid, what its runs recorded: a "curve" of losses by round and silo.
+        base: what was chosen before (see `StudyPlan.base`).
     """
     own = set(plan.groups[group])
     best: Choice | None = None
-    for options, records in zip(plan.grid(method), scored, strict=True):
+    for options, records in zip(plan.grid(method, base), scored, strict=True):
         if any(record["failed"] for record in records):
             continue
-        curve = {}
-        for number in records[0]["curve"]:
-            found = (record["curve"][number] for record in records)
-            losses = [loss for scores in found for silo, loss in scores.items() if silo not in own]
-            finite = [loss for loss in losses if np.isfinite(loss)]
-            curve[int(number)] = float(np.mean(finite)) if finite else np.inf
+        found = {
+            int(number): {
+                silo: loss
+                for record in records
+                for silo, loss in record["curve"][number].items()
+                if silo not in own and np.isfinite(loss)
+            }
+            for number in records[0]["curve"]
+        }
+        curve = {number: float(np.mean([*of.values()])) if of else np.inf for number, of in found.items()}
         least = min(curve, key=lambda number: (curve[number], number))
         if np.isfinite(curve[least]) and (best is None or curve[least] < best.loss):
-            best = Choice(options, least, curve[least], curve)
+            best = Choice(options, least, curve[least], curve, found[least])
     return best
 
 
-def chosen_method(choices: Mapping[str, Choice], algorithms: Sequence[str]) -> str:
-    """Return the algorithm whose settings had the lowest loss on the training silos, the first of equals."""
-    return min(algorithms, key=lambda name: choices[name].loss)
+def chosen_method(choices: Mapping[str, Choice], algorithms: Sequence[str], plain: str | None = None) -> str:
+    """Return the algorithm whose settings had the lowest loss on the training silos, the first of equals.
+
+    If this is not clearly lower than the loss of the regression `plain`, it is the regression: the mean
+    difference over the scored silos must exceed CLEARLY times its standard error.
+    """
+    best = min(algorithms, key=lambda name: choices[name].loss)
+    if plain not in algorithms or best == plain:
+        return best
+    there, here = choices[str(plain)].losses, choices[best].losses
+    gains = [there[silo] - here[silo] for silo in here if silo in there]
+    error = float(np.std(gains, ddof=1)) / len(gains) ** 0.5 if len(gains) > 1 else 0.0
+    return best if choices[str(plain)].loss - choices[best].loss > CLEARLY * error else str(plain)

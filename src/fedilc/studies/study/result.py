@@ -92,7 +92,8 @@ class StudyResult:
         """Return, by held-out silo, the method that was chosen without it; empty if there was one only."""
         if len(self.algorithms) < 2:
             return {}
-        return {site: chosen_method(found, self.algorithms) for site, found in self.choices.items()}
+        plain = self.plan.regression
+        return {site: chosen_method(found, self.algorithms, plain) for site, found in self.choices.items()}
 
     @property
     def headline(self) -> str:

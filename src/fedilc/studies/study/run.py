@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,28 +31,23 @@ def run_study(plan: StudyPlan, folder: Path, jobs: int = 1, show: Show = lambda 
     `jobs` runs are done at a time; `show` is called with the state of the work.
     """
     groups = sorted({plan.group_of(silo) for silo in plan.held_out})
-    choosing = {
-        (method, group): list(plan.choosing(method, group)) for group in groups for method in plan.methods
-    }
     alone: dict[str, dict[str, Sequence[AloneTask]]] = {
         silo: {ALONE: plan.alone(silo), alone_regression(plan.data.loss): plan.alone_regression(silo)}
         for silo in plan.held_out
     }
-    scoring = [task for entries in choosing.values() for tasks in entries for task in tasks]
     own = [task for methods in alone.values() for tasks in methods.values() for task in tasks]
     # Tables are matrices of a few thousand numbers, for which threads cost more than they give.
     threads = 1 if plan.data.is_table else None
     with working(jobs, "runs", show, shared=plan.data, threads=threads) as work:
         runs = _Runs(plan, folder, work)
-        runs.expect([*scoring, *own])
-        runs.do("choosing settings", scoring)
+        runs.expect([*runs.first(groups), *own])
+        chosen = runs.choices(groups)
         runs.do("sites alone", own)
-        chosen = {key: runs.choice(*key, entries) for key, entries in choosing.items()}
         choices = {
             silo: {
                 method: choice
                 for method in plan.methods
-                if (choice := chosen[method, plan.group_of(silo)]) is not None
+                if (choice := chosen[plan.group_of(silo)][method]) is not None
             }
             for silo in plan.held_out
         }
@@ -118,13 +113,48 @@ class _Runs:
     def _file(self, task: Task) -> Path:
         return task_file(self.folder, task, self.plan.data)
 
-    def choice(self, method: str, group: int, entries: Sequence[Sequence[RunTask]]) -> Choice | None:
+    def first(self, groups: Sequence[int]) -> list[RunTask]:
+        """Return runs as many as choosing settings takes; which ones they are is known step by step."""
+        plan, found = self.plan, list[RunTask]()
+        for group in groups:
+            base: dict[str, Any] = {}
+            for methods in plan.steps:
+                grids = {method: plan.grid(method, base) for method in methods}
+                found += [
+                    task
+                    for method in methods
+                    for tasks in plan.choosing(method, group, base)
+                    for task in tasks
+                ]
+                likely = {method: Choice(grid[0], 1, 0.0, {}) for method, grid in grids.items()}
+                base |= plan.base(likely)
+        return found
+
+    def choices(self, groups: Sequence[int]) -> dict[int, dict[str, Choice | None]]:
+        """Return, by group and method, the settings chosen; each step begins with what the last one chose."""
+        plan = self.plan
+        chosen: dict[int, dict[str, Choice | None]] = {group: {} for group in groups}
+        for methods in plan.steps:
+            bases = {group: plan.base(chosen[group]) for group in groups}
+            runs = {
+                (method, group): list(plan.choosing(method, group, bases[group]))
+                for group in groups
+                for method in methods
+            }
+            self.do("choosing settings", [task for of in runs.values() for tasks in of for task in tasks])
+            for (method, group), entries in runs.items():
+                chosen[group][method] = self.choice(method, group, entries, bases[group])
+        return chosen
+
+    def choice(
+        self, method: str, group: int, entries: Sequence[Sequence[RunTask]], base: Mapping[str, Any]
+    ) -> Choice | None:
         """Return the settings that the runs of a grid make a method choose for a group.
 
         None if a comparator has no model; raise if a method that was asked for has none.
         """
         scored = [[read_result(self._file(task))[1] for task in tasks] for tasks in entries]
-        found = choose(self.plan, method, group, scored)
+        found = choose(self.plan, method, group, scored, base)
         if found is None and method in self.plan.settings.algorithms:
             change = "raise `weight_decays`" if self.plan.without_chance(method) else "lower `learning_rates`"
             raise StudyError(f"{method} diverged with every setting that it may choose from; {change}")

@@ -26,6 +26,7 @@ from fedilc.data import Federation, Silo
 from fedilc.data.digests import digest
 from fedilc.data.inputs import Shape, example_shape, require_one_input
 from fedilc.data.silo import by_patient, folds_of
+from fedilc.data.tables.table_settings import Scaling
 from fedilc.errors import (
     CheckpointError,
     ConfigError,
@@ -261,6 +262,7 @@ class RunTask:
         scored: silos that are left out, whose loss is recorded by round, to choose settings by.
         validation: the share of each training silo that is left out and scored instead.
         predicted: a silo whose examples the trained model predicts.
+        scaling: how numbers of tables are scaled.
     """
 
     algorithm: str
@@ -271,6 +273,7 @@ class RunTask:
     scored: tuple[str, ...] = ()
     validation: float = 0.0
     predicted: str | None = None
+    scaling: Scaling = "moments"
 
     def identity(self, data: StudyData) -> dict[str, Any]:
         """Return everything that the run depends on."""
@@ -291,7 +294,7 @@ class RunTask:
             fitted = fit(data, silos, self.hidden, algorithm, self.options, self.seed, scored)
         tensors = {f"weights.{name}": tensor for name, tensor in fitted.weights.items()}
         if self.predicted is not None and fitted.failed is None:
-            inputs = data.inputs(self.training, self.predicted)
+            inputs = data.inputs(self.training, self.predicted, self.scaling)
             tensors["outputs"] = self._units(data).to_data_units(fitted.predict(inputs))
         about: dict[str, Any] = {"curve": fitted.curve, "failed": fitted.failed}
         return tensors, about | ({"agreement": fitted.agreement} if self.predicted is not None else {})
@@ -302,10 +305,13 @@ class RunTask:
     def _silos(self, data: StudyData) -> tuple[list[Silo], dict[str, Examples]]:
         """Return what is trained on, and the examples left out to be scored."""
         units = self._units(data)
-        scored = {name: (data.inputs(self.training, name), units.labels(data, name)) for name in self.scored}
+        scored = {
+            name: (data.inputs(self.training, name, self.scaling), units.labels(data, name))
+            for name in self.scored
+        }
         silos = []
         for name in self.training:
-            x, y = data.inputs(self.training, name), units.labels(data, name)
+            x, y = data.inputs(self.training, name, self.scaling), units.labels(data, name)
             if self.validation:
                 held = validation_rows(
                     y.numpy(), self.validation, data.loss, self.seed, data.patients.get(name)
