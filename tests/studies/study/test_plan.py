@@ -100,7 +100,7 @@ def test_a_loss_that_is_not_finite_is_never_chosen(tmp_path: Path) -> None:
 def test_what_methods_share_is_chosen_in_order_and_not_as_a_product(tmp_path: Path) -> None:
     settings = StudySettings(networks=((), (8,)), network_decays=(0.0, 0.1), averages=("none", "ema"))
     plan = StudyPlan(study_table(tmp_path, hospitals(4)), settings)
-    assert plan.steps[:2] == (("logistic",), ("fedavg",))
+    assert plan.steps[:2] == (("logistic",), ("fedsgd",))
     assert {name for step in plan.steps for name in step} == set(plan.methods)
     assert len(plan.grid("logistic")) == 2 * len(settings.weight_decays)
     assert len(plan.networks) == 5
@@ -112,10 +112,10 @@ def test_what_methods_share_is_chosen_in_order_and_not_as_a_product(tmp_path: Pa
 
     one = {"logistic": chosen(weight_decay=0.1)}
     assert plan.base(one) == {"scaling": "robust"}
-    entries = plan.grid("fedavg", plan.base(one))
-    assert len(entries) == 5 * len(settings.local_learning_rates)
+    entries = plan.grid("fedsgd", plan.base(one))
+    assert len(entries) == 5 * len(settings.learning_rates)
     assert {entry["scaling"] for entry in entries} == {"robust"}
-    two = one | {"fedavg": chosen(hidden=(), weight_decay=0.1, average="ema", local_learning_rate=0.03)}
+    two = one | {"fedsgd": chosen(hidden=(), weight_decay=0.1, average="ema", learning_rate=0.03)}
     base = plan.base(two)
     assert base == {"scaling": "robust", "hidden": (), "weight_decay": 0.1, "average": "ema"}
     entries = plan.grid("geometric", base)

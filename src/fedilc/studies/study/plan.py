@@ -11,9 +11,9 @@ then used to train on all silos but the held-out one, once per seed. With four s
 leave-one-silo-out; with more, groups keep the number of models that are trained for choosing the same.
 
 What all methods share is chosen in order, so that the number of models is a sum and not a product: how
-numbers are scaled, with the regression; then the network, with the reference. Networks, weight decays and
-averages are a list of candidates that each differ from the first in one thing. Every method then chooses its
-own rates and penalties with these.
+numbers are scaled, with the regression; then the network, with fedsgd, the cheapest. Networks, weight decays
+and averages are a list of candidates that each differ from the first in one thing. Every method then chooses
+its own rates and penalties with these.
 
 The method is chosen like its settings: the federated method with the lowest such loss, or the regression if
 that loss is not clearly lower than the regression's. The scores at each held-out silo of the method that was
@@ -319,6 +319,11 @@ class StudyPlan:
         return next((name for name in REFERENCES if name in names), names[0])
 
     @property
+    def chooser(self) -> str:
+        """Return the algorithm that chooses the network for all: plain training, or else the reference."""
+        return PLAIN if PLAIN in self.algorithms else self.reference
+
+    @property
     def groups(self) -> tuple[tuple[str, ...], ...]:
         """Return the silos, dealt into groups in their order."""
         names = self.data.silos
@@ -332,7 +337,7 @@ class StudyPlan:
     @property
     def steps(self) -> tuple[tuple[str, ...], ...]:
         """Return the methods in the order in which they choose: each step begins with what the last chose."""
-        first = [name for name in (self.regression, self.reference) if name in self.algorithms]
+        first = [name for name in (self.regression, self.chooser) if name in self.algorithms]
         names = list(dict.fromkeys(first))
         rest = tuple(name for name in self.methods if name not in names)
         return (*((name,) for name in names), *([rest] if rest else []))
@@ -364,7 +369,7 @@ class StudyPlan:
     def base(self, chosen: Mapping[str, Choice | None]) -> dict[str, Any]:
         """Return what methods share, as far as it is chosen: the scaling and the network."""
         found = dict(self.scalings[0]) if len(self.scalings) == 1 else {}
-        for name in (self.regression, self.reference):
+        for name in (self.regression, self.chooser):
             choice = chosen.get(name) if name is not None else None
             if choice is not None:
                 shared = ("scaling",) if self.without_chance(str(name)) else ("scaling", *self.networks[0])
@@ -540,11 +545,16 @@ def choose(
     return best
 
 
-def chosen_method(choices: Mapping[str, Choice], algorithms: Sequence[str], plain: str | None = None) -> str:
+def chosen_method(
+    choices: Mapping[str, Choice],
+    algorithms: Sequence[str],
+    plain: str | None = None,
+    clearly: float = CLEARLY,
+) -> str:
     """Return the algorithm whose settings had the lowest loss on the training silos, the first of equals.
 
     If this is not clearly lower than the loss of the regression `plain`, it is the regression: the mean
-    difference over the scored silos must exceed CLEARLY times its standard error.
+    difference over the scored silos must exceed `clearly` times its standard error.
     """
     best = min(algorithms, key=lambda name: choices[name].loss)
     if plain not in algorithms or best == plain:
@@ -552,4 +562,4 @@ def chosen_method(choices: Mapping[str, Choice], algorithms: Sequence[str], plai
     there, here = choices[str(plain)].losses, choices[best].losses
     gains = [there[silo] - here[silo] for silo in here if silo in there]
     error = float(np.std(gains, ddof=1)) / len(gains) ** 0.5 if len(gains) > 1 else 0.0
-    return best if choices[str(plain)].loss - choices[best].loss > CLEARLY * error else str(plain)
+    return best if choices[str(plain)].loss - choices[best].loss > clearly * error else str(plain)
