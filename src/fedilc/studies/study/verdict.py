@@ -89,10 +89,12 @@ def _procedure(result: StudyResult, metric: str) -> str:
         f"it is {text} for every site" if set(counts) == {name} else _not_beaten(result, name, text, scores)
         for name, text in simpler.items()
     ]
+    plain, taken = result.plan.regression, [f"{name} for {count}" for name, count in counts.most_common()]
+    unless = f", or {plain} if that is not clearly lower," if plain in result.algorithms else ""
     return (
-        "The chosen procedure, which takes for each site the federated method of lowest loss at the others "
-        f"({', '.join(f'{name} for {count}' for name, count in counts.most_common())}), had {NAMES[metric]} "
-        f"{result.mean(CHOSEN, metric).value:.3f} {_where(result, result.sites_with(metric))}{brackets}"
+        "The chosen procedure, which takes for each site the federated method of lowest loss at the others"
+        f"{unless} ({', '.join(taken)}), had "
+        f"{NAMES[metric]} {result.mean(CHOSEN, metric).value:.3f} {_where(result, result.sites_with(metric))}{brackets}"
         f"{''.join(f'; {one}' for one in said if one)}."
     )
 
