@@ -17,7 +17,18 @@ import fedilc
 
 ROOMS = (
     *("algorithms", "aggregation", "storage", "data", "models", "config", "optimizers", "gradients"),
-    *("penalties", "federation", "evaluation", "training", "runtimes", "api", "sklearn", "studies", "report"),
+    *(
+        "penalties",
+        "federation",
+        "privacy",
+        "evaluation",
+        "training",
+        "runtimes",
+        "api",
+        "sklearn",
+        "studies",
+        "report",
+    ),
     *("cli", "paper"),
 )
 LOOSE = {"__init__", "__main__", "errors", "seeds", "section", "api", "sklearn"}

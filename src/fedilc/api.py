@@ -107,6 +107,9 @@ def train(
             and Muon, which need more than dense gradients), "fedadam" or "yogi"; and its options.
         learning_rate_schedule: "constant", "step" (with `decay_rounds`, `decay_factor`) or "cosine".
         warmup_rounds: number of first rounds, in which the learning rate rises.
+        sum_unit: power of two, such as "2^-40", to whose multiples silos round what is added up; None is
+            exact.
+        sum_limit: magnitude to which silos clip each rounded number; None is 4096.
         average: "ema" or "last" for an average of the weights over rounds, which is evaluated, saved and
             returned in place of the last weights; None is none.
         average_decay: decay per round of "ema"; None is 0.95.

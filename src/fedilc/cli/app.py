@@ -16,6 +16,7 @@ from fedilc.cli.data import data_app
 from fedilc.cli.engines import flower_app, nvflare_app
 from fedilc.cli.inspect import inspect
 from fedilc.cli.join import join
+from fedilc.cli.key import key_app
 from fedilc.cli.list import list_
 from fedilc.cli.options import FlagGroup, find_command, with_flags
 from fedilc.cli.predict import evaluate, export, predict
@@ -118,7 +119,7 @@ _COMMANDS = {
     "Train": (run, check, list_, data_app),
     "Compare sites": (study, inspect),
     "Use a run": (report, predict, evaluate, export),
-    "Train across machines": (serve, join, token, nvflare_app, flower_app),
+    "Train across machines": (serve, join, token, key_app, nvflare_app, flower_app),
 }
 for _panel, _entries in _COMMANDS.items():
     for _entry in _entries:

@@ -6,6 +6,8 @@ mean declares `zeros`. `Options` takes both in one flat spelling, which `train`,
 
 from __future__ import annotations
 
+import contextlib
+import math
 import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -23,6 +25,7 @@ from fedilc.section import SENTENCE, Section
 # Flat spellings of options that have another name in their parts.
 FLAT_NAMES = {"fishr_reduction": "reduction"}
 Balance = Literal["weights", "oversample"]
+SUM_LIMIT = 4096.0
 
 
 class SiloOptions(Section):
@@ -42,6 +45,45 @@ class SiloOptions(Section):
     )
     weights_step: float = Field(0.01, gt=0, description="Step size of the silo weights group-dro and afl")
     weights_power: float = Field(1.0, ge=0, description="Power q of the silo weights q-ffl")
+    sum_unit: float | None = Field(
+        None, gt=0, description="Power of two to whose multiples silos round what is added up; none is exact"
+    )
+    sum_limit: float | None = Field(
+        None, gt=0, description="Magnitude to which silos clip each rounded number; none is 4096"
+    )
+
+    @field_validator("sum_unit", "sum_limit", mode="before")
+    @classmethod
+    def _power_of_two(cls, value: object) -> object:
+        """Return a power of two, which may be written as "2^-40"; multiples of others are not exact."""
+        if value is None:
+            return None
+        base, caret, exponent = str(value).partition("^")
+        with contextlib.suppress(ValueError, OverflowError):
+            number = 2.0 ** int(exponent) if caret and base == "2" else float(base)
+            if (
+                math.frexp(number)[0] == 0.5
+                and 2.0**-120 <= number <= 2.0**100
+                and not (caret and base != "2")
+            ):
+                return number
+        why = f"sum_unit and sum_limit are powers of two, such as 2^-40, not {value!r}"
+        raise PydanticCustomError(SENTENCE, "{why}", {"why": why})
+
+    @model_validator(mode="after")
+    def _window(self) -> SiloOptions:
+        if self.sum_unit is None and self.sum_limit is not None:
+            why = "sum_limit has no effect without sum_unit; give both, or leave sum_limit out"
+            raise PydanticCustomError(SENTENCE, "{why}", {"why": why})
+        if self.sum_unit is not None and self.limit < self.sum_unit:
+            why = f"sum_limit={self.limit:g} is smaller than sum_unit={self.sum_unit:g}; raise it"
+            raise PydanticCustomError(SENTENCE, "{why}", {"why": why})
+        return self
+
+    @property
+    def limit(self) -> float:
+        """Return the magnitude to which silos clip each rounded number."""
+        return SUM_LIMIT if self.sum_limit is None else self.sum_limit
 
     @field_validator("metrics")
     @classmethod

@@ -33,6 +33,7 @@ from fedilc.federation.program import (
     Program,
 )
 from fedilc.federation.protocol import DOMAINS, Reply, Request
+from fedilc.federation.rounding import round_reply
 from fedilc.gradients import ModelRunner, SiloComputation
 from fedilc.gradients.forward import KEPT_BYTES
 from fedilc.gradients.local_steps import take_steps
@@ -92,6 +93,8 @@ class SiloClient:
             self._update(request, reply)
         elif request.step == EVALUATE:
             reply.metrics = self._evaluate()
+        if reply.tensors and self.program.options.sum_unit is not None:
+            round_reply(reply, self.program)
         return reply
 
     def _update(self, request: Request, reply: Reply) -> None:

@@ -35,6 +35,7 @@ STATISTICS, UPDATE, MATCHED, EVALUATE = "statistics", "update", "matched-update"
 PENALTY_WEIGHT = "penalty_weight"
 PENALTY, CONTROL, HESSIAN = "penalty", "control", "hessian"
 STATE_ROUND, STATE_SINCE = "state_round", "state_since"
+CLIPPED = "clipped"
 MAX_NUMBER = 1e100
 MAX_EXAMPLES = 2**53
 MAX_ROUNDS = 2**31
@@ -133,7 +134,9 @@ class Program:
         if penalty is not None:
             found.append(self._update(MATCHED))
         if penalty is not None and penalty.centred:
-            found.append(Step(STATISTICS, answers={penalty.statistic: self._statistics}))
+            found.append(
+                Step(STATISTICS, answers={penalty.statistic: self._statistics}, numbers=self._rounding)
+            )
         return {step.name: step for step in found}
 
     def round(self, penalty_weight: float) -> tuple[Step, ...]:
@@ -178,9 +181,16 @@ class Program:
         return self.inter if self.keeps_replies else Mean()
 
     def _clipped(self, aggregator: Aggregator) -> Aggregator:
-        """Return an aggregator that clips to `max_norm`, if there is one."""
+        """Return an aggregator that clips to `max_norm`, if there is one and silos do not clip themselves."""
         max_norm = self.options.max_norm
-        return aggregator if max_norm is None else Clipped(aggregator, max_norm)
+        if max_norm is None or self.options.sum_unit is not None:
+            return aggregator
+        return Clipped(aggregator, max_norm)
+
+    @property
+    def _rounding(self) -> dict[str, Range]:
+        """Return the number that says how many values a silo has clipped, if it rounds to `sum_unit`."""
+        return {} if self.options.sum_unit is None else {CLIPPED: Range(0, MAX_NUMBER)}
 
     def _update(self, name: str) -> Step:
         """Return the step whose answers update w."""
@@ -193,7 +203,7 @@ class Program:
             size = sum(tensor.numel() for tensor in self.weights.values())
             like = {HESSIAN: torch.empty(size * (size + 1) // 2, dtype=torch.float64, device="meta")}
             answers[HESSIAN] = Answer(like, self.inter, weighted=weighted, exact=True)
-        numbers = {"loss": _ANY, "examples": Range(1, MAX_EXAMPLES)}
+        numbers = {"loss": _ANY, "examples": Range(1, MAX_EXAMPLES), **self._rounding}
         if penalty is not None:
             sent_numbers[PENALTY_WEIGHT] = Range(0, 1e30)
             numbers["distance"] = Range(0, MAX_NUMBER)

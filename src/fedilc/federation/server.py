@@ -32,6 +32,7 @@ from fedilc.federation.averaging import WeightAverage
 from fedilc.federation.control_variates import ControlVariates, StateMismatchError
 from fedilc.federation.outliers import NormBound, Norms, Opposition, suspects
 from fedilc.federation.program import (
+    CLIPPED,
     CONTROL,
     EVALUATE,
     HESSIAN,
@@ -153,6 +154,7 @@ class Server:
         measurements: dict[str, dict[str, float]] = {}
         norms: dict[str, Norms] = {}
         replies: SiloNumbers = {}
+        clipped = 0
         for step in self.program.round(penalty_weight):
             numbers = {PENALTY_WEIGHT: penalty_weight, STATE_SINCE: self.control.since}
             request = self._request(step, number, silos, known, numbers)
@@ -160,6 +162,7 @@ class Server:
             # The mean of s_e, found in `statistics`, is sent in `matched-update` under the same name.
             known |= {name: aggregate.value for name, aggregate in aggregates.items()}
             norms |= found
+            clipped += sum(reply.get(CLIPPED, 0) for reply in replies.values())
             if self.program.update in aggregates:
                 measurements = aggregates[self.program.update].measurements
         self.control.require_matching(replies)
@@ -167,6 +170,8 @@ class Server:
         if PENALTY in known:
             update = add_penalty(update, known[PENALTY], penalty_weight)
         record = self._record(number, replies, penalty_weight)
+        if clipped:
+            record[CLIPPED] = clipped
         if isinstance(self.optimizer, Newton):
             self.optimizer.observe(record["train_loss"], known[HESSIAN][HESSIAN])
         self._update(number, update, norms)

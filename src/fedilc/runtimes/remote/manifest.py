@@ -43,6 +43,8 @@ PROTOCOL = 5
 MAX_NUMBERS = 2**31
 MAX_NAME = 500
 
+_NEWER = ("metrics", "sum_unit", "sum_limit")
+
 Wire = Literal["exact", "float16"]
 Width = Annotated[int, Field(ge=0, le=MAX_NUMBERS)]
 Name = Annotated[str, Field(max_length=MAX_NAME)]
@@ -149,12 +151,10 @@ class Manifest(SiloOptions):
         return self
 
     @model_serializer(mode="wrap")
-    def _without_metrics(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out `metrics` if there are none, so that a run has the identity that it had without them."""
+    def _without_absent(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out newer settings that are not used, so that a run has the identity that it had before."""
         values: dict[str, Any] = dump(self)
-        if self.metrics is None:
-            values.pop("metrics", None)
-        return values
+        return {key: value for key, value in values.items() if key not in _NEWER or value is not None}
 
     @property
     def numbers(self) -> int:
