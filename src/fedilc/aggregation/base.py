@@ -124,8 +124,9 @@ class Aggregator(ABC):
             raise ValueError("nothing was accumulated: there is no aggregate of zero values")
         value: dict[str, Tensor] = {}
         measurements: dict[str, dict[str, float]] = {}
+        count = state.total_weight()
         for name, like in state.like.items():
-            result, measured = self._finalize_one(state, name)
+            result, measured = self._finalize_one(state, name, count)
             value[name] = result.to(like.dtype).to(state.devices[name])
             for key, number in measured.items():
                 measurements.setdefault(key, {})[name] = number
@@ -160,8 +161,8 @@ class Aggregator(ABC):
         for d, a in zip(left.split(rows), right.split(rows), strict=True):
             self._add(state, name, (d.transpose(1, 2) @ a).view(-1, *shape), source)
 
-    def _finalize_one(self, state: Sums, name: str) -> tuple[Tensor, dict[str, float]]:
-        """Return the aggregate of one parameter, and the measurements of it."""
+    def _finalize_one(self, state: Sums, name: str, count: float) -> tuple[Tensor, dict[str, float]]:
+        """Return the aggregate of one parameter from a total weight, and the measurements of it."""
         sums: dict[str, Tensor] = {}
         for key, part in state.sums[name].items():
             if isinstance(part, ExactSum):
@@ -169,7 +170,7 @@ class Aggregator(ABC):
             else:
                 (sums["positives"], sums["negatives"]), logs = part.counts_and_logs()
                 sums["log_positive"], sums["log_negative"] = logs
-        return self.finish(state.total_weight(), sums)
+        return self.finish(count, sums)
 
 
 @dataclass

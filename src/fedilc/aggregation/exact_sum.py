@@ -44,15 +44,6 @@ class ExactSum:
         halves = stack.dtype == torch.float64 or not stack.is_floating_point()
         stack = stack.detach().to(self.device, torch.float64 if halves else torch.float32)
         rows = stack.reshape(stack.shape[0], stack.shape[1:].numel()).contiguous()
-        least, most = _extent(rows)
-        if most >= _INFINITE:  # the bits of magnitudes order as the magnitudes, and NaN is above infinity
-            return False
-        if most == 0:
-            return True
-        # From the word of the lowest bit of the smallest number to that of the upper part of the largest. A
-        # part has at most 29 bits and is shifted by at most 31: its 60 bits stay in that one int64 word.
-        lowest_bit = _place(least) + (0 if halves else 29)
-        self.widen(lowest_bit >> 5, (_place(most) + 29 >> 5) + 1)
         growth = _GROWTH_WIDE if halves else _GROWTH
         group = (_MOST - (1 << 32)) // growth  # fits after a carry, which leaves at most 2^32 in a word
         for start in range(0, rows.shape[0], group):
@@ -61,16 +52,38 @@ class ExactSum:
             if self._bound + grown > _MOST:
                 self.carry()
             self._bound += grown
-            self._add(part, None if index is None else index[start : start + group], halves)
+            if not self._add(part, None if index is None else index[start : start + group], halves):
+                return False
         return True
 
-    def _add(self, rows: Tensor, index: Tensor | None, halves: bool) -> None:
+    def _make_room(self, rows: Tensor, halves: bool) -> bool:
+        """Make sure that there are words for all these numbers, or return False if one is NaN or infinite."""
+        least, most = _extent(rows)
+        if most >= _INFINITE:  # the bits of magnitudes order as the magnitudes, and NaN is above infinity
+            return False
+        if most > 0:
+            # From the word of the lowest bit of the smallest number to that of the upper part of the largest.
+            # A part has at most 29 bits and is shifted by at most 31: its 60 bits stay in that int64 word.
+            lowest_bit = _place(least) + (0 if halves else 29)
+            self.widen(lowest_bit >> 5, (_place(most) + 29 >> 5) + 1)
+        return True
+
+    def _add(self, rows: Tensor, index: Tensor | None, halves: bool) -> bool:
         width = rows.shape[1]
         if _kernels.usable(rows):
-            offsets = torch.zeros(len(rows), dtype=torch.int64) if index is None else index * width
-            arguments = (rows.numpy(), offsets.numpy(), self.words.numpy(), self.lowest)
-            _kernels.run("values.add_values", width, len(rows) * len(self.words), *arguments)
-            return
+            offsets = np.zeros(len(rows), np.int64) if index is None else (index * width).numpy()
+            values, size = rows.numpy(), len(rows) * (1 + len(self.words))
+            words = self.words.numpy(), self.lowest
+            left = _kernels.run("values.add_inside", width, size, values, offsets, *words)
+            left = [(start, stop) for start, stop in left if start < stop]
+            if left:
+                if not self._make_room(rows, halves):
+                    return False
+                words = self.words.numpy(), self.lowest
+                _kernels.run_ranges("values.add_values", left, width * size, values, offsets, *words)
+            return True
+        if not self._make_room(rows, halves):
+            return False
         bits = rows.double().view(torch.int64)
         exponent = (bits >> 52) & 2047
         whole = (bits & _MANTISSA) | ((exponent > 0).to(torch.int64) << 52)
@@ -84,6 +97,7 @@ class ExactSum:
                     word += term.sum(0)
                 else:
                     word.view(-1, width).index_add_(0, index, term)
+        return True
 
     @property
     def span(self) -> tuple[int, int]:

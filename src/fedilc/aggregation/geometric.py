@@ -89,10 +89,10 @@ class WeightedGeometricMean(Aggregator):
         result = (up_share * up_mean - down_share * down_mean).masked_fill(hidden, 0.0)
         return result, measured_signs(result, float(margin.sum()) / (count * max(1, result.numel())))
 
-    def _finalize_one(self, state: Sums, name: str) -> tuple[Tensor, dict[str, float]]:
+    def _finalize_one(self, state: Sums, name: str, count: float) -> tuple[Tensor, dict[str, float]]:
         part = _logs_of(state, name)
         if part.kind != NARROW or not _kernels.usable(part.packed):
-            return super()._finalize_one(state, name)
+            return super()._finalize_one(state, name, count)
         out = torch.empty(part.shape)
         packed = part.packed.numel() and not part.wide.numel()
         kernel, words = ("logs.finish", part.packed) if packed else ("logs.finish_wide", part.wide_words())

@@ -100,7 +100,7 @@ class OrderStatistic(Aggregator):
             values[torch.arange(len(stack)), index] = rows
         state.stacks[name].append(values)
 
-    def _finalize_one(self, state: Sums, name: str) -> tuple[Tensor, dict[str, float]]:
+    def _finalize_one(self, state: Sums, name: str, _count: float) -> tuple[Tensor, dict[str, float]]:
         """Return the aggregate of one parameter."""
         assert isinstance(state, KeptValues)
         return self.finish(state.count, {"values": state.stack(name)})

@@ -69,6 +69,8 @@ class Sums:
 
     def total_weight(self) -> float:
         """Return the sum of all weights, rounded once."""
+        if not self.weighted:
+            return float(self.count)
         total = deepcopy(self.weights)
         total.add(torch.tensor([float(self.count - self.weighted)], dtype=torch.float64))
         return float(total.total())

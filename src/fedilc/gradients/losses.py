@@ -98,12 +98,13 @@ class Loss:
         For those bits the operations are autograd's, with the share of an example in place of the gradient
         that autograd starts with.
         """
-        share = logits.new_ones(()) / len(y)
+        share: Tensor | float = 1 / len(y)
         if self.class_weights is not None:
-            share = share * self._weights(logits, y).unsqueeze(1)
+            share = self._weights(logits, y).unsqueeze(1) * share
         if self.name != "multiclass":
             return self._plain_gradient(logits, y).mul_(share)
-        at_target = torch.zeros_like(logits).scatter_(1, y.unsqueeze(1), -share.expand(len(y), 1))
+        one_hot = functional.one_hot(y, logits.shape[1]).to(logits.dtype)
+        at_target = one_hot.mul_(share).neg_()
         log_p = torch.log_softmax(logits, 1)
         found: Tensor = torch.ops.aten._log_softmax_backward_data(at_target, log_p, 1, logits.dtype)
         return found

@@ -9,6 +9,7 @@ import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import torch
@@ -32,7 +33,7 @@ def make_optimizer(
     fedilc.errors.ConfigError: optimizer 'sgd' has no option 'momentun'; did you mean 'momentum'?
     """
     kind, given = OPTIMIZERS.get(name), dict(options or {})
-    decays = "weight_decay" in inspect.signature(kind).parameters
+    decays = _decays(kind)
     if weight_decay and not decays:
         raise ConfigError(f"optimizer {name!r} has no weight decay; leave out weight_decay={weight_decay:g}")
     known = OPTIMIZERS.options(name)
@@ -50,6 +51,12 @@ def make_optimizer(
         return kind(parameters, lr=learning_rate, **given)
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         raise ConfigError(f"optimizer {name!r} cannot be used with {given}: {error}") from error
+
+
+@cache  # Reading a signature takes as long as twenty small steps, and every silo does so in every round.
+def _decays(kind: type[torch.optim.Optimizer]) -> bool:
+    """Return whether an optimiser has weight decay."""
+    return "weight_decay" in inspect.signature(kind).parameters
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -50,9 +50,16 @@ def run(kernel: str, size: int, rows: int, *arguments: Any, tile: int = TILE, ra
     Threads share large work (`rows` values per column): each thread gets about `ranges` ranges.
     """
     threads = threads_for(size * rows)
-    step = max(1, math.ceil(size / threads / ranges / tile)) * tile if threads > 1 else max(1, size)
+    if threads == 1:
+        return [_function(f"{__name__}.{kernel}")(0, size, *arguments)]
+    step = max(1, math.ceil(size / threads / ranges / tile)) * tile
     cut = [(start, min(start + step, size)) for start in range(0, max(1, size), step)]
     return share(f"{__name__}.{kernel}", cut, threads, *arguments)
+
+
+def run_ranges(kernel: str, ranges: list[tuple[int, int]], values: int, *arguments: Any) -> None:
+    """Run a kernel for given ranges of columns, which hold about this many values."""
+    share(f"{__name__}.{kernel}", ranges, min(len(ranges), threads_for(values)), *arguments)
 
 
 def threads_for(values: int) -> int:
@@ -66,8 +73,7 @@ def share(kernel: str, ranges: Iterable[tuple[int, int]], threads: int, *argumen
     Each thread takes the next range when it has finished one: another thread of the process may keep a core
     busy (torch's own workers spin for a while after each operation), and no thread waits for a slower one.
     """
-    module, _, name = kernel.rpartition(".")
-    function = getattr(_module(module), name)
+    function = _function(kernel)
     # All threads draw from one iterator. That of a list is safe: the interpreter lock covers each `next`, and
     # a kernel releases it only inside its loop.
     waiting = iter(list(ranges))
@@ -77,6 +83,12 @@ def share(kernel: str, ranges: Iterable[tuple[int, int]], threads: int, *argumen
 
     others = [_pool().submit(work) for _ in range(threads - 1)]
     return work() + [result for other in others for result in other.result()]
+
+
+@cache
+def _function(kernel: str) -> Any:
+    module, _, name = kernel.rpartition(".")
+    return getattr(_module(module), name)
 
 
 @cache

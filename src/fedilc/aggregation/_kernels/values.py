@@ -81,6 +81,33 @@ def add_values(start, stop, stack, offsets, words, lowest):
                 _add_to_word(stack[r, first:last], word, lowest + k, halves)
 
 
+@njit(
+    [
+        "UniTuple(int64, 2)(int64, int64, float32[:, ::1], int64[::1], int64[:, ::1], int64)",
+        "UniTuple(int64, 2)(int64, int64, float64[:, ::1], int64[::1], int64[:, ::1], int64)",
+    ],
+    **OPTIONS,
+)
+def add_inside(start, stop, stack, offsets, words, lowest):
+    """Add as `add_values` does while all numbers fit in the words; return the range that is left.
+
+    A tile is read from memory once: it is still in the cache when it is added.
+    """
+    lower = 0 if stack.itemsize == 8 else 29
+    for first in range(start, stop, TILE):
+        last = min(first + TILE, stop)
+        least, most = _NOTHING, np.int64(0)
+        for r in range(len(stack)):
+            low, high = extent(first, last, stack[r])
+            least, most = min(least, low), max(most, high)
+        if most > 0:
+            below = (max(least >> 52, 1) - 1 + lower) >> 5 < lowest
+            if below or (max(most >> 52, 1) - 1 + 29) >> 5 >= lowest + len(words):
+                return first, stop
+            add_values(first, last, stack, offsets, words, lowest)
+    return stop, stop
+
+
 @njit(**OPTIONS)
 def _carry(word, digits, carry):
     for j in range(len(word)):
