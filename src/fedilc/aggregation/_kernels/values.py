@@ -81,6 +81,12 @@ def add_values(start, stop, stack, offsets, words, lowest):
                 _add_to_word(stack[r, first:last], word, lowest + k, halves)
 
 
+@njit(inline="always", **OPTIONS)
+def _word(bits, part):
+    """Return the word in which the lowest bit of a magnitude lies, or that of its upper part, 29 above it."""
+    return (max(bits >> 52, 1) - 1 + part) >> 5
+
+
 @njit(
     [
         "UniTuple(int64, 2)(int64, int64, float32[:, ::1], int64[::1], int64[:, ::1], int64)",
@@ -101,8 +107,7 @@ def add_inside(start, stop, stack, offsets, words, lowest):
             low, high = extent(first, last, stack[r])
             least, most = min(least, low), max(most, high)
         if most > 0:
-            below = (max(least >> 52, 1) - 1 + lower) >> 5 < lowest
-            if below or (max(most >> 52, 1) - 1 + 29) >> 5 >= lowest + len(words):
+            if _word(least, lower) < lowest or _word(most, 29) >= lowest + len(words):
                 return first, stop
             add_values(first, last, stack, offsets, words, lowest)
     return stop, stop
