@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -10,20 +11,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedilc.algorithms import Algorithm
+from fedilc.algorithms import Algorithm, find_algorithm
 from fedilc.config import Options
 from fedilc.data import Federation
 from fedilc.data.checks.federation import check_federation
 from fedilc.data.silo_store import SiloStore
-from fedilc.errors import WrongTypeError
+from fedilc.errors import ConfigError, DivergedError, NonFiniteError, WrongTypeError
 from fedilc.evaluation import measure
 from fedilc.federation import Record
 from fedilc.runtimes.base import Runtime
 from fedilc.runtimes.distributed import runtime_here
 from fedilc.section import validated
-from fedilc.training.callbacks import Callback, as_callback
+from fedilc.training.callbacks import Callback, Run, as_callback
 from fedilc.training.loop import Specification, Training
 from fedilc.training.result import Result
+from fedilc.training.stack import Moment, StackedRun, Trained, Watch, stack_key, train_stack
 
 
 def train(
@@ -188,3 +190,83 @@ def train(
     return Training(spec, runtime).run(
         [as_callback(callback) for callback in callbacks], out, resume, settings or {}
     )
+
+
+def train_many(runs: Sequence[StackedRun], watch: Watch | None = None) -> list[Trained]:
+    """Train many runs, those of one `stack_key` in lockstep and the others one after the other.
+
+    Which runs are stacked depends on the runs that are given here, and on nothing else.
+
+    Args:
+        runs: what `train` would be given, one by one.
+        watch: called after every round with the models that took part in it.
+
+    Returns:
+        The results in the order of the runs; a run that diverged says why, and does not end the others.
+
+    >>> from fedilc import Federation, Silo
+    >>> silos = [Silo(name, [[0.0], [1.0], [2.0]], [0, 0, 1]) for name in "ab"]
+    >>> federation, model = Federation("line", silos), nn.Linear(1, 1)
+    >>> settings = [{"rounds": 2, "learning_rate": rate} for rate in (0.01, 0.1)]
+    >>> found = train_many([StackedRun(federation, model, "fedsgd", given) for given in settings])
+    >>> [len(one.history) for one in found]
+    [2, 2]
+    """
+    stacks: dict[Any, list[int]] = {}
+    for place, run in enumerate(runs):
+        key = stack_key(run)
+        stacks.setdefault(place if key is None else key, []).append(place)
+    results: dict[int, Trained] = {}
+    for key, places in stacks.items():
+        members = [runs[place] for place in places]
+        if isinstance(key, int):
+            results[key] = _train_alone(members[0], _renumbered(watch, places))
+        else:
+            found = train_stack(members, _renumbered(watch, places))
+            results |= dict(zip(places, found, strict=True))
+    return [results[place] for place in range(len(runs))]
+
+
+def _renumbered(watch: Watch | None, places: Sequence[int]) -> Watch | None:
+    """Return a watch that is called with the places of a stack's runs among all runs."""
+    if watch is None:
+        return None
+    own = {place: number for number, place in enumerate(places)}
+
+    def renumbered(moment: Moment) -> None:
+        def predict(asked: Sequence[int], x: torch.Tensor) -> torch.Tensor:
+            return moment.predict([own[place] for place in asked], x)
+
+        watch(Moment(moment.round, [places[number] for number in moment.places], predict))
+
+    return renumbered
+
+
+def _train_alone(run: StackedRun, watch: Watch | None) -> Trained:
+    """Train one run by `train`."""
+    model = copy.deepcopy(run.model).eval()
+
+    class Observer(Callback):
+        def on_round(self, run: Run, record: Record) -> None:
+            if watch is not None:
+                watch(Moment(int(record["round"]), [0], partial(_outputs, model, run.weights)))
+
+    try:
+        result = train(run.federation, run.model, run.algorithm, callbacks=[Observer()], **run.settings)
+    except (DivergedError, NonFiniteError) as error:
+        return Trained(model, failed=str(error))
+    except ConfigError as error:  # columns that depend on one another have no regression
+        if not find_algorithm(run.algorithm)[1].is_newton:
+            raise
+        return Trained(model, failed=str(error))
+    return Trained(result.model, result.history)
+
+
+@torch.no_grad()
+def _outputs(
+    model: nn.Module, weights: Mapping[str, torch.Tensor], _places: Sequence[int], x: torch.Tensor
+) -> torch.Tensor:
+    """Return the outputs of one model at these weights: (1, examples, outputs)."""
+    x = x.to(next(iter(weights.values())).dtype)
+    parts = [torch.func.functional_call(model, dict(weights), (part,)) for part in x.split(2048)]
+    return torch.cat([part.reshape(len(part), -1) for part in parts]).unsqueeze(0)

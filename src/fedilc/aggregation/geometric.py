@@ -122,6 +122,8 @@ class WeightedGeometricMean(Aggregator):
     def _least(self, count: float) -> float:
         """Return the least |P - N| for which |P - N| / count >= agreement."""
         # The quotient itself is compared, as users would: agreement * count may be rounded to the other side.
+        if not self.agreement:  # the count may then be a tensor, one for each model of a stack
+            return 0.0
         near = max(0, math.floor(self.agreement * count) - 1)
         return float(next(votes for votes in itertools.count(near) if votes / count >= self.agreement))
 

@@ -204,6 +204,10 @@ class PartRegistry(Registry[Maker[Part]]):
             return choice
         return next((name for name in self.names() if self.get(name) is type(choice)), None)
 
+    def is_built_in(self, choice: str | Part) -> bool:
+        """Return whether a part, by name or as an object, is one of this package's own."""
+        return self.name_of(choice) in self._built_in
+
     def describe(self, part: Part) -> dict[str, Any] | None:
         """Return the name of a part and all its options, or None if its class is not registered.
 

@@ -55,6 +55,15 @@ class Pass:
         """Return the loss of each example, with its graph."""
         return self.loss.per_example(self.logits, self.y)
 
+    def logit_gradient(self) -> Tensor:
+        """Return delta, the gradient of each example's loss at its logits."""
+        return self.loss.logit_gradient(self.logits, self.y)
+
+    @property
+    def lead(self) -> torch.Size:
+        """Return the dimensions before those of one model: none, or (models,) in a stack."""
+        return torch.Size(())
+
     def only_features(self) -> Tensor:
         """Return the classifier's input; raise if the formula of a penalty does not apply to it."""
         calls = len(self.features)

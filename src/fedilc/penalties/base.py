@@ -88,7 +88,7 @@ class Total:
     @classmethod
     def of(cls, values: Tensor) -> Total:
         """Return the total of numbers, one per example."""
-        return cls(values.detach().double().sum().reshape(1), len(values), values.dtype)
+        return cls(values.detach().double().sum(-1, keepdim=True), values.shape[-1], values.dtype)
 
     def __add__(self, other: Total) -> Total:
         return Total(self.sum + other.sum, self.count + other.count, self.dtype)
@@ -121,3 +121,8 @@ class ExampleMean(Penalty):
         """Return v/n at each example's number."""
         numbers = self.numbers(chunk)
         return [(numbers, (vector.to(numbers) / total.count).expand_as(numbers).clone())]
+
+
+def outer(left: Tensor, right: Tensor) -> Tensor:
+    """Return the outer products of vectors along the last dimension."""
+    return left.unsqueeze(-1) * right.unsqueeze(-2)

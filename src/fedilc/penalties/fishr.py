@@ -30,7 +30,7 @@ from fedilc.algorithms.registry import checks_options
 from fedilc.gradients.forward import BackwardStarts, Pass
 from fedilc.models import find_classifier
 from fedilc.penalties import _kernels
-from fedilc.penalties.base import Penalty
+from fedilc.penalties.base import Penalty, outer
 
 Covariance = Literal["diagonal", "full"]
 CACHE_BYTES = 1 << 20
@@ -85,7 +85,7 @@ class Fishr(Penalty):
 def _classifier_pass(chunk: Pass) -> tuple[Tensor, Tensor, bool]:
     """Return z, delta, and whether the classifier has a bias."""
     features = chunk.only_features()
-    delta = chunk.loss.logit_gradient(chunk.logits, chunk.y)
+    delta = chunk.logit_gradient()
     return features, delta, chunk.classifier is not None and chunk.classifier.bias is not None
 
 
@@ -108,10 +108,10 @@ class Moments:
 
     def variance(self) -> Tensor:
         """Return C_e, biased (1/n): a vector if diagonal, a matrix if full."""
-        mean = self.mean().flatten()
-        if self.second.dim() == 1:
+        mean = self.mean().flatten(-2)
+        if self.second.dim() == mean.dim():
             return self.second / self.count - mean.square()
-        return self.second / self.count - torch.outer(mean, mean)
+        return self.second / self.count - outer(mean, mean)
 
 
 @torch.no_grad()
@@ -129,28 +129,31 @@ def classifier_moments(features: Tensor, delta: Tensor, bias: bool, kind: Covari
     if kind == "diagonal" and _kernels.usable(features, delta):
         first, second = _kernels.moments(features, delta, bias)
         return Moments(first, second.flatten(), len(features), features.dtype)
-    return reduce(add, (_moments(features[rows], delta[rows], bias, kind) for rows in _cached_rows(features)))
+    parts = (_moments(features[..., r, :], delta[..., r, :], bias, kind) for r in _cached_rows(features))
+    return reduce(add, parts)
 
 
 def _moments(features: Tensor, delta: Tensor, bias: bool, kind: Covariance) -> Moments:
     wide, dtype = wide_dtype(features.device), features.dtype
     features, delta = features.to(wide), delta.to(wide)
+    count = features.shape[-2]
     if kind == "full":
         ones = _with_ones(features, bias)
-        samples = (delta.unsqueeze(2) * ones.unsqueeze(1)).flatten(1)
-        return Moments(delta.T @ ones, samples.T @ samples, len(features), dtype)
+        samples = outer(delta, ones).flatten(-2)
+        return Moments(delta.mT @ ones, samples.mT @ samples, count, dtype)
     squares = delta.square()
-    first, second = delta.T @ features, squares.T @ features.square()
+    first, second = delta.mT @ features, squares.mT @ features.square()
     if bias:
-        first = torch.cat([first, delta.sum(0).unsqueeze(1)], 1)
-        second = torch.cat([second, squares.sum(0).unsqueeze(1)], 1)
-    return Moments(first, second.flatten(), len(features), dtype)
+        first = torch.cat([first, delta.sum(-2).unsqueeze(-1)], -1)
+        second = torch.cat([second, squares.sum(-2).unsqueeze(-1)], -1)
+    return Moments(first, second.flatten(-2), count, dtype)
 
 
 def _cached_rows(features: Tensor) -> Iterator[slice]:
     """Yield rows in blocks that stay in cache as float64; on other devices, all at once."""
-    block = max(1, CACHE_BYTES // (8 * features.shape[1])) if features.device.type == "cpu" else len(features)
-    for start in range(0, len(features), block):
+    count, width = features.shape[-2], features.shape[-1] * features.shape[:-2].numel()
+    block = max(1, CACHE_BYTES // (8 * width)) if features.device.type == "cpu" else count
+    for start in range(0, count, block):
         yield slice(start, start + block)
 
 
@@ -160,34 +163,41 @@ def start_gradients(
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients at z and delta from which a backward pass gives a chunk's part of J_e^T v_e."""
     mean, vector = whole.mean().to(features), vector.to(features) * (2 / whole.count)
-    if vector.dim() == 1 and _kernels.usable(features, delta):
+    diagonal = vector.dim() == features.dim() - 1
+    if diagonal and _kernels.usable(features, delta):
         return _kernels.start_gradients(features, delta, vector, vector * mean.flatten())
     at_features, at_delta = torch.empty_like(features), torch.empty_like(delta)
-    of_rows = _diagonal if vector.dim() == 1 else _full
+    of_rows = _diagonal if diagonal else _full
     for rows in _cached_rows(features):
-        at_features[rows], at_delta[rows] = of_rows(features[rows], delta[rows], bias, mean, vector)
+        part = (..., rows, slice(None))
+        at_features[part], at_delta[part] = of_rows(features[part], delta[part], bias, mean, vector)
     return at_features, at_delta
 
 
 def _diagonal(z: Tensor, delta: Tensor, bias: bool, mean: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
     """Return v (g - m) carried to z and delta, by matrix products with v and v m."""
     v = vector.view_as(mean)
-    weighted, width = v * mean, z.shape[1]
-    at_features = (delta.square() @ v[:, :width]).mul_(z).addmm_(delta, weighted[:, :width], alpha=-1)
-    at_delta = delta * (z.square() @ v[:, :width].T) - z @ weighted[:, :width].T
+    weighted, width = v * mean, z.shape[-1]
+    matrix, below = v[..., :width], weighted[..., :width]
+    at_features = (delta.square() @ matrix).mul_(z)
+    if z.dim() == 2:
+        at_features.addmm_(delta, below, alpha=-1)
+    else:
+        at_features.baddbmm_(delta, below, alpha=-1)
+    at_delta = delta * (z.square() @ matrix.mT) - z @ below.mT
     if bias:
-        at_delta += delta * v[:, -1] - weighted[:, -1]
+        at_delta += delta * v[..., -1].unsqueeze(-2) - weighted[..., -1].unsqueeze(-2)
     return at_features, at_delta
 
 
 def _full(z: Tensor, delta: Tensor, bias: bool, mean: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
     """Return V (g - m) carried to z and delta."""
     ones = _with_ones(z, bias)
-    samples = (delta.unsqueeze(2) * ones.unsqueeze(1)).flatten(1)
-    carried = ((samples - mean.flatten()) @ vector).unflatten(1, mean.shape)
-    at_features = torch.einsum("nk,nkd->nd", delta, carried[:, :, : z.shape[1]])
-    return at_features, torch.einsum("nkd,nd->nk", carried, ones)
+    samples = outer(delta, ones).flatten(-2)
+    carried = ((samples - mean.flatten(-2).unsqueeze(-2)) @ vector).unflatten(-1, mean.shape[-2:])
+    at_features = torch.einsum("...nk,...nkd->...nd", delta, carried[..., : z.shape[-1]])
+    return at_features, torch.einsum("...nkd,...nd->...nk", carried, ones)
 
 
 def _with_ones(features: Tensor, bias: bool) -> Tensor:
-    return torch.cat([features, features.new_ones(len(features), 1)], 1) if bias else features
+    return torch.cat([features, torch.ones_like(features[..., :1])], -1) if bias else features

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from fedilc.gradients.forward import BackwardStarts, Pass
 from fedilc.models import find_classifier
-from fedilc.penalties.base import ExampleMean, Penalty, Total
+from fedilc.penalties.base import ExampleMean, Penalty, Total, outer
 
 
 class VREx(ExampleMean):
@@ -28,7 +28,7 @@ class IRM(ExampleMean):
 
     def numbers(self, chunk: Pass) -> Tensor:
         """Return <delta, logits> of each example."""
-        return (chunk.loss.logit_gradient(chunk.logits, chunk.y) * chunk.logits).sum(1)
+        return (chunk.logit_gradient() * chunk.logits).sum(-1)
 
 
 class Coral(Penalty):
@@ -47,13 +47,13 @@ class Coral(Penalty):
         """Return the chunk's sums of z and z z^T, as one vector."""
         z = chunk.only_features()
         wide = z.double()
-        return Total(torch.cat([wide.sum(0), (wide.T @ wide).flatten()]), len(z), z.dtype)
+        return Total(torch.cat([wide.sum(-2), (wide.mT @ wide).flatten(-2)], -1), z.shape[-2], z.dtype)
 
     def value(self, total: Total) -> Tensor:
         """Return (m, S) as one vector."""
         mean, second = _split(total.sum / total.count)
-        covariance = (second - torch.outer(mean, mean)) * (total.count / max(1, total.count - 1))
-        return torch.cat([mean, covariance.flatten()]).to(total.dtype)
+        covariance = (second - outer(mean, mean)) * (total.count / max(1, total.count - 1))
+        return torch.cat([mean, covariance.flatten(-2)], -1).to(total.dtype)
 
     @torch.no_grad()
     def carry_back(self, chunk: Pass, total: Total, vector: Tensor) -> BackwardStarts:
@@ -61,14 +61,15 @@ class Coral(Penalty):
         z = chunk.only_features()
         first, matrix = _split(vector.to(z))
         mean = _split(total.sum / total.count)[0].to(z)
-        gradient = (z - mean) @ (matrix + matrix.T) / max(1, total.count - 1) + first / total.count
+        around = (z - mean.unsqueeze(-2)) @ (matrix + matrix.mT)
+        gradient = around / max(1, total.count - 1) + first.unsqueeze(-2) / total.count
         return [(z, gradient)] if z.requires_grad else []
 
 
 def _split(values: Tensor) -> tuple[Tensor, Tensor]:
     """Return a vector of w + w^2 numbers as a vector and a matrix."""
-    width = int((values.numel() + 0.25) ** 0.5)
-    return values[:width], values[width:].view(width, width)
+    width = int((values.shape[-1] + 0.25) ** 0.5)
+    return values[..., :width], values[..., width:].unflatten(-1, (width, width))
 
 
 class IGA(Penalty):
@@ -86,8 +87,8 @@ class IGA(Penalty):
         """Return the gradient of the sum of the chunk's losses."""
         loss = chunk.losses().sum()
         found = torch.autograd.grad(loss, chunk.parameters, retain_graph=True, materialize_grads=True)
-        flat = torch.cat([gradient.reshape(-1) for gradient in found])
-        return Total(flat.double(), len(chunk.x), flat.dtype)
+        flat = torch.cat([gradient.reshape(*chunk.lead, -1) for gradient in found], -1)
+        return Total(flat.double(), chunk.y.shape[-1], flat.dtype)
 
     def value(self, total: Total) -> Tensor:
         """Return the mean gradient."""
@@ -97,7 +98,8 @@ class IGA(Penalty):
         """Return v at the chunk's gradient, whose own graph gives the product of v with the Hessian."""
         loss = chunk.losses().sum() / total.count
         found = torch.autograd.grad(loss, chunk.parameters, create_graph=True, materialize_grads=True)
-        parts = vector.split([parameter.numel() for parameter in chunk.parameters])
+        models = chunk.lead.numel()
+        parts = vector.split([parameter.numel() // models for parameter in chunk.parameters], -1)
         pairs = zip(found, parts, strict=True)
         return [
             (place, part.view_as(place).to(place).clone()) for place, part in pairs if place.requires_grad

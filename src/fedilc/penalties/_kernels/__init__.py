@@ -22,6 +22,7 @@ def usable(features: Tensor, delta: Tensor) -> bool:
     """
     return (
         installed()
+        and delta.dim() == 2
         and delta.shape[1] == 1
         and features.numel() >= LEAST_VALUES
         and all(t.device.type == "cpu" and t.dtype == torch.float32 for t in (features, delta))
