@@ -31,8 +31,8 @@ ROOMS = (
     ),
     *("cli", "paper"),
 )
-LOOSE = {"__init__", "__main__", "errors", "seeds", "section", "api", "sklearn"}
-COMMON = {"fedilc.errors", "fedilc.seeds", "fedilc.section"}
+LOOSE = {"__init__", "__main__", "errors", "progress", "seeds", "section", "api", "sklearn"}
+COMMON = {"fedilc.errors", "fedilc.progress", "fedilc.seeds", "fedilc.section"}
 PAPERS_DATA = re.compile(r"color.?mnist|mnist|cifar|eicu", re.IGNORECASE)
 FORBIDDEN = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 NEVER_CALLED = {"eval", "exec", "compile", "__import__", "torch.jit.load"}

@@ -45,7 +45,10 @@ def change_backbone() -> None:
     write_module(Path(), scale=2.0)
 
 
-def test_a_study_has_regressions_on_the_features(tmp_path: Path, refusal: Refusal) -> None:
+def test_a_study_has_regressions_on_the_features(
+    tmp_path: Path, refusal: Refusal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedilc.progress.LINE_SECONDS", 0.0)
     command = [
         "study",
         "pictures",
@@ -59,7 +62,7 @@ def test_a_study_has_regressions_on_the_features(tmp_path: Path, refusal: Refusa
         "s",
     ]
     said = fedilc(*command, "-a", "fedsgd", "--jobs", 1)
-    assert "features of 24 of 24 pictures" in said
+    assert "features of pictures: 24 of 24" in said
     assert "pretraining may have seen" in " ".join(said.split())
     study = json.loads(Path("s/study.json").read_text())
     methods = json.dumps(study)
@@ -67,7 +70,7 @@ def test_a_study_has_regressions_on_the_features(tmp_path: Path, refusal: Refusa
         assert f'"{name}"' in methods
     assert '"pooled trees"' not in methods
     again = fedilc(*command, "-a", "fedsgd", "--jobs", 1, "--hidden", 4, "--no-references")
-    assert "features of" not in again.split("Verdict")[0].replace("features of the backbone", "")
+    assert "features of pictures" not in again.split("Verdict")[0].replace("features of the backbone", "")
     assert "`backbone`" not in (sentence := refusal("study", "heart-disease", "--backbone", "tiny_eye:build"))
     assert "--backbone is for a folder of images" in sentence
 

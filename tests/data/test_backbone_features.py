@@ -14,10 +14,11 @@ from PIL import Image
 from tiny_backbone import FEATURES, write_module
 
 from fedilc.data import backbone_features
-from fedilc.data.backbone_features import file_features, showing_features
+from fedilc.data.backbone_features import file_features
 from fedilc.data.backbones import Backbone, find_backbone
 from fedilc.data.download import cache_folder
 from fedilc.errors import FedILCWarning
+from fedilc.progress import showing
 
 Read = Callable[[Path], NDArray[np.float32]]
 
@@ -98,7 +99,7 @@ def test_another_size_and_another_backbone_have_their_own_cache(
 
 def test_progress_ends_with_all_pictures(backbone: Backbone, files: list[Path]) -> None:
     seen: list[tuple[int, int]] = []
-    with showing_features(lambda done, pictures: seen.append((done, pictures))):
+    with showing(lambda _, done, pictures: seen.append((done, pictures))):
         file_features(backbone, 8, files, Reader())
     assert seen == [(4, 10), (8, 10), (10, 10)]
 

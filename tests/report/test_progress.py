@@ -10,6 +10,7 @@ from counting import Counting
 from histories import History, record
 from rich.console import Console
 
+from fedilc.progress import counted
 from fedilc.report.progress import ProgressBar, work_bars
 from fedilc.studies.worker_pool import JobError, working
 from fedilc.training.callbacks import Run
@@ -104,3 +105,13 @@ def test_a_job_that_fails_is_named_at_once(tmp_path: Path) -> None:
         "bad failed: the silo is empty; fill it",
         "counting: 1 of 2 units  about 0:00:00 left",
     ]
+
+
+def test_work_that_is_no_job_is_shown_after_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedilc.progress.LINE_SECONDS", 0.0)
+    for terminal in (False, True):
+        console = Console(file=io.StringIO(), width=100, force_terminal=terminal, color_system=None)
+        with work_bars(console):
+            assert list(counted("scores of models", "ab")) == ["a", "b"]
+        assert isinstance(console.file, io.StringIO)
+        assert ("scores of models: 1 of 2" if not terminal else "2/2") in console.file.getvalue()

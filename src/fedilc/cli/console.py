@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -48,25 +49,22 @@ def quick_imports() -> Iterator[None]:
 
 
 @contextmanager
-def feature_progress(console: Console) -> Iterator[None]:
-    """Show how many pictures have features while a backbone computes them; do nothing without one."""
-    with quick_imports():
-        from fedilc.data.backbone_features import showing_features
+def stage_progress(console: Console) -> Iterator[None]:
+    """Show how far the work is that this process does itself, in a line that changes or every few seconds."""
+    from fedilc.progress import seldom, showing
 
+    if not console.is_terminal:
+        with showing(seldom(partial(say, console))):
+            yield
+        return
     with console.status("") as status:
         status.stop()
 
-        def show(done: int, pictures: int) -> None:
-            text = f"features of {done} of {pictures} pictures"
-            if not console.is_terminal:
-                say(console, text)
-            elif done < pictures:
-                status.update(text)
-                status.start()
-            else:
-                status.stop()
+        def show(what: str, done: int, total: int) -> None:
+            status.update(f"{what}: {done} of {total}")
+            status.stop() if done == total else status.start()
 
-        with showing_features(show):
+        with showing(show):
             yield
 
 

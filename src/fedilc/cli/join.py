@@ -114,8 +114,8 @@ def join(
 ) -> None:
     """Take part in a run as one silo; its examples stay here."""
     with quick_imports():
-        from fedilc.data.backbone_features import showing_features
         from fedilc.models.user_models import network_from
+        from fedilc.progress import showing
         from fedilc.runtimes.remote.survey import SurveyLimits, summarise_table, table_digest
         from fedilc.runtimes.rest.participant import Participant, SiloLimits, TableAccess
 
@@ -133,7 +133,7 @@ def join(
         table = TableAccess(read, digest, SummaryConsent(progress, allowed, yes))
     http = connect(url, token_file, ca, client_cert, client_key, allow_insecure, progress, give_up_after)
     try:
-        with progress.status or nullcontext(), showing_features(progress.features):
+        with progress.status or nullcontext(), showing(progress.stage):
             member = Participant(http, silo, make_silo, build, device, progress, limits, table)
             outcome = member.take_part()
     except KeyboardInterrupt:
@@ -226,9 +226,9 @@ class SiloProgress:
         if self.status is not None:
             self.status.start()
 
-    def features(self, done: int, pictures: int) -> None:
-        """Show how many pictures have features."""
-        self(f"features of {done} of {pictures} pictures", "round")
+    def stage(self, what: str, done: int, total: int) -> None:
+        """Show how far the work is that this process does before a run, such as features of pictures."""
+        self(f"{what}: {done} of {total}", "round")
 
     def __call__(self, sentence: str, kind: Kind = "event", /) -> None:
         """Show a sentence; one about a round only if the last line is not too recent."""

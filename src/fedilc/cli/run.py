@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedilc.cli.console import drawn, feature_progress, make_console, quick_imports, say
+from fedilc.cli.console import drawn, make_console, quick_imports, say, stage_progress
 from fedilc.cli.options import (
     BackboneName,
     Balance,
@@ -140,7 +140,7 @@ def _train(
 
     bar = ProgressBar(console, settings.algorithm)
     try:
-        with feature_progress(console):
+        with stage_progress(console):
             result = run_experiment(settings, folder, own, out=out, resume=resume, callbacks=[bar])
     except KeyboardInterrupt:
         done = len(RunFolder(out).history())

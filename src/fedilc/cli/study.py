@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedilc.cli.console import feature_progress, make_console, say, say_notes
+from fedilc.cli.console import make_console, say, say_notes, stage_progress
 from fedilc.cli.options import (
     BackboneName,
     DataDir,
@@ -284,7 +284,7 @@ def study(
         inputs["data"] = data or before["data"]
         inputs |= {key: before[key] | inputs[key] for key in ("options", "settings")}
     console = make_console()
-    with feature_progress(console):
+    with stage_progress(console):
         read = study_data(inputs["data"], **inputs["options"])
     usual = usual_settings(read, dict(read.settings) | inputs["settings"])
     settings = usual.with_given(read.settings, "study").with_given(inputs["settings"])
@@ -310,7 +310,7 @@ def study(
         say(console, "once more without indicators of missing values")
         with work_bars(console) as show:
             without = run_without_indicators(plan, folder, jobs or cores(), show)
-    with console.status("tables"):
+    with stage_progress(console):
         found = write_study(folder, result, declared.digest if declared is not None else None, without)
         if isinstance(read, StudyTables):
             write_inspection(folder, inspect_tables(read.name, read.tables))

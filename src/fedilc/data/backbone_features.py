@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,21 +20,10 @@ from torch import Tensor
 from fedilc.data.backbones import BATCH, Backbone
 from fedilc.data.download import cache_folder
 from fedilc.errors import CheckpointError, FedILCWarning
+from fedilc.progress import tell
 from fedilc.storage.files import read_tensors, write_tensors
 
 BLOCK = 4 * BATCH
-Show = Callable[[int, int], None]  # is called with the pictures that are done and all of them
-_show: ContextVar[Show | None] = ContextVar("show", default=None)
-
-
-@contextmanager
-def showing_features(show: Show) -> Iterator[None]:
-    """Call `show` after each block of features that is computed inside."""
-    token = _show.set(show)
-    try:
-        yield
-    finally:
-        _show.reset(token)
 
 
 def file_features(
@@ -54,8 +41,7 @@ def file_features(
         _keep(folder, [name for name, _ in part], found)
         known |= dict(zip((name for name, _ in part), found, strict=True))
         done += len(part)
-        if (show := _show.get()) is not None:
-            show(done, len(known) + len(pending) - start - len(part))
+        tell("features of pictures", done, len(known) + len(pending) - start - len(part))
     return torch.stack([known[name] for name in names])
 
 

@@ -19,6 +19,7 @@ from rich.progress import (
 from rich.table import Column
 
 from fedilc.federation import Record
+from fedilc.progress import seldom, showing
 from fedilc.studies.worker_pool import Job, Work
 from fedilc.training.callbacks import Callback, Run
 
@@ -99,12 +100,14 @@ def _describe(seen: Mapping[str, tuple[int, float]], now: int) -> str:
 def work_bars(console: Console) -> Iterator[Callable[[Work], None]]:
     """Yield what shows the state of many jobs: a bar for all and one per job under way, with the time left.
 
-    Without a terminal it is a line per tenth of the work. A job that fails is named at once.
+    Work that this process does itself, such as scores, has the first bar afterwards. Without a terminal it is
+    a line per tenth of the jobs, and every few seconds of the rest. A job that fails is named at once.
     """
     with _bars(console) as bars:
         whole = bars.add_task("", total=None, note="")
         by_job: dict[Job, TaskID] = {}
         said, named = 0, set[Job]()
+        lines = seldom(lambda line: None if console.is_terminal else console.print(line, markup=False))
 
         def show(work: Work) -> None:
             nonlocal said
@@ -124,7 +127,12 @@ def work_bars(console: Console) -> Iterator[Callable[[Work], None]]:
                 said = tenth
                 console.print(f"{work.label}: {done} of {total} {work.unit}  {note}".rstrip())
 
-        yield show
+        def stage(what: str, done: int, total: int) -> None:
+            bars.update(whole, description=what, total=total, completed=done, note="")
+            lines(what, done, total)
+
+        with showing(stage):
+            yield show
 
 
 def _time_left(seconds: float | None) -> str:

@@ -13,6 +13,7 @@ import polars as pl
 from fedilc.algorithms.loss_registry import has_classes, task_of
 from fedilc.errors import ConfigError, writing
 from fedilc.evaluation.metrics import HIGHER_IS_BETTER
+from fedilc.progress import counted
 from fedilc.report.checklist import FILE as CHECKLIST
 from fedilc.report.checklist import checklist
 from fedilc.report.clinical_tables import clinical_tables
@@ -99,11 +100,11 @@ def study_facts(
                 }
                 for method in found
             }
-            for site, found in result.scores.items()
+            for site, found in counted("intervals of sites", list(result.scores.items()))
         },
         "next_site": {
             method: {metric: asdict(result.next_site(method, metric)) for metric in _at_next_site(result)}
-            for method in methods
+            for method in counted("methods at the next site", methods)
         },
         "next_site_differences": {
             metric: {

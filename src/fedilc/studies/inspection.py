@@ -37,6 +37,7 @@ from fedilc.evaluation.shift import (
     pair_shifts,
 )
 from fedilc.models import build_model
+from fedilc.progress import counted
 from fedilc.storage.files import write_atomically
 from fedilc.storage.run_folder import SUMMARIES, RunFolder
 from fedilc.training.loaded_model import read_preprocessing
@@ -134,7 +135,10 @@ def inspect_tables(name: str, tables: SiloTables, seed: int = 0) -> Inspection:
     """Return the inspection of silos whose tables are here."""
     _require_two(name, list(tables.silos))
     preprocessing = tables.fit(list(tables.silos))
-    described = [describe_silo(table, preprocessing) for table in tables.silos.values()]
+    described = [
+        describe_silo(table, preprocessing)
+        for table in counted("inspected sites", list(tables.silos.values()))
+    ]
     silos = [table.silo(preprocessing, 0.0, seed) for table in tables.silos.values()]
     federation = Federation(name, silos, loss=tables.label.loss)
     return Inspection(

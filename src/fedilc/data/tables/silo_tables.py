@@ -25,6 +25,7 @@ from fedilc.data.tables.site_notes import copied_silos, folded, shared_patients
 from fedilc.data.tables.table_notes import leaking_columns, single_columns, table_notes
 from fedilc.data.tables.table_settings import LabelledRows, Scaling, TableSettings
 from fedilc.errors import DataError, nearest
+from fedilc.progress import counted
 
 T = TypeVar("T")
 
@@ -74,7 +75,7 @@ class SiloTables:
         """Return the summary of each silo's table."""
         return {
             name: summarise(name, table.frame, table.labels, self.settings, table.unlabelled)
-            for name, table in self.silos.items()
+            for name, table in counted("tables read", list(self.silos.items()))
         }
 
     @cached_property

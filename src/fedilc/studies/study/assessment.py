@@ -16,6 +16,7 @@ from fedilc.evaluation.calibration_curve import calibration_curve
 from fedilc.evaluation.decision_curve import net_benefit, treat_all
 from fedilc.evaluation.estimates import estimate, support
 from fedilc.evaluation.intervals import LEVEL, Interval
+from fedilc.progress import counted
 from fedilc.studies.study.plan import Choice, StudyPlan
 from fedilc.studies.study.result import Outputs, StudyResult
 from fedilc.studies.study.subgroups import subgroup_facts, subgroup_levels
@@ -35,15 +36,13 @@ def assessment(result: StudyResult) -> dict[str, Any]:
         return facts
     thresholds = plan.settings.thresholds
     places = places_of(result)
-    facts["calibration"] = {
-        place: {
-            method: calibration_facts(
-                y, outputs, plan.data.patients_of(plan.held_out if place == ALL_SITES else (place,))
-            )
-            for method, outputs in methods.items()
-        }
-        for place, (y, methods) in places.items()
-    }
+    found: dict[str, dict[str, Any]] = {place: {} for place in places}
+    curves = [(place, method) for place, (_, methods) in places.items() for method in methods]
+    for place, method in counted("calibration of models", curves):
+        y, methods = places[place]
+        patients = plan.data.patients_of(plan.held_out if place == ALL_SITES else (place,))
+        found[place][method] = calibration_facts(y, methods[method], patients)
+    facts["calibration"] = found
     facts["net_benefit"] = {
         "thresholds": list(thresholds),
         "sites": {

@@ -22,6 +22,7 @@ from fedilc.evaluation.intervals import Interval, mean_interval, score_interval
 from fedilc.evaluation.metrics import HIGHER_IS_BETTER, scores
 from fedilc.evaluation.next_site import NextSite, next_site
 from fedilc.evaluation.significance import Comparison, compare_methods
+from fedilc.progress import counted
 from fedilc.studies.study.comparators import CHOSEN, NULL
 from fedilc.studies.study.plan import Choice, StudyPlan, chosen_method
 
@@ -62,19 +63,21 @@ class StudyResult:
     ) -> StudyResult:
         """Return the result with all scores."""
         result, loss = cls(plan, choices, outputs, {}, {}, agreement), plan.data.loss
-        for site, methods in outputs.items():
-            y, patients = plan.data.labels[site], plan.data.patients.get(site)
+        for site in outputs:
             result.scores[site], result.by_seed[site] = {}, {}
-            for method, per_seed in methods.items():
-                each = [scores(loss, y, one) for one in per_seed]
-                estimated = {name: own_estimate(loss, name, y, per_seed, patients) for name in plan.metrics}
-                if method == NULL and "auroc" in estimated:  # a constant has this area in every sample
-                    estimated["auroc"] = replace(estimated["auroc"], influence=np.zeros(1))
-                result.scores[site][method] = estimated
-                result.by_seed[site][method] = {
-                    name: [float(one[name][0]) if np.isfinite(found.value) else np.nan for one in each]
-                    for name, found in estimated.items()
-                }
+        models = [(site, method) for site, methods in outputs.items() for method in methods]
+        for site, method in counted("scores of models", models):
+            y, patients = plan.data.labels[site], plan.data.patients.get(site)
+            per_seed = outputs[site][method]
+            each = [scores(loss, y, one) for one in per_seed]
+            estimated = {name: own_estimate(loss, name, y, per_seed, patients) for name in plan.metrics}
+            if method == NULL and "auroc" in estimated:  # a constant has this area in every sample
+                estimated["auroc"] = replace(estimated["auroc"], influence=np.zeros(1))
+            result.scores[site][method] = estimated
+            result.by_seed[site][method] = {
+                name: [float(one[name][0]) if np.isfinite(found.value) else np.nan for one in each]
+                for name, found in estimated.items()
+            }
         for site, method in result.chosen.items():
             outputs[site] = {CHOSEN: outputs[site][method], **outputs[site]}
             result.scores[site] = {CHOSEN: result.scores[site][method], **result.scores[site]}

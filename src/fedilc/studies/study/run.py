@@ -57,7 +57,6 @@ def run_study(plan: StudyPlan, folder: Path, jobs: int = 1, show: Show = lambda 
         }
         last = [task for methods in final.values() for tasks in methods.values() for task in tasks]
         runs.do("training for held-out silos", last)
-        runs.do("scores and intervals", [])
     outputs = {
         silo: {method: runs.outputs(tasks) for method, tasks in methods.items()}
         for silo, methods in final.items()

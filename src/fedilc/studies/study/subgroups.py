@@ -19,6 +19,7 @@ from fedilc.errors import ConfigError, nearest
 from fedilc.evaluation.intervals import score_interval
 from fedilc.evaluation.metrics import SCORES
 from fedilc.evaluation.stratified import auroc_within
+from fedilc.progress import counted
 from fedilc.studies.study.data import StudyData, StudyTables
 
 _FEW_NUMBERS, _MOST_LEVELS = 5, 20
@@ -107,7 +108,7 @@ def subgroup_facts(
         patients_of: returns whose each example of these sites is, if patients have several.
     """
     found = []
-    for place, (sites, y, methods) in places.items():
+    for place, (sites, y, methods) in counted(f"places with {text}", list(places.items())):
         own = np.concatenate([levels[site] for site in sites])
         everyone = patients_of(sites)
         for level in sorted(set(own.tolist())):
