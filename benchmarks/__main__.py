@@ -14,13 +14,26 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import aggregation, attacks, growth, nvflare, per_example, ranks, rest, rounds, startup, tree
+from benchmarks import (
+    aggregation,
+    attacks,
+    estimators,
+    growth,
+    nvflare,
+    per_example,
+    ranks,
+    rest,
+    rounds,
+    startup,
+    tree,
+)
 from benchmarks.timing import Row
 
 GROUPS = {
     "aggregation": aggregation.rows,
     "per-example": per_example.rows,
     "rounds": rounds.rows,
+    "estimators": estimators.rows,
     "growth": growth.rows,
     "rest": rest.rows,
     "tree": tree.rows,
