@@ -106,7 +106,8 @@ def train(
 
     Server options:
         optimizer, optimizer_options: any torch optimiser by its name in lower case (except LBFGS, SparseAdam
-            and Muon, which need more than dense gradients), "fedadam" or "yogi"; and its options.
+            and Muon, which need more than dense gradients), "fedadam", "yogi" or "layeradam"; and its
+            options.
         learning_rate_schedule: "constant", "step" (with `decay_rounds`, `decay_factor`) or "cosine".
         warmup_rounds: number of first rounds, in which the learning rate rises.
         sum_unit: power of two, such as "2^-40", to whose multiples silos round what is added up; None is

@@ -262,6 +262,34 @@ def test_fedadam_is_what_its_paper_says(federation: Federation) -> None:
     assert (entry.optimizer, entry.optimizer_options) == ("fedadam", {})
 
 
+def test_layeradam_is_adam_with_one_second_moment_per_tensor(federation: Federation) -> None:
+    w = weights_of(network())
+    first = {name: torch.zeros_like(tensor) for name, tensor in w.items()}
+    second = dict.fromkeys(w, 0.0)
+    for t in range(1, 5):
+        g = mean_of([gradient_of(w, silo.x, silo.y) for silo in federation.silos], [1, 1, 1])
+        for name in w:
+            first[name] = 0.9 * first[name] + 0.1 * g[name]
+            second[name] = (
+                0.999 * second[name]
+                + 0.001 * sum(v * v for v in g[name].flatten().tolist()) / g[name].numel()
+            )
+            scale = (second[name] / (1 - 0.999**t)) ** 0.5 + 1e-8
+            w[name] = w[name] - 0.05 * first[name] / (1 - 0.9**t) / scale
+    assert_same(run(federation, Algorithm(optimizer="layeradam"), 4, learning_rate=0.05), w)
+
+
+def test_agreed_geometric_has_its_agreement_unless_another_is_given(federation: Federation) -> None:
+    entry = algorithms.get("agreed-geometric")
+    parts = Algorithm(inter="geometric", optimizer="layeradam")
+    own = run(federation, entry, 3, learning_rate=0.05)
+    assert_same(own, run(federation, parts, 3, learning_rate=0.05, agreement=0.5))
+    none = run(federation, entry, 3, learning_rate=0.05, agreement=0.0)
+    assert_same(none, run(federation, parts, 3, learning_rate=0.05))
+    assert any(not torch.equal(own[name], none[name]) for name in own)
+    assert entry.built({"agreement": 0.2}).describe()["inter"]["agreement"] == 0.2
+
+
 STATEFUL = {
     "local steps": Algorithm(update=LocalSteps(epochs=1, batch_size=3), optimizer="sgd"),
     "local adam": Algorithm(update=LocalSteps(steps=3, optimizer="adam", learning_rate=0.01)),
@@ -272,6 +300,7 @@ STATEFUL = {
     "adamw": Algorithm(optimizer="adamw"),
     "fedadam": Algorithm(optimizer="fedadam"),
     "yogi": Algorithm(optimizer="yogi"),
+    "agreed-geometric": algorithms.get("agreed-geometric"),
     "cosine": Algorithm(optimizer="sgd"),
     "average of all rounds": algorithms.get("fishr-inter-geo"),
     "average of the last rounds": algorithms.get("scaffold"),

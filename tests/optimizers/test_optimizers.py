@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from torch import nn
 
 from fedilc.errors import ConfigError
 from fedilc.optimizers.optimizers import (
     OPTIMIZERS,
     FedAdam,
+    LayerAdam,
     Yogi,
     make_optimizer,
     optimizer_tensors,
@@ -36,6 +39,7 @@ CASES: list[tuple[str, type[torch.optim.Optimizer], dict[str, Any]]] = [
     ("rprop", torch.optim.Rprop, {"etas": (0.4, 1.3)}),
     ("fedadam", FedAdam, {}),
     ("yogi", Yogi, {}),
+    ("layeradam", LayerAdam, {"betas": (0.8, 0.99)}),
 ]
 
 
@@ -112,3 +116,43 @@ def test_only_known_names_reach_a_class(name: str) -> None:
 def test_a_weight_decay_that_an_optimizer_has_not_is_refused() -> None:
     with pytest.raises(ConfigError, match="optimizer 'rprop' has no weight decay; leave out"):
         make_optimizer("rprop", [nn.Parameter(torch.zeros(1))], 0.1, 0.5)
+
+
+def walked(name: str, gradients: torch.Tensor, **options: Any) -> torch.Tensor:
+    """The sum of the steps along these gradients of one tensor."""
+    w = nn.Parameter(torch.zeros_like(gradients[0]))
+    optimizer = make_optimizer(name, [w], 0.1, options=options)
+    for row in gradients:
+        w.grad = row
+        optimizer.step()
+    return w.detach()
+
+
+ROWS = st.lists(st.lists(st.floats(-8, 8, width=16), min_size=3, max_size=3), min_size=1, max_size=6)
+
+
+@given(ROWS, st.floats(0.01, 1))
+def test_layeradam_keeps_what_the_gradients_shrink_and_adam_does_not(
+    rows: list[list[float]], share: float
+) -> None:
+    """A coordinate whose gradients are a share of another's moves that share of its way."""
+    gradients = torch.tensor(rows, dtype=torch.float64)
+    assume(bool((gradients[:, 0].abs() > 0.1).all()))
+    gradients[:, 1] = share * gradients[:, 0]
+    w = walked("layeradam", gradients)
+    torch.testing.assert_close(w[1], share * w[0], rtol=1e-9, atol=1e-12)
+    adam = walked("adam", gradients)
+    torch.testing.assert_close(adam[1], adam[0], rtol=1e-4, atol=1e-6)
+
+
+@given(ROWS, st.integers(-20, 20), st.permutations(range(3)))
+def test_layeradam_depends_on_neither_scale_nor_order_of_coordinates(
+    rows: list[list[float]], power: int, order: list[int]
+) -> None:
+    gradients = torch.tensor(rows, dtype=torch.float64)
+    assume(bool((gradients.abs().amax(1) > 0.1).all()))
+    right = walked("layeradam", gradients, eps=0.0)
+    torch.testing.assert_close(walked("layeradam", gradients * 2.0**power, eps=0.0), right)
+    torch.testing.assert_close(walked("layeradam", gradients[:, order], eps=0.0), right[order])
+    if len(rows) == 1:  # the root mean square of the first step is the rate, as Adam's
+        torch.testing.assert_close(right.square().mean().sqrt(), torch.tensor(0.1, dtype=torch.float64))

@@ -54,12 +54,12 @@ class Algorithm:
             answer; "group-dro", "afl" or "q-ffl" for weights that follow the silos' losses; or one number per
             silo, as in {"a": 2.0, "b": 1.0}. The penalty is always a plain mean over silos.
         optimizer: optimiser of the server: a torch optimiser by its name in lower case, such
-            as "adam", "sgd" or "rmsprop"; "fedadam" or "yogi"; or one with its options, as in
+            as "adam", "sgd" or "rmsprop"; "fedadam", "yogi" or "layeradam"; or one with its options, as in
             `fedilc.optimizers.Adam(betas=(0.8, 0.99))`.
         optimizer_options: options of that optimiser, as in {"momentum": 0.9}.
         summary: one line for tables.
-        defaults: settings for comparisons, unless the user sets them, such as a server learning rate that
-            suits its updates.
+        defaults: options of its parts unless the user sets them, such as the agreement of a geometric mean;
+            and settings for comparisons, such as a server learning rate that suits its updates.
         losses: names of the losses that it supports; empty for all.
         weights: former name of `silo_weights`, which the constructor still takes.
 
@@ -215,17 +215,18 @@ class Algorithm:
     def built(self, options: Mapping[str, Any] = MappingProxyType({})) -> Algorithm:
         """Return the algorithm with its parts as objects, each with the options that it declares.
 
+        A part that is given by name has the algorithm's defaults, unless the options set them.
+
         >>> Algorithm(inter="geometric").built({"zeros": "strict"}).inter.zeros
         'strict'
+        >>> Algorithm(inter="geometric", defaults={"agreement": 0.5}).built().inter.agreement
+        0.5
         """
-        parts = self.parts.items()
-        return replace(
-            self,
-            **{
-                level: LEVELS[level].build(part, **taken(LEVELS[level], part, options))
-                for level, part in parts
-            },
-        )
+        found = {}
+        for level, part in self.parts.items():
+            given = {**self.defaults, **options} if isinstance(part, str) else options
+            found[level] = LEVELS[level].build(part, **taken(LEVELS[level], part, given))
+        return replace(self, **found)
 
     def configured(self, options: Options) -> Algorithm:
         """Return the algorithm with the parts that the options of a run choose in place of its own.

@@ -79,6 +79,12 @@ CATALOGUE: dict[str, Algorithm] = {
         defaults=_SERVER,
         summary="weighted geometric mean of the silos' updates after an epoch of local steps",
     ),
+    "agreed-geometric": Algorithm(
+        inter="geometric",
+        optimizer="layeradam",
+        defaults={"agreement": 0.5},
+        summary="geometric, without coordinates whose signs disagree; the server keeps their proportions",
+    ),
     "fishr-inter-geo-local": Algorithm(
         update=LocalSteps(steps=5),
         inter="geometric",

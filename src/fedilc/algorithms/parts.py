@@ -77,6 +77,10 @@ OPTIMIZERS: PartRegistry[Optimizer] = PartRegistry(
             for name, more in TORCH_OPTIMIZERS.items()
         },
         "fedadam": ("fedilc.optimizers.optimizers:FedAdam", "Adam without bias correction"),
+        "layeradam": (
+            "fedilc.optimizers.optimizers:LayerAdam",
+            "Adam with one second moment per parameter tensor",
+        ),
         "newton": ("fedilc.gradients.newton:Newton", "Newton's method, for linear models"),
         "yogi": ("fedilc.optimizers.optimizers:Yogi", "Adam whose second moment changes additively"),
     },

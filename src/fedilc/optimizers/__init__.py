@@ -29,6 +29,6 @@ def _choice(name: str, **options: Any) -> OptimizerChoice:
 
 def __getattr__(name: str) -> Callable[..., OptimizerChoice]:
     """Return what makes the optimiser of a class name, such as `Adam`, with its options."""
-    if name in (*TORCH_OPTIMIZERS, "FedAdam", "Yogi"):
+    if name in (*TORCH_OPTIMIZERS, "FedAdam", "Yogi", "LayerAdam"):
         return partial(_choice, name.lower())
     raise AttributeError(f"module 'fedilc.optimizers' has no attribute {name!r}")

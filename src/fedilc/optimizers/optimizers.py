@@ -1,6 +1,7 @@
 """Make optimisers by name, for the server and for local steps; save their state; schedule the server's rate.
 
-Below are the optimisers that torch does not have, `FedAdam` and `Yogi`; torch's own come from `__getattr__`.
+Below are the optimisers that torch does not have: `FedAdam`, `Yogi` and `LayerAdam`. torch's own come from
+`__getattr__`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from fedilc.aggregation.base import wide_dtype
 from fedilc.algorithms.parts import OPTIMIZERS, TORCH_OPTIMIZERS
 from fedilc.errors import ConfigError, nearest
 
@@ -185,6 +187,56 @@ class Yogi(FedAdam):
 
     def _average(self, average: Tensor, square: Tensor, decay: float) -> None:
         average.sub_((1 - decay) * square * (average - square).sign())
+
+
+@_without_compiler
+class LayerAdam(torch.optim.Optimizer):
+    """Adam with one second moment per parameter tensor, so that coordinates keep their proportions.
+
+    For a tensor of K coordinates with gradient g,
+
+        m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) 1/K sum_k g_k^2;
+        w = w - rate (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps).
+
+    Adam has one v per coordinate, and gives a coordinate that the geometric mean shrinks in every round steps
+    as long as any other's. Here such a coordinate stays as small, relative to the others of its tensor, as
+    the mean made it; the root mean square of a step is that of Adam's, so that Adam's rates suit it.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, _closure: None = None) -> None:  # type: ignore[override]  # no closure is ever given
+        """Take one step."""
+        for group in self.param_groups:
+            first, second = group["betas"]
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                gradient = parameter.grad
+                if group["weight_decay"]:
+                    gradient = gradient + group["weight_decay"] * parameter
+                state = self.state[parameter]
+                if not state:
+                    state["step"] = torch.tensor(0.0)
+                    state["exp_avg"] = torch.zeros_like(parameter)
+                    state["exp_avg_sq"] = torch.zeros((), dtype=parameter.dtype, device=parameter.device)
+                state["step"] += 1
+                count = state["step"].item()
+                # Summed in float64, so that the number of threads does not show after rounding.
+                square = gradient.to(wide_dtype(parameter.device)).square().mean().to(parameter.dtype)
+                state["exp_avg"].lerp_(gradient, 1 - first)
+                state["exp_avg_sq"].lerp_(square, 1 - second)
+                scale = (state["exp_avg_sq"] / (1 - second**count)).sqrt() + group["eps"]
+                parameter.sub_(group["lr"] / (1 - first**count) * state["exp_avg"] / scale)
 
 
 def __getattr__(name: str) -> type[torch.optim.Optimizer]:
