@@ -158,20 +158,24 @@ class FedAdam(torch.optim.Optimizer):
     def step(self, _closure: None = None) -> None:  # type: ignore[override]  # no closure is ever given
         """Take one step."""
         for group in self.param_groups:
-            first, second = group["betas"]
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
                 gradient = parameter.grad
                 if group["weight_decay"]:
                     gradient = gradient + group["weight_decay"] * parameter
-                state = self.state[parameter]
-                if not state:
-                    state["exp_avg"] = torch.zeros_like(parameter)
-                    state["exp_avg_sq"] = torch.full_like(parameter, group["eps"] ** 2)
-                state["exp_avg"].lerp_(gradient, 1 - first)
-                self._average(state["exp_avg_sq"], gradient.square(), second)
-                parameter.sub_(group["lr"] * state["exp_avg"] / (state["exp_avg_sq"].sqrt() + group["eps"]))
+                self._move(parameter, gradient, group)
+
+    def _move(self, parameter: Tensor, gradient: Tensor, group: Mapping[str, Any]) -> None:
+        """Take one step with one parameter."""
+        first, second = group["betas"]
+        state = self.state[parameter]
+        if not state:
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.full_like(parameter, group["eps"] ** 2)
+        state["exp_avg"].lerp_(gradient, 1 - first)
+        self._average(state["exp_avg_sq"], gradient.square(), second)
+        parameter.sub_(group["lr"] * state["exp_avg"] / (state["exp_avg_sq"].sqrt() + group["eps"]))
 
     def _average(self, average: Tensor, square: Tensor, decay: float) -> None:
         """Update v, the average of squares, with a new square."""
@@ -190,7 +194,7 @@ class Yogi(FedAdam):
 
 
 @_without_compiler
-class LayerAdam(torch.optim.Optimizer):
+class LayerAdam(FedAdam):
     """Adam with one second moment per parameter tensor, so that coordinates keep their proportions.
 
     For a tensor of K coordinates with gradient g,
@@ -211,32 +215,24 @@ class LayerAdam(torch.optim.Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        super().__init__(params, lr, betas, eps, weight_decay)
 
-    @torch.no_grad()
-    def step(self, _closure: None = None) -> None:  # type: ignore[override]  # no closure is ever given
-        """Take one step."""
-        for group in self.param_groups:
-            first, second = group["betas"]
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                gradient = parameter.grad
-                if group["weight_decay"]:
-                    gradient = gradient + group["weight_decay"] * parameter
-                state = self.state[parameter]
-                if not state:
-                    state["step"] = torch.tensor(0.0)
-                    state["exp_avg"] = torch.zeros_like(parameter)
-                    state["exp_avg_sq"] = torch.zeros((), dtype=parameter.dtype, device=parameter.device)
-                state["step"] += 1
-                count = state["step"].item()
-                # Summed in float64, so that the number of threads does not show after rounding.
-                square = gradient.to(wide_dtype(parameter.device)).square().mean().to(parameter.dtype)
-                state["exp_avg"].lerp_(gradient, 1 - first)
-                state["exp_avg_sq"].lerp_(square, 1 - second)
-                scale = (state["exp_avg_sq"] / (1 - second**count)).sqrt() + group["eps"]
-                parameter.sub_(group["lr"] / (1 - first**count) * state["exp_avg"] / scale)
+    def _move(self, parameter: Tensor, gradient: Tensor, group: Mapping[str, Any]) -> None:
+        """Take one step with one parameter."""
+        first, second = group["betas"]
+        state = self.state[parameter]
+        if not state:
+            state["step"] = torch.tensor(0.0)
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros((), dtype=parameter.dtype, device=parameter.device)
+        state["step"] += 1
+        count = state["step"].item()
+        # Summed in float64, so that the number of threads does not show after rounding.
+        square = gradient.to(wide_dtype(parameter.device)).square().mean().to(parameter.dtype)
+        state["exp_avg"].lerp_(gradient, 1 - first)
+        state["exp_avg_sq"].lerp_(square, 1 - second)
+        scale = (state["exp_avg_sq"] / (1 - second**count)).sqrt() + group["eps"]
+        parameter.sub_(group["lr"] / (1 - first**count) * state["exp_avg"] / scale)
 
 
 def __getattr__(name: str) -> type[torch.optim.Optimizer]:
