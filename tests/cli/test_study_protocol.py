@@ -16,7 +16,8 @@ from fedilc.report.html.study import study_part
 from fedilc.studies.study.declaration import Protocol
 from fedilc.studies.study.plan import StudySettings
 
-SMALL = ("-a", "fedavg", "-a", "geometric", "--seeds", 1, "--rounds", 2, "--no-references")
+ONE = ("--hidden", 32, "--network-decays", 0, "--averages", "none", "--scalings", "moments")
+SMALL = ("-a", "fedavg", "-a", "geometric", "--seeds", 1, "--rounds", 2, "--no-references", *ONE)
 GRID = ("--learning-rates", 0.1, "--penalty-weights", 1, "--hold-out", "H0")
 COLUMNS = ("--silo-column", "hospital", "--label", "died", "--missing", "lactate=-9")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,6 +16,14 @@ from fedilc.evaluation.metrics import SCORES
 from fedilc.studies.study.data import StudyTables
 from fedilc.studies.study.plan import Choice, StudyPlan
 from fedilc.studies.study.result import StudyResult
+
+# Settings of a study that has one way to scale numbers and one network, so that few models are trained.
+ONE_CANDIDATE: Mapping[str, Any] = {
+    "scalings": ("moments",),
+    "networks": (),
+    "network_decays": (0.0,),
+    "averages": ("none",),
+}
 
 
 def hospitals(sites: int, rows: int = 40, seed: int = 0) -> pl.DataFrame:

@@ -357,12 +357,30 @@ def choices_table(study: Study) -> TableData:
     for site, methods in study["choices"].items():
         for method, choice in methods.items():
             options = choice["options"]
-            given = ", ".join(f"{key} {options[key]:g}" for key in kept if options.get(key))
+            given = ", ".join(
+                [
+                    *(f"{key} {options[key]:g}" for key in kept if options.get(key)),
+                    *([_hidden(options["hidden"])] if "hidden" in options else []),
+                    *([f"average {options['average']}"] if options.get("average", "none") != "none" else []),
+                    *(["scaled robustly"] if options.get("scaling") == "robust" else []),
+                ]
+            )
             chosen = "chosen" if study.get("chosen", {}).get(site) == method else ""
             rows.append((site, method, choice["round"], given, f"{choice['loss']:.3f}", chosen))
     columns = (_SITE, _METHOD, "round", *words("settings"), "loss", *words("procedure"))
     title, notes = "Settings chosen on the training sites", (_CHOSEN[study["choose_by"]],)
     return TableData.of("choices", study["name"], title, columns, rows, notes, grouped=True)
+
+
+def _hidden(widths: Sequence[int] | str | None) -> str:
+    """Return a network in words.
+
+    >>> _hidden([64, 32]), _hidden([]), _hidden(None)
+    ('hidden 64-32', 'linear', 'cnn')
+    """
+    if widths is None or isinstance(widths, str):
+        return widths or "cnn"
+    return f"hidden {'-'.join(map(str, widths))}" if widths else "linear"
 
 
 def few_notes(study: Study, metrics: Sequence[str]) -> list[str]:

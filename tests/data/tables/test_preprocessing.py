@@ -5,6 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
+from statistics import NormalDist
+from typing import get_args
 
 import numpy as np
 import polars as pl
@@ -12,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedilc.data.tables.preprocessing import Preprocessing
+from fedilc.data.tables.preprocessing import NumberFeature, Preprocessing
+from fedilc.data.tables.silo_summary import truncated, truncated_counts
 from fedilc.data.tables.silo_tables import SiloTables, read_tables, tables_of
-from fedilc.data.tables.table_settings import TableSettings
+from fedilc.data.tables.table_settings import Scaling, TableSettings
 from fedilc.errors import DataError
 
 NUMBERS = st.floats(-1e12, 1e12)
@@ -48,10 +51,11 @@ def test_any_split_and_order_of_silos_gives_the_same_bits(
 ) -> None:
     rows = [(1.5, "m", 0), (2.5, "f", 1), *((age, sex, i % 2) for i, (age, sex) in enumerate(cells))]
     whole, spread = tables(rows, [], []), tables(rows, [min(c, len(rows)) for c in cuts], order)
-    first, second = whole.fit(list(whole.silos)), spread.fit(list(spread.silos))
-    assert first.model_dump_json() == second.model_dump_json()
     frame = whole.silos["s0"].frame
-    assert first.transform(frame).numpy().tobytes() == second.transform(frame).numpy().tobytes()
+    for scaling in get_args(Scaling):
+        first, second = whole.fit(list(whole.silos), scaling), spread.fit(list(spread.silos), scaling)
+        assert first.model_dump_json() == second.model_dump_json()
+        assert first.transform(frame).numpy().tobytes() == second.transform(frame).numpy().tobytes()
 
 
 @settings(deadline=None, max_examples=60)
@@ -131,3 +135,81 @@ def test_nothing_left_to_learn_from_is_said() -> None:
     found = tables_of({"s": frame}, TableSettings(label="y"))
     with pytest.raises(DataError, match="no column is left"):
         found.fit(["s"])
+
+
+def seven_digits(value: float) -> float:
+    """The number nearest to a value, towards 0, that is a whole multiple below 128 of a power of two."""
+    size, unit = abs(Fraction(value)), Fraction(1)
+    if size < Fraction(1, 2**126):
+        return 0.0
+    while size >= 128 * unit:
+        unit *= 2
+    while size < 64 * unit:
+        unit /= 2
+    return float(size // unit * unit) * (1 if value > 0 else -1)
+
+
+@given(st.lists(st.floats(-1e30, 1e30), min_size=1, max_size=30))
+def test_truncated_numbers_equal_a_slow_oracle(values: list[float]) -> None:
+    assert truncated(np.array(values)).tolist() == [seven_digits(value) for value in values]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.one_of(NUMBERS, st.integers(-5, 5).map(float)), min_size=12, max_size=40), st.integers(1, 39)
+)
+def test_robust_scaling_is_that_of_the_pooled_quantiles_of_truncated_numbers(
+    values: list[float], cut: int
+) -> None:
+    values = [-1.0, 1.0, *values]
+    frame = pl.DataFrame({"age": values, "died": [place % 2 for place in range(len(values))]})
+    parts = {"a": frame[:cut], "b": frame[cut:]} if cut < len(values) else {"a": frame}
+    made = tables_of(parts, SETTINGS.model_copy(update={"categorical": ()})).fit(list(parts), "robust")
+    (feature,) = made.features
+    assert isinstance(feature, NumberFeature)
+    known = np.array([seven_digits(value) for value in values])
+    lower, middle, upper = np.quantile(known, (0.25, 0.5, 0.75), method="inverted_cdf")
+    if lower == upper:
+        assert feature.low is None
+        return
+    unit = (upper - lower) / (2 * NormalDist().inv_cdf(0.75))
+    low, high = lower - 3 * (upper - lower), upper + 3 * (upper - lower)
+    assert (feature.mean, feature.scale, feature.low, feature.high) == (middle, unit, low, high)
+    wanted = (np.clip(values, low, high) - middle) / unit
+    found = made.transform(frame).numpy()[:, 0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    assert Preprocessing.model_validate_json(made.model_dump_json()) == made
+
+
+@given(st.lists(NUMBERS, min_size=1, max_size=60), st.integers(1, 12))
+def test_groups_of_a_histogram_have_enough_rows_and_lose_none(values: list[float], least: int) -> None:
+    groups = truncated_counts(np.array(values), least)
+    assert sum(rows for _, rows in groups) == len(values)
+    assert len(groups) == 1 or all(rows >= least for _, rows in groups)
+    known = np.sort([seven_digits(value) for value in values])
+    end = 0
+    for value, rows in groups:  # each group is named by the middle of its own rows
+        assert value == np.quantile(known[end : end + rows], 0.5, method="inverted_cdf")
+        end += rows
+
+
+def test_a_far_value_moves_no_input_of_the_others_and_is_clipped_at_a_new_site() -> None:
+    random = np.random.default_rng(0)
+    ages = random.normal(60, 10, 99).round()
+
+    def fitted(last: float) -> Preprocessing:
+        frame = pl.DataFrame({"age": [*ages, last], "y": [0, 1] * 50})
+        return tables_of({"s": frame}, TableSettings(label="y")).fit(["s"], "robust")
+
+    one, other = fitted(90.0), fitted(1e30)
+    assert one.model_dump_json() == other.model_dump_json()
+    new = pl.DataFrame({"age": [1e30, 60.0, -1e30, None]})
+    high, usual, low, missing = one.transform(new)[:, 0].tolist()
+    assert -7 < low < -4 < usual < 1 < 4 < high < 7
+    assert missing == 0
+
+
+def test_a_column_that_is_mostly_one_number_is_scaled_as_before() -> None:
+    frame = pl.DataFrame({"dose": [0.0] * 80 + [5.0, 900.0] * 10, "y": [0, 1] * 50})
+    tables = tables_of({"s": frame}, TableSettings(label="y"))
+    assert tables.fit(["s"], "robust") == tables.fit(["s"])

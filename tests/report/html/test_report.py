@@ -38,6 +38,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     frame.write_csv(folder / "patients.csv")
     about = ["--silo-column", "hospital", "--label", "died", "--missing", "lactate=-9"]
     small = ["--seeds", "1", "--rounds", "2", "--learning-rates", "0.01", "--penalty-weights", "1"]
+    small += ["--hidden", "32", "--network-decays", "0", "--averages", "none"]
     few = ["-a", "fedavg", "-a", "fishr-inter-geo", "--hold-out", "H0", "--hold-out", HOSTILE]
     words = ["study", str(folder / "patients.csv"), *about, *small, *few, "--choose-by", "validation"]
     with pytest.MonkeyPatch.context() as patch:

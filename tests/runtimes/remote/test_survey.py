@@ -17,7 +17,7 @@ from fedilc.config import parse_experiment
 from fedilc.data.sources import RemoteTables
 from fedilc.data.tables.label_rule import LabelRule
 from fedilc.data.tables.silo_summary import SiloSummary, summarise
-from fedilc.data.tables.summary_checks import check_summary
+from fedilc.data.tables.summary_checks import check_summary, summary_lines
 from fedilc.data.tables.table_settings import TableSettings
 from fedilc.errors import ConfigError, ProtocolError
 from fedilc.runtimes.remote.run import RemoteRun
@@ -74,6 +74,26 @@ def test_no_category_and_no_sum_of_fewer_than_ten_rows_leaves_a_silo(table: Path
     assert (ward.levels, ward.other) == (("medical", "surgical"), True)
     assert (dose.count, dose.sums) == (2, (0, 0, 0))
     assert (dose.levels, dose.other) == ((), True)
+
+
+def test_a_histogram_is_sent_only_if_the_run_asks_and_has_ten_rows_or_more_in_each_group(table: Path) -> None:
+    assert all(
+        "histogram" not in one for one in summarise_table("a", table, survey()).model_dump()["columns"]
+    )
+    found = summarise_table("a", table, survey(scaling="robust"))
+    check_summary(found, TableSettings(label="died"))
+    for column in found.columns:
+        assert (column.histogram is not None) == (column.numbers > 0)
+    age = found.column("age")
+    assert age is not None
+    assert age.histogram is not None
+    assert min(rows for _, rows in age.histogram) >= 10
+    assert "of these numbers " in "\n".join(summary_lines(found, "died", 10))
+    ages = np.sort(patients()["age"].to_numpy())
+    assert age.histogram[0][0] > ages[3]  # the lowest values are not named
+    assert age.histogram[-1][0] < ages[-4]
+    unlike = survey(scaling="robust", round_survey=20)
+    assert all(rows % 20 == 0 for _, rows in summarise_table("a", table, unlike).column("age").histogram)  # type: ignore[union-attr]
 
 
 def test_the_owner_lists_the_columns_and_nothing_else_is_mentioned(table: Path) -> None:

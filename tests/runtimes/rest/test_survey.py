@@ -80,10 +80,10 @@ def joined(processes: Fleet, url: str, name: str, *more: object, data: str | Non
 
 
 @pytest.mark.filterwarnings("ignore::fedilc.errors.FedILCWarning")  # which value of the label counts as 1
-@pytest.mark.parametrize("rounding", ["", "round_survey = 10\n"])
-def test_tables_over_http_give_the_bits_of_local_and_no_row_travels(folder: Path, rounding: str) -> None:
+@pytest.mark.parametrize("further", ["", 'round_survey = 10\nscaling = "robust"\n'])
+def test_tables_over_http_give_the_bits_of_local_and_no_row_travels(folder: Path, further: str) -> None:
     for name in ("local.toml", "remote.toml"):
-        (folder / name).write_text((folder / name).read_text().replace("[model]", f"{rounding}[model]"))
+        (folder / name).write_text((folder / name).read_text().replace("[model]", f"{further}[model]"))
     fedilc("run", folder / "local.toml", "--out", folder / "local")
     with fleet(folder) as processes:
         coordinator, url = processes.serve(folder / "remote.toml", "--out", folder / "rest")
@@ -99,6 +99,9 @@ def test_tables_over_http_give_the_bits_of_local_and_no_row_travels(folder: Path
     ).read_bytes()
     one, other = (package.load(folder / name) for name in ("local", "rest"))
     assert (one.logits(folder / "c.csv") == other.logits(folder / "c.csv")).all()
+    features = json.loads((folder / "rest/preprocessing.json").read_text())["features"]
+    clipped = ["high" in feature for feature in features if feature["kind"] == "number"]
+    assert any(clipped) == bool(further)
     shown = fedilc("inspect", folder / "rest", "--out", folder / "inspected")
     assert "largest SMD" in " ".join(shown.split())
 

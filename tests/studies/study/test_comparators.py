@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from hospitals import hospitals, study_table
+from hospitals import ONE_CANDIDATE, hospitals, study_table
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -27,6 +27,7 @@ from fedilc.studies.study.run import run_study
 from fedilc.studies.study.tasks import AloneRegressionTask, RunTask, build_network, task_file
 
 SMALL = {
+    **ONE_CANDIDATE,
     "algorithms": ("fedsgd", "geometric"),
     "seeds": 2,
     "rounds": 4,

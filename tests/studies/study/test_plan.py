@@ -7,19 +7,18 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hospitals import hospitals, study_table
+from hospitals import ONE_CANDIDATE, hospitals, study_table
 
 from fedilc.errors import ConfigError, DataError
 from fedilc.studies.study.comparators import POOLED
 from fedilc.studies.study.plan import Choice, StudyPlan, StudySettings, choose, chosen_method
 
 RATES = {"learning_rates": (0.01, 0.1), "local_learning_rates": (0.1, 0.5)}
-ONE = {"networks": (), "network_decays": (0.0,), "averages": ("none",), "scalings": ("moments",)}
 
 
 def test_settings_are_chosen_by_the_silos_outside_the_group_alone(tmp_path: Path) -> None:
     data = study_table(tmp_path, hospitals(4))
-    plan = StudyPlan(data, StudySettings(**RATES, **ONE))
+    plan = StudyPlan(data, StudySettings(**RATES, **ONE_CANDIDATE))
     good, bad = {"H1": 0.5, "H2": 0.5, "H3": 0.5}, {"H1": 0.6, "H2": 0.6, "H3": 0.6}
     scored = [
         [{"failed": None, "curve": {"3": {**bad, "H0": 0.0}, "6": {**good, "H0": 9.0}}}],
@@ -58,7 +57,7 @@ def test_one_site_unknown_sites_and_unknown_algorithms_are_refused_in_a_sentence
 
 
 def test_a_method_with_a_penalty_chooses_its_weight_too_and_local_steps_their_rate(tmp_path: Path) -> None:
-    settings = StudySettings(**RATES, **ONE, penalty_weights=(1.0, 100.0))
+    settings = StudySettings(**RATES, **ONE_CANDIDATE, penalty_weights=(1.0, 100.0))
     plan = StudyPlan(study_table(tmp_path, hospitals(4, rows=8)), settings)
     assert [one["learning_rate"] for one in plan.grid("fedsgd")] == [0.01, 0.1]
     assert plan.grid(POOLED) == plan.grid("fedsgd")
@@ -88,7 +87,7 @@ def test_few_or_tiny_sites_are_said(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_not_finite_is_never_chosen(tmp_path: Path) -> None:
-    settings = StudySettings(learning_rates=(0.1,), **ONE)
+    settings = StudySettings(learning_rates=(0.1,), **ONE_CANDIDATE)
     plan = StudyPlan(study_table(tmp_path, hospitals(4, rows=8)), settings)
     curve = {"1": {"H1": np.nan, "H2": np.inf}, "2": {"H1": 0.7, "H2": np.nan}}
     found = choose(plan, "fedsgd", 0, [[{"failed": None, "curve": curve}]])

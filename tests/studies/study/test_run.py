@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from hospitals import hospitals, study_table
+from hospitals import ONE_CANDIDATE, hospitals, study_table
 from sklearn.metrics import roc_auc_score
 
 from fedilc.data import Federation, Silo
@@ -24,6 +24,7 @@ from fedilc.studies.study.verdict import verdict
 from fedilc.studies.worker_pool import Work
 
 SMALL = {
+    **ONE_CANDIDATE,
     "algorithms": ("fedavg", "fishr-inter-geo"),
     "seeds": 1,
     "rounds": 6,
@@ -226,3 +227,35 @@ def test_two_workers_give_the_bits_of_one_process(tmp_path: Path) -> None:
     one, two = (run_study(plan, tmp_path / f"jobs-{jobs}", jobs) for jobs in (1, 2))
     assert one.choices == two.choices
     assert np.array_equal(one.outputs["H1"]["fedsgd"], two.outputs["H1"]["fedsgd"])
+
+
+@pytest.mark.parametrize("heavy", [True, False])
+def test_heavy_tails_make_a_study_choose_robust_scaling_and_normal_columns_do_not(
+    heavy: bool, tmp_path: Path
+) -> None:
+    random = np.random.default_rng(3)
+    parts = []
+    for site in range(4):
+        x = random.normal(size=(150, 2))
+        died = random.random(150) < 1 / (1 + np.exp(-1.5 * x[:, 0]))
+        far = np.where(random.random(150) < 0.02, 1e4, 1.0) if heavy else 1.0
+        parts.append(
+            pl.DataFrame(
+                {"lactate": x[:, 0] * far, "other": x[:, 1], "died": np.where(died, "yes", "no")}
+            ).with_columns(pl.lit(f"H{site}").alias("hospital"))
+        )
+    data = study_table(tmp_path, pl.concat(parts))
+    few = {"algorithms": ("logistic",), "references": False, "weight_decays": (0.001, 0.01)}
+    result = studied(data, tmp_path / "study", **few, scalings=("moments", "robust"))
+    moments = studied(data, tmp_path / "study", **few)
+    scalings = [choices["logistic"].options["scaling"] for choices in result.choices.values()]
+    areas = [found.mean("logistic", "auroc").value for found in (result, moments)]
+    if heavy:
+        assert scalings == ["robust"] * 4
+        assert areas[0] > areas[1] + 0.05
+    else:
+        assert abs(areas[0] - areas[1]) < 0.005
+        assert all(
+            choices["logistic"].loss > other["logistic"].loss - 0.002
+            for choices, other in zip(result.choices.values(), moments.choices.values(), strict=True)
+        )

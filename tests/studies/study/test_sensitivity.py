@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from hospitals import hospitals, made_result, study_table
+from hospitals import ONE_CANDIDATE, hospitals, made_result, study_table
 
 from fedilc.data import Federation, Silo
 from fedilc.errors import ConfigError
@@ -30,6 +30,7 @@ SETTINGS = StudySettings(
     rounds=2,
     learning_rates=(0.01,),
     local_learning_rates=(0.1,),
+    **ONE_CANDIDATE,
 )
 
 

@@ -130,11 +130,11 @@ def edges(plan: StudyPlan, choices: Mapping[str, Mapping[str, Choice]]) -> list[
             choice = chosen[method]
             offered: dict[str, list[float]] = {}
             for entry in plan.grid(method):
-                for name, value in entry.items():
+                for name, value in _numbers(entry).items():
                     if isinstance(value, int | float) and not isinstance(value, bool):
                         offered.setdefault(name, []).append(float(value))
             for name, values in offered.items():
-                value = choice.options.get(name)
+                value = _numbers(choice.options).get(name)
                 if len(set(values)) > 1 and value in (min(values), max(values)):
                     edge = "lowest" if value == min(values) else "highest"
                     key = (method, name, edge, float(value))
@@ -146,6 +146,12 @@ def edges(plan: StudyPlan, choices: Mapping[str, Mapping[str, Choice]]) -> list[
         {"method": method, "setting": name, "edge": edge, "value": value, "sites": count, "of": len(choices)}
         for (method, name, edge, value), count in sorted(found.items())
     ]
+
+
+def _numbers(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an entry of a grid with the sum of its hidden layers' widths in place of these."""
+    hidden = entry.get("hidden")
+    return {**entry, "hidden": sum(hidden)} if isinstance(hidden, tuple | list) else dict(entry)
 
 
 def edge_notes(found: Sequence[Mapping[str, Any]]) -> list[str]:

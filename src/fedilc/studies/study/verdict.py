@@ -93,8 +93,8 @@ def _procedure(result: StudyResult, metric: str) -> str:
     unless = f", or {plain} if that is not clearly lower," if plain in result.algorithms else ""
     return (
         "The chosen procedure, which takes for each site the federated method of lowest loss at the others"
-        f"{unless} ({', '.join(taken)}), had "
-        f"{NAMES[metric]} {result.mean(CHOSEN, metric).value:.3f} {_where(result, result.sites_with(metric))}{brackets}"
+        f"{unless} ({', '.join(taken)}), had {NAMES[metric]} {result.mean(CHOSEN, metric).value:.3f} "
+        f"{_where(result, result.sites_with(metric))}{brackets}"
         f"{''.join(f'; {one}' for one in said if one)}."
     )
 
